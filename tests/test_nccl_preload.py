@@ -29,6 +29,7 @@ OTHERS = {
 }  # fmt: skip
 OFFERED = {
     "antiphon_engine", "antiphon_nccl_became", "antiphon_nccl_behind", "antiphon_nccl_book",
+    "antiphon_nccl_relax",
     "ncclAllGather", "ncclAllReduce", "ncclAlltoAll", "ncclBcast", "ncclBroadcast", "ncclCommAbort",
     "ncclCommDestroy", "ncclCommGetAsyncError", "ncclCommInitAll", "ncclCommInitRank", "ncclCommInitRankConfig",
     "ncclCommInitRankScalable", "ncclCommSplit", "ncclGather", "ncclGroupEnd", "ncclGroupSimulateEnd", "ncclGroupStart",

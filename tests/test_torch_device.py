@@ -120,5 +120,11 @@ def test_connected_at_once_and_split(tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_graphs_threads_and_nothing_at_all(tmp_path: Path, size: int) -> None:
+    launch(tmp_path, size, ["captured", "more"], nccl_env.tables(tmp_path, [size], PLANNERS))
+
+
+@pytest.mark.slow
 def test_what_is_late_is_given_up_and_what_is_aborted_ends(tmp_path: Path) -> None:
     launch(tmp_path, 3, ["wrong", "reductions"], nccl_env.tables(tmp_path, [3], PLANNERS))

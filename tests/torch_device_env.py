@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import shutil
 import subprocess
+import tempfile
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,12 +30,14 @@ def compiled() -> Path:
     text += [version("torch").encode(), subprocess.run(["c++", "--version"], capture_output=True, check=True).stdout]
     folder = cache_folder().with_name("tests") / hashlib.sha256(b"\0".join(text)).hexdigest()[:20]
     if not (folder / "device.so").exists():
-        made = folder.with_name(f"{folder.name}-{hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:8]}")
-        shutil.rmtree(made, ignore_errors=True)
-        made.mkdir(parents=True)
-        _compile(made)
-        if not folder.exists():
-            made.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder.parent))
+        try:
+            _compile(made)
+            with contextlib.suppress(OSError):  # others may have made the same
+                made.rename(folder)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
     return folder
 
 
@@ -83,7 +86,7 @@ def module() -> types.ModuleType:
         def __new__(cls, **more: Any) -> Any:
             return super().__new__(cls, NAME)
 
-    @contextmanager
+    @contextlib.contextmanager
     def stream(given: Any) -> Iterator[None]:
         if given is None:
             yield

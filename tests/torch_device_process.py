@@ -6,12 +6,16 @@ what it found to FOLDER/RANK.json."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import faulthandler
 import json
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch_device_env
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -30,7 +35,7 @@ from antiphon.runtimes.serve.torch_streams import Held, Streams
 
 Found = dict[str, Any]
 NAME = torch_device_env.NAME
-TIMEOUT = 60  # seconds
+TIMEOUT = int(os.environ.get("ANTIPHON_TEST_TIMEOUT", "60"))  # seconds
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
 
 
@@ -258,6 +263,75 @@ def check_messages(rank: int, size: int) -> Found:
     return {}
 
 
+def check_captured(rank: int, size: int) -> Found:
+    """A call within a graph of the program, which is made again and again."""
+    runtime = ctypes.CDLL(str(torch_device_env.compiled() / "libnccl.so.2"))
+    one, out = put(torch.ones(800)), put(torch.zeros(800 * size))
+    dist.all_reduce(one)
+    torch.accelerator.synchronize()
+    stream, graph, made = torch.Stream(device=NAME), ctypes.c_void_p(), ctypes.c_void_p()
+    handle = ctypes.c_void_p(stream.native_handle)
+    with stream:
+        assert runtime.cudaStreamBeginCapture(handle, 0) == 0
+        assert stream.is_capturing()
+        dist.all_reduce(one)
+        work, side = dist.all_gather_into_tensor(out, one, async_op=True), torch.Stream(device=NAME)
+        with side:  # what is held stays held
+            work.wait()
+        stream.wait_stream(side)
+        assert runtime.cudaStreamEndCapture(handle, ctypes.byref(graph)) == 0
+    assert runtime.cudaGraphInstantiate(ctypes.byref(made), graph, ctypes.c_ulonglong(0)) == 0
+    same(one, torch.full((800,), size))  # nothing has run yet
+    for _ in range(2):
+        assert runtime.cudaGraphLaunch(made, handle) == 0
+    torch.accelerator.synchronize()
+    same(out, torch.full((800 * size,), size**3))
+    dist.all_reduce(one)  # and calls go on
+    same(one, torch.full((800,), size**4))
+    return {}
+
+
+def check_more(rank: int, size: int) -> Found:
+    """Objects, nothing at all, groups of one, functional collectives, several threads."""
+    said: list[Any] = [None] * size
+    dist.all_gather_object(said, {"rank": rank})
+    assert said == [{"rank": r} for r in range(size)]
+    box = [rank]
+    dist.broadcast_object_list(box, 1, device=torch.device(NAME, rank))
+    assert box == [1]
+    for one in (put(torch.zeros(0)), put(torch.zeros(0, 3))):
+        dist.all_reduce(one)
+        dist.broadcast(one, 0)
+    dist.all_gather_into_tensor(put(torch.zeros(0)), put(torch.zeros(0)))
+    alone = [dist.new_group([r]) for r in range(size)][rank]
+    one = put(torch.full((5,), float(rank)))
+    dist.all_reduce(one, dist.ReduceOp.AVG, group=alone)
+    dist.all_gather_into_tensor(out := put(torch.zeros(5)), one, group=alone)
+    same(out, torch.full((5,), float(rank)))
+    group = dist.group.WORLD
+    same(functional.all_reduce(put(torch.ones(9)), "sum", group) * 2, torch.full((9,), 2 * size))
+    several = [put(torch.arange(6.0 * size)), put(torch.ones(2 * size))]
+    parts = functional.reduce_scatter_tensor_coalesced(several, "sum", [0, 0], group)
+    same(parts[0], size * torch.arange(6.0 * rank, 6.0 * (rank + 1)))
+    host, there = torch.ones(7), put(torch.ones(7))
+    works = [dist.all_reduce(host, async_op=True), dist.all_reduce(there, async_op=True)]
+    for work in works:
+        work.wait()
+    same(there, host)
+    groups = [dist.new_group() for _ in range(3)]
+
+    def calls(number: int) -> None:
+        torch.accelerator.set_device_index(rank)
+        for turn in range(5):
+            mine = torch.full((400,), rank + turn).to(NAME)
+            dist.all_reduce(mine, group=groups[number])
+            same(mine, torch.full((400,), sum(r + turn for r in range(size))))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(calls, range(3)))
+    return {}
+
+
 def check_eager(rank: int, size: int) -> Found:
     """Connected when it is made; a part of it by split_group; a group of some."""
     planned = dist.group.WORLD.elsewhere.planned
@@ -286,18 +360,26 @@ def check_eager(rank: int, size: int) -> Found:
 
 
 def check_wrong(rank: int, size: int) -> Found:
-    """One calls what the others do not: given up after a while, or aborted; then nothing goes on in that group."""
+    """One calls what the others do not: given up by who waits, or by itself, or aborted; then nothing goes on in that
+    group."""
     import antiphon.torch
 
-    for how in ("late", "aborted"):
+    for how in ("late", "watched", "aborted"):
         group: Any = dist.new_group()
         same_(group, size)
+        group.set_timeout(timedelta(seconds=0.5 if how == "watched" else TIMEOUT))
         if rank == 0:
             work = dist.all_reduce(put(torch.ones(MANY)), group=group, async_op=True)
             assert not work.is_completed()
             if how == "late":
                 with pytest.raises(antiphon.torch.CollectiveFailed, match="not done within"):
                     work.wait(timedelta(seconds=0.3))
+            elif how == "watched":
+                for _ in range(100 * TIMEOUT):
+                    if work.is_completed():
+                        break
+                    time.sleep(0.01)
+                assert "not done within 0.5 seconds" in str(work.exception())
             else:
                 group.abort()
         else:
@@ -359,16 +441,25 @@ STEPS = int(os.environ.get("ANTIPHON_TEST_STEPS", "8"))
 
 def check_ddp(rank: int, size: int) -> Found:
     device = torch.device(NAME, rank)
-    made = torch.nn.parallel.DistributedDataParallel(model().to(device), bucket_cap_mb=0.005)
-    return {"furthest": furthest(trained(made, device, rank, STEPS), by_gloo(rank, STEPS))}
+    theirs = by_gloo(rank, STEPS)
+    far = []
+    for more in ({"bucket_cap_mb": 0.005}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+        made = torch.nn.parallel.DistributedDataParallel(model().to(device), **more)
+        far.append(furthest(trained(made, device, rank, STEPS), theirs))
+    return {"furthest": max(far)}
 
 
 def check_fsdp(rank: int, size: int) -> Found:
-    mesh = init_device_mesh(NAME, (size,))
-    made = model().to(torch.device(NAME, rank))
-    for part in (made[0], made[2], made):  # type: ignore[index]
-        fully_shard(part, mesh=mesh)
-    return {"furthest": furthest(trained(made, torch.device(NAME, rank), rank, STEPS), by_gloo(rank, STEPS))}
+    """In one dimension, and where there are enough in two, of which one has copies."""
+    theirs = by_gloo(rank, STEPS)
+    far = []
+    for shape in ((size,), (2, size // 2))[: 1 + (size > 3)]:
+        mesh = init_device_mesh(NAME, shape, mesh_dim_names=("copies", "shards")[-len(shape) :])
+        made = model().to(torch.device(NAME, rank))
+        for part in (made[0], made[2], made):  # type: ignore[index]
+            fully_shard(part, mesh=mesh)
+        far.append(furthest(trained(made, torch.device(NAME, rank), rank, STEPS), theirs))
+    return {"furthest": max(far)}
 
 
 def check_tensors(rank: int, size: int) -> Found:
@@ -385,6 +476,7 @@ def check_tensors(rank: int, size: int) -> Found:
 
 def one_process(folder: Path, rank: int, size: int, checks: list[str]) -> int:
     found: Found = {}
+    faulthandler.dump_traceback_later(3 * TIMEOUT)  # a test says where it hangs
     try:
         torch_device_env.use(torch_device_env.compiled())
         torch.accelerator.set_device_index(rank)

@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "cuda_runtime_api.h"
@@ -86,6 +87,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         current_stream[s.device_index()] = s.id();
         return before;
     }
+    bool isStreamCapturing(const Stream &s) const override {
+        cudaStreamCaptureStatus status;
+        check(cudaStreamGetCaptureInfo(queue(s), &status));
+        return status == cudaStreamCaptureStatusActive;
+    }
     void *getStreamNativeHandle(const Stream s) const override { return queue(s); }
     DeviceIndex deviceCount() const noexcept override { return DEVICES; }
     bool queryStream(const Stream &s) const override { return cudaStreamQuery(queue(s)) == cudaSuccess; }
@@ -99,7 +105,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     void block(void *event, const Stream &s) const override {
         if (event) check(cudaStreamWaitEvent(queue(s), (cudaEvent_t)event, 0));
     }
-    bool queryEvent(void *event) const override { return !event || cudaEventQuery((cudaEvent_t)event) == cudaSuccess; }
+    bool queryEvent(void *event) const override {
+        cudaError_t code = event ? cudaEventQuery((cudaEvent_t)event) : cudaSuccess;
+        if (code != cudaErrorNotReady) check(code); // an event of a graph may not be asked
+        return code == cudaSuccess;
+    }
     void synchronizeEvent(void *event) const override {
         if (event) check(cudaEventSynchronize((cudaEvent_t)event));
     }
@@ -387,6 +397,29 @@ at::Tensor &set_storage(at::Tensor &self, at::Storage storage, int64_t offset, a
 
 void record_stream(at::Tensor &self, Stream s) { Guard().recordDataPtrOnStream(self.storage().data_ptr(), s); }
 
+// Memory of the host that is known to be pinned.
+struct Pinned final : c10::Allocator {
+    static inline std::mutex lock;
+    static inline std::set<const void *> known;
+    static void give(void *at) {
+        std::lock_guard<std::mutex> guard(lock);
+        known.erase(at), free(at);
+    }
+    c10::DataPtr allocate(size_t bytes) override {
+        void *at = std::aligned_alloc(64, (bytes + 64) / 64 * 64);
+        std::lock_guard<std::mutex> guard(lock);
+        known.insert(at);
+        return {at, at, &give, Device(c10::kCPU)};
+    }
+    c10::DeleterFnPtr raw_deleter() const override { return &give; }
+    void copy_data(void *to, const void *from, std::size_t bytes) const override { memcpy(to, from, bytes); }
+    static bool has(const void *at) {
+        std::lock_guard<std::mutex> guard(lock);
+        return known.count(at);
+    }
+};
+Pinned pinned;
+
 struct Hooks final : at::PrivateUse1HooksInterface {
     bool isBuilt() const override { return true; }
     bool isAvailable() const override { return true; }
@@ -397,7 +430,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     DeviceIndex exchangeDevice(DeviceIndex d) const override { return Guard().exchangeDevice(Device(OURS, d)).index(); }
     DeviceIndex maybeExchangeDevice(DeviceIndex d) const override { return exchangeDevice(d); }
     Device getDeviceFromPtr(void *) const override { return Device(OURS, current); }
-    c10::Allocator *getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
+    c10::Allocator *getPinnedMemoryAllocator() const override { return &pinned; }
+    bool isPinnedPtr(const void *at) const override { return Pinned::has(at); }
     void resizePrivateUse1Bytes(const c10::Storage &storage, size_t bytes) const override { resize_bytes(storage, bytes); }
 };
 

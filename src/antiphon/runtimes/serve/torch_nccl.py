@@ -95,6 +95,10 @@ class Nccl:
         function.restype, function.argtypes = c_int, _FUNCTIONS[name]
         return function
 
+    def relax(self) -> None:
+        """What this thread asks of the device is no part of graphs that others capture."""
+        self._ours.antiphon_nccl_relax()
+
     def call(self, name: str, *arguments: Any) -> None:
         code = self._functions[name](*arguments)
         if code:

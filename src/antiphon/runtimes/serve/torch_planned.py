@@ -20,6 +20,7 @@ from antiphon.runtimes.serve._torch_data import evenly
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.torch_arguments import elements_of, need_alike, need_fit, operator_of, root_of
 from antiphon.runtimes.serve.torch_device_calls import Call, Line, combining
+from antiphon.runtimes.serve.torch_device_watch import Watch
 from antiphon.runtimes.serve.torch_device_work import DeviceWork
 from antiphon.runtimes.serve.torch_streams import Streams
 from antiphon.runtimes.serve.torch_work import CollectiveFailed
@@ -46,8 +47,9 @@ class Planned:
         self.streams, self.ranks, self.rank = streams, ranks, rank
         self._connect, self._timeout = connect, timeout
         self._lines: dict[int | None, Line] = {}
+        self._watch = Watch(streams.reached, self._relax, self._too_late)
         self.ledger = Ledger()
-        self._lock = threading.RLock()
+        self._lock, self._ending = threading.RLock(), threading.Lock()
         self._several: list[Call] | None = None
         self._together: DeviceWork | None = None
         self.eager = False
@@ -100,6 +102,8 @@ class Planned:
                 self._ask(calls, line)
                 mark = streams.mark(line.stream)
         self._count(line, time.perf_counter() - began)
+        if not streams.captured():
+            self._watch.add(mark, self._timeout())
         work.begun(mark, streams.hold(mark, [tensor for call in calls for tensor in call.tensors]))
         return work
 
@@ -145,16 +149,25 @@ class Planned:
 
     def fail(self, why: str) -> None:
         """Nothing more is made, and what is under way ends."""
-        with self._lock:
+        with self._ending:  # a call that holds the other lock may be waiting for ever
             if not self.broken:
                 self.broken = why
                 self._end("CommAbort")
 
+    def _too_late(self, seconds: float) -> None:
+        self.fail(f"a collective was not done within {seconds:g} seconds")
+
+    def _relax(self) -> None:
+        for line in list(self._lines.values()):
+            line.nccl.relax()
+            return
+
     def abort(self) -> None:
+        self._watch.close()
         self.fail("it was aborted")
 
     def _end(self, how: str) -> None:
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             with suppress(CollectiveFailed), self.streams.at_device():
                 line.nccl.call(how, line.comm)
 
@@ -168,10 +181,11 @@ class Planned:
                     self.fail("it was closed while a call was under way")
                     return
                 time.sleep(_NAP)
-        with self._lock:
+        with self._ending:
             if not self.broken:
                 self.broken = "the group was closed"
                 self._end("CommDestroy")
+        self._watch.close()
         self.streams.forget()
 
     # ---- combining ----

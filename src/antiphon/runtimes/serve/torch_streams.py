@@ -40,6 +40,10 @@ class Streams:
         """As the libraries of the device know it."""
         return int(stream.native_handle or 0)
 
+    def captured(self) -> bool:
+        """Whether the caller's stream is, into a graph."""
+        return bool(self.current().is_capturing())
+
     # ---- events ----
 
     def before(self, ours: Any) -> None:
@@ -63,9 +67,12 @@ class Streams:
     # ---- memory ----
 
     def hold(self, mark: Any, tensors: Sequence[Any]) -> Held:
-        """Until the mark is reached nobody else gets their memory: who lets go of them need not wait for us."""
+        """Until the mark is reached nobody else gets their memory: who lets go of them need not wait for us.
+
+        What is captured is in a graph, whose memory is the program's to keep, and its marks may not be asked."""
         held = Held(mark, self.current(), tensors)
-        self._held.append(held)
+        if not self.captured():
+            self._held.append(held)
         return held
 
     def waited(self, held: Held) -> None:
@@ -75,8 +82,8 @@ class Streams:
             held.tensors = ()
 
     def let_go(self) -> None:
-        """Of what is not needed any more. Nothing may be asked of marks while a graph is captured."""
-        if self.current().is_capturing():
+        """Of what is not needed any more. While a graph is captured nothing may be asked of any mark."""
+        if self.captured():
             return
         while self._held and (not self._held[0].tensors or self.reached(self._held[0].mark)):
             self._held.popleft()

@@ -30,6 +30,12 @@ AP_SEEN void antiphon_nccl_behind(void *library) {
  * they are made. `size` 0: no plans. NULL: as the environment says. */
 AP_SEEN void antiphon_nccl_book(const void *bytes, uint64_t size) { given.bytes = bytes, given.size = size; }
 
+/* What this thread asks of the device from now on is no part of what other threads capture. 0: so it is. */
+AP_SEEN int antiphon_nccl_relax(void) {
+    int mode = -1;
+    return ap_device_relax(&mode);
+}
+
 int ap_nccl_given(const void **bytes, uint64_t *size) {
     *bytes = given.bytes, *size = given.size;
     return given.bytes != NULL;
