@@ -321,11 +321,13 @@ def check_more(rank: int, size: int) -> Found:
     groups = [dist.new_group() for _ in range(3)]
 
     def calls(number: int) -> None:
+        """On a stream of its own: on one for all groups would wait for each other, as each process has them."""
         torch.accelerator.set_device_index(rank)
-        for turn in range(5):
-            mine = torch.full((400,), rank + turn).to(NAME)
-            dist.all_reduce(mine, group=groups[number])
-            same(mine, torch.full((400,), sum(r + turn for r in range(size))))
+        with torch.Stream(device=NAME):
+            for turn in range(5):
+                mine = torch.full((400,), rank + turn).to(NAME)
+                dist.all_reduce(mine, group=groups[number])
+                same(mine, torch.full((400,), sum(r + turn for r in range(size))))
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(calls, range(3)))

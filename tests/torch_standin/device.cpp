@@ -36,7 +36,7 @@ using c10::DeviceIndex;
 using c10::DeviceType;
 using c10::Stream;
 constexpr DeviceType OURS = DeviceType::PrivateUse1;
-constexpr int DEVICES = 8, POOL = 6;
+constexpr int DEVICES = 8, POOL = 32;
 
 void check(cudaError_t code) { TORCH_CHECK(code == cudaSuccess, cudaGetErrorString(code)); }
 
