@@ -115,14 +115,15 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("trace", {"what": "read", "files": "chakra", "output": None}),
         ("replay", {"files": ["rank0.json", "rank1.json"], "topology": "full:ranks=2", "planners": "ring",
                     "model": "alpha-beta", "measured": None, "table": None, "profile": None, "library": "",
-                    "cores": None, "sizes": (), "progress": None}),
+                    "cores": None, "sizes": ["allreduce=1MB"], "progress": None}),
         ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
+        ("choices", {"forget": ()}),
     ]  # fmt: skip
 
 
 KEPT = {
     "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "trace": ("what",), "reproduce": ("name",),
-    "comm": ("rank", "ranks"), "replay": ("planners",),
+    "comm": ("rank", "ranks"), "replay": ("planners",), "choices": ("forget",),
     "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
 }  # fmt: skip
 
@@ -170,3 +171,11 @@ def test_what_makes_no_sense_is_told_in_our_words(tmp_path: Path, monkeypatch: p
         if said:
             strange.append(f"{number}: {name}({', '.join(given)}): {said}")
     assert not strange, "\n".join(strange)
+
+
+def test_what_is_to_be_forgotten_makes_no_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "cache"))  # nothing of the user's is forgotten
+    wrong = wrong_things({})
+    said = {str(number): told(antiphon.choices, {"forget": one}) for number, one in enumerate(wrong)}
+    assert not [text for text in said.values() if text]
