@@ -399,17 +399,15 @@ def test_random_machines(links: list[tuple[int, int, int]], limited: bool, kind:
 
 
 def test_what_is_too_large_is_refused_before_anything_is_computed() -> None:
-    for kind, ranks in (("allgather", 1025), ("broadcast", 2049)):
+    for kind, ranks in (("allgather", 513), ("broadcast", 2049)):
         machine = antiphon.topology(f"ring:ranks={ranks}")
-        with pytest.raises(Unsupported, match="2048, or 1024 if all are roots"):
+        with pytest.raises(Unsupported, match="2048, or 512 if all are roots"):
             next(trees(Request(machine, wanted(kind, ranks))))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "most"), [("broadcast", 130), ("allgather", 2)])
-def test_a_thousand_ranks_at_the_optimum(kind: str, most: int) -> None:
+def test_a_broadcast_to_a_thousand_ranks_at_the_optimum() -> None:
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=128")
-    made = next(trees(Request(machine, wanted(kind, 1024)), pieces=1))
+    made = next(trees(Request(machine, wanted("broadcast", 1024)), pieces=1))
     assert not verify(made, machine).fault
     assert throughput(made, machine) == bound(machine, made.collective).bytes_per_second
-    assert made.provenance["found"]["deepest"] <= most

@@ -28,7 +28,7 @@ from antiphon.planners.trees.rounding import denominator_of, rounded_trees
 from antiphon.planners.trees.tree import Tree
 
 SPREADING = ("broadcast", "allgather")
-MOST_RANKS, MOST_HOPS = 2048, 2**20  # those that take part; they times roots
+MOST_RANKS, MOST_HOPS = 2048, 2**18  # those that take part; they times roots
 
 
 def trees(
