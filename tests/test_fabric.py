@@ -96,7 +96,7 @@ def test_short_and_long_messages_by_one_card_and_by_two(engine: Engine) -> None:
     check_plan(engine, [TCP] * 3, "allreduce", "direct", [7])
     check_plan(engine, [TWO] * 3, "alltoall", "direct", [200_001])
     with closing(Fabric(engine, *TWO)) as two:
-        assert (two.rails, two.provider) == (2, "tcp;ofi_rxm")
+        assert (two.rails, two.provider.split(";")[0]) == (2, "tcp")  # with ofi_rxm on it before libfabric 1.18
 
 
 PLANS = [

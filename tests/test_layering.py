@@ -433,6 +433,7 @@ TAKEN: dict[tuple[str, str], str] = {
     ("tests/torch_far.py", "_elsewhere"): "without a GPU no tensor is elsewhere; PyTorch's gloo takes NCCL's place",
     ("tests/torch_far.py", "_gloo"): "as above",
     ("tests/torch_far.py", "_worker"): "as above",
+    ("tests/torch_suite.py", "_DistTestBase"): "PyTorch's own, of a module that may come from a file",
 }
 
 
