@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.fabric import RAILS, Fabric, is_name, provider_of
+from antiphon.runtimes.engine.fabric import RAILS, Fabric, is_name
 from antiphon.runtimes.engine.native import Engine, Wire
 from antiphon.runtimes.serve.handshake import derived
 from antiphon.runtimes.serve.interface import interface_addresses
@@ -22,7 +22,7 @@ from antiphon.runtimes.serve.life import Life, Place
 from antiphon.runtimes.serve.mesh import Exchange, handed_over, mesh
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
-from antiphon.runtimes.serve.wish import agreed, perhaps, wish
+from antiphon.runtimes.serve.wish import agreed, wish
 
 _YES, _NO = "yes", "no"
 
@@ -99,7 +99,7 @@ class Connecting:
                     raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
             memory, self._memory = self._memory, 0
             return engine.shared(memory, self._life.handed_over())
-        cards = self._cards(engine) if self._agreed.fabric or perhaps(self._agreed) else None
+        cards = self._cards(engine) if self._agreed.fabric else None
         rails = self._rails if cards is None else 1
         with ExitStack() as stack:
             if cards is not None:
@@ -120,8 +120,8 @@ class Connecting:
                 stack.enter_context(one)
         return found
 
-    def _cards(self, engine: Engine) -> tuple[Fabric, list[bytes]] | None:
-        """Those of this process, and what all told of theirs; None where not all have such, and nobody insists."""
+    def _cards(self, engine: Engine) -> tuple[Fabric, list[bytes]]:
+        """Those of this process, and what all told of theirs."""
         fabric = None
         try:
             fabric = Fabric(engine, self._wish.provider, self._wish.places)
@@ -131,15 +131,13 @@ class Connecting:
         try:
             told = [fields_of(text, f"rank {rank}") for rank, text in enumerate(self._exchange(json.dumps(mine)))]
             names = [hex_of(str(one.get("card", "")), f"rank {rank}") for rank, one in enumerate(told)]
-            if fabric is not None and all(map(is_name, names)) and (self._agreed.fabric or _alike(names)):
+            if fabric is not None and all(map(is_name, names)):
                 return fabric, names
-            if not self._agreed.fabric:
-                _closed(fabric)
-                return None
             rank, why = next((rank, one.get("fault")) for rank, one in enumerate(told) if not is_name(names[rank]))
             raise Invalid(f"rank {rank}: {why or 'told what is no card'}; set ANTIPHON_WIRE to what all hosts have")
         except BaseException:
-            _closed(fabric)
+            if fabric is not None:
+                fabric.close()
             raise
 
     def close(self) -> None:
@@ -160,16 +158,6 @@ class Connecting:
                 with suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)
                 one.detach()  # it is the wire's
-
-
-def _closed(fabric: Fabric | None) -> None:
-    if fabric is not None:
-        fabric.close()
-
-
-def _alike(names: Sequence[bytes]) -> bool:
-    """Whether all are cards of one provider, which begins a name."""
-    return len({provider_of(name) for name in names}) == 1
 
 
 def _wanted(text: str, who: str) -> tuple[str, int]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.interface import interface_address, interface_addresses, own_address
 
 VARIABLE = "ANTIPHON_WIRE"
-_SOCKETS, _FABRIC, _PERHAPS = "sockets", "fabric", "perhaps"
-_OVER_TCP = ("tcp", "sockets", "udp", "net")  # providers whose cards have addresses of IP
+_SOCKETS, _FABRIC = "sockets", "fabric"
+_OVER_TCP = ("tcp", "sockets", "udp", "net")  # providers whose cards have addresses of IP: over_tcp in fabric_rails.c
 
 
 @dataclass(frozen=True)
 class Wish:
-    """`told`: what all processes must want alike: "" for what is best, "perhaps" where a fast card seems to be here,
-    "sockets", or "fabric" with its provider."""
+    """`told`: what all processes must want alike: "" for shared memory or else sockets, "sockets", or "fabric" with its
+    provider."""
 
     told: str
     provider: str = ""
@@ -30,7 +29,7 @@ class Wish:
     @property
     def near(self) -> bool:
         """Whether processes of one host may share memory."""
-        return self.told in ("", _PERHAPS)
+        return not self.told
 
 
 def wish() -> Wish:
@@ -38,14 +37,14 @@ def wish() -> Wish:
     kind, _, rest = text.partition(":")
     provider, _, places = rest.partition(":")
     if not text:
-        return Wish(_PERHAPS if fast_cards() else "")
+        return Wish("")
     if text == _SOCKETS:
         return Wish(_SOCKETS)
     if kind == _FABRIC and len(provider) < 64 and (provider or not rest):
         return Wish(f"{_FABRIC}:{provider}", provider, _places(provider, places))
     raise Invalid(
         f"{VARIABLE}: expected sockets, fabric, fabric:PROVIDER or fabric:PROVIDER:CARD,CARD, got {quote(text)}; "
-        "left out, the best is taken"
+        "left out, it is shared memory within a host, and sockets between hosts"
     )
 
 
@@ -55,14 +54,10 @@ def agreed(told: list[str]) -> Wish:
         wanted = next((r for r, other in enumerate(told) if Wish(other).fabric and other != one), None)
         if wanted is not None:
             raise Invalid(
-                f"rank {wanted} is to go by {quote(told[wanted])}, rank {rank} by {quote(one or 'the best wire')}; "
+                f"rank {wanted} is to go by {quote(told[wanted])}, rank {rank} by {quote(one or 'no such')}; "
                 f"set {VARIABLE} alike for all"
             )
     return Wish(told[0] if all(one == told[0] for one in told) else _SOCKETS)
-
-
-def perhaps(wanted: Wish) -> bool:
-    return wanted.told == _PERHAPS
 
 
 def _places(provider: str, places: str) -> str:
@@ -72,8 +67,3 @@ def _places(provider: str, places: str) -> str:
     if places:
         return ",".join(interface_address(name) for name in places.split(","))
     return ",".join(interface_addresses() or [own_address()])
-
-
-def fast_cards() -> bool:
-    """Whether the system knows of a card that is more than Ethernet. Libfabric itself takes long to ask."""
-    return any(any(Path("/sys/class", kind).glob("*")) for kind in ("infiniband", "cxi", "hfi1"))
