@@ -54,7 +54,7 @@ def agreed(told: list[str]) -> Wish:
         wanted = next((r for r, other in enumerate(told) if Wish(other).fabric and other != one), None)
         if wanted is not None:
             raise Invalid(
-                f"rank {wanted} is to go by {quote(told[wanted])}, rank {rank} by {quote(one or 'no such')}; "
+                f"rank {wanted} is to go by {quote(told[wanted])}, rank {rank} by {quote(one) if one else 'sockets'}; "
                 f"set {VARIABLE} alike for all"
             )
     return Wish(told[0] if all(one == told[0] for one in told) else _SOCKETS)
