@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +15,9 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost.fit import read_measured, read_round_trips
 from antiphon.errors import Missing
+from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import LAUNCHED
-from antiphon.runtimes.measure.nccl import Nccl
+from antiphon.runtimes.measure.nccl import TARGET, Nccl
 
 HAS_MPI = find_spec("mpi4py") is not None and Path(sys.executable).with_name("mpiexec").exists()
 needs_mpi = pytest.mark.skipif(
@@ -25,10 +27,10 @@ needs_mpi = pytest.mark.skipif(
 
 @pytest.fixture
 def standin(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = nccl_env.compiled(tmp_path_factory.getbasetemp() / "nccl-for-bench")
+    messages = nccl_env.compiled(tmp_path_factory.getbasetemp() / "nccl-for-bench")
     monkeypatch.setenv("NVCC", str(nccl_env.FOLDER / "nvcc"))
     monkeypatch.setattr(Nccl, "driver", "libc.so.6")
-    monkeypatch.setattr(Nccl, "messages", str(library))
+    monkeypatch.setattr(Nccl, "messages", str(messages))
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
 
@@ -39,6 +41,51 @@ def test_plans_run_by_rounds_of_messages(standin: None) -> None:
         plan = antiphon.plan(kind, "full:ranks=3", planner=planner)
         (row,) = antiphon.run(plan, 1200, on="nccl", in_place=in_place) or []
         assert (row["correct"], row["wrong"], row["on"]) == (True, 0, "nccl"), (kind, in_place)
+
+
+@needs_mpi
+@pytest.mark.slow
+def test_memory_of_the_gpu_is_given_back(standin: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However sizes and numbers of ranks rise, there are a source, a target and scratch; in the end nothing."""
+    monkeypatch.setenv("STANDIN_LEFT", str(tmp_path))
+    line = f"bench genmodel --on nccl -n 3 --nbytes 4KB:64KB:4 --iterations 1 --warmup 1 -o {tmp_path / 'times.csv'}"
+    assert run(line.split()) == 0
+    left = [path.read_text() for path in tmp_path.iterdir() if path.name.isdigit()]
+    assert left == ["3 0"] * 3
+
+
+SCRIPT = """
+import ctypes, sys
+from pathlib import Path
+from antiphon.errors import Unsupported
+from antiphon.runtimes.engine.nccl import Communicator, Nccl
+
+library, messages = sys.argv[1:]
+nccl, standin = Nccl(Path(library), messages), ctypes.CDLL(messages)
+two = [Communicator(nccl, 1, 0, nccl.identity(), 0) for _ in range(2)]
+blocks = standin.standin_blocks()
+for size in (0, 64, 32, 4096, 65536):
+    nccl.memory("source", size), nccl.memory("target", 2 * size)
+    assert standin.standin_blocks() - blocks == 2, size
+streams = standin.standin_streams()
+try:
+    Communicator(nccl, 2, 2, nccl.identity(), 0)
+    raise SystemExit("there is no rank 2 of 2")
+except Unsupported:
+    assert standin.standin_streams() == streams
+for one in two:
+    one.close()
+nccl.close()
+print(standin.standin_blocks() - blocks, streams - standin.standin_streams())
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None or shutil.which("c++") is None, reason="needs compilers")
+def test_a_block_that_grows_takes_the_place_of_the_smaller(standin: None) -> None:
+    """For all communicators of a process; one that cannot be made leaves no stream."""
+    command = [sys.executable, "-c", SCRIPT, str(library(TARGET)), Nccl.messages]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["0", "2"], "")
 
 
 @needs_mpi

@@ -19,17 +19,19 @@ ID = 128  # bytes of an ncclUniqueId
 
 
 class Nccl:
-    """An NCCL, opened by its path, and the engine that asks it for messages."""
+    """An NCCL, opened by its path, and the engine that asks it for messages. This process has one GPU, whose memory is
+    kept by what it is for: all communicators here share it, as one of them has a call at a time."""
 
     def __init__(self, library: Path, path: str) -> None:
         self._nccl = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)  # what is called NCCL may bring CUDA's names, too
-        self.engine = Engine(library)
+        self.engine, self._memory = Engine(library), dict[str, tuple[int, int]]()
         self.call = call = self.engine.library
         call.ap_direct_why.restype = c_char_p
         call.ap_direct_library.argtypes, call.ap_direct_id.argtypes = [c_char_p], [c_char_p]
         call.ap_direct_open.argtypes, call.ap_direct_open.restype = [c_int, c_int, c_char_p, c_int], c_void_p
         call.ap_direct_close.argtypes, call.ap_direct_close.restype = [c_void_p], None
         call.ap_direct_memory.argtypes, call.ap_direct_memory.restype = [c_uint64], c_void_p
+        call.ap_direct_free.argtypes, call.ap_direct_free.restype = [c_void_p], None
         call.ap_direct_copy.argtypes = [c_void_p, c_void_p, c_void_p, c_uint64]
         call.ap_direct_prepare.argtypes = [c_void_p, c_uint32, c_int, c_uint64, c_uint64, c_void_p, POINTER(Failure)]
         call.ap_direct_prepare.restype = c_void_p
@@ -49,24 +51,37 @@ class Nccl:
             raise self.refused()
         return found.raw
 
+    def memory(self, purpose: str, nbytes: int) -> int:
+        """At least so much, whatever was in it; where it grows, what was given for this purpose before is no more.
+        Once a communicator is open, which takes the GPU."""
+        at, room = self._memory.get(purpose, (0, 0))
+        if at and room >= nbytes:
+            return at
+        self._give_back(purpose)
+        at = int(self.call.ap_direct_memory(nbytes) or 0)
+        if not at:
+            raise self.refused()
+        self._memory[purpose] = at, nbytes
+        return at
+
+    def _give_back(self, purpose: str) -> None:
+        if purpose in self._memory:
+            self.call.ap_direct_free(self._memory.pop(purpose)[0])
+
+    def close(self) -> None:
+        """Once its communicators are closed."""
+        for purpose in list(self._memory):
+            self._give_back(purpose)
+
 
 class Communicator:
-    """This rank among others; collective. `device`: its GPU. Memory is kept by what it is for, and grows."""
+    """This rank among others; collective. `device`: its GPU."""
 
     def __init__(self, nccl: Nccl, ranks: int, rank: int, identity: bytes, device: int) -> None:
-        self.nccl, self._memory = nccl, dict[str, tuple[int, int]]()
+        self.nccl = nccl
         self.handle = nccl.call.ap_direct_open(ranks, rank, identity, device)
         if not self.handle:
             raise nccl.refused()
-
-    def memory(self, purpose: str, nbytes: int) -> int:
-        at, room = self._memory.get(purpose, (0, 0))
-        if not at or room < nbytes:
-            at = int(self.nccl.call.ap_direct_memory(nbytes) or 0)
-            if not at:
-                raise self.nccl.refused()
-            self._memory[purpose] = at, nbytes
-        return at
 
     def bring(self, at: int, values: Array) -> None:
         if values.nbytes and self.nccl.call.ap_direct_copy(self.handle, at, values.ctypes.data, values.nbytes):
@@ -100,7 +115,7 @@ class Rounds:
 
     def go(self, source: int, target: int, op: str, timeout: float) -> None:
         there = self._there
-        scratch, number = there.memory("scratch", self.scratch), OPERATORS[op]
+        scratch, number = there.nccl.memory("scratch", self.scratch), OPERATORS[op]
         code = there.nccl.call.ap_direct_go(
             there.handle, self._handle, source, target, scratch, self._type, number, timeout
         )

@@ -32,8 +32,8 @@ class DeviceSeat(Seat):
     def __init__(self, collective: Collective, rank: int, case: Case, there: Communicator) -> None:
         super().__init__(collective, rank, case)
         self.there = there
-        self.at_source = there.memory("source", self.source.nbytes)
-        self.at_target = there.memory("target", self.target.nbytes)
+        self.at_source = there.nccl.memory("source", self.source.nbytes)
+        self.at_target = there.nccl.memory("target", self.target.nbytes)
         there.bring(self.at_source, self.source)
 
     def call(self, program: Program, case: Case) -> Callable[[], None]:

@@ -34,8 +34,7 @@ CHAIN, FAN = (3, 8), (1, 3)  # lengths and widths that the paper has
 
 @dataclass(frozen=True)
 class Pattern:
-    """`have`: (block, place), `want`: the same; every place that has of a block gives its own. `per_link`: blocks that
-    the busiest link carries, of `blocks` that the largest buffer has."""
+    """`have`: (block, place), `want`: the same; every place that has of a block gives its own."""
 
     name: str
     size: int  # length of chains, width of fans; 0: there is one alone

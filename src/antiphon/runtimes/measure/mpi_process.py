@@ -132,6 +132,8 @@ class Process:
     def close(self) -> None:
         for one in self.joined.values():
             one.close()
+        if self.nccl is not None:
+            self.nccl.close()
         for comm in self.comms.values():
             comm.Free()
 

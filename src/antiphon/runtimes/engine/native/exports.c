@@ -43,11 +43,12 @@ static const struct {
     ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
 #elif defined(AP_FOR_NCCL_DIRECT)
     ONE(ap_direct_why), ONE(ap_direct_library), ONE(ap_direct_id), ONE(ap_direct_open), ONE(ap_direct_close),
-    ONE(ap_direct_memory), ONE(ap_direct_copy), ONE(ap_direct_prepare), ONE(ap_direct_scratch), ONE(ap_direct_end),
-    ONE(ap_direct_go),
+    ONE(ap_direct_memory), ONE(ap_direct_free), ONE(ap_direct_copy), ONE(ap_direct_prepare), ONE(ap_direct_scratch),
+    ONE(ap_direct_end), ONE(ap_direct_go),
 #elif defined(AP_FOR_SOCKETS)
-    ONE(ap_sockets_open), ONE(ap_fabric_make), ONE(ap_fabric_close), ONE(ap_fabric_open), ONE(ap_shared_open), ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete),
-    ONE(ap_shared_close), ONE(ap_shared_busy), ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),
+    ONE(ap_sockets_open), ONE(ap_fabric_make), ONE(ap_fabric_close), ONE(ap_fabric_open), ONE(ap_shared_open),
+    ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete), ONE(ap_shared_close), ONE(ap_shared_busy),
+    ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),
 #else
     ONE(ap_threads_open),
 #endif

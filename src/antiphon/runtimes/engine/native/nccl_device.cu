@@ -106,6 +106,7 @@ int ap_device_relax(int *mode) {
 }
 
 int ap_device_memory(void **memory, size_t bytes) { return good(cuda(Malloc)(memory, bytes)); }
+void ap_device_free(void *memory) { (void)good(cuda(Free)(memory)); }
 int ap_device_copy(void *to, const void *from, size_t bytes, ap_queue queue) {
     return good(cuda(MemcpyAsync)(to, from, bytes, cuda(MemcpyDefault), stream_of(queue)));
 }

@@ -21,7 +21,8 @@ int ap_device_take(int device);
 /* Whether streams of this thread may be captured while memory is taken; what it was before. */
 int ap_device_relax(int *mode);
 
-int ap_device_memory(void **memory, size_t bytes); /* for ever */
+int ap_device_memory(void **memory, size_t bytes);
+void ap_device_free(void *memory); /* waits for the whole device */
 int ap_device_copy(void *to, const void *from, size_t bytes, ap_queue queue); /* also from and to the host */
 
 int ap_queue_new(ap_queue *queue);

@@ -56,9 +56,10 @@ ap_direct_comm *ap_direct_open(int ranks, int rank, const void *id, int on) {
     ap_direct_comm *made = calloc(1, sizeof *made);
     ncclUniqueId given;
     memcpy(&given, id, sizeof given);
-    if (made && !device("the GPU of this rank", ap_device_take(on)) && !device("a stream", ap_queue_new(&made->queue)) &&
-        !told("ncclCommInitRank", reals.CommInitRank(&made->comm, ranks, given, rank)))
-        return made;
+    if (made && !device("the GPU of this rank", ap_device_take(on)) && !device("a stream", ap_queue_new(&made->queue))) {
+        if (!told("ncclCommInitRank", reals.CommInitRank(&made->comm, ranks, given, rank))) return made;
+        ap_queue_end(made->queue);
+    }
     free(made);
     return NULL;
 }
@@ -73,6 +74,8 @@ void *ap_direct_memory(uint64_t bytes) {
     void *memory = NULL;
     return device("memory of the GPU", ap_device_memory(&memory, bytes ? bytes : 1)) ? NULL : memory;
 }
+
+void ap_direct_free(void *memory) { ap_device_free(memory); }
 
 int ap_direct_wait(ap_direct_comm *comm, double seconds) {
     struct timespec now, began;

@@ -13,7 +13,8 @@ int ap_direct_id(void *id); /* 128 bytes, that one rank tells all others */
 ap_direct_comm *ap_direct_open(int ranks, int rank, const void *id, int on); /* collective; `on`: which GPU */
 void ap_direct_close(ap_direct_comm *comm);
 
-void *ap_direct_memory(uint64_t bytes); /* for ever */
+void *ap_direct_memory(uint64_t bytes);
+void ap_direct_free(void *memory); /* with no call under way */
 int ap_direct_copy(ap_direct_comm *comm, void *to, const void *from, uint64_t bytes); /* until it is done */
 int ap_direct_wait(ap_direct_comm *comm, double seconds);                             /* -1: its time was up */
 
