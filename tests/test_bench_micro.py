@@ -117,7 +117,7 @@ def test_throughput_is_that_of_the_busiest_link(monkeypatch: pytest.MonkeyPatch)
         "chain-forward 3": 22e9, "chain-forward 8": 20e9, "chain-reduce 3": 21e9, "chain-reduce 8": 19e9,
         "chain-reduce-broadcast 3": 19e9, "chain-reduce-broadcast 8": 16e9, "mimo": 18e9, "mca": 18e9,
     }  # fmt: skip
-    small = bench_micro("full:ranks=8", "1MB", on="fake", chosen=["mca", "chain-forward"], iterations=1)
+    small = bench_micro("full:ranks=8", "1MB", on="fake", patterns=["mca", "chain-forward"], iterations=1)
     assert small is not None
     assert [row["published"] for row in small] == [None] * 7
 
@@ -140,13 +140,17 @@ def test_the_command_on_a_real_runtime(tmp_path: Path, capsys: pytest.CaptureFix
 def test_impossible_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for wish, complaint in (
         ({"ranks": 2}, "every pattern needs 3 at least"),
-        ({"ranks": 4, "chosen": ["mimo"]}, "mimo: needs 5 ranks at least, and there are 4"),
-        ({"chosen": ["star"]}, "unknown pattern 'star'"),
+        ({"ranks": 4, "patterns": ["mimo"]}, "mimo: needs 5 ranks at least, and there are 4"),
+        ({"patterns": ["star"]}, "unknown pattern 'star'"),
         ({"pieces": 0}, "pieces: expected"),
         ({"machine": "dgx1v", "ranks": 3}, "the machine has its own"),
     ):
         with pytest.raises(Invalid, match=complaint):
             bench_micro(**{"on": "local", **wish})  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="unknown pattern 'star'"):
+        antiphon.bench("micro", on="local", patterns=["star"])
+    with pytest.raises(TypeError, match="chosen"):
+        antiphon.bench("micro", on="local", chosen=["mimo"])  # type: ignore[call-overload]
     assert run(["bench", "micro", "--on", "nowhere"]) == 2
 
 
