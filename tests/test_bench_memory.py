@@ -17,7 +17,7 @@ from antiphon.runtimes.measure import bench_memory as bench
 from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime
 from antiphon.runtimes.measure.loop import measured_row
 
-GAMMA, DELTA, MESSAGE, CALL = 3e-12, 8e-13, 4e-11, 2e-5
+GAMMA, DELTA, MESSAGE, CALL, NOISE = 3e-12, 8e-13, 4e-11, 2e-5, 0.01
 
 
 class Device(Runtime):
@@ -39,7 +39,7 @@ class Device(Runtime):
             if schedule.collective.kind == "reduce":
                 x = len(schedule.src) + 1
                 seconds += (x + 1) * size * DELTA + (x - 1) * size * GAMMA
-            noise = 1 + 0.01 * np.abs(self.random.standard_normal(case.repeat))
+            noise = 1 + NOISE * np.abs(self.random.standard_normal(case.repeat))
             heard(number, measured_row(seconds * noise, None, self.wrong))
 
 
@@ -53,6 +53,22 @@ def test_the_figures_of_a_known_device_come_out(monkeypatch: pytest.MonkeyPatch)
     found = fit_memory(rows).parameters
     assert found["gamma"].value == pytest.approx(GAMMA, rel=0.03, abs=0)
     assert found["delta"].value == pytest.approx(DELTA, rel=0.06, abs=0)
+
+
+def test_what_noise_makes_of_nothing_is_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bench.STEPWISE, "threads", Device)  # type: ignore[arg-type, misc]
+    monkeypatch.setattr("test_bench_memory.DELTA", -2 * GAMMA / 5)  # adding two costs less than nothing
+    monkeypatch.setattr("test_bench_memory.NOISE", 0.0)
+    told: list[str] = []
+    rows = bench.bench_memory(6, 2**26, repeat=1, on="threads", progress=told.append)
+    assert [row.vectors for row in rows] == [3, 4, 5, 6]
+    assert all(row.seconds > 0 for row in rows)
+    assert [text for text in told if "left out" in text] == [
+        "2 vectors of 64MiB are left out: with their sum they took no longer than without"
+    ]
+    monkeypatch.setattr("test_bench_memory.GAMMA", 0.0)
+    with pytest.raises(Invalid, match="took no longer with their sums than without: take longer ones"):
+        bench.bench_memory(6, 2**26, repeat=1, on="threads")
 
 
 def test_lost_data_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

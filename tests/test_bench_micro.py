@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import fake_ground
@@ -13,13 +14,14 @@ import pytest
 import antiphon
 from antiphon.cli import run
 from antiphon.core.program import prove
+from antiphon.core.topology import LinkType, Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.formats.program import lower
 from antiphon.registry import table
 from antiphon.reproduce.blink_micro import micro
 from antiphon.runtimes.engine.launch import LAUNCHED
-from antiphon.runtimes.measure import device
+from antiphon.runtimes.measure import device, micro_patterns
 from antiphon.runtimes.measure.bench_micro import bench_micro
 from antiphon.runtimes.measure.micro_patterns import MADE, patterns, places_on, plan_on
 from antiphon.topologies import topology
@@ -50,6 +52,27 @@ def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
         ]  # fmt: skip
     else:
         assert found == KINDS
+
+
+def test_places_are_looked_for_among_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a large ring nothing is tried that no link leads to; ranks behind a switch are neighbours, also one way."""
+    beside, asked = micro_patterns._beside, list[int]()
+
+    def counted(machine: Topology, rank: int, back: bool) -> set[int]:
+        found = beside(machine, rank, back)
+        asked.append(len(found))
+        return found
+
+    monkeypatch.setattr(micro_patterns, "_beside", counted)
+    (mimo,), (chain, *_) = patterns(["mimo"]), patterns(["chain-forward"])
+    with pytest.raises(Unsupported, match="no ranks that are linked like this"):
+        places_on(mimo, topology("ring:ranks=1000"))
+    assert (len(asked), max(asked)) == (2000, 2)
+    links = np.array([(0, 3), (2, 3), (3, 1), (1, 2)], np.int32)  # node 3 is a switch
+    through = Topology("one way", 3, 1, *links.T, np.zeros(4, np.int32), (LinkType("fast", Fraction(10**9)),))
+    assert places_on(chain, through) == [0, 1, 2]
+    with pytest.raises(Unsupported):
+        places_on(mimo, through)
 
 
 def test_what_comes_out_is_what_the_figures_say() -> None:
@@ -94,7 +117,7 @@ def test_throughput_is_that_of_the_busiest_link(monkeypatch: pytest.MonkeyPatch)
         "chain-forward 3": 22e9, "chain-forward 8": 20e9, "chain-reduce 3": 21e9, "chain-reduce 8": 19e9,
         "chain-reduce-broadcast 3": 19e9, "chain-reduce-broadcast 8": 16e9, "mimo": 18e9, "mca": 18e9,
     }  # fmt: skip
-    small = bench_micro("full:ranks=8", "1MB", on="fake", chosen=["mca", "chain-forward"], iterations=1)
+    small = bench_micro("full:ranks=8", "1MB", on="fake", patterns=["mca", "chain-forward"], iterations=1)
     assert small is not None
     assert [row["published"] for row in small] == [None] * 7
 
@@ -117,13 +140,17 @@ def test_the_command_on_a_real_runtime(tmp_path: Path, capsys: pytest.CaptureFix
 def test_impossible_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for wish, complaint in (
         ({"ranks": 2}, "every pattern needs 3 at least"),
-        ({"ranks": 4, "chosen": ["mimo"]}, "mimo: needs 5 ranks at least, and there are 4"),
-        ({"chosen": ["star"]}, "unknown pattern 'star'"),
+        ({"ranks": 4, "patterns": ["mimo"]}, "mimo: needs 5 ranks at least, and there are 4"),
+        ({"patterns": ["star"]}, "unknown pattern 'star'"),
         ({"pieces": 0}, "pieces: expected"),
         ({"machine": "dgx1v", "ranks": 3}, "the machine has its own"),
     ):
         with pytest.raises(Invalid, match=complaint):
             bench_micro(**{"on": "local", **wish})  # type: ignore[arg-type]
+    with pytest.raises(Invalid, match="unknown pattern 'star'"):
+        antiphon.bench("micro", on="local", patterns=["star"])
+    with pytest.raises(TypeError, match="chosen"):
+        antiphon.bench("micro", on="local", chosen=["mimo"])  # type: ignore[call-overload]
     assert run(["bench", "micro", "--on", "nowhere"]) == 2
 
 

@@ -207,6 +207,29 @@ def test_the_command_lists_and_forgets(folder: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "no choices are kept\n"
 
 
+def test_one_is_forgotten_by_what_tells_it_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is removed unless each of the names is one's alone; what is removed is told."""
+    names = ["a" * 64, "ab" * 32, "abc" + "0" * 61]
+    for name in names:
+        put(ASKED, "allreduce by ring", TIMES)
+        (folder / f"{ASKED.name}.json").rename(folder / f"{name}.json")
+    there = sorted(folder.iterdir())
+    assert [path.stem for path in there] == names
+    for wrong, said in (
+        (["ab"], "2 choices have names that begin so: abababababab, abc000000000"),
+        (["abc", "a"], "3 choices have names that begin so"),
+        (["all", "x"], "no choice of this name is kept"),
+        (["aa", ""], "no choice of this name is kept"),
+    ):
+        with pytest.raises(Invalid, match=said):
+            antiphon.choices(forget=wrong)
+        assert sorted(folder.iterdir()) == there
+    assert command(["choices", "--forget", "abc", "--forget", "abc0"]) == 0
+    assert f"forgotten: {there[2]}\n" in capsys.readouterr().out
+    assert command(["choices", "--forget", "all", "--forget", "aa", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"choices": [], "forgotten": [str(path) for path in there[:2]]}
+
+
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_a_run_times_once(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Another process takes what was found, where the size is of the same band; what is forgotten is timed again."""

@@ -224,9 +224,18 @@ def test_what_cannot_be_written_is_told() -> None:
     plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
     for options, message in (
         ({"dtype": "float8"}, "float8"), ({"op": "xor"}, "xor"), ({"streams": 0}, "streams: expected a whole number"),
+        ({"pull": True, "packets": "yes"}, "options pull and packets: take one"),
+        ({"arrival": "yes", "pull": "yes"}, "options pull and arrival: take one"),
+        ({"arrival": True, "packets": True}, "options arrival and packets: take one"),
     ):  # fmt: skip
         with pytest.raises(Invalid, match=message):
             antiphon.export(plan, "cuda", options=options)
+        with pytest.raises(Invalid, match=message):
+            antiphon.export(plan, "hip", options=options)
+    left_out: tuple[dict[str, str], ...] = ({}, {"packets": "no"}, {"pull": "yes"})
+    files = [antiphon.export(plan, "cuda", options=options) for options in left_out]
+    assert [b"w.relay" in file["plan0.cu"].partition(b"== The plan ")[2] for file in files] == [True, False, False]
+    assert antiphon.export(plan, "cuda", options={"packets": "yes", "pull": "no"}) == files[0]
     assert set(antiphon.export(plan, "hip")) == {"plan0.hip.cpp"}
     assert source(schedule, "full") == source(schedule, "full")
 

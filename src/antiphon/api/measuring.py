@@ -132,7 +132,6 @@ def _micro(topology: Any, nbytes: Any, how: dict[str, Any]) -> Any:
     from antiphon.units import parse_sizes as sizes
 
     given = checked(how, ranks=whole(1), patterns=several(text))
-    given["chosen"] = given.pop("patterns", ())
     machine = None if topology is None else _given.machine(topology)
     return bench_micro(machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), **given)
 

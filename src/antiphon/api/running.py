@@ -113,7 +113,8 @@ def choices(forget: str | Sequence[str] = ()) -> list[Row]:
     its name, what it is of (collective, planner, device, machine, sizes, type), the choice and the file; in `wrong` why
     it would not be used.
 
-    `forget`: names of those to remove, as far as they tell them apart, or "all": then the rows of what is left.
+    `forget`: names of those to remove, as far as they tell them apart, or "all": then the rows of what is left. Nothing
+    is removed where one of the names is of none, or of several.
     """
     from antiphon.runtimes.device.kept import forget as remove
     from antiphon.runtimes.device.kept import listed

@@ -160,7 +160,7 @@ def _micro(
 
     check_outputs({"--csv": csv}, forms={"--csv": ".csv"})
     rows = bench_micro(
-        topo or None, parse_sizes(nbytes or ["1MB:16MB:4"], "--nbytes"), ranks=ranks, chosen=pattern or (),
+        topo or None, parse_sizes(nbytes or ["1MB:16MB:4"], "--nbytes"), ranks=ranks, patterns=pattern or (),
         pieces=pieces, on=on, model=model, profile=None if profile is None else as_profile(profile),
         iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=parse_seconds(timeout, "--timeout", bare=True),
         progress=lambda row: say(f"{row['pattern']} of {format_size(row['nbytes'])} is done"),

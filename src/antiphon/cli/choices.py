@@ -42,7 +42,7 @@ def _way(choice: Mapping[str, Any]) -> str:
 def _choices_command(
     forget: Annotated[
         list[str] | None,
-        typer.Option("--forget", metavar="NAME", help="remove this one, or all of them: all (repeatable)"),
+        typer.Option("--forget", metavar="NAME", help="remove the one whose name begins so, or all: all (repeatable)"),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -50,8 +50,12 @@ def _choices_command(
 
     What is forgotten is timed again by the next run. ANTIPHON_CACHE=off keeps nothing, and looks at nothing.
     """
-    rows = choices(forget or [])
-    emit({"choices": rows}, choices_text(rows), json)
+    from antiphon.runtimes.device.kept import forget as remove
+
+    gone = remove(forget or [])
+    rows = choices()
+    told = "\n".join([*(f"forgotten: {file}" for file in gone), choices_text(rows)])
+    emit({"choices": rows, "forgotten": gone}, told, json)
 
 
 def choices_text(rows: Sequence[Row]) -> str:

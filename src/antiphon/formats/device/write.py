@@ -54,24 +54,27 @@ class _Made(NamedTuple):
 
 def cuda(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool = True, pull: bool = False,
+    arrival: bool = False, packets: bool | None = None, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.cu for the first schedule, and so on.
 
     `dtype`, `op`: what it is compiled for, unless the compiler is told otherwise (-DTYPE=, -DOPERATOR=). `in_place`: in
     one buffer. `streams`: at most so many parts of the plan go on side by side, each in blocks of its own. `arrival`:
     blocks lie as they arrive until they are permuted at the end (planner permrecmult). `packets`: small data also as
-    packets, which the program then tries. `pull`: who receives reads.
+    packets, which the program then tries: unless told otherwise where neither of the other two is asked for, which
+    exclude it and each other. `pull`: who receives reads.
     """
-    return _files(plan, "cu", _How(dtype, op, in_place, streams, arrival, packets, pull))
+    how = _How(dtype, op, in_place, streams, **_one_of(arrival, packets, pull))
+    return _files(plan, "cu", how)
 
 
 def hip(
     plan: Plan, *, dtype: str = "float32", op: str = "sum", in_place: bool = False, streams: int = 4,
-    arrival: bool = False, packets: bool = True, pull: bool = False,
+    arrival: bool = False, packets: bool | None = None, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.hip.cpp, ...: as for CUDA."""
-    return _files(plan, "hip.cpp", _How(dtype, op, in_place, streams, arrival, packets, pull))
+    how = _How(dtype, op, in_place, streams, **_one_of(arrival, packets, pull))
+    return _files(plan, "hip.cpp", how)
 
 
 class _How(NamedTuple):
@@ -84,6 +87,16 @@ class _How(NamedTuple):
     pull: bool = False
 
 
+def _one_of(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
+    """Packets lie in boxes, what is pulled in its place, neither in an order of arrival."""
+    given = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
+    read = {name: parse_yes(value, f"option {name}") for name, value in given.items()}
+    asked = [name for name, value in read.items() if value]
+    if len(asked) > 1:
+        raise Invalid(f"options {' and '.join(asked)}: take one")
+    return {**read, "packets": not asked} if packets is None else read
+
+
 def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
     if how.dtype not in TYPES:
         raise unknown("dtype", how.dtype, TYPES)
@@ -91,10 +104,7 @@ def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
         raise unknown("op", how.op, OPERATORS)
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
         raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
-    how = how._replace(
-        in_place=parse_yes(how.in_place, "option in_place"), arrival=parse_yes(how.arrival, "option arrival"),
-        packets=parse_yes(how.packets, "option packets"), pull=parse_yes(how.pull, "option pull"),
-    )  # fmt: skip
+    how = how._replace(in_place=parse_yes(how.in_place, "option in_place"))
     return {
         f"plan{number}.{suffix}": source(entry.schedule, plan.topology.name, **how._asdict())
         for number, entry in enumerate(plan.entries)

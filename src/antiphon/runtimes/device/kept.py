@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from antiphon.core.files import decode, is_ours, one_line
-from antiphon.errors import AntiphonError, Invalid
+from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.shares import Choice, chosen, frontier
 from antiphon.runtimes.serve.files import keep
@@ -30,6 +30,7 @@ MOST_FILES = 4096
 MOST_BYTES = 2**16  # of one
 _NAME = re.compile(r"[0-9a-f]{64}")
 _SHORT = 12  # characters of a name that people are shown
+_TOLD = 8  # names in a complaint
 
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
@@ -181,17 +182,26 @@ def listed() -> list[dict[str, object]]:
 
 
 def forget(names: Collection[str]) -> list[str]:
-    """Removes those whose names begin so ("all": all of them): their files. Invalid where there is no such."""
-    gone = list[str]()
+    """Removes those whose names begin so ("all": all of them): their files. Invalid, and nothing is removed, where a
+    name is of none, or of several."""
     files = _files()
-    for name in names:
-        some = [path for path in files if name == "all" or (name and path.stem.startswith(name))]
-        if not some and name != "all":
-            raise Invalid(f"{name}: no choice of this name is kept; `antiphon choices` lists them")
-        for path in some:
-            path.unlink(missing_ok=True)
-            gone.append(str(path))
-    return list(dict.fromkeys(gone))
+    chosen = {path: None for name in names for path in _named(name, files)}
+    for path in chosen:
+        path.unlink(missing_ok=True)
+    return [str(path) for path in chosen]
+
+
+def _named(name: str, files: Sequence[Path]) -> Sequence[Path]:
+    if name == "all":
+        return files
+    found = [path for path in files if name and path.stem.startswith(name)]
+    if not found:
+        raise Invalid(f"{quote(name)}: no choice of this name is kept; `antiphon choices` lists them")
+    if len(found) > 1:
+        fit = ", ".join(path.stem[: max(_SHORT, len(name) + 1)] for path in found[:_TOLD])
+        more = f" and {len(found) - _TOLD} others" if len(found) > _TOLD else ""
+        raise Invalid(f"{quote(name)}: {len(found)} choices have names that begin so: {fit}{more}; say more of one")
+    return found
 
 
 def _files() -> list[Path]:

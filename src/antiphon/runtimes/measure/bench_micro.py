@@ -9,7 +9,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.runtimes.measure.bench import decides, measure_plans
 from antiphon.runtimes.measure.case import Row
-from antiphon.runtimes.measure.micro_patterns import Pattern, patterns, plan_on
+from antiphon.runtimes.measure.micro_patterns import Pattern, plan_on
+from antiphon.runtimes.measure.micro_patterns import patterns as made
 from antiphon.select.wish import machine_of
 from antiphon.topologies import topology as named
 from antiphon.units import Sizes
@@ -30,7 +31,7 @@ def bench_micro(
     nbytes: Sizes = "1MB:16MB:4",
     *,
     ranks: int | None = None,
-    chosen: Sequence[str] = (),
+    patterns: Sequence[str] = (),
     pieces: int | None = None,
     progress: Callable[[Row], None] | None = None,
     **how: Any,
@@ -38,7 +39,7 @@ def bench_micro(
     """Rows of `measure_plans`, out of place, with `pattern`, `throughput` (bytes per second of the busiest link),
     `predicted_throughput` and `published` (the paper's, at sizes that it is of).
 
-    On `ranks` that are all linked (5), or on a machine. `chosen`: names of patterns, else all that it has room for.
+    On `ranks` that are all linked (5), or on a machine. `patterns`: names of them, else all that it has room for.
     `how`: as of `measure_plans`. Under mpiexec or srun only process 0 has rows, the others None.
     """
     if machine is not None and ranks is not None:
@@ -46,7 +47,7 @@ def bench_micro(
     if pieces is not None and not 1 <= pieces <= 2**20:
         raise Invalid(f"pieces: expected 1 to {2**20}, got {pieces}")
     where = named(f"full:ranks={RANKS if ranks is None else ranks}") if machine is None else machine_of(machine)
-    some = list(patterns(chosen, where.ranks))
+    some = list(made(patterns, where.ranks))
     if not some:
         raise Invalid(f"{where.name} has {where.ranks} ranks: every pattern needs 3 at least")
     with decides(how.get("on", "mpi"), mpiexec=how.get("mpiexec", "")) as deciding:

@@ -14,14 +14,13 @@ Places of a pattern are ranks of a machine, each link of it a direct link there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.plan import Entry, Plan
-from antiphon.core.routes import switch_path
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
@@ -124,34 +123,45 @@ def patterns(names: Sequence[str] = (), most: int | None = None) -> Iterator[Pat
 def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     """A rank for each place, so that links of the pattern are links there: the first that is found, of the least ranks.
     Backtracking; patterns have 8 places at most."""
-    near: dict[tuple[int, int], bool] = {}
+    near: dict[tuple[int, bool], set[int]] = {}
 
-    def joined(a: int, b: int) -> bool:
-        if (a, b) not in near:
-            near[a, b] = switch_path(machine, a, b) is not None
-        return near[a, b]
+    def beside(rank: int, back: bool) -> set[int]:
+        if (rank, back) not in near:
+            near[rank, back] = _beside(machine, rank, back)
+        return near[rank, back]
+
+    def candidates(chosen: list[int]) -> Iterable[int]:
+        """Least first: any for the first place, else neighbours of those that are set, of which there is one."""
+        known, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
+        linked = [beside(known[a], False) for a, b in pattern.links if b == place and a in known]
+        linked += [beside(known[b], True) for a, b in pattern.links if a == place and b in known]
+        return sorted(set.intersection(*linked).difference(chosen)) if chosen else range(machine.ranks)
 
     def further(chosen: list[int]) -> list[int] | None:
-        at = len(chosen)
-        if at == len(order):
+        if len(chosen) == len(order):
             return chosen
-        known = {order[i]: rank for i, rank in enumerate(chosen)}
-        for rank in range(machine.ranks):
-            if rank in chosen:
-                continue
-            known[order[at]] = rank
-            links = [(a, b) for a, b in pattern.links if order[at] in (a, b) and a in known and b in known]
-            if all(joined(known[a], known[b]) for a, b in links):
-                found = further([*chosen, rank])
-                if found is not None:
-                    return found
-        return None
+        return next(filter(None, (further([*chosen, rank]) for rank in candidates(chosen))), None)
 
     order = _outward(pattern)
     found = further([])
     if found is None:
         raise Unsupported(f"{pattern.title}: {machine.name} has no ranks that are linked like this")
     return [found[order.index(place)] for place in range(pattern.places)]
+
+
+def _beside(machine: Topology, rank: int, back: bool) -> set[int]:
+    """The ranks that this one reaches by a link or through switches, or, `back`, that reach it so."""
+    tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
+    seen = np.zeros(machine.nodes, np.bool_)
+    line = np.array([rank], np.int32)
+    while line.size:
+        here = np.zeros(machine.nodes, np.bool_)
+        here[line] = True
+        there = np.unique(heads[here[tails]])
+        there = there[~seen[there]]
+        seen[there] = True
+        line = there[there >= machine.ranks]
+    return set(np.flatnonzero(seen[: machine.ranks]).tolist()) - {rank}
 
 
 def _outward(pattern: Pattern) -> list[int]:
