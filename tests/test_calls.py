@@ -175,9 +175,10 @@ def test_a_narrow_table_says_it_in_each_line() -> None:
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ([], "no prices of ours"), (["ring; alpha-beta, not calibrated"], "not calibrated"),
-        (["measured, here", "ring; alpha-beta, not calibrated"], "partly not calibrated"),
-        (["measured, here"], "measured"), (["ring; protocol ll; GPU h100 calibrated by h100-p5-1"], "calibrated"),
+        ([], "no prices of ours"), (["not calibrated"], "not calibrated"), (["measured", "measured"], "measured"),
+        (["measured", "not calibrated"], "measured; partly not calibrated"),
+        (["not calibrated", "calibrated by h100", "calibrated by h100; sends not calibrated"],
+         "calibrated by h100; sends not calibrated; partly not calibrated"),
     ],
 )  # fmt: skip
 def test_what_a_replay_rests_on(told: list[str], said: str) -> None:

@@ -13,6 +13,7 @@ import replay_traces as made
 
 import antiphon
 from antiphon.cli import run
+from antiphon.cost.profile import Profile
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Group, Item, Job
 from antiphon.cost.replay.steps import follow
@@ -382,6 +383,25 @@ def test_a_table_that_was_measured_says_what_its_plans_take(tmp_path: Path) -> N
     assert any("left to the library" in note for note in told["notes"])
 
 
+@pytest.mark.parametrize("model", ["alpha-beta", "genmodel"])
+def test_a_replay_rests_on_what_the_prediction_does(tmp_path: Path, model: str) -> None:
+    """On a profile or on nothing, whatever words a note or a name has in it."""
+    files = made.write(tmp_path, [made.ddp(0), made.ddp(1)])
+    plan = antiphon.plan("allreduce", "full:ranks=2", planner="ring")
+    for profile in (None, Profile(name="calibrated, measured", alpha={"link": 1e-6})):
+        (said,) = antiphon.predict(plan, 10**6, model=model, profile=profile)
+        told = found(files, table=plan, model=model, profile=profile)
+        assert told["step"]["rests_on"] == told["calls"][0]["rests_on"] == said["rests_on"]
+        assert said["rests_on"] == ("not calibrated" if profile is None else "profile calibrated, measured")
+
+
+def test_the_name_of_a_file_does_not_say_what_was_measured(tmp_path: Path) -> None:
+    rows = tmp_path / "measured, not calibrated.json"
+    rows.write_text(json.dumps(ROWS))
+    told = found(made.write(tmp_path, [made.ddp(0), made.ddp(1)]), measured=rows)
+    assert told["step"]["rests_on"] == told["worth_tuning"]["rests_on"] == "measured"
+
+
 def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:
     traces = [made.gpu(rank) for rank in range(2)]
     for trace in traces:
@@ -393,6 +413,7 @@ def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:
     (row,) = told["calls"]
     assert 0 < row["ours"] < 5 * MS
     assert "calibrated by" in row["by"]
+    assert row["rests_on"] == told["step"]["rests_on"] == "calibrated by h100"
     assert row["library"] > 0
     assert "calibrated by" in row["library_by"]
     assert told["step"]["ours"] < told["step"]["replayed"]

@@ -17,16 +17,18 @@ from antiphon.cost import predict as price
 from antiphon.cost.replay.job import Group
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
+MEASURED = "measured"
 MOST_GROUPS = 16
 Planned = Callable[[str, Sequence[int], Sequence[int]], Plan]  # of a kind, among ranks, for sizes
 
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds of a collective, and what that rests on."""
+    """Seconds of a collective, who says so, and what that rests on: MEASURED, or as `cost.predict` tells it."""
 
     seconds: float
     by: str
+    rests_on: str
 
 
 def members_of(group: Group, machine: Topology) -> tuple[int, ...]:
@@ -76,10 +78,11 @@ class ByPlans:
         points = measured_of(plan) if self.by_claims else []
         if points:
             name = str(entry.claims.get("planner", "plan"))
-            return Price(between(points, nbytes), f"{name}; as the table says that it was measured")
+            return Price(between(points, nbytes), f"{name}; as the table says that it was measured", MEASURED)
         row = price(plan, nbytes, model=self.model, profile=self.profile)[0]
         name = str(entry.claims.get("planner", entry.schedule.provenance.get("planner", "plan")))
-        return Price(row["seconds"], f"{name}; {row['note'] or f'{self.model}, not calibrated'}")
+        rests_on = str(row["rests_on"])
+        return Price(row["seconds"], f"{name}; {row['note'] or f'{self.model}, {rests_on}'}", rests_on)
 
     def _plan(self, kind: str, group: int, members: tuple[int, ...]) -> Plan | None:
         if kind in self.plans and members == self.plans[kind].collective.members:
@@ -123,7 +126,7 @@ class ByMeasurements:
     def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
         del group, about
         points = self.points.get(kind)
-        return None if not points else Price(between(points, nbytes), f"measured, {self.name}")
+        return None if not points else Price(between(points, nbytes), f"measured, {self.name}", MEASURED)
 
 
 def between(points: Sequence[tuple[int, float]], nbytes: int) -> float:
@@ -198,7 +201,8 @@ class ByLibrary:
         if library is None:
             return None
         best = library.at(kind, nbytes)[0]
-        return Price(best.seconds, f"{best.name}; {library.basis(kind, best.algorithm, nbytes)}")
+        by = f"{best.name}; {library.basis(kind, best.algorithm, nbytes)}"
+        return Price(best.seconds, by, library.brief(kind, nbytes))
 
     def _library(self, members: tuple[int, ...]) -> Any:
         from antiphon.cost.nccl.library import library, library_here

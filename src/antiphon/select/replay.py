@@ -66,7 +66,7 @@ class Replay:
                 "off": self.now.step / recorded - 1 if recorded else 0.0,
                 "ours": self.ours.step,
                 "speedup": self.now.step / self.ours.step if self.ours.step else 1.0,
-                "rests_on": rests_on([row["by"] for row in self.rows if row["by"]]),
+                "rests_on": rests_on([row["rests_on"] for row in self.rows if row["rests_on"]]),
                 "without_communication": self.free,
             },
             "computation": max(work),
@@ -84,13 +84,11 @@ class Replay:
 
 
 def rests_on(told: Sequence[str]) -> str:
-    """What all prices together rest on, in short."""
-    wrong = sum(NOT_CALIBRATED in one for one in told)
-    if not told or wrong == len(told):
+    """What all prices together rest on: each thing once, and last that some rest on nothing."""
+    known = list(dict.fromkeys(part for one in told if one != NOT_CALIBRATED for part in one.split("; ")))
+    if not known:
         return NOT_CALIBRATED if told else "no prices of ours"
-    if wrong:
-        return f"partly {NOT_CALIBRATED}"
-    return "measured" if all("measured" in one and "calibrated" not in one for one in told) else "calibrated"
+    return "; ".join([*known, *([f"partly {NOT_CALIBRATED}"] if NOT_CALIBRATED in told else [])])
 
 
 def replay(
@@ -166,7 +164,7 @@ def _rows(
                 "collective": one.kind, "nbytes": one.nbytes, "group": group.name, "ranks": group.size,
                 "bucket": one.bucket, "per_step": len(one.calls) / steps, "seconds": median(took),
                 "exposed": sum(exposed) / steps, "hidden": max(sum(took) - sum(exposed), 0.0) / steps,
-                "ours": price and price.seconds, "by": price and price.by, "rests_on": price and rests_on([price.by]),
+                "ours": price and price.seconds, "by": price and price.by, "rests_on": price and price.rests_on,
                 "library": model and model.seconds, "library_by": model and model.by, "gain": None, "most": None,
             }
         )  # fmt: skip
