@@ -71,7 +71,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
     def launched(folder: Path) -> Found:
         table = nccl_env.tables(folder, [2], PLANNERS)
-        checks = ["moving", "reductions", "events", "together", "messages"]
+        checks = ["moving", "reductions", "events", "together", "devices", "messages"]
         return launch(folder, 2, checks, table, ANTIPHON_TEST_TIMES="4")
 
     results: Found = once(tmp_path_factory, "torch-device", launched)
@@ -90,7 +90,7 @@ def test_each_event_is_needed(found: Found) -> None:
 
 @pytest.mark.slow
 def test_without_a_table_nccl_does_it_all(tmp_path: Path) -> None:
-    for one in launch(tmp_path, 3, ["moving", "reductions", "together", "messages"]):
+    for one in launch(tmp_path, 3, ["moving", "reductions", "together", "devices", "messages"]):
         assert {schedule for _, schedule, _ in one["reductions"]["rows"]} == {"nccl"}
 
 

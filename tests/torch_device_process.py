@@ -246,6 +246,35 @@ def check_together(rank: int, size: int) -> Found:
     return {}
 
 
+def check_devices(rank: int, size: int) -> Found:
+    """Each process has two; a call is on one of them."""
+    import antiphon.torch
+
+    group = dist.new_group()
+    devices = [torch.device(NAME, rank), torch.device(NAME, rank + 4)]
+    for turn in range(2):
+        for number, device in enumerate(devices):
+            here = torch.accelerator.device_index(device.index)  # where the stand-in does what we ask of it
+            with here:
+                one, other = put(torch.full((MANY,), rank + number + 1.0)), put(torch.full((90,), rank + turn))
+                for _ in range(20):  # the call waits for the stream of that device
+                    one.add_(1)
+            dist.all_reduce(one, group=group)
+            if rank < 2:
+                dist.send(other, 1, group) if rank == 0 else dist.recv(other, 0, group)
+            with here:
+                same(one.add_(1), torch.full((MANY,), sum(r + number + 21.0 for r in range(size)) + 1))
+                same(other, torch.full((90,), rank + turn if rank > 1 else turn))
+            until = torch.accelerator.current_stream(device).record_event()
+            dist.barrier(group)
+            assert until.query()
+    told = {row["device"] for row in antiphon.torch.report(group) if "device" in row}
+    assert told == {str(one) for one in devices}
+    with pytest.raises(ValueError, match="on one device"):
+        dist.all_gather_into_tensor(torch.zeros(3 * size).to(devices[0]), torch.zeros(3).to(devices[1]), group)
+    return {}
+
+
 def check_messages(rank: int, size: int) -> Found:
     """Rings of messages that only go on together; two alone, before and beside the others."""
     after, before = (rank + 1) % size, (rank - 1) % size
@@ -336,8 +365,7 @@ def check_more(rank: int, size: int) -> Found:
 
 def check_eager(rank: int, size: int) -> Found:
     """Connected when it is made; a part of it by split_group; a group of some."""
-    planned = dist.group.WORLD.elsewhere.planned
-    assert planned is not None
+    (planned,) = dist.group.WORLD.elsewhere.planned.values()
     assert planned.eager
     one = put(torch.full((900,), float(rank)))
     if rank < 2:
@@ -358,6 +386,12 @@ def check_eager(rank: int, size: int) -> Found:
     if rank:
         dist.all_reduce(one := put(torch.ones(700)), group=some)
         same(one, torch.full((700,), size - 1))
+    own = torch.device(NAME, rank + 4)  # where nothing was connected, nor split off
+    for group in (dist.group.WORLD, part):
+        if group is not None:
+            with torch.accelerator.device_index(own.index):
+                dist.all_reduce(one := put(torch.ones(700)), group=group)
+                same(one, torch.full((700,), group.size()))
     return {}
 
 

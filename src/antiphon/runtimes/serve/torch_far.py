@@ -32,6 +32,7 @@ class Far:
 
     def __init__(self, group: Any, later: Callable[[list[Any], Callable[[], None]], Any]) -> None:
         self.group, self._later = group, later
+        self.open = False  # between the two marks
 
     def call(self, name: str, *arguments: Any) -> Any:
         """The last argument: the options, or None."""
@@ -71,33 +72,38 @@ class Elsewhere:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._book, self._later = book, later
         self.split_from: Callable[[Nccl, bytes], int] | None = None
-        self._agreed: dict[tuple[int, ...], Far] = {}
-        self.planned: Planned | None = None
+        self._agreed: dict[tuple[tuple[int, ...], torch.device], Far] = {}
+        self._devices: dict[tuple[int, ...], list[torch.device]] = {}  # those of ours, in the order of first calls
+        self.planned: dict[torch.device, Planned] = {}
         self._own: Any = None
         self._device: torch.device | None = None  # where all are connected
 
     def far(self, device: torch.device, peer: int | None = None) -> Far:
         """What serves tensors there, for all of the group or for these two."""
-        members = tuple(range(self._size)) if peer is None else tuple(sorted((self._rank, peer)))
-        if members not in self._agreed:
-            self._agreed[members] = Far(self._group(device, members), self._later)
-        return self._agreed[members]
+        if device.index is None:
+            device = torch.device(device.type, torch.accelerator.current_device_index())
+        members = self._members(peer)
+        if (members, device) not in self._agreed:
+            self._agreed[members, device] = Far(self._group(device, members), self._later)
+        return self._agreed[members, device]
 
     def groups(self) -> list[Any]:
-        return [one for one in (self.planned, self._own) if one is not None]
+        return [*self.planned.values(), *([] if self._own is None else [self._own])]
 
     def rows(self) -> list[dict[str, Any]]:
         """Of a report: what became of calls on the device."""
-        if self.planned is None:
-            return []
-        where = str(self.planned.streams.device)
-        return [{**row, "device": where} for row in self.planned.ledger.as_json()]
+        there = list(self.planned.items())
+        return [{**row, "device": str(device)} for device, one in there for row in one.ledger.as_json()]
 
     def until_now(self) -> Callable[[], None]:
         """Waits for what the caller's stream and ours have been asked for before this call."""
-        if self.planned is None or self.planned.broken:
-            return lambda: None
-        return self.planned.until_now()
+        waits = [one.until_now() for one in list(self.planned.values()) if not one.broken]
+
+        def wait() -> None:
+            for one in waits:
+                one()
+
+        return wait
 
     # ---- connected at once, and split ----
 
@@ -111,9 +117,9 @@ class Elsewhere:
 
     def split(self, child: Elsewhere | None, color: int) -> None:
         """What is made for `child`, if this process is in it, is a part of what is here."""
-        if self._device is None or self.planned is None:
+        if self._device is None or self._device not in self.planned:
             raise Unsupported("split_group: name the device when the group is made: init_process_group(device_id=...)")
-        whole = self.planned.line()
+        whole = self.planned[self._device].line()
         if child is None:
             whole.nccl.split(whole.comm, b"", None, 0)
         else:
@@ -128,15 +134,15 @@ class Elsewhere:
                 nccl, why = opened(kind), ""
             except (AntiphonError, OSError) as error:
                 why = str(error)
-        why = self._all_can(members, why)
+        why = self._all_can(self._name(members, device), len(members), why)
         if not why:
-            if self.planned is None:
+            if device not in self.planned:
                 streams = Streams(device)
-                self.planned = Planned(
+                self.planned[device] = Planned(
                     streams, self._size, self._rank, lambda peer: self._line(nccl, streams, peer),
                     lambda: self._timeout().total_seconds(),
                 )  # fmt: skip
-            return self.planned
+            return self.planned[device]
         if device.type != "cuda" or not dist.is_nccl_available():
             raise Unsupported(f"antiphon: tensors on {device} need NCCL, which is not to be had ({why}); "
                               "move them to the CPU")  # fmt: skip
@@ -144,24 +150,25 @@ class Elsewhere:
             self._own = _own_of_pytorch(PrefixStore("nccl", self._store), self._rank, self._size, self._timeout())
         return self._own
 
-    def _all_can(self, members: tuple[int, ...], why: str) -> str:
-        """Nothing, if none of them has anything to say."""
-        store = PrefixStore(f"can/{_name(members)}", self._store)
+    def _all_can(self, name: str, many: int, why: str) -> str:
+        """Nothing, if none of so many has anything to say."""
+        store = PrefixStore(f"can/{name}", self._store)
         if why:
             store.set("not", why)
-        if store.add("came", 1) == len(members):
+        if store.add("came", 1) == many:
             store.set("all", "1")
         store.wait(["all"], self._timeout())
         return str(store.get("not").decode()) if store.check(["not"]) else ""
 
     def _line(self, nccl: Nccl, streams: Streams, peer: int | None) -> Line:
-        members = tuple(range(self._size)) if peer is None else tuple(sorted((self._rank, peer)))
+        members = self._members(peer)
         place = members.index(self._rank)
         book = self._book() if peer is None and place == 0 else b""
         if peer is None and self.split_from is not None:
-            comm = self.split_from(nccl, book)
+            split, self.split_from = self.split_from, None  # other devices have communicators of their own
+            comm = split(nccl, book)
         else:
-            key = "id" if peer is None else f"id/{_name(members)}"
+            key = f"{'id' if peer is None else 'two'}/{self._name(members, streams.device)}"  # two may be all, too
             if place == 0:
                 self._store.set(key, nccl.new_id().hex())
             self._store.wait([key], self._timeout())
@@ -169,10 +176,16 @@ class Elsewhere:
             comm = nccl.connect(book, len(members), place, name)
         return Line(nccl, streams, comm, members, self._rank)
 
+    def _members(self, peer: int | None) -> tuple[int, ...]:
+        return tuple(range(self._size)) if peer is None else tuple(sorted((self._rank, peer)))
 
-def _name(members: tuple[int, ...]) -> str:
-    """Short: two of them, or all."""
-    return f"{members[0]}-{members[-1]}-{len(members)}"
+    def _name(self, members: tuple[int, ...], device: torch.device) -> str:
+        """Short: two of them, or all. Each has a device of its own, so it goes by which one it is in turn: all of them
+        come to their devices in the same order."""
+        known = self._devices.setdefault(members, [])
+        if device not in known:
+            known.append(device)
+        return f"{members[0]}-{members[-1]}-{len(members)}-{known.index(device)}"
 
 
 def _own_of_pytorch(store: Any, rank: int, size: int, timeout: timedelta) -> Any:

@@ -80,6 +80,9 @@ class Planned:
         return wait
 
     def _go(self, tensors: Tensors, results: Tensors, do: Callable[[Line, Call], None], peer: int | None = None) -> Any:
+        where = {one.device for one in tensors}
+        if where != {self.streams.device}:
+            raise ValueError(f"the tensors of a call must be on one device: {', '.join(sorted(map(str, where)))}")
         call = Call(do, list(tensors), list(results))
         with self._lock:
             if self._several is not None:
