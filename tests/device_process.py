@@ -50,7 +50,7 @@ class Tensored:
 
     def empty(self, nbytes: int, dtype: str, device: str) -> SimpleNamespace:
         assert (dtype, device) == ("uint8", "cpu")
-        memory = self.heap.taken(nbytes + 64)
+        memory = self.heap.taken(None, nbytes + 64)
         own = memory.places[int(os.environ["SYMMETRIC_RANK"])]
         self.held[own + 64] = memory
         return SimpleNamespace(data_ptr=lambda: own + 64, numel=lambda: nbytes, element_size=lambda: 1)
@@ -100,7 +100,7 @@ def main() -> str:
             return by_switches(ranks, calls, mine, source)
         return by_calls(way, ranks, calls, mine, source) + (asked() if name else "")
     except Unsupported as error:
-        return f"none: {error}"
+        return f"none: {error}" + (asked() if name else "")
 
 
 def asked() -> str:

@@ -64,7 +64,20 @@ def test_switches_by_its_multicast_address(library: Path, source: str) -> None:
 @pytest.mark.parametrize("source", ["windows", "heap"])
 def test_a_rank_that_is_out_of_reach_is_told(library: Path, source: str) -> None:
     told = said(library, f"kernel:{source}", 2, 1, SYMMETRIC_FAR="1")
-    assert told == ["none: memory of ranks [1] cannot be loaded from and stored to by this process"] * 2
+    why = "none: memory of ranks [1] cannot be loaded from and stored to by this process"
+    assert told == [f"{why}, 1 taken, 0 left"] * 2
+
+
+@pytest.mark.parametrize("source", ["windows", pytest.param("heap", marks=pytest.mark.slow)])
+def test_where_one_process_has_no_memory_none_waits_for_it(library: Path, source: str) -> None:
+    """Neither for a window of NCCL, nor to give back what only the others have of NVSHMEM."""
+    other = "another process has no such memory that all reach"
+    windows = [f"none: {other}, 1 taken, 0 left", "none: NCCL: a fault, 0 taken, 0 left"]
+    heap = [f"none: {other}, 1 taken, 1 left", "the heap of NVSHMEM is full, 1 taken, 1 left"]
+    told = said(library, f"kernel:{source}", 2, 1, SYMMETRIC_FULL="1")
+    assert [one in line for one, line in zip({"windows": windows, "heap": heap}[source], told, strict=True)] == [
+        True
+    ] * 2
 
 
 def test_what_is_not_there_is_told(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 /* In place of NCCL's windows and NVSHMEM's heap, for ranks that are processes: memory of a host that all of them open by name. Its
  * multicast address is one that nobody may touch, as what stands in place of switches on threads wants it. Told by its
- * environment: SYMMETRIC_NAME, SYMMETRIC_RANK, SYMMETRIC_RANKS, SYMMETRIC_SWITCHES; SYMMETRIC_FAR: a rank out of reach. */
+ * environment: SYMMETRIC_NAME, SYMMETRIC_RANK, SYMMETRIC_RANKS, SYMMETRIC_SWITCHES; SYMMETRIC_FAR: a rank out of reach;
+ * SYMMETRIC_FULL: a rank that has no memory. As with NVSHMEM, memory of its heap goes when all ranks give it back. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,6 +64,7 @@ void join(void *own) {
 
 void drop(void *own) {
     const Part part = parts[own];
+    if (part.of.empty()) munmap(own, part.bytes);
     for (char *one : part.of) munmap(one, part.bytes);
     if (part.every) munmap(part.every, part.bytes);
     shm_unlink(name_of(part.number, told("SYMMETRIC_RANK")).c_str());
@@ -71,13 +73,22 @@ void drop(void *own) {
 
 void *at(void *own, int rank) { return rank == told("SYMMETRIC_FAR") ? nullptr : parts[own].of[(size_t)rank]; }
 
+bool full() { return told("SYMMETRIC_FULL") == told("SYMMETRIC_RANK"); }
+
 }  // namespace
 
 #define SEEN extern "C" __attribute__((visibility("default")))
 
 SEEN int ncclCommCount(void *, int *count) { return *count = told("SYMMETRIC_RANKS"), 0; }
-SEEN int ncclMemAlloc(void **found, size_t bytes) { return *found = taken(bytes), 0; }
-SEEN int ncclMemFree(void *own) { return parts.count(own) ? 2 : 0; } /* its window goes first */
+SEEN int ncclMemAlloc(void **found, size_t bytes) {
+    if (full()) return 1;
+    return *found = taken(bytes), 0;
+}
+SEEN int ncclMemFree(void *own) {
+    if (!parts.count(own)) return 0;
+    if (parts[own].of.size()) return 2; /* its window goes first */
+    return drop(own), 0;
+}
 SEEN int ncclCommWindowRegister(void *, void *own, size_t bytes, void **window, int flags) {
     if (flags != 1 || !parts.count(own) || bytes > parts[own].bytes) return 4;
     return join(own), *window = own, 0;
@@ -95,9 +106,14 @@ SEEN int nvshmemx_init_status() { return told("SYMMETRIC_RANKS") > 0 ? 2 : 0; }
 SEEN int nvshmem_n_pes() { return told("SYMMETRIC_RANKS"); }
 SEEN void *nvshmem_malloc(size_t bytes) {
     void *const own = taken(bytes);
-    return join(own), own;
+    return join(own), full() ? nullptr : own;
 }
-SEEN void nvshmem_free(void *own) { drop(own); }
+SEEN void nvshmem_free(void *own) {
+    const int number = parts[own].number;
+    drop(own);
+    for (int rank = 0, file; rank < told("SYMMETRIC_RANKS"); ++rank)
+        for (; (file = shm_open(name_of(number, rank).c_str(), O_RDWR, 0600)) >= 0; usleep(500)) close(file);
+}
 SEEN void *nvshmem_ptr(const void *own, int rank) { return at((void *)own, rank); }
 SEEN void *nvshmemx_mc_ptr(int, const void *own) { return parts[(void *)own].every; }
 

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_void_p
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -17,6 +17,16 @@ from antiphon.runtimes.device.symmetric import Source, Symmetric
 Array = NDArray[Any]
 Tell = Callable[[bytes], Sequence[bytes]]  # what this process tells all others, and what each of them told
 _TOKEN = 64  # bytes that stand for memory
+_NOT_THERE = "another process has no such memory that all reach"
+Found = TypeVar("Found")
+
+
+def _tried(do: Callable[[], Found]) -> tuple[Found | None, str]:
+    """What it gives, and why it could not."""
+    try:
+        return do(), ""
+    except Unsupported as error:
+        return None, str(error) or "it is refused"
 
 
 class Memory:
@@ -55,25 +65,31 @@ class Memory:
         """As long at all ranks as the longest of them. Where one process cannot have it, none has it."""
         rank, one = next((rank, values[rank]) for rank in self.mine)
         told = self._agreed(one.nbytes.to_bytes(8, "little"))
-        found, why = None, ""
-        try:
-            found = source.taken(max(1, *(int.from_bytes(size, "little") for size in told)))
-            found.reached(self.ranks)
-            if joined and not found.multicast:
-                why = "this memory has no multicast address"
-        except Unsupported as error:
-            why = str(error)
-        try:
-            self._agreed(b"" if not why else None, why)
-        except Unsupported:
-            if found is not None:
-                source.given_back(found)
-            raise
-        assert found is not None
+        found = self._taken(source, max(1, *(int.from_bytes(size, "little") for size in told)))
+        _, why = _tried(lambda: found.reached(self.ranks))
+        if joined and not why and not found.multicast:
+            why = "this memory has no multicast address"
+        if any(self._agreed(why.encode())):
+            source.given_back(found)
+            raise Unsupported(why or _NOT_THERE)
         self.known(found, own=True)
-        self.bring(rank, found.places[rank], one)
-        self._agreed(b"")  # all of it has its values
+        _, why = _tried(lambda: self.bring(rank, found.places[rank], one))
+        self._agreed(None if why else b"", why)  # all of it has its values
         return list(found.places)
+
+    def _taken(self, source: Source, nbytes: int) -> Symmetric:
+        """What all processes have, or none: it is not asked for before each has done what it can fail in alone."""
+        begun, why = _tried(lambda: source.begun(nbytes))
+        try:
+            self._agreed(None if why else b"", why)
+        except Unsupported:
+            if not why:
+                source.dropped(begun)
+            raise
+        found, why = _tried(lambda: source.taken(begun, nbytes))
+        self._agreed(None if why else b"", why)  # what some have is left there: they would wait for the others
+        assert found is not None
+        return found
 
     def known(self, memory: Symmetric, own: bool = False) -> list[int]:
         """Memory that a program gives, where each rank has it: from here on its multicast address is known, where it
@@ -184,7 +200,7 @@ class Memory:
         told = self._tell(b"" if data is None else b"+" + data)
         if not all(told):
             mine = why or self.device.why()
-            raise Unsupported(mine if data is None else "another process has no such memory that all reach")
+            raise Unsupported(mine if data is None else _NOT_THERE)
         return [one[1:] for one in told]
 
     def bring(self, rank: int, memory: int, values: Array) -> None:

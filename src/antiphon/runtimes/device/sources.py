@@ -21,6 +21,7 @@ from antiphon.runtimes.device.symmetric import Symmetric
 NCCL, NVSHMEM = "libnccl.so.2", "libnvshmem_host.so.3"
 _COLLECTIVE = 1  # NCCL_WIN_COLL_SYMMETRIC
 _WORLD = 0  # NVSHMEM_TEAM_WORLD
+_REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # PyTorch's
 _INITIALIZED = 2  # NVSHMEM_STATUS_IS_INITIALIZED; beyond it there is more than that
 
 # Of each function its result, its arguments, and the same as its header declares it (held against that by a test).
@@ -73,29 +74,34 @@ class Windows:
         self._ranks = ranks.value
         self._windows: dict[Symmetric, tuple[int, int]] = {}  # and where the memory is that was asked for
 
-    def taken(self, nbytes: int) -> Symmetric:
-        call, own, window = self._call, c_void_p(), c_void_p()
-        self._do(call.ncclMemAlloc(byref(own), nbytes))
+    def begun(self, nbytes: int) -> c_void_p:
+        own = c_void_p()
+        self._do(self._call.ncclMemAlloc(byref(own), nbytes))
+        return own
+
+    def dropped(self, begun: c_void_p) -> None:
+        self._call.ncclMemFree(begun)
+
+    def taken(self, begun: c_void_p, nbytes: int) -> Symmetric:
+        call, own, window = self._call, begun, c_void_p()
         try:
             self._do(call.ncclCommWindowRegister(self._communicator, own, nbytes, byref(window), _COLLECTIVE))
             if not window.value:
                 raise Unsupported("NCCL has no windows of symmetric memory here")
-            found = Symmetric(tuple(self._place(window, rank) for rank in range(self._ranks)), nbytes)
         except Unsupported:
-            if window.value:
-                call.ncclCommWindowDeregister(self._communicator, window)
-            call.ncclMemFree(own)
+            self.dropped(own)
             raise
-        every = c_void_p()
+        found, every = Symmetric(tuple(self._place(window, rank) for rank in range(self._ranks)), nbytes), c_void_p()
         if not call.ncclGetLsaMultimemDevicePointer(window, 0, byref(every)):  # an error: there are no such switches
             found = found._replace(multicast=every.value or 0)
         self._windows[found] = window.value, own.value or 0
         return found
 
     def _place(self, window: c_void_p, rank: int) -> int:
+        """0 where there is an error, too: the window is one of all processes by now."""
         found = c_void_p()
-        self._do(self._call.ncclGetPeerDevicePointer(window, 0, rank, byref(found)))
-        return found.value or 0
+        code = self._call.ncclGetPeerDevicePointer(window, 0, rank, byref(found))
+        return 0 if code else found.value or 0
 
     def given_back(self, memory: Symmetric) -> None:
         window, own = self._windows.pop(memory)
@@ -117,7 +123,13 @@ class Heap:
             raise Unsupported("NVSHMEM is not set up in this process")
         self._own: dict[Symmetric, int] = {}
 
-    def taken(self, nbytes: int) -> Symmetric:
+    def begun(self, nbytes: int) -> None:
+        """All of it is one call, which all processes make."""
+
+    def dropped(self, begun: None) -> None:
+        """There is nothing yet."""
+
+    def taken(self, begun: None, nbytes: int) -> Symmetric:
         call = self._call
         own = call.nvshmem_malloc(nbytes)
         if not own:
@@ -143,13 +155,21 @@ class Tensors:
         self._device, self._group = device, group
         self._tensors: dict[Symmetric, Any] = {}
 
-    def taken(self, nbytes: int) -> Symmetric:
+    def begun(self, nbytes: int) -> Any:
         try:
-            tensor = self._module.empty(nbytes, dtype=self._module.torch.uint8, device=self._device)
-            found = seen(tensor, self._module.rendezvous(tensor, self._group))
-        except (RuntimeError, NotImplementedError, AttributeError) as error:
+            return self._module.empty(nbytes, dtype=self._module.torch.uint8, device=self._device)
+        except _REFUSALS as error:
             raise Unsupported(f"PyTorch: {error}") from None
-        self._tensors[found] = tensor
+
+    def dropped(self, begun: Any) -> None:
+        """It goes with the last who knows of it."""
+
+    def taken(self, begun: Any, nbytes: int) -> Symmetric:
+        try:
+            found = seen(begun, self._module.rendezvous(begun, self._group))
+        except _REFUSALS as error:
+            raise Unsupported(f"PyTorch: {error}") from None
+        self._tensors[found] = begun
         return found
 
     def given_back(self, memory: Symmetric) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from antiphon.errors import Unsupported
 
@@ -30,10 +30,21 @@ class Symmetric(NamedTuple):
 
 
 class Source(Protocol):
-    """Who gives such memory: a kind of it. All processes ask alike, in one order; each has one rank."""
+    """Who gives such memory: a kind of it. All processes ask alike, in one order; each has one rank. What one of them
+    can fail in alone comes first, so that all know of it before they meet in a library that waits for each of them."""
 
-    def taken(self, nbytes: int) -> Symmetric:
-        """Unsupported where there is none."""
+    def begun(self, nbytes: int) -> Any:
+        """What this process alone can do for it; Unsupported where that is refused."""
         ...
 
-    def given_back(self, memory: Symmetric) -> None: ...
+    def dropped(self, begun: Any) -> None:
+        """Where another process could not: by this one alone."""
+        ...
+
+    def taken(self, begun: Any, nbytes: int) -> Symmetric:
+        """The rest, by all of them; Unsupported where there is none, and then nothing is left of it here."""
+        ...
+
+    def given_back(self, memory: Symmetric) -> None:
+        """By all of them, or by none."""
+        ...
