@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from antiphon.core.topology import Topology, hosts
 from antiphon.cost.replay.counted import Called, Communicator, Dump, called, standing
 from antiphon.cost.replay.job import Group
-from antiphon.select.prices import Price
+from antiphon.select.prices import Price, members_of
 
 MOST_NAMED = 8  # ranks that a note tells
 NO_SIZES = (
@@ -34,6 +35,12 @@ class Class:
     calls: list[Called] = field(default_factory=list)
 
     @property
+    def group(self) -> Group:
+        """One of them, if there is one of which is known where it is."""
+        one = next((call.communicator for call in self.calls if call.communicator.members), self.shape)
+        return Group(one.name, one.size, one.members, one.apart)
+
+    @property
     def many(self) -> int:
         return sum(one.communicator.alike for one in self.calls)
 
@@ -48,9 +55,11 @@ class Class:
 
 
 def counted(
-    dumps: Sequence[Dump], sizes: Mapping[str, int], ours: Prices | None, library: Prices | None
-) -> dict[str, Any]:
-    """What the dumps say of the job's communicators and collectives; `sizes`: bytes of one, by kind."""
+    dumps: Sequence[Dump], sizes: Mapping[str, int], ours: Prices | None, library: Prices | None,
+    machine: Topology | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What the dumps say of the job's communicators and collectives; `sizes`: bytes of one, by kind; `machine`: that of
+    the prices."""
     classes, seconds = classes_of(dumps), _seconds(dumps)
     rows = [_row(one, number, sizes, seconds, ours, library) for number, one in enumerate(classes)]
     last = dumps[-1]
@@ -62,7 +71,7 @@ def counted(
         "communicators": [_told(one) for one in last.communicators],
         "calls": rows,
         "share": shares,
-        "notes": _notes(dumps, rows, sizes),
+        "notes": [*_notes(dumps, rows, sizes), *_places(classes, sizes, machine)],
     }
 
 
@@ -85,9 +94,8 @@ def _row(
     library: Prices | None,
 ) -> dict[str, Any]:  # fmt: skip
     nbytes = sizes.get(one.kind)
-    group = Group(one.shape.name, one.shape.size, one.shape.members)
     prices = [
-        who.price(one.kind, nbytes, number, group) if who is not None and nbytes is not None else None
+        who.price(one.kind, nbytes, number, one.group) if who is not None and nbytes is not None else None
         for who in (library, ours)
     ]
     told = one.between is not None and seconds is not None
@@ -121,6 +129,29 @@ def _told(one: Communicator) -> dict[str, Any]:
             for kind, count in one.counts.items()
         },
     }  # fmt: skip
+
+
+def _places(classes: Sequence[Class], sizes: Mapping[str, int], machine: Topology | None) -> list[str]:
+    """Of what was to be priced: which is not known to be where, and which is not there as it was in the job."""
+    unknown, elsewhere = dict[str, None](), dict[str, None]()
+    for one in classes if machine is not None else ():
+        if one.kind not in sizes or machine is None:
+            continue
+        what = f"{one.kind} among {one.shape.size} ranks on {one.shape.nodes} nodes"
+        members, boxes = members_of(one.group, machine), hosts(machine)
+        there = len({boxes[rank] for rank in members}) if boxes else 0
+        if not members:
+            unknown[what] = None
+        elif there and not one.shape.missing and there != one.shape.nodes:
+            elsewhere[f"{what}, of {machine.name} on {there}"] = None
+    found = []
+    if unknown:
+        found.append(
+            f"no price by the machine, as the dumps do not tell which of its ranks these are: {'; '.join(unknown)}"
+        )
+    if elsewhere:
+        found.append(f"priced at ranks of the machine that are not so spread: {'; '.join(elsewhere)}")
+    return found
 
 
 def _notes(dumps: Sequence[Dump], rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> list[str]:
