@@ -79,6 +79,36 @@ def test_older_text_counts_all_kinds_together() -> None:
     assert found == {"": Count(650, 649, (0, 7))}
 
 
+def test_of_text_only_kinds_that_have_a_price_are_counted(tmp_path: Path) -> None:
+    text = TEXT.replace("AllReduce operation", "Send operation").replace("Broadcast operation", "Recv operation")
+    found = dump(text.encode())
+    assert antiphon_of(found) == {}
+    assert found.left_out == ("Send", "Recv")
+    one = TEXT.replace("Broadcast operation", "Send operation")
+    assert antiphon_of(dump(one.encode())) == {"allreduce": Count(650, 649, (0, 7))}
+    notes = antiphon.replay(written(tmp_path, text))["notes"]
+    assert "counted, and not priced: Send, Recv" in notes
+
+
+def test_of_all_kinds_together_no_size_is_asked(tmp_path: Path) -> None:
+    text = TEXT.replace("AllReduce operation", "collective operation").split("  Communicator ranks have different Br")[
+        0
+    ]
+    found = antiphon.replay(written(tmp_path, text))
+    assert [row["collective"] for row in found["calls"]] == [None]
+    assert not any("none is given of" in note for note in found["notes"])
+    assert any("all kinds together has no size" in note for note in found["notes"])
+
+
+def test_text_names_ranks_that_told_nothing() -> None:
+    told = {one.name: one.missing for one in dump(TEXT.encode()).communicators}
+    assert told == {"27a079b828ff1a75": (), "#1": (), "77": (5,)}
+    several = TEXT.replace("The missing rank: 5", "The missing ranks: 5,2")
+    assert dump(several.encode()).communicators[-2].missing == (2, 5)
+    newer = TEXT.replace("The missing rank: 5", "Rank 5 -- GPU 1 managed by process 105 on node 10.0.0.2")
+    assert dump(newer.encode()).communicators[-2].missing == (5,)
+
+
 def antiphon_of(found: Any) -> Any:
     return next(one.counts for one in found.communicators if one.name.startswith("27"))
 
@@ -107,6 +137,28 @@ def test_the_busiest_rank_counts_and_not_all_together(tmp_path: Path) -> None:
     rows = [{"collective": "allreduce", "nbytes": 1000, "seconds": 0.01}]
     found = antiphon.replay(files, measured=rows, sizes=["allreduce=1KB"])
     assert found["share"]["ours"] == pytest.approx((100 + 100) * 0.01 / 10)
+
+
+def test_communicators_of_unknown_ranks_are_not_one_rank(tmp_path: Path) -> None:
+    """Seven that share none: each takes a tenth of the time, and not together seven tenths."""
+    pairs = [communicator(f"0x{n}", [n, n + 8], 100) for n in range(7)]
+    for seat in (seat for one in pairs for seat in one["ranks"]):
+        seat["host"] = "unknown"
+    before = [communicator(f"0x{n}", [n, n + 8], 0) for n in range(7)]
+    files = written(tmp_path, whole("2026-01-02 03:04:05", *before), whole("2026-01-02 03:04:15", *pairs))
+    rows = [{"collective": "allreduce", "nbytes": 1000, "seconds": 0.01}]
+    found = antiphon.replay(files, measured=rows, sizes=["allreduce=1KB"])
+    assert found["share"]["ours"] == pytest.approx(0.1)
+
+
+def test_who_prices_is_asked_for_only_where_there_is_nobody(tmp_path: Path) -> None:
+    rows = [{"collective": "allgather", "nbytes": 1000, "seconds": 0.01}]
+    files = two(tmp_path)
+    nobody = antiphon.replay(files, sizes=["allreduce=1KB"])["notes"]
+    assert any("--topology" in note for note in nobody)
+    somebody = antiphon.replay(files, measured=rows, sizes=["allreduce=1KB"])["notes"]
+    assert not any("--topology" in note for note in somebody)
+    assert "nobody prices allreduce among 8 ranks, allreduce among 2 ranks" in somebody
 
 
 def test_without_sizes_it_says_what_is_missing(tmp_path: Path) -> None:
@@ -193,6 +245,7 @@ def test_where_nobody_knows_where_it_is_there_is_no_price(tmp_path: Path) -> Non
     found = priced(tmp_path, dark)
     assert {(row["nodes"], row["library"], row["ours"]) for row in found["calls"]} == {(1, None, None), (2, None, None)}
     assert any("no price by the machine" in note and "2 ranks on 2 nodes" in note for note in found["notes"])
+    assert not any("--topology" in note for note in found["notes"])
     within = priced(tmp_path, [lost(PAIRS[0], 1, told=False), communicator("0xc", [1, 3], 9, box=8)])
     assert [row["library"] is None for row in within["calls"]] == [True, False]  # on one node: any two of it
 
@@ -248,6 +301,7 @@ HOSTILE: list[tuple[Callable[[], object], str]] = [
     (lambda: whole("", {**communicator("0xa", [0], 1), "ranks": 7}), "ranks"),
     (lambda: '{"communicators_count": 1', "not valid JSON"),
     (lambda: '"communicators_count"', "expected object, got str"),
+    (lambda: TEXT.replace("rank: 5", "rank: 8"), "rank 8 is not one of its 8"),
     (lambda: TEXT.replace("#0-0", "#9-0"), "its table has none"),
     (lambda: TEXT.replace("#0-0", "#0-1"), "its table has none"),
     (lambda: "Group     Comms     Nodes     Ranks\n", "has no row of communicators"),

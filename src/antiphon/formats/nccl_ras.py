@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import strptime
 
@@ -239,18 +239,24 @@ _REACHED = re.compile(
     r" *(?:([0-9]{1,9}) ranks have|Rank ([0-9]{1,9}) has) (?:launched up to operation ([0-9]{1,19})|not launched any "
     r"operations).{0,512}"
 )
+_MISSING = re.compile(r" *The (?:missing ranks?|unknown ranks): ([0-9]{1,9}(?:,[0-9]{1,9}){0,255}) *")
+_NO_DATA = re.compile(r" *Missing communicator data from [0-9]{1,9} ranks? *")
 _RANK = re.compile(r" *Rank ([0-9]{1,9}) -- .{0,512}")
 
 
 class _Text:
     """What the lines have told until here. `groups`: the rows of the table; `single`: communicators that more is told
-    of; `reached`: of one kind, how far ranks have come, and those of them that are named."""
+    of; `reached`: of one kind (None: of none that has a name here), how far ranks have come, and those of them that are
+    named; `missing`: whether the ranks named next are those that told nothing; `left`: kinds that have no price."""
 
     def __init__(self) -> None:
         self.groups: dict[int, Communicator] = {}
         self.single: dict[tuple[int, int], Communicator] = {}
         self.about: tuple[int, int] | None = None
-        self.kind = ""
+        self.kind: str | None = None
+        self.missing = False
+        self.lacking: dict[tuple[int, int], set[int]] = {}
+        self.left: dict[str, None] = {}
         self.reached: list[tuple[int, tuple[int, ...]]] = []
 
     def hear(self, line: str) -> None:
@@ -262,22 +268,43 @@ class _Text:
             self._meet(found[3])
         elif found := _DIFFERENT.fullmatch(line):
             self.note()
-            self.kind = _KINDS.get(found[1].casefold(), "")
+            self._count_of(found[1])
         elif found := _REACHED.fullmatch(line):
             self.reached.append((int(found[3] or 0), (int(found[2]),) if found[2] else ()))
-        elif (found := _RANK.fullmatch(line)) and self.reached:
+        elif _NO_DATA.fullmatch(line):
+            self.missing = True
+        elif found := _MISSING.fullmatch(line):
+            self._lack(map(int, found[1].split(",")))
+        elif (found := _RANK.fullmatch(line)) and self.missing:
+            self._lack([int(found[1])])
+        elif found and self.reached:
             count, ranks = self.reached[-1]
             self.reached[-1] = (count, (*ranks, int(found[1])))
 
     def note(self) -> None:
         """What was told of one kind is complete."""
-        if self.about is not None and self.reached:
+        if self.about is not None and self.reached and self.kind is not None:
             one = self.single[self.about]
             most = max(count for count, _ in self.reached)
             behind = tuple(sorted(rank for count, ranks in self.reached if count < most for rank in ranks))
             count = Count(most, min(count for count, _ in self.reached), behind)
             self.single[self.about] = replace(one, counts={**one.counts, self.kind: count})
-        self.kind, self.reached = "", []
+        self.kind, self.reached, self.missing = None, [], False
+
+    def _count_of(self, name: str) -> None:
+        """NCCL 2.24 and 2.25 say `collective` for all kinds together."""
+        self.kind = "" if name.casefold() == "collective" else _KINDS.get(name.casefold())
+        if self.kind is None:
+            self.left[name] = None
+
+    def _lack(self, ranks: Iterable[int]) -> None:
+        """Ranks that told nothing of the communicator that is spoken of."""
+        if self.about is not None:
+            one = self.single[self.about]
+            for rank in ranks:
+                if rank >= one.size:
+                    raise Invalid(f"communicator {quote(one.name)}: rank {rank} is not one of its {one.size}")
+                self.lacking.setdefault(self.about, set()).add(rank)
 
     def _meet(self, name: str) -> None:
         group, number = self.about or (0, 0)
@@ -292,7 +319,8 @@ class _Text:
         """Groups without those that are told by themselves, then these."""
         apart = Counter(group for group, _ in self.single)
         rest = [replace(row, alike=row.alike - apart[number]) for number, row in self.groups.items()]
-        return [*(row for row in rest if row.alike), *self.single.values()]
+        single = [replace(one, missing=tuple(sorted(self.lacking.get(at, ())))) for at, one in self.single.items()]
+        return [*(row for row in rest if row.alike), *single]
 
 
 def _of_text(text: str) -> Dump:
@@ -305,7 +333,7 @@ def _of_text(text: str) -> Dump:
         raise Unsupported(f"has {len(heard.groups)} groups of communicators; at most {MOST_COMMUNICATORS} are read")
     if not heard.groups:
         raise Invalid(f"has no row of communicators; {_ASKED}")
-    return Dump(heard.all(), complete=False)
+    return Dump(heard.all(), complete=False, left_out=tuple(heard.left))
 
 
 def _group(row: re.Match[str]) -> Communicator:

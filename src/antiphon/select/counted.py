@@ -18,6 +18,8 @@ NO_SIZES = (
 )
 NO_COUNTS = "as text, RAS tells counts only where ranks differ; ncclras -f json (NCCL 2.28.7 and later) tells all"
 
+MIXED = "what is counted of all kinds together has no size and no price (NCCL 2.26 and later tell each kind)"
+
 
 class Prices(Protocol):
     """Who says what a collective takes."""
@@ -71,7 +73,11 @@ def counted(
         "communicators": [_told(one) for one in last.communicators],
         "calls": rows,
         "share": shares,
-        "notes": [*_notes(dumps, rows, sizes), *_places(classes, sizes, machine)],
+        "notes": [
+            *_notes(dumps, rows, sizes),
+            *_unpriced(rows, ours is not None or library is not None),
+            *_places(classes, sizes, machine),
+        ],
     }
 
 
@@ -110,11 +116,11 @@ def _row(
 
 def _share(classes: Sequence[Class], prices: Sequence[float | None], seconds: float | None) -> float | None:
     """By what part of the time between the dumps the rank that calls most is in collectives, were they one after the
-    other. Of what has a price."""
-    busy: dict[int, float] = {}
+    other. Of what has a price; a communicator whose ranks are not known is taken to share none with another."""
+    busy: dict[int | str, float] = {}
     for one, took in zip(classes, prices, strict=True):
         for call in one.calls if took is not None else ():
-            for rank in call.communicator.members or (-1,):
+            for rank in call.communicator.members or (f"of {call.communicator.name}",):
                 busy[rank] = busy.get(rank, 0.0) + (took or 0.0) * (call.between or 0)
     return max(busy.values()) / seconds if busy and seconds else None
 
@@ -129,6 +135,17 @@ def _told(one: Communicator) -> dict[str, Any]:
             for kind, count in one.counts.items()
         },
     }  # fmt: skip
+
+
+def _unpriced(rows: Sequence[Mapping[str, Any]], asked: bool) -> list[str]:
+    """`asked`: there is somebody who prices."""
+    left = [row for row in rows if row["nbytes"] is not None and row["library"] is None and row["ours"] is None]
+    if not left:
+        return []
+    if not asked:
+        return ["say by --topology which machine the job runs on, or what its collectives take by --measured"]
+    what = dict.fromkeys(f"{row['collective']} among {row['ranks']} ranks" for row in left)
+    return [f"nobody prices {', '.join(what)}"]
 
 
 def _places(classes: Sequence[Class], sizes: Mapping[str, int], machine: Topology | None) -> list[str]:
@@ -159,9 +176,11 @@ def _notes(dumps: Sequence[Dump], rows: Sequence[Mapping[str, Any]], sizes: Mapp
     found = []
     if not last.complete:
         found.append(NO_COUNTS)
-    unsized = list(dict.fromkeys(row["collective"] or "all" for row in rows if row["nbytes"] is None))
+    unsized = list(dict.fromkeys(row["collective"] for row in rows if row["collective"] and row["nbytes"] is None))
     if unsized or not rows:
         found.append(NO_SIZES + (f"; none is given of {', '.join(unsized)}" if unsized else ""))
+    if any(row["collective"] is None for row in rows):
+        found.append(MIXED)
     if len(dumps) < 2:
         found.append("one dump tells what was called until then; a second one some time later tells how often")
     elif _seconds(dumps) is None:
@@ -182,6 +201,4 @@ def _notes(dumps: Sequence[Dump], rows: Sequence[Mapping[str, Any]], sizes: Mapp
     unused = sorted(set(sizes) - {row["collective"] for row in rows})
     if unused:
         found.append(f"sizes were given of what the job does not call: {', '.join(unused)}")
-    if any(row["nbytes"] is not None and row["library"] is None and row["ours"] is None for row in rows):
-        found.append("say by --topology which machine the job runs on, or what its collectives take by --measured")
     return found
