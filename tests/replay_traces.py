@@ -161,16 +161,19 @@ Warnings
 """
 
 
-def seat(rank: int, where: int, counts: dict[str, int], **status: Any) -> dict[str, Any]:
+def seat(rank: int, where: int, counts: dict[str, int], box: int = 4) -> dict[str, Any]:
+    host, gpu = divmod(where, box)
     return {
-        "rank": rank, "host": f"10.0.0.{where // 4}", "pid": 100 + where, "cuda_dev": where % 4, "nvml_dev": where % 4,
-        "status": {"init_state": 0, "async_error": 0, "finalize_called": False, **status}, "collective_counts": counts,
+        "rank": rank, "host": f"10.0.0.{host}", "pid": 100 + where, "cuda_dev": gpu, "nvml_dev": gpu,
+        "status": {"init_state": 0, "async_error": 0, "finalize_called": False}, "collective_counts": counts,
     }  # fmt: skip
 
 
-def communicator(name: str, places: Sequence[int], reduced: int, behind: Sequence[int] = ()) -> dict[str, Any]:
-    """One whose ranks sit at these places of the job; ranks `behind` lack one allreduce."""
-    seats = [seat(r, at, {"AllReduce": reduced - (r in behind), "AllGather": 0}) for r, at in enumerate(places)]
+def communicator(
+    name: str, places: Sequence[int], reduced: int, behind: Sequence[int] = (), box: int = 4
+) -> dict[str, Any]:
+    """One whose ranks sit at these places of the job, `box` on a host; ranks `behind` lack one allreduce."""
+    seats = [seat(r, at, {"AllReduce": reduced - (r in behind), "AllGather": 0}, box) for r, at in enumerate(places)]
     return {"hash": name, "secondary_hash": "0x1:0x2", "size": len(places), "ranks": seats, "missing_ranks": []}
 
 

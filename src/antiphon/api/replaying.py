@@ -110,7 +110,7 @@ def _counted(
     if topology is None and table is None and measured is None:
         return {"topology": None, **counted(dumps, sizes, None, None)}
     ours, known, machine = _prices(wanted, topology, table, measured, model, profile, planners, library)
-    return {"topology": machine, **counted(dumps, sizes, ours, known)}
+    return {"topology": machine, **counted(dumps, sizes, ours, known, known and known.machine)}
 
 
 def _prices(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import strptime
 
@@ -26,6 +26,7 @@ MOST_NAME, MOST_LINE = 256, 2**12
 HEAD = 2**12  # bytes within which a dump says what it is
 _ASKED = "take one by ncclras -f json"
 _READY, _GOING_ON = 0, 7  # ncclSuccess, ncclInProgress
+_Gpu = tuple[str, int]  # a host, and which of its GPUs by NVML
 _KINDS = {name.casefold(): kind for name, kind in KINDS.items()}
 
 
@@ -40,16 +41,15 @@ class _Status(msgspec.Struct):
     abort_flag: bool = False
 
 
-class _Seat(msgspec.Struct):
-    rank: int
-    host: str = ""
-    nvml_dev: int = 0
-    status: _Status = msgspec.field(default_factory=_Status)
-    collective_counts: dict[str, int] = {}
-
-
 class _Missing(msgspec.Struct):
     rank: int
+    host: str = ""
+    nvml_dev: int = -1
+
+
+class _Seat(_Missing):
+    status: _Status = msgspec.field(default_factory=_Status)
+    collective_counts: dict[str, int] = {}
 
 
 class _Communicator(msgspec.Struct):
@@ -80,24 +80,66 @@ def dump(data: bytes) -> Dump:
     seats = sum(len(one.ranks) + len(one.missing_ranks) for one in file.communicators)
     if seats > MOST_SEATS:
         raise Unsupported(f"has {seats} ranks of communicators; at most {MOST_SEATS} are read")
-    numbers = _numbers(file.communicators)
+    whole = _whole(file.communicators)
+    numbers = _numbers(file.communicators, whole)
     left: dict[str, None] = {}
-    found = [_communicator(one, numbers, left) for one in file.communicators]
+    found = [_communicator(one, one is whole, numbers, left) for one in file.communicators]
     if len({one.name for one in found}) < len(found):
         raise Invalid("a communicator is there twice")
     return Dump(found, True, _seconds(file.timestamp), file.timestamp[:MOST_NAME], tuple(left))
 
 
-def _numbers(ones: Sequence[_Communicator]) -> dict[tuple[str, int], int]:
-    """Of every GPU its rank in the job: that of the largest communicator; of others nothing is known."""
-    widest = max(ones, key=lambda one: one.size, default=None)
-    if widest is None:
-        return {}
-    found = {(seat.host, seat.nvml_dev): seat.rank for seat in widest.ranks}
-    return found if len(found) == len(widest.ranks) else {}  # several ranks on a GPU
+def _gpu(seat: _Missing) -> _Gpu | None:
+    """Where a rank is; None: not told. RAS writes `unknown` for a process that it has lost."""
+    return (seat.host, seat.nvml_dev) if seat.host not in ("", "unknown") and seat.nvml_dev >= 0 else None
 
 
-def _communicator(one: _Communicator, numbers: Mapping[tuple[str, int], int], left: dict[str, None]) -> Communicator:
+def _gpus(one: _Communicator) -> list[_Gpu | None]:
+    return [_gpu(seat) for seat in (*one.ranks, *one.missing_ranks)]
+
+
+def _whole(ones: Sequence[_Communicator]) -> _Communicator | None:
+    """The communicator that has the GPUs of all others: its ranks are those of the job. Of GPUs that are not told, as
+    many may be in another one as in it, where that has others, too."""
+    if not ones:
+        return None
+    widest = max(ones, key=lambda one: one.size)
+    gpus = _gpus(widest)
+    has, untold = set(gpus) - {None}, gpus.count(None)
+    for one in ones:
+        others = _gpus(one)
+        known = set(others) - {None}
+        if one is not widest and (not known or not known <= has or others.count(None) > untold):
+            return None
+    return widest
+
+
+def _numbers(ones: Sequence[_Communicator], whole: _Communicator | None) -> dict[_Gpu, int]:
+    """Of every GPU its rank in the job: as the communicator of the whole job says, else in the order of hosts and of
+    GPUs in them. Empty where that cannot be known: several ranks on a GPU, or ranks somewhere else and not told where.
+
+        {a:0 b:0} {a:1 b:1}               ->  a:0 0, a:1 1, b:0 2, b:1 3
+    """
+    if whole is not None:
+        seats = [(_gpu(seat), seat.rank) for seat in (*whole.ranks, *whole.missing_ranks)]
+        found = {gpu: rank for gpu, rank in seats if gpu is not None}
+        return found if len(found) == sum(gpu is not None for gpu, _ in seats) else {}
+    every: set[_Gpu] = set()
+    for one in ones:
+        gpus = [gpu for gpu in _gpus(one) if gpu is not None]
+        if len(set(gpus)) < one.size:
+            return {}
+        every.update(gpus)
+    order = {host: number for number, host in enumerate(sorted({host for host, _ in every}, key=_by_number))}
+    return {gpu: number for number, gpu in enumerate(sorted(every, key=lambda gpu: (order[gpu[0]], gpu[1])))}
+
+
+def _by_number(host: str) -> list[tuple[int, str]]:
+    """Host 2 before host 10."""
+    return [(len(part) if at % 2 else 0, part) for at, part in enumerate(re.split(r"([0-9]+)", host))]
+
+
+def _communicator(one: _Communicator, whole: bool, numbers: Mapping[_Gpu, int], left: dict[str, None]) -> Communicator:
     name = f"{one.hash} {one.secondary_hash}".strip()
     if not one.hash or len(name) > MOST_NAME:
         raise Invalid("a communicator without a hash, or with a long one")
@@ -110,7 +152,6 @@ def _communicator(one: _Communicator, numbers: Mapping[tuple[str, int], int], le
     for seat in one.ranks:
         on[seat.host] = on.get(seat.host, 0) + 1
     seats = sorted(one.ranks, key=lambda seat: seat.rank)
-    known = [numbers.get((seat.host, seat.nvml_dev), -1) for seat in seats]
     return Communicator(
         name,
         one.size,
@@ -118,10 +159,17 @@ def _communicator(one: _Communicator, numbers: Mapping[tuple[str, int], int], le
         (min(on.values(), default=0), max(on.values(), default=0)),
         status=_status(one.ranks),
         errors=_errors(one),
-        members=tuple(known) if len(known) == one.size and min(known, default=-1) >= 0 else (),
+        members=tuple(range(one.size)) if whole and len(told + missing) == one.size else _members(one, numbers),
         missing=tuple(sorted(missing)),
         counts=_counts(name, seats, left),
     )
+
+
+def _members(one: _Communicator, numbers: Mapping[_Gpu, int]) -> tuple[int, ...]:
+    """In the order of its ranks; () where one of them is not known."""
+    places = {seat.rank: _gpu(seat) for seat in (*one.ranks, *one.missing_ranks)}
+    found = [numbers.get(gpu, -1) for _, gpu in sorted(places.items()) if gpu is not None]
+    return tuple(found) if len(set(found)) == one.size and min(found) >= 0 else ()
 
 
 def _status(seats: Sequence[_Seat]) -> str:
@@ -191,18 +239,24 @@ _REACHED = re.compile(
     r" *(?:([0-9]{1,9}) ranks have|Rank ([0-9]{1,9}) has) (?:launched up to operation ([0-9]{1,19})|not launched any "
     r"operations).{0,512}"
 )
+_MISSING = re.compile(r" *The (?:missing ranks?|unknown ranks): ([0-9]{1,9}(?:,[0-9]{1,9}){0,255}) *")
+_NO_DATA = re.compile(r" *Missing communicator data from [0-9]{1,9} ranks? *")
 _RANK = re.compile(r" *Rank ([0-9]{1,9}) -- .{0,512}")
 
 
 class _Text:
     """What the lines have told until here. `groups`: the rows of the table; `single`: communicators that more is told
-    of; `reached`: of one kind, how far ranks have come, and those of them that are named."""
+    of; `reached`: of one kind (None: of none that has a name here), how far ranks have come, and those of them that are
+    named; `missing`: whether the ranks named next are those that told nothing; `left`: kinds that have no price."""
 
     def __init__(self) -> None:
         self.groups: dict[int, Communicator] = {}
         self.single: dict[tuple[int, int], Communicator] = {}
         self.about: tuple[int, int] | None = None
-        self.kind = ""
+        self.kind: str | None = None
+        self.missing = False
+        self.lacking: dict[tuple[int, int], set[int]] = {}
+        self.left: dict[str, None] = {}
         self.reached: list[tuple[int, tuple[int, ...]]] = []
 
     def hear(self, line: str) -> None:
@@ -214,22 +268,43 @@ class _Text:
             self._meet(found[3])
         elif found := _DIFFERENT.fullmatch(line):
             self.note()
-            self.kind = _KINDS.get(found[1].casefold(), "")
+            self._count_of(found[1])
         elif found := _REACHED.fullmatch(line):
             self.reached.append((int(found[3] or 0), (int(found[2]),) if found[2] else ()))
-        elif (found := _RANK.fullmatch(line)) and self.reached:
+        elif _NO_DATA.fullmatch(line):
+            self.missing = True
+        elif found := _MISSING.fullmatch(line):
+            self._lack(map(int, found[1].split(",")))
+        elif (found := _RANK.fullmatch(line)) and self.missing:
+            self._lack([int(found[1])])
+        elif found and self.reached:
             count, ranks = self.reached[-1]
             self.reached[-1] = (count, (*ranks, int(found[1])))
 
     def note(self) -> None:
         """What was told of one kind is complete."""
-        if self.about is not None and self.reached:
+        if self.about is not None and self.reached and self.kind is not None:
             one = self.single[self.about]
             most = max(count for count, _ in self.reached)
             behind = tuple(sorted(rank for count, ranks in self.reached if count < most for rank in ranks))
             count = Count(most, min(count for count, _ in self.reached), behind)
             self.single[self.about] = replace(one, counts={**one.counts, self.kind: count})
-        self.kind, self.reached = "", []
+        self.kind, self.reached, self.missing = None, [], False
+
+    def _count_of(self, name: str) -> None:
+        """NCCL 2.24 and 2.25 say `collective` for all kinds together."""
+        self.kind = "" if name.casefold() == "collective" else _KINDS.get(name.casefold())
+        if self.kind is None:
+            self.left[name] = None
+
+    def _lack(self, ranks: Iterable[int]) -> None:
+        """Ranks that told nothing of the communicator that is spoken of."""
+        if self.about is not None:
+            one = self.single[self.about]
+            for rank in ranks:
+                if rank >= one.size:
+                    raise Invalid(f"communicator {quote(one.name)}: rank {rank} is not one of its {one.size}")
+                self.lacking.setdefault(self.about, set()).add(rank)
 
     def _meet(self, name: str) -> None:
         group, number = self.about or (0, 0)
@@ -244,7 +319,8 @@ class _Text:
         """Groups without those that are told by themselves, then these."""
         apart = Counter(group for group, _ in self.single)
         rest = [replace(row, alike=row.alike - apart[number]) for number, row in self.groups.items()]
-        return [*(row for row in rest if row.alike), *self.single.values()]
+        single = [replace(one, missing=tuple(sorted(self.lacking.get(at, ())))) for at, one in self.single.items()]
+        return [*(row for row in rest if row.alike), *single]
 
 
 def _of_text(text: str) -> Dump:
@@ -257,7 +333,7 @@ def _of_text(text: str) -> Dump:
         raise Unsupported(f"has {len(heard.groups)} groups of communicators; at most {MOST_COMMUNICATORS} are read")
     if not heard.groups:
         raise Invalid(f"has no row of communicators; {_ASKED}")
-    return Dump(heard.all(), complete=False)
+    return Dump(heard.all(), complete=False, left_out=tuple(heard.left))
 
 
 def _group(row: re.Match[str]) -> Communicator:

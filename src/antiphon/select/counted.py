@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from antiphon.core.topology import Topology, hosts
 from antiphon.cost.replay.counted import Called, Communicator, Dump, called, standing
 from antiphon.cost.replay.job import Group
-from antiphon.select.prices import Price
+from antiphon.select.prices import Price, members_of
 
 MOST_NAMED = 8  # ranks that a note tells
 NO_SIZES = (
@@ -16,6 +17,8 @@ NO_SIZES = (
     "allreduce=64MB), or replay a trace of PyTorch's profiler or NCCL's Inspector, which have both"
 )
 NO_COUNTS = "as text, RAS tells counts only where ranks differ; ncclras -f json (NCCL 2.28.7 and later) tells all"
+
+MIXED = "what is counted of all kinds together has no size and no price (NCCL 2.26 and later tell each kind)"
 
 
 class Prices(Protocol):
@@ -34,6 +37,12 @@ class Class:
     calls: list[Called] = field(default_factory=list)
 
     @property
+    def group(self) -> Group:
+        """One of them, if there is one of which is known where it is."""
+        one = next((call.communicator for call in self.calls if call.communicator.members), self.shape)
+        return Group(one.name, one.size, one.members, one.apart)
+
+    @property
     def many(self) -> int:
         return sum(one.communicator.alike for one in self.calls)
 
@@ -48,9 +57,11 @@ class Class:
 
 
 def counted(
-    dumps: Sequence[Dump], sizes: Mapping[str, int], ours: Prices | None, library: Prices | None
-) -> dict[str, Any]:
-    """What the dumps say of the job's communicators and collectives; `sizes`: bytes of one, by kind."""
+    dumps: Sequence[Dump], sizes: Mapping[str, int], ours: Prices | None, library: Prices | None,
+    machine: Topology | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """What the dumps say of the job's communicators and collectives; `sizes`: bytes of one, by kind; `machine`: that of
+    the prices."""
     classes, seconds = classes_of(dumps), _seconds(dumps)
     rows = [_row(one, number, sizes, seconds, ours, library) for number, one in enumerate(classes)]
     last = dumps[-1]
@@ -62,7 +73,11 @@ def counted(
         "communicators": [_told(one) for one in last.communicators],
         "calls": rows,
         "share": shares,
-        "notes": _notes(dumps, rows, sizes),
+        "notes": [
+            *_notes(dumps, rows, sizes),
+            *_unpriced(rows, ours is not None or library is not None),
+            *_places(classes, sizes, machine),
+        ],
     }
 
 
@@ -85,9 +100,8 @@ def _row(
     library: Prices | None,
 ) -> dict[str, Any]:  # fmt: skip
     nbytes = sizes.get(one.kind)
-    group = Group(one.shape.name, one.shape.size, one.shape.members)
     prices = [
-        who.price(one.kind, nbytes, number, group) if who is not None and nbytes is not None else None
+        who.price(one.kind, nbytes, number, one.group) if who is not None and nbytes is not None else None
         for who in (library, ours)
     ]
     told = one.between is not None and seconds is not None
@@ -102,11 +116,11 @@ def _row(
 
 def _share(classes: Sequence[Class], prices: Sequence[float | None], seconds: float | None) -> float | None:
     """By what part of the time between the dumps the rank that calls most is in collectives, were they one after the
-    other. Of what has a price."""
-    busy: dict[int, float] = {}
+    other. Of what has a price; a communicator whose ranks are not known is taken to share none with another."""
+    busy: dict[int | str, float] = {}
     for one, took in zip(classes, prices, strict=True):
         for call in one.calls if took is not None else ():
-            for rank in call.communicator.members or (-1,):
+            for rank in call.communicator.members or (f"of {call.communicator.name}",):
                 busy[rank] = busy.get(rank, 0.0) + (took or 0.0) * (call.between or 0)
     return max(busy.values()) / seconds if busy and seconds else None
 
@@ -123,14 +137,50 @@ def _told(one: Communicator) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _unpriced(rows: Sequence[Mapping[str, Any]], asked: bool) -> list[str]:
+    """`asked`: there is somebody who prices."""
+    left = [row for row in rows if row["nbytes"] is not None and row["library"] is None and row["ours"] is None]
+    if not left:
+        return []
+    if not asked:
+        return ["say by --topology which machine the job runs on, or what its collectives take by --measured"]
+    what = dict.fromkeys(f"{row['collective']} among {row['ranks']} ranks" for row in left)
+    return [f"nobody prices {', '.join(what)}"]
+
+
+def _places(classes: Sequence[Class], sizes: Mapping[str, int], machine: Topology | None) -> list[str]:
+    """Of what was to be priced: which is not known to be where, and which is not there as it was in the job."""
+    unknown, elsewhere = dict[str, None](), dict[str, None]()
+    for one in classes if machine is not None else ():
+        if one.kind not in sizes or machine is None:
+            continue
+        what = f"{one.kind} among {one.shape.size} ranks on {one.shape.nodes} nodes"
+        members, boxes = members_of(one.group, machine), hosts(machine)
+        there = len({boxes[rank] for rank in members}) if boxes else 0
+        if not members:
+            unknown[what] = None
+        elif there and not one.shape.missing and there != one.shape.nodes:
+            elsewhere[f"{what}, of {machine.name} on {there}"] = None
+    found = []
+    if unknown:
+        found.append(
+            f"no price by the machine, as the dumps do not tell which of its ranks these are: {'; '.join(unknown)}"
+        )
+    if elsewhere:
+        found.append(f"priced at ranks of the machine that are not so spread: {'; '.join(elsewhere)}")
+    return found
+
+
 def _notes(dumps: Sequence[Dump], rows: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]) -> list[str]:
     last = dumps[-1]
     found = []
     if not last.complete:
         found.append(NO_COUNTS)
-    unsized = list(dict.fromkeys(row["collective"] or "all" for row in rows if row["nbytes"] is None))
+    unsized = list(dict.fromkeys(row["collective"] for row in rows if row["collective"] and row["nbytes"] is None))
     if unsized or not rows:
         found.append(NO_SIZES + (f"; none is given of {', '.join(unsized)}" if unsized else ""))
+    if any(row["collective"] is None for row in rows):
+        found.append(MIXED)
     if len(dumps) < 2:
         found.append("one dump tells what was called until then; a second one some time later tells how often")
     elif _seconds(dumps) is None:
@@ -151,6 +201,4 @@ def _notes(dumps: Sequence[Dump], rows: Sequence[Mapping[str, Any]], sizes: Mapp
     unused = sorted(set(sizes) - {row["collective"] for row in rows})
     if unused:
         found.append(f"sizes were given of what the job does not call: {', '.join(unused)}")
-    if any(row["nbytes"] is not None and row["library"] is None and row["ours"] is None for row in rows):
-        found.append("say by --topology which machine the job runs on, or what its collectives take by --measured")
     return found

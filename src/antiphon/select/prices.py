@@ -32,14 +32,15 @@ class Price:
 
 
 def members_of(group: Group, machine: Topology) -> tuple[int, ...]:
-    """The ranks of the machine that a group is; where the traces do not tell, all, or the first ones."""
+    """The ranks of the machine that a group is; where the traces do not tell, all, or the first ones; () where the
+    first ones may be nearer to each other than it is."""
     found = group.members or tuple(range(min(group.size, machine.ranks + 1)))
     if max(found) >= machine.ranks:
         raise Invalid(
             f"the job has a rank {max(found)} in group {quote(group.name)}, and {machine.name} has {machine.ranks} "
             "ranks; give the machine that it ran on"
         )
-    return found
+    return () if group.apart and not group.members and group.size < machine.ranks else found
 
 
 @dataclass
@@ -59,10 +60,12 @@ class ByPlans:
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)
 
     def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
-        """None where nothing plans it: it stays as it was."""
+        """None where nothing plans it, or nobody knows where it is: it stays as it was."""
         if kind not in KINDS or about.size < 2:
             return None
         members = members_of(about, self.machine)
+        if not members:
+            return None
         key = (kind, members, nbytes)
         if key not in self._priced:
             self._priced[key] = self._price(kind, nbytes, group, members)
@@ -197,7 +200,8 @@ class ByLibrary:
 
         if kind not in PRICED or about.size < 2:
             return None
-        library = self._library(members_of(about, self.machine))
+        members = members_of(about, self.machine)
+        library = self._library(members) if members else None
         if library is None:
             return None
         best = library.at(kind, nbytes)[0]

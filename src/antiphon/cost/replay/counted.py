@@ -44,6 +44,11 @@ class Communicator:
     missing: tuple[int, ...] = ()
     counts: Mapping[str, Count] = field(default_factory=dict)
 
+    @property
+    def apart(self) -> bool:
+        """Whether it is not known to be on one node."""
+        return self.nodes != 1 or bool(self.missing) or "INCOMPLETE" in self.errors
+
 
 @dataclass(frozen=True)
 class Dump:

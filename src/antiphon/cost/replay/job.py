@@ -58,11 +58,13 @@ class Collective:
 
 @dataclass(frozen=True)
 class Group:
-    """A process group. `members`: its ranks, () where the traces do not tell them."""
+    """A process group. `members`: its ranks, () where the traces do not tell them. `apart`: these are not told, and
+    they are not all on one host, or may not be."""
 
     name: str
     size: int
     members: tuple[int, ...] = ()
+    apart: bool = False
 
 
 @dataclass(frozen=True)
