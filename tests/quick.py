@@ -20,6 +20,22 @@ def some(cases: Sequence[T]) -> Sequence[T]:
     return cases[::SHARE] if ordinary else cases
 
 
+def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 2) -> list[Any]:
+    """For `parametrize`: each case with each of others, every second, third of these pairs in the ordinary set, along
+    diagonals, so that each case is there with some; the rest, and what is marked so already, among the slow ones."""
+    others, found = list(second), []
+    for row, one in enumerate(first):
+        for column, other in enumerate(others):
+            values, marks = list[Any](), list[Any]()
+            for case in (one, other):
+                values += case.values if hasattr(case, "values") else case if isinstance(case, tuple) else (case,)
+                marks += getattr(case, "marks", ())
+            if (row + column) % every and not marks:
+                marks = [pytest.mark.slow]
+            found.append(pytest.param(*values, marks=marks))
+    return found
+
+
 def in_turn(cases: Iterable[Any], every: int = 2) -> list[Any]:
     """For `parametrize`: every second, third of the cases in the ordinary set, the others among the slow ones."""
     found = []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import in_turn
+from quick import crossed
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -174,17 +174,16 @@ def test_in_large_groups_planners_that_search_are_asked_where_no_other_has_a_pla
 # ---- plans ----
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS))
 @pytest.mark.parametrize(
-    ("spec", "options"),
-    [
+    ("kind", "spec", "options"),
+    crossed(KINDS, [
         *(pytest.param(spec, {}, marks=pytest.mark.slow) for spec in (
             "torus:dims=3x4", "cluster:box=z52-pcie,boxes=2,fabric=rail", "mesh:dims=2x4,routers=true",
             "cluster:box=dgx-a100,boxes=2",
         )),
         ("star:ranks=7", {"groups": "3+4", "inside": "direct,ring"}),
         ("full:ranks=8", {"groups": "2x2x2", "inside": "direct,ring", "best": "time"}),
-    ],
+    ]),
 )  # fmt: skip
 def test_every_collective_on_some_machines(kind: str, spec: str, options: dict[str, Any]) -> None:
     machine = antiphon.topology(spec)

@@ -90,38 +90,38 @@ def hold(at: Setting, judge: Judge, how: str) -> None:
     assert not faults, f"{len(faults)} faults:\n" + "\n".join(faults[:20])
 
 
-def spread(specs: list[str], every: int = 1, first: int = 0) -> list[Any]:
-    """Every machine (or each second, third, from the first one on) with one kind, in turn, so that each kind meets
-    many; the rest in the slow set."""
+def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any]:
+    """Each second, third machine, from the first one on, with one kind, in turn, from where this starts, so that each
+    kind is met in one of these tests; the rest in the slow set."""
     found = []
     for number, spec in enumerate(dict.fromkeys(specs)):
-        kept = {KINDS[3 * number // every % len(KINDS)]} if number % every == first else set()
+        kept = {KINDS[(start + 3 * (number // every)) % len(KINDS)]} if number % every == first else set()
         for case in cases([spec]):
             slow = () if case.values[1] in kept else (pytest.mark.slow,)
             found.append(pytest.param(*case.values, id=case.id, marks=slow))
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 12)
+    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 12, 1)
 )
 def test_other_sizes(spec: str, kind: str) -> None:
     hold(setting(spec, kind), Judge(MODELS), "defaults")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 16, 2)
+    ("spec", "kind"), spread([*(spec for spec in EXAMPLES if SMALL < machine(spec).ranks <= MEDIUM), *WIDE], 16, 2, 2)
 )
 def test_up_to_64_ranks(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=machine(spec).ranks - 1), Judge(MODELS, variants=2, unit=3), "defaults")
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([*GROUPS], 6))
+@pytest.mark.parametrize(("spec", "kind"), spread([*GROUPS], 6, 5))
 def test_groups_of_ranks(spec: str, kind: str) -> None:
     """The others may relay; or are gone; or some are gone, and some of those left take no part."""
     members = GROUPS[spec]

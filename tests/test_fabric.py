@@ -309,7 +309,6 @@ def test_every_call_between_processes(here: None, tmp_path: Path) -> None:
 
 
 @needs_cc
-@pytest.mark.slow
 def test_a_killed_process_is_an_error_at_the_others(here: None) -> None:
     found, said = over_sockets(4, "", "killed")
     assert found[-1] == {"codes": [1, 1, 1, -9]}, said

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
-from quick import examples, in_turn
+from quick import crossed, examples
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -196,8 +196,7 @@ def as_plan(topology: Topology, schedule: Schedule) -> Plan:
     return Plan(topology, schedule.collective, (Entry(0, None, schedule, {}),))
 
 
-@pytest.mark.parametrize("kind", in_turn(KINDS))
-@pytest.mark.parametrize("spec", ["dgx1v", "pcie8", "mesh:dims=2x3"])
+@pytest.mark.parametrize(("kind", "spec"), crossed(KINDS, ["dgx1v", "pcie8", "mesh:dims=2x3"]))
 def test_the_plan_carries_the_proof(spec: str, kind: str) -> None:
     topology = antiphon.topology(spec)
     schedule = made(trees, topology, wanted(kind, topology.ranks))
@@ -243,8 +242,10 @@ def test_a_slower_packing_may_not_be_called_optimal() -> None:
 # ---- Blink ----
 
 
-@pytest.mark.parametrize("kind", in_turn([*KINDS, "scatter", "gather"]))
-@pytest.mark.parametrize("spec", ["dgx1p", "dgx2", "z52", "dgx1v only 1,4,5,6", "star:ranks=3"])
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    crossed([*KINDS, "scatter", "gather"], ["dgx1p", "dgx2", "z52", "dgx1v only 1,4,5,6", "star:ranks=3"]),
+)
 def test_blink_on_one_server(spec: str, kind: str) -> None:
     topology = machine(spec)
     made(blink, topology, wanted(kind, topology.ranks, root=topology.ranks - 1))
