@@ -35,6 +35,11 @@ class Entry:
     about: str
     can: Mapping[str, Any]
 
+    @property
+    def own(self) -> bool:
+        """Whether it is of this package."""
+        return self.where.startswith("antiphon.")
+
     def load(self) -> Callable[..., Any]:
         module, _, function = self.where.partition(":")
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)

@@ -83,7 +83,7 @@ def _expected(task: Task) -> tuple[float, int]:
 def _apart(task: Task) -> bool:
     """Whether it must not share this process."""
     entry = task.entry
-    return entry is not None and (not entry.where.startswith("antiphon.") or bool(entry.can.get("process")))
+    return entry is not None and (not entry.own or bool(entry.can.get("process")))
 
 
 # ---- in this process ----
