@@ -26,12 +26,13 @@ from antiphon.core.serialize import dumps
 from antiphon.core.verify import verify
 from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
+from antiphon.planners.compose import inside
 from antiphon.planners.trees.blink import blink
 from antiphon.registry import Entry
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
 from antiphon.select.mark import mark_of
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
-from antiphon.select.task import Done, Found
+from antiphon.select.task import Done, Found, Task
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]
@@ -527,3 +528,20 @@ def test_nothing_found_is_an_answer_with_its_reasons(capsys: Capture, tmp_path: 
     assert code in (1, 2)  # 2: these ranks are not even joined
     assert "Traceback" not in said.err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("effort", ["much", -1, float("nan"), True])
+def test_what_an_entry_says_of_its_effort_is_checked(added: Callable[..., None], effort: object) -> None:
+    made = stubborn_planners.entry("anything")
+    added(odd=Entry(made.where, made.about, {**made.can, "effort": effort}))
+    with pytest.raises(Invalid, match=r"planner odd: can.*effort"):
+        quick(planners=["odd", "ring"], nccl=False)
+
+
+def test_a_planner_that_does_not_say_is_held_to_take_the_same_everywhere(added: Callable[..., None]) -> None:
+    added(mute=stubborn_planners.entry("anything"))
+    machine = topology("ring:ranks=4")
+    entry = registry.find("planner", "mute")
+    assert registry.effort_of_planner("mute", entry) == registry.EFFORT
+    assert pool._expected(Task(0, "allreduce", "mute", entry)) == (registry.EFFORT, 0)
+    assert inside._effort("mute", machine) == registry.EFFORT * 16
