@@ -17,6 +17,7 @@ import numpy as np
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.errors import TimedOut, Unsupported
+from antiphon.planners.classic.direct import direct
 from antiphon.planners.rings.ring import ring
 from antiphon.registry import Entry
 
@@ -163,6 +164,13 @@ def eats(request: Request, *, memory: float) -> Iterator[Schedule]:
     kept = []
     while True:
         kept.append(bytearray(2**26))
+
+
+def picks(request: Request) -> Iterator[Schedule]:
+    """For a size what it holds to be the best: a ring; none for a small one."""
+    if request.nbytes is not None and request.nbytes < 10**4:
+        raise Unsupported("planner picks: too small")
+    yield from direct(request) if request.nbytes is None else ring(request)
 
 
 def anything(request: Request, **options: Any) -> Iterator[Schedule]:

@@ -20,15 +20,19 @@ import antiphon
 from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.collective import KINDS, Collective
+from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, only
 from antiphon.core.serialize import dumps
 from antiphon.core.verify import verify
 from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
+from antiphon.planners.compose import inside
+from antiphon.planners.trees.blink import blink
 from antiphon.registry import Entry
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
+from antiphon.select.mark import mark_of
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
-from antiphon.select.task import Done, Found
+from antiphon.select.task import Done, Found, Task
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]
@@ -116,6 +120,60 @@ def test_the_best_for_every_size(kind: str, spec: str) -> None:
         assert row["seconds"] == pytest.approx(r.candidate.seconds[size])
         assert r.candidate.seconds[size] >= found.limits[kind].seconds(size) * (1 - 1e-9)
     assert antiphon.verify(found.plan) is None
+
+
+def test_one_size_alone_is_never_worse_than_beside_another() -> None:
+    asked = {"planners": ("trees", "relay"), "model": "critical-path", "nccl": False}
+    alone = quick("broadcast", "torus:dims=3x3", nbytes=[10**6], **asked)
+    beside = quick("broadcast", "torus:dims=3x3", nbytes=[10**6, 10**9], **asked)
+    assert alone.ranges[0].seconds <= min(c.seconds[10**6] for c in beside.candidates if c.seconds)
+    told = [(c.planner, *c.options.items()) for c in alone.candidates]
+    assert len(set(told)) == len(told)  # nothing twice
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "spec"),
+    [
+        ("trees", "broadcast", "torus:dims=2x3"), ("blink", "broadcast", "torus:dims=2x3"),
+        ("shallow", "broadcast", "ring:ranks=3"), ("greedy", "allreduce", "ring:ranks=4"),
+        ("compose", "broadcast", "torus:dims=2x3"), ("gentree", "allreduce", "tree:fanouts=2x3"),
+        pytest.param("flows", "alltoall", "ring:ranks=4", marks=pytest.mark.slow),
+        pytest.param("shallow", "broadcast", "torus:dims=3x3", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_planners_take_a_size_and_any_together(name: str, kind: str, spec: str) -> None:
+    machine, entry = topology(spec), registry.find("planner", name)
+    target = Collective(kind, machine.ranks, roots=(0,) if kind == "broadcast" else ())
+
+    def made(**asked: Any) -> list[bytes]:
+        return [mark_of(one) for one in entry.load()(Request(machine, target, effort=1, **asked))]
+
+    one, any_size, both = made(nbytes=3 * 10**6), made(), made(nbytes=3 * 10**6, also_any=True)
+    assert both[0] == one[0]
+    assert set(both) == {*one, *any_size}
+    assert made(also_any=True) == any_size
+
+
+@pytest.mark.slow
+def test_the_split_of_blink_is_for_a_size_too() -> None:
+    machine, wanted = topology("dgx1v:pcie=yes"), Collective("broadcast", 8, roots=(0,))
+
+    def made(**asked: Any) -> set[bytes]:
+        found = blink(Request(machine, wanted, **asked), hybrid=True, t_dpa=0.001)
+        return {mark_of(one) for one in found}
+
+    assert made(nbytes=10**8, also_any=True) == made(nbytes=10**8) | made()
+
+
+def test_planners_of_others_are_asked_for_a_size_and_for_any(added: Callable[..., None]) -> None:
+    """With a size this one yields what combines in several orders, or nothing where the size is small."""
+    added(picks=stubborn_planners.entry("picks"))
+    asked = {"planners": ["picks"], "nccl": False, "nbytes": "1MB"}
+    assert {c.figures["steps"] for c in quick("allreduce", "full:ranks=4", **asked).candidates} == {1, 6}
+    same = quick("allreduce", "full:ranks=4", deterministic=True, **asked)
+    assert [c.status for c in same.candidates if c.figures.get("steps")] == ["ok"]
+    small = quick("allreduce", "full:ranks=4", **{**asked, "nbytes": "1KB"})
+    assert [(c.status, c.figures["steps"]) for c in small.candidates] == [("ok", 1)]
 
 
 def test_gap_and_speedup_are_what_their_definitions_say() -> None:
@@ -304,7 +362,8 @@ def test_for_one_size_planners_plan_for_that_size() -> None:
     )
     pieces = {c.options["pieces"] for c in several.candidates}
     assert {1, 64, 1024} <= pieces
-    (chosen,) = one.candidates
+    chosen = one.ranges[0].candidate
+    assert pieces < {c.options["pieces"] for c in one.candidates}
     assert chosen.seconds[10**9] <= min(c.seconds[10**9] for c in several.candidates)
     assert dict(one.plan.entries[0].schedule.provenance["options"])["pieces"] not in pieces
 
@@ -469,3 +528,20 @@ def test_nothing_found_is_an_answer_with_its_reasons(capsys: Capture, tmp_path: 
     assert code in (1, 2)  # 2: these ranks are not even joined
     assert "Traceback" not in said.err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("effort", ["much", -1, float("nan"), True])
+def test_what_an_entry_says_of_its_effort_is_checked(added: Callable[..., None], effort: object) -> None:
+    made = stubborn_planners.entry("anything")
+    added(odd=Entry(made.where, made.about, {**made.can, "effort": effort}))
+    with pytest.raises(Invalid, match=r"planner odd: can.*effort"):
+        quick(planners=["odd", "ring"], nccl=False)
+
+
+def test_a_planner_that_does_not_say_is_held_to_take_the_same_everywhere(added: Callable[..., None]) -> None:
+    added(mute=stubborn_planners.entry("anything"))
+    machine = topology("ring:ranks=4")
+    entry = registry.find("planner", "mute")
+    assert registry.effort_of_planner("mute", entry) == registry.EFFORT
+    assert pool._expected(Task(0, "allreduce", "mute", entry)) == (registry.EFFORT, 0)
+    assert inside._effort("mute", machine) == registry.EFFORT * 16

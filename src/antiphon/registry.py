@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Any
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
+EFFORT = 10.0  # of a planner that does not say
 KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "formats", "runtime": "runtimes"}
 
 
@@ -26,7 +28,8 @@ class Entry:
 
     For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names), can["sweep"]
     (options worth trying when tuning), can["in_switches"] (True if all that it makes lets switches multicast or reduce:
-    `tune` asks it only where some can), and can["process"]: True if `tune` shall run it in a process of its own, as
+    `tune` asks it only where some can), can["effort"] (what it takes against others, in transfers times the square of
+    the ranks: a number above 0, 10 where left out; see `effort_of_planner`), and can["process"]: True if `tune` shall run it in a process of its own, as
     those of installed packages always are. A planner that works in C for long (a solver) needs that: within the
     process of `tune` it is stopped at its budget by a signal, which Python code alone hears.
     """
@@ -34,6 +37,11 @@ class Entry:
     where: str
     about: str
     can: Mapping[str, Any]
+
+    @property
+    def own(self) -> bool:
+        """Whether it is of this package."""
+        return self.where.startswith("antiphon.")
 
     def load(self) -> Callable[..., Any]:
         module, _, function = self.where.partition(":")
@@ -61,6 +69,14 @@ def find(kind: str, name: str) -> Entry:
     if name not in entries:
         raise unknown(kind, name, entries)
     return entries[name]
+
+
+def effort_of_planner(name: str, entry: Entry) -> float:
+    """What its entry says that it takes against others; Invalid, naming it, where that is no number above 0."""
+    effort = entry.can.get("effort", EFFORT)
+    if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < math.inf:
+        raise Invalid(f'planner {name}: can["effort"] of its entry: expected a number above 0, got {quote(effort)}')
+    return float(effort)
 
 
 def call(kind: str, name: str, function: Callable[..., Any], given: Mapping[str, Any], *args: Any) -> Any:

@@ -27,11 +27,12 @@ def effort_of(effort: float | None) -> float | None:
 class Request:
     """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
 
-    `nbytes`: plan for this size (None: for any). `profile`: what was measured of the machine, for planners that price
-    what they try. `seed`: the same seed, the same schedules. `effort`: how much a planner that searches tries, in units
-    of about a second of a processor, which it counts, so that it ends alike on every machine, with EffortSpent (None:
-    its own measure). `budget`: seconds of CPU time, a safety stop: it ends with TimedOut. `tell` hears in words what is
-    being tried.
+    `nbytes`: plan for this size (None: for any). `also_any`: first for this size, then what there is for any, as
+    whoever asks prices all by a model of his own; a planner goes through `sizes`. `profile`: what was measured of the
+    machine, for planners that price what they try. `seed`: the same seed, the same schedules. `effort`: how much a
+    planner that searches tries, in units of about a second of a processor, which it counts, so that it ends alike on
+    every machine, with EffortSpent (None: its own measure). `budget`: seconds of CPU time, a safety stop: it ends with
+    TimedOut. `tell` hears in words what is being tried.
     """
 
     topology: Topology
@@ -41,6 +42,7 @@ class Request:
     budget: float | None = None
     seed: int = 0
     effort: float | None = None
+    also_any: bool = False
     tell: Callable[[str], None] = field(default=silent, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,3 +61,8 @@ class Request:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             raise Invalid(f"budget: expected seconds, 0 or more, got {quote(seconds)}")
         effort_of(self.effort)
+
+    @property
+    def sizes(self) -> tuple[int | None, ...]:
+        """What to plan for, one after the other: a size, or None for any."""
+        return (self.nbytes, None) if self.also_any and self.nbytes is not None else (self.nbytes,)

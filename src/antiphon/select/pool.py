@@ -16,6 +16,7 @@ from functools import partial
 from types import FrameType
 
 from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done
+from antiphon.registry import effort_of_planner
 from antiphon.select.task import (  # fmt: skip
     BUDGET,
     CRASH,
@@ -36,7 +37,6 @@ from antiphon.select.task import (  # fmt: skip
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
-UNKNOWN = 10.0  # the effort of a planner that does not say
 Tell = Callable[[Message], None]
 
 
@@ -77,13 +77,13 @@ def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell)
 
 def _expected(task: Task) -> tuple[float, int]:
     """What a task may take against others, as the planner's entry says; of equals the first."""
-    return float(task.entry.can.get("effort", UNKNOWN)) if task.entry is not None else 0.0, task.index
+    return effort_of_planner(task.planner, task.entry) if task.entry is not None else 0.0, task.index
 
 
 def _apart(task: Task) -> bool:
     """Whether it must not share this process."""
     entry = task.entry
-    return entry is not None and (not entry.where.startswith("antiphon.") or bool(entry.can.get("process")))
+    return entry is not None and (not entry.own or bool(entry.can.get("process")))
 
 
 # ---- in this process ----

@@ -187,17 +187,21 @@ def _limits(context: Context, task: Task) -> Limits:
 def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     """What the planner yields. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    request = Request(
-        context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
-        seed=context.seed, effort=context.effort, nbytes=context.sizes[0] if len(context.sizes) == 1 else None,
-    )  # fmt: skip
-    found = 0
+    requests, refused, found = _requests(context, task), [], 0
     try:
-        made = call("planner", task.planner, task.entry.load(), task.options, request)
-        for found, schedule in enumerate(made, start=1):  # noqa: B007
-            yield schedule
-    except EffortSpent:  # the same on every machine
-        pass
+        for request in requests:
+            try:
+                for schedule in call("planner", task.planner, task.entry.load(), task.options, request):
+                    found += 1
+                    yield schedule
+            except EffortSpent:  # the same on every machine
+                pass
+            except TimedOut:
+                raise
+            except AntiphonError as error:
+                refused.append(error)
+        if len(refused) == len(requests):
+            raise refused[0]
     except TimedOut as error:
         if isinstance(error.best, Schedule):
             yield error.best
@@ -210,6 +214,18 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
         raise _EndedError(FAILED, told(error)) from None
     if not found:
         raise _EndedError(REFUSED, f"planner {task.planner} found no schedule")
+
+
+def _requests(context: Context, task: Task) -> list[Request]:
+    """For one size what is planned for it and what is for any: a planner chooses by a price of its own, and another
+    model may find what it did not choose faster. The planners here do both at once; others are asked twice."""
+    assert task.entry is not None
+    one = context.sizes[0] if len(context.sizes) == 1 else None
+    first = Request(
+        context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
+        seed=context.seed, effort=context.effort, nbytes=one, also_any=one is not None and task.entry.own,
+    )  # fmt: skip
+    return [first] if one is None or task.entry.own else [first, replace(first, nbytes=None)]
 
 
 def one_line(text: str) -> str:

@@ -59,14 +59,15 @@ def compose(
     if not made:
         raise Unsupported(wanted.why or _NONE.format(wanted.request.topology.name))
     told = _distinct(made)
-    if request.nbytes is None:
+    for nbytes in request.sizes:
+        if nbytes is not None:
+            ready = [one.fastest(nbytes, pieces, ends, wanted) for one in told]
+            price = [alpha_beta(one, request.topology, profile=request.profile)(nbytes).seconds for one in ready]
+            yield ready[int(np.argmin(price))]
+            continue
         for one in told:
             finer = RANGE if one.aim == "rate" and one.piped < one.alone else RANGE[:1]
             yield from (one.ready(depth, ends or 0, wanted) for depth in (finer if pieces is None else (pieces,)))
-        return
-    ready = [one.fastest(pieces, ends, wanted) for one in told]
-    price = [alpha_beta(one, request.topology, profile=request.profile)(request.nbytes).seconds for one in ready]
-    yield ready[int(np.argmin(price))]
 
 
 _NONE = (
@@ -133,10 +134,10 @@ class _Made:
     def steps(self) -> int:
         return self.schedule.steps
 
-    def fastest(self, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule:
+    def fastest(self, nbytes: int, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule:
         """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given."""
-        line, request = self._line(wanted), wanted.request
-        return self._told(line.laid(line.chosen(request.nbytes or 0, pieces, ends)), wanted)
+        line = self._line(wanted)
+        return self._told(line.laid(line.chosen(nbytes, pieces, ends)), wanted)
 
     def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule:
         line = self._line(wanted)

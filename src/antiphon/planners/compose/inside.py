@@ -27,7 +27,7 @@ from antiphon.core.transform import Part, Spans, laid
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.planners.shared.exchanges import after
-from antiphon.registry import call, find, table
+from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # of what one planner yields
 MOST_EFFORT = 4_000_000  # of a planner in a group, where another has a plan: trees on 298 ranks
@@ -124,7 +124,7 @@ class Inside:
         entry = find("planner", name)
         if target.kind not in entry.can["collectives"]:
             return
-        request = replace(self.request, topology=machine, collective=target, nbytes=None, effort=None)
+        request = replace(self.request, topology=machine, collective=target, nbytes=None, also_any=False, effort=None)
         try:
             for number, made in enumerate(call("planner", name, entry.load(), {}, request)):
                 yield _way(replace(made, pieces=1), machine, name)
@@ -162,7 +162,7 @@ def _way(plain: Schedule, machine: Topology, planner: str) -> Way:
 
 def _effort(name: str, machine: Topology) -> float:
     """What a planner may take there, in transfers."""
-    return float(find("planner", name).can.get("effort", 1.0)) * machine.ranks**2
+    return effort_of_planner(name, find("planner", name)) * machine.ranks**2
 
 
 def usual() -> tuple[str, ...]:

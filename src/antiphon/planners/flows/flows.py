@@ -45,7 +45,7 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
         "denominator": made.chunks.denominator,
         "loss": 0.0 if rate is None else _loss(rate, most.bytes_per_second),
     }
-    asked = Asked("flows", pieces, steps, request.nbytes, request.profile)
+    asked = Asked("flows", pieces, steps, request.sizes, request.profile)
     for one in staged([made], topology, asked):
         made_by = {"planner": "flows", "options": one.options, "seed": request.seed}
         yield replace(one.schedule, provenance={**made_by, "found": told, "bound": most.stated()})

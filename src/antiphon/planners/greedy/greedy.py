@@ -40,7 +40,7 @@ def greedy(request: Request, *, parts: int | None = None, pace: float | None = N
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
         first, second = (list(_planned(replace(request, collective=half), parts, pace)) for half in halves)
-        made = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=True)]
+        made = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=False)]
     else:
         made = list(_planned(request, parts, pace))
     most = bound(topology, collective).without_help if topology.ranks <= MOST_BOUND else None
@@ -76,13 +76,23 @@ def _spread(
             f"planner greedy: {collective.kind} on {topology.ranks} ranks asks for more than {MOST_ROWS} transfers; "
             "use planner ring, or fewer ranks"
         )
-    if request.nbytes is not None:
-        found = [search.best(request.nbytes, parts, pace)]
-    else:
-        paces = PACES if pace is None else (pace,)
-        found = [search.made(parts or search.begin(2**30), each) for each in paces]
-    for made in found:
+    for made in _runs(search, request, parts, pace):
         yield _laid(collective, search.hops, search.task(made.parts)[1], made), [made]
+
+
+def _runs(search: Search, request: Request, parts: int | None, pace: float | None) -> list[Made]:
+    found: list[Made] = []
+    for nbytes in request.sizes:
+        if nbytes is not None:
+            found.append(search.best(nbytes, parts, pace))
+            continue
+        paces = PACES if pace is None else (pace,)
+        try:
+            found += [search.made(parts or search.begin(2**30), each) for each in paces]
+        except Unsupported:  # in more parts than the size asks for it may take too long
+            if not found:
+                raise
+    return found
 
 
 def _laid(collective: Collective, hops: Hops, task: Task, made: Made) -> Schedule:

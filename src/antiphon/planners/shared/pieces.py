@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -20,17 +20,19 @@ GRID = 4  # pieces grow fourfold until time does, too; then the best lies within
 
 
 def piped(
-    schedule: Schedule, topology: Topology, pieces: int | None, nbytes: int | None, profile: Any
+    schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
 ) -> Iterator[Schedule]:
-    """With so many pieces; with the best for `nbytes`; or, where neither is given, with several numbers of them."""
+    """With so many pieces; or, where they are not given, for every size the best, and for None several numbers."""
     if pieces is not None:
         if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
             raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
         yield replace(schedule, pieces=pieces)
-    elif nbytes is not None:
-        yield replace(schedule, pieces=best_pieces(schedule, topology, nbytes, profile))
-    else:
-        yield from (replace(schedule, pieces=number) for number in (RANGE if schedule.steps > 1 else (1,)))
+        return
+    usual = RANGE if schedule.steps > 1 else (1,)
+    found: dict[int, None] = {}
+    for nbytes in sizes:
+        found |= dict.fromkeys(usual if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)])
+    yield from (replace(schedule, pieces=number) for number in found)
 
 
 def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: Any = None) -> int:

@@ -27,12 +27,12 @@ PATIENCE = 2  # numbers of steps tried beyond the best
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known and wanted: options `pieces` and `steps`, the size, and what was measured of the machine."""
+    """What is known and wanted: options `pieces` and `steps`, the sizes, and what was measured of the machine."""
 
     planner: str
     pieces: int | None = None
     steps: int | None = None
-    nbytes: int | None = None
+    sizes: tuple[int | None, ...] = (None,)
     profile: Any = None
 
 
@@ -55,26 +55,33 @@ def staged(
     if asked.pieces is not None and asked.steps is not None:
         raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
     uneven = Uneven(kinds or plans, topology, whole=bool(kinds))
+    for nbytes in asked.sizes if asked.pieces is None else asked.sizes[:1]:
+        yield from _for(nbytes, plans, uneven, topology, asked)
+
+
+def _for(
+    nbytes: int | None, plans: Sequence[Schedule], uneven: Uneven, topology: Topology, asked: Asked
+) -> Iterator[Staged]:
     if asked.steps is not None:
-        yield Staged(_in_steps(uneven, asked) if uneven.classes else plans[0], {"steps": asked.steps})
+        yield Staged(_in_steps(uneven, asked, nbytes) if uneven.classes else plans[0], {"steps": asked.steps})
         return
     even = [
         Staged(made, {"pieces": int(made.pieces)}, number)
         for number, plan in enumerate(plans if asked.pieces is None else plans[:1])
-        for made in piped(plan, topology, _pieces(asked, number), asked.nbytes, asked.profile)
+        for made in piped(plan, topology, _pieces(asked, number, nbytes), [nbytes], asked.profile)
     ]
     if asked.pieces is not None or max(plan.steps for plan in plans) < 2:
         yield from even
-    elif asked.nbytes is None:
+    elif nbytes is None:
         yield from even
         yield from _several(uneven)
     else:
-        yield _faster(even, uneven, topology, asked)
+        yield _faster(even, uneven, topology, asked, nbytes)
 
 
-def _pieces(asked: Asked, number: int) -> int | None:
+def _pieces(asked: Asked, number: int, nbytes: int | None) -> int | None:
     """Where no size is given, of all plans but the first the one in one piece: the shallow are for small messages."""
-    return 1 if number and asked.nbytes is None else asked.pieces
+    return 1 if number and nbytes is None else asked.pieces
 
 
 def _several(uneven: Uneven) -> Iterator[Staged]:
@@ -85,23 +92,23 @@ def _several(uneven: Uneven) -> Iterator[Staged]:
             yield Staged(uneven.schedule(made[1]), {"steps": steps})
 
 
-def _faster(even: Sequence[Staged], uneven: Uneven, topology: Topology, asked: Asked) -> Staged:
+def _faster(even: Sequence[Staged], uneven: Uneven, topology: Topology, asked: Asked, nbytes: int) -> Staged:
     def seconds(one: Staged) -> float:
-        return alpha_beta(one.schedule, topology, profile=asked.profile)(asked.nbytes or 0).seconds
+        return alpha_beta(one.schedule, topology, profile=asked.profile)(nbytes).seconds
 
     best = min(even, key=seconds)
     around = pipelined_steps(best.schedule)
-    other = _fastest(uneven, asked, [steps for steps in STEPS if around // LESS <= steps <= around])
+    other = _fastest(uneven, nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
     return best if other is None or seconds(other) * WORTH >= seconds(best) else other
 
 
-def _in_steps(uneven: Uneven, asked: Asked) -> Schedule:
+def _in_steps(uneven: Uneven, asked: Asked, nbytes: int | None) -> Schedule:
     steps = asked.steps
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
         raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
     if steps < uneven.least_steps:
         raise Unsupported(f"planner {asked.planner}: takes {uneven.least_steps} steps or more; give as many")
-    made = _best(uneven, steps, USUAL if asked.nbytes is None else asked.nbytes)
+    made = _best(uneven, steps, USUAL if nbytes is None else nbytes)
     if made is None:
         raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
     return uneven.schedule(made[1])
@@ -115,12 +122,12 @@ def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes
     return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
 
 
-def _fastest(uneven: Uneven, asked: Asked, some: Sequence[int]) -> Staged | None:
+def _fastest(uneven: Uneven, nbytes: int, some: Sequence[int]) -> Staged | None:
     """The best of these numbers of steps for the size: time falls, then grows with their latency."""
     best: tuple[float, int, Sizes] | None = None
     worse = 0
     for steps in some:
-        made = _best(uneven, steps, asked.nbytes or 0) if steps >= uneven.least_steps else None
+        made = _best(uneven, steps, nbytes) if steps >= uneven.least_steps else None
         if made is None:
             continue
         if best is None or made[0] < best[0]:

@@ -52,8 +52,8 @@ def gentree(
     count = len(collective.members)
     refuse_more_than_fits("gentree", collective, 2 * count * count)
     graph = read(topology, collective.members)
-    wanted = size if size is not None else request.nbytes
-    sizes = SIZES if wanted is None else (max(parse_size(wanted), 1),)
+    wanted = request.sizes if size is None else (parse_size(size),)
+    sizes = [each for one in wanted for each in (SIZES if one is None else (max(one, 1),))]
     trees = [rooted(graph, root, seen, known) for root in roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
     told: list[list[Choice | None]] = []

@@ -60,6 +60,11 @@ def blink(
     program may stay to have few trees (3.2.1). `hybrid`: slower links carry a set of trees of their own, with the split
     of Equation 8, `t_dpa` seconds later (3.4). Several servers: an allreduce in three phases (3.5).
     """
+    if hybrid and len(request.sizes) > 1:  # the split itself is for a size
+        for nbytes in request.sizes:
+            one = replace(request, nbytes=nbytes, also_any=False)
+            yield from blink(one, pieces=pieces, epsilon=epsilon, threshold=threshold, hybrid=hybrid, t_dpa=t_dpa)
+        return
     topology, collective = request.topology, request.collective
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(f"planner blink takes up to {MOST_RANKS} ranks, not {len(collective.members)}; use trees")
@@ -81,7 +86,7 @@ def blink(
     given = {"epsilon": asked.epsilon, "threshold": str(threshold), "hybrid": asked.hybrid, "t_dpa": t_dpa}
     usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
     kept = {key: value for key, value in given.items() if value != usual[key]}
-    for schedule in piped(made, topology, pieces, request.nbytes, request.profile):
+    for schedule in piped(made, topology, pieces, request.sizes, request.profile):
         options = {**kept, "pieces": int(schedule.pieces)}
         proof = {"bound": (most if rate == most.bytes_per_second else limit).stated()}
         yield replace(schedule, provenance={"planner": "blink", "options": options, "found": told, **proof})

@@ -68,7 +68,7 @@ def shallow(
         ],
         "optimal": forests[0].rate == limit,
     }
-    asked = Asked("shallow", pieces, steps, request.nbytes, request.profile)
+    asked = Asked("shallow", pieces, steps, request.sizes, request.profile)
     plans, kinds = [one.schedule for one in forests], [kind for one in forests for kind in one.kinds]
     for one in staged(plans, machine, asked, kinds):
         made = replace(invert(one.schedule), collective=collective) if back else one.schedule

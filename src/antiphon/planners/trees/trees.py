@@ -75,7 +75,7 @@ def trees(
         }
     kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
     kept |= {} if most_of is None else {"denominator": most_of}
-    for schedule in piped(made.schedule, topology, pieces, request.nbytes, request.profile):
+    for schedule in piped(made.schedule, topology, pieces, request.sizes, request.profile):
         options = {**kept, "pieces": int(schedule.pieces)}
         proof = {"bound": (most if rate == most.bytes_per_second else limit).stated()}
         yield replace(
