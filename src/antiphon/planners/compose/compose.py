@@ -31,7 +31,7 @@ from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
 from antiphon.planners.shared.ends import Pipeline, Sizes
-from antiphon.planners.shared.pieces import RANGE
+from antiphon.planners.shared.pieces import RANGE, check_number
 from antiphon.planners.shared.routing import routed
 from antiphon.planners.shared.rows import Order, given_order
 from antiphon.registry import find
@@ -53,18 +53,28 @@ def compose(
     default where that is faster). `ends`: so many smaller parts before and behind the pieces (by default where that is
     faster). Effort is counted: a unit for each kind of group that is planned; then no more splits are looked at.
     """
-    _check(pieces, ends)
+    check_number("pieces", pieces, 1)
+    check_number("ends", ends, 0)
     wanted = _Wanted.of(request, groups, order, inside, best, turn)
     made = [one for aim in wanted.aims for one in _best(wanted, aim)]
     if not made:
         raise Unsupported(wanted.why or _NONE.format(wanted.request.topology.name))
     told = _distinct(made)
     if request.nbytes is None:
+        some = False
         for one in told:
             finer = RANGE if one.aim == "rate" and one.piped < one.alone else RANGE[:1]
-            yield from (one.ready(depth, ends or 0, wanted) for depth in (finer if pieces is None else (pieces,)))
+            for depth in finer if pieces is None else (pieces,):
+                schedule = one.ready(depth, ends or 0, wanted)
+                if schedule is not None:
+                    some = True
+                    yield schedule
+        if not some:
+            raise Invalid(_TOO_MANY.format(ends))
         return
-    ready = [one.fastest(pieces, ends, wanted) for one in told]
+    ready = [schedule for one in told if (schedule := one.fastest(pieces, ends, wanted)) is not None]
+    if not ready:
+        raise Invalid(_TOO_MANY.format(ends))
     price = [alpha_beta(one, request.topology, profile=request.profile)(request.nbytes).seconds for one in ready]
     yield ready[int(np.argmin(price))]
 
@@ -73,6 +83,8 @@ _NONE = (
     "planner compose: {} shows no groups of ranks, neither by places nor by the widths of its links; give --option "
     "groups=4x2, or use planner trees or relay"
 )
+
+_TOO_MANY = "option ends: {} parts at each end are more than the plans found here can have; give fewer, or leave it out"
 
 
 @dataclass(eq=False)
@@ -133,14 +145,17 @@ class _Made:
     def steps(self) -> int:
         return self.schedule.steps
 
-    def fastest(self, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule:
-        """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given."""
+    def fastest(self, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule | None:
+        """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given; None,
+        where so many parts as are given cannot be had."""
         line, request = self._line(wanted), wanted.request
-        return self._told(line.laid(line.chosen(request.nbytes or 0, pieces, ends)), wanted)
+        sizes = line.chosen(request.nbytes or 0, pieces, ends)
+        return None if sizes is None else self._told(line.laid(sizes), wanted)
 
-    def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule:
+    def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule | None:
         line = self._line(wanted)
-        return self._told(line.laid(line.sizes(pieces, ends)), wanted)
+        sizes = line.given(pieces, ends)
+        return None if sizes is None else self._told(line.laid(sizes), wanted)
 
     def _line(self, wanted: _Wanted) -> Pipeline:
         topology, profile = wanted.request.topology, wanted.request.profile
@@ -161,12 +176,6 @@ class _Made:
         stated = {key: value for key, value in options.items() if value is not None}
         provenance = {"planner": "compose", "options": stated, "found": found}
         return replace(schedule, provenance=provenance)
-
-
-def _check(pieces: object, ends: object) -> None:
-    for name, number, least in (("pieces", pieces, 1), ("ends", ends, 0)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-            raise Invalid(f"option {name}: expected a whole number of {least} or more, got {quote(number)}")
 
 
 def _best(wanted: _Wanted, aim: str) -> list[_Made]:
