@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
@@ -11,11 +12,13 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from antiphon.core.files import write_bytes
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -110,6 +113,32 @@ def save(name: str, data: dict[str, Any]) -> None:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine(), **data}, indent=1) + "\n", encoding="utf-8")
     print(f"-> {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def kept(name: str) -> dict[str, dict[str, Any]]:
+    """The cases of bench/results/NAME.json, as earlier runs left them."""
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return {}
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")).get("cases", {})
+    return found
+
+
+def keep(name: str, cases: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Put these cases to those that are kept, and tell all: read anew under a lock, as other runs may have kept some in
+    the meantime; written wholly or not at all."""
+    RESULTS.mkdir(exist_ok=True)
+    folder = os.open(RESULTS, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        found = kept(name)
+        for key, case in cases.items():
+            found[key] = {**found.get(key, {}), **case}
+        text = json.dumps({"machine": machine(), "cases": found}, indent=1)
+        write_bytes(RESULTS / f"{name}.json", (text + "\n").encode())
+    finally:
+        os.close(folder)
+    return found
 
 
 if __name__ == "__main__":

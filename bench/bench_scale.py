@@ -2,7 +2,8 @@
 
 Run: python bench/bench_scale.py [--most 1024] [--only torus] [--to FILE]. Every row is measured in a process of its
 own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound and for CPU seconds
-of planning, where there are any; what misses one is named at the end.
+of planning, where there are any; what misses one is named at the end. Every row is kept in results/FILE.json as soon as
+it is done, beside those of earlier runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from _common import in_child, peak_mb, print_machine, print_table, save
+from _common import in_child, keep, peak_mb, print_machine, print_table
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
@@ -96,7 +97,7 @@ def main() -> None:
     parser.add_argument("--to", default="scale", help="the file in bench/results")
     given = parser.parse_args()
     print_machine()
-    rows, kept, short = [], {}, []
+    rows, short = [], []
     for number, case in enumerate(CASES):
         if given.only not in case.spec or topology(case.spec).ranks > given.most:
             continue
@@ -105,14 +106,13 @@ def main() -> None:
         name = [case.spec, case.kind, case.planner, format_size(parse_size(case.size))]
         rows.append([*name, f"{told[0]:.4f}", *(f"{x:.1f}" for x in told[1:]), found["transfers"]])
         print(*rows[-1], flush=True)
-        kept[" ".join(name)] = found
+        keep(given.to, {" ".join(name): found})
         short += missed(case, found)
     print_table(
         ["machine", "collective", "planner", "size", "best / bound", "plan s", "verify s", "GB", "transfers"], rows
     )
     for line in short:
         print(f"MISSED {line}")
-    save(given.to, kept)
 
 
 if __name__ == "__main__":

@@ -7,24 +7,22 @@ what is above 1.05 with the planner, and which part of the time is latency. The 
 which knows no latency: for small messages the ratio says more about latency than about plans.
 
 Every case is kept in results/zoo.json as soon as it is done, and one that is kept is not done again unless it is asked
-for (--again): a run that was stopped goes on where it was. --table prints what is kept, as docs/zoo.md has it.
+for (--again): a run that was stopped goes on where it was, and several may run at once. What some --planners find is
+told, and not kept. --table prints what is kept, as docs/zoo.md has it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from _common import RESULTS, print_machine
-from _common import machine as about_machine
+from _common import keep, kept, print_machine
 
 import antiphon
 from antiphon.core.collective import KINDS
-from antiphon.core.files import write_bytes
 from antiphon.registry import table
 from antiphon.units import format_size, parse_size
 
@@ -71,22 +69,6 @@ def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dic
             "latency": round(best.why[size][1].get("latency", 0.0) / best.seconds[size], 4),
         }
     return out
-
-
-def kept() -> dict[str, dict[str, Any]]:
-    """By machine and collective, as earlier runs left them."""
-    path = RESULTS / "zoo.json"
-    if not path.exists():
-        return {}
-    found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["cases"]
-    return found
-
-
-def keep(cases: dict[str, dict[str, Any]]) -> None:
-    """Wholly or not at all, whenever the run is stopped."""
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({"machine": about_machine(), "cases": cases}, indent=1)
-    write_bytes(RESULTS / "zoo.json", (text + "\n").encode())
 
 
 def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
@@ -136,14 +118,15 @@ def main() -> None:
     sizes = [parse_size(text) for text in given.sizes.split(",")]
     names = [format_size(size) for size in sizes]
     print_machine()
-    known = kept()
+    known = kept("zoo")
     wanted = cases(given.specs or list(machines()), given.kinds.split(","), given.part)
     planners = [name for name in given.planners.split(",") if name]
     for spec, kind in [] if given.table else wanted:
         key = f"{spec} {kind}"
-        if given.again or not all(name in known.get(key, {}) for name in names):
-            known[key] = {**known.get(key, {}), **measured(spec, kind, sizes, planners)}
-            keep(known)
+        if planners:
+            known[key] = measured(spec, kind, sizes, planners)
+        elif given.again or not all(name in known.get(key, {}) for name in names):
+            known = keep("zoo", {key: measured(spec, kind, sizes, planners)})
         print(told(spec, kind, known[key], names), flush=True)
     if given.table:
         print_kept(known, names[-1], small(given.specs or list(machines())))

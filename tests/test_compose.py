@@ -33,9 +33,11 @@ from antiphon.planners.compose.rotate import shared
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
+from antiphon.planners.shared import ends as ends_module
 from antiphon.planners.shared.ends import Pipeline
 from antiphon.planners.shared.exchanges import backwards, exchanges, grain
 from antiphon.planners.shared.groups import Groups, given_groups
+from antiphon.planners.shared.pieces import least_of
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
 
@@ -269,6 +271,40 @@ def test_ends_are_told_as_they_are_laid(spec: str, kind: str) -> None:
         assert times[2] < times[0] or pieces == 1 or spec.startswith("star")  # there no step waits
 
 
+def test_parts_at_the_ends_that_are_given_are_had_or_refused() -> None:
+    """Also where only few pieces leave room for them, and where no size is given."""
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=2")
+    request = Request(machine, wanted("broadcast", machine.ranks))
+    for nbytes in (10**9, None):
+        asked = replace(request, nbytes=nbytes)
+        for made in compose(asked, best="rate", inside="direct", ends=3, pieces=None if nbytes else 4):
+            assert not verify(made, machine).fault
+            assert made.provenance["options"]["ends"] == 3
+        with pytest.raises(Invalid, match="give fewer"):
+            list(compose(asked, best="rate", inside="direct", ends=10**6))
+    (plain,) = compose(replace(request, nbytes=10**9), best="rate", inside="direct", ends=0)
+    line = Pipeline(plain, machine)
+    most = ends_module.MOST_CELLS // ((len(line.load) + 1) * line.steps)
+    few = (most - 1) // 2  # so many leave room for one or two pieces
+    sizes = line.chosen(10**9, None, few)
+    assert sizes is not None
+    assert (len(sizes.before), sizes.pieces <= 2) == (few, True)
+    assert line.chosen(10**9, 3, few) is None
+
+
+@pytest.mark.parametrize("dip", [1, 3, 17, 64, 5000, 10**6])
+def test_the_number_that_takes_least_is_found_in_few_tries(dip: int) -> None:
+    tried = []
+
+    def seconds(number: int) -> float:
+        tried.append(number)
+        return dip / number + number / dip
+
+    found = least_of(seconds, 2**18)
+    assert len(tried) == len(set(tried)) < 40  # none is tried twice
+    assert seconds(found) <= seconds(min(dip, 2**18)) * 1.005
+
+
 def test_uneven_blocks_and_ranks_that_take_no_part() -> None:
     machine = antiphon.topology("cluster:box=dgx1v,boxes=2")
     members = (0, 1, 2, 3, 9, 10, 11)
@@ -292,6 +328,7 @@ def test_numbers_that_show_nothing_do_not_matter() -> None:
         ({"groups": "3x3"}, "must be 8"), ({"groups": "8"}, "one group"), ({"best": "most"}, "steps, time, rate"),
         ({"inside": "compose"}, "composes itself"), ({"inside": "rign"}, "ring"), ({"turn": "no"}, "yes or no"),
         ({"pieces": 0}, "pieces"), ({"ends": -1}, "ends"), ({"ends": True}, "ends"),
+        ({"ends": 10**15}, "ends: .* more than"), ({"ends": 10**4, "pieces": 9}, "ends: .* more than"),
     ],
 )  # fmt: skip
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -34,6 +34,7 @@ def test_blink_over_nccl_says_what_is_calibrated() -> None:
     assert "not calibrated" in found["dgx1p broadcast over NCCL"]["note"]
     assert found["dgx1v allreduce over NCCL"]["ours"]["max"] == pytest.approx(6.4)
     # half of a step, of which trees leave 1/6.4
+    assert found["dgx1v, a training step, most"]["engine"] == "cuts, packing of rings"  # no step is replayed
     assert found["dgx1v, a training step, most"]["ours"]["saved"] == pytest.approx(0.5 * (1 - 1 / 6.4), abs=1e-3)
     # 24/7 of 6 links, both ways of making it
     assert found["dgx1v, an allreduce over a broadcast on 8 GPUs"]["ours"] == {"blink": 0.571, "nccl": 0.571}

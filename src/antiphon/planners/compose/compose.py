@@ -31,7 +31,7 @@ from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
 from antiphon.planners.shared.ends import Pipeline, Sizes
-from antiphon.planners.shared.pieces import RANGE
+from antiphon.planners.shared.pieces import RANGE, check_number
 from antiphon.planners.shared.routing import routed
 from antiphon.planners.shared.rows import Order, given_order
 from antiphon.registry import find
@@ -53,27 +53,47 @@ def compose(
     default where that is faster). `ends`: so many smaller parts before and behind the pieces (by default where that is
     faster). Effort is counted: a unit for each kind of group that is planned; then no more splits are looked at.
     """
-    _check(pieces, ends)
+    check_number("pieces", pieces, 1)
+    check_number("ends", ends, 0)
     wanted = _Wanted.of(request, groups, order, inside, best, turn)
     made = [one for aim in wanted.aims for one in _best(wanted, aim)]
     if not made:
         raise Unsupported(wanted.why or _NONE.format(wanted.request.topology.name))
     told = _distinct(made)
+    some = False
     for nbytes in request.sizes:
-        if nbytes is not None:
-            ready = [one.fastest(nbytes, pieces, ends, wanted) for one in told]
-            price = [alpha_beta(one, request.topology, profile=request.profile)(nbytes).seconds for one in ready]
-            yield ready[int(np.argmin(price))]
-            continue
+        for schedule in _ready(told, nbytes, pieces, ends, wanted):
+            some = True
+            yield schedule
+    if not some:
+        raise Invalid(_TOO_MANY.format(ends))
+
+
+def _ready(
+    told: Sequence[_Made], nbytes: int | None, pieces: int | None, ends: int | None, wanted: _Wanted
+) -> Iterator[Schedule]:
+    """For a size the fastest, for None all, in several numbers of pieces. None of them, where so many parts at the ends
+    as are given cannot be had."""
+    if nbytes is None:
         for one in told:
             finer = RANGE if one.aim == "rate" and one.piped < one.alone else RANGE[:1]
-            yield from (one.ready(depth, ends or 0, wanted) for depth in (finer if pieces is None else (pieces,)))
+            made = (one.ready(depth, ends or 0, wanted) for depth in (finer if pieces is None else (pieces,)))
+            yield from (schedule for schedule in made if schedule is not None)
+        return
+    request = wanted.request
+    fastest = (one.fastest(nbytes, pieces, ends, wanted) for one in told)
+    ready = [schedule for schedule in fastest if schedule is not None]
+    if ready:
+        price = [alpha_beta(one, request.topology, profile=request.profile)(nbytes).seconds for one in ready]
+        yield ready[int(np.argmin(price))]
 
 
 _NONE = (
     "planner compose: {} shows no groups of ranks, neither by places nor by the widths of its links; give --option "
     "groups=4x2, or use planner trees or relay"
 )
+
+_TOO_MANY = "option ends: {} parts at each end are more than the plans found here can have; give fewer, or leave it out"
 
 
 @dataclass(eq=False)
@@ -134,14 +154,17 @@ class _Made:
     def steps(self) -> int:
         return self.schedule.steps
 
-    def fastest(self, nbytes: int, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule:
-        """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given."""
+    def fastest(self, nbytes: int, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule | None:
+        """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given; None,
+        where so many parts as are given cannot be had."""
         line = self._line(wanted)
-        return self._told(line.laid(line.chosen(nbytes, pieces, ends)), wanted)
+        sizes = line.chosen(nbytes, pieces, ends)
+        return None if sizes is None else self._told(line.laid(sizes), wanted)
 
-    def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule:
+    def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule | None:
         line = self._line(wanted)
-        return self._told(line.laid(line.sizes(pieces, ends)), wanted)
+        sizes = line.given(pieces, ends)
+        return None if sizes is None else self._told(line.laid(sizes), wanted)
 
     def _line(self, wanted: _Wanted) -> Pipeline:
         topology, profile = wanted.request.topology, wanted.request.profile
@@ -162,12 +185,6 @@ class _Made:
         stated = {key: value for key, value in options.items() if value is not None}
         provenance = {"planner": "compose", "options": stated, "found": found}
         return replace(schedule, provenance=provenance)
-
-
-def _check(pieces: object, ends: object) -> None:
-    for name, number, least in (("pieces", pieces, 1), ("ends", ends, 0)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
-            raise Invalid(f"option {name}: expected a whole number of {least} or more, got {quote(number)}")
 
 
 def _best(wanted: _Wanted, aim: str) -> list[_Made]:

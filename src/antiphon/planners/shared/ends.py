@@ -7,10 +7,9 @@ steps at both ends; in between all steps are alike, so it does not grow with the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -20,14 +19,12 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
+from antiphon.planners.shared.pieces import MOST, least_of, most_pieces
 
 MOST_CELLS = 50_000  # of a linear program
 WHOLE = (32, 128, 512, 2048, 8192, 32768)  # parts that sizes are whole numbers of
 LOSS = 1e-3  # of the time, that rounding them may cost
 NEAR = 9  # decimals by which loads are told apart
-GRID = 4  # pieces grow fourfold until time does, too
-MOST = 2**20
-LEAST_BYTES = 64  # of a piece
 ENDS = (0, 1, 2)  # parts at each end that are tried
 WORTH = 1.003  # every part has all transfers once more: that must be this much faster
 MOST_ROWS = 2**23
@@ -76,43 +73,47 @@ class Pipeline:
                 break
         return made
 
-    def chosen(self, nbytes: int, pieces: int | None, ends: int | None) -> Sizes:
-        """The fastest for the size, of what is not given: more parts at the ends as long as they are worth it."""
+    def chosen(self, nbytes: int, pieces: int | None, ends: int | None) -> Sizes | None:
+        """The fastest for the size, of what is not given: more parts at the ends as long as they are worth it. None,
+        where so many parts at the ends as are given cannot be had."""
+        if ends is not None:
+            return self.given(self.best(nbytes, ends, self._room(ends)).pieces if pieces is None else pieces, ends)
         found: Sizes | None = None
-        for number in ENDS if ends is None else (ends,):
-            if found is not None and (2 * number + 1) * self.schedule.transfers > MOST_ROWS:
+        for number in ENDS:
+            if found is not None and self._rows(number) > MOST_ROWS:
                 break
             made = self.best(nbytes, number) if pieces is None else self.sizes(pieces, number)
             if found is not None and made.seconds(nbytes) * WORTH > found.seconds(nbytes):
                 break
             found = made
-        assert found is not None
         return found
 
-    def best(self, nbytes: int, ends: int) -> Sizes:
-        """With the number of pieces that is fastest for the size: the time falls with it, then grows with latency."""
-        weights, scale = self.schedule.chunks.weights(self.schedule.collective)
-        least = min((weight for weight in weights.tolist() if weight), default=1)
-        top = max(1, min(MOST, nbytes * least // (scale * LEAST_BYTES)))
-        top = top if self.steps > 1 else 1
-        known: dict[int, Sizes] = {}
+    def given(self, pieces: int, ends: int) -> Sizes | None:
+        """With just so many parts at each end; None, where they cannot be had."""
+        if ends and self._rows(ends) > MOST_ROWS:
+            return None
+        made = self.sizes(pieces, ends)
+        return made if len(made.before) == ends else None
 
-        def seconds(pieces: int) -> float:
-            if pieces not in known:
-                known[pieces] = self.sizes(pieces, ends)
-            return known[pieces].seconds(nbytes)
+    def best(self, nbytes: int, ends: int, most: int = MOST) -> Sizes:
+        """With the number of pieces, up to `most`, that is fastest for the size: the time falls with it, then grows
+        with latency."""
 
-        low = at = 1
-        while at < top and seconds(min(at * GRID, top)) <= seconds(at):
-            low, at = at, min(at * GRID, top)
-        high = min(at * GRID, top)
-        while high - low > 3 and high > 1.02 * low:  # golden section on a logarithmic scale
-            span = math.log(high / low)
-            left = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)
-            right = min(max(round(low * math.exp(0.618 * span)), left + 1), high - 1)
-            low, high = (low, right) if seconds(left) <= seconds(right) else (left, high)
-        tried = range(low, high + 1) if high - low <= 3 else (low, (low + high) // 2, high)
-        return known[min(tried, key=lambda number: (seconds(number), number))]
+        @cache
+        def sizes(pieces: int) -> Sizes:
+            return self.sizes(pieces, ends)
+
+        top = min(most, most_pieces(self.schedule, nbytes))
+        return sizes(least_of(lambda pieces: sizes(pieces).seconds(nbytes), top))
+
+    def _rows(self, ends: int) -> int:
+        """Transfers, with every part at the ends."""
+        return (2 * ends + 1) * self.schedule.transfers
+
+    def _room(self, ends: int) -> int:
+        """So many pieces at most leave a linear program that is small enough; 1, where none does."""
+        few = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
+        return MOST if few >= self.steps or not ends else max(few, 1)
 
     def laid(self, sizes: Sizes) -> tuple[Schedule, Sizes]:
         """The schedule once for every part; those in the middle are one with pieces."""
@@ -137,11 +138,11 @@ class Pipeline:
         from scipy.optimize import linprog
 
         few = min(pieces, self.steps)
+        if (len(self.load) + 1) * self.steps * (2 * ends + few) > MOST_CELLS:
+            return None
         starts = [*range(ends), *range(ends, ends + few), *range(ends + few, 2 * ends + few)]
         which = [*range(ends), *[ends] * few, *range(ends + 1, 2 * ends + 1)]
         kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
-        if (kinds + 1) * self.steps * len(starts) > MOST_CELLS:
-            return None
         top = float(self.load.max(initial=0.0))
         if not top:
             return None

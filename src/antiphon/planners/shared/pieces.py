@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -19,13 +19,18 @@ LEAST_BYTES = 64  # of a piece
 GRID = 4  # pieces grow fourfold until time does, too; then the best lies within two of these steps
 
 
+def check_number(option: str, number: object, least: int) -> None:
+    """An option that is a number, where it is given."""
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < least):
+        raise Invalid(f"option {option}: expected a whole number of {least} or more, got {quote(number)}")
+
+
 def piped(
     schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
 ) -> Iterator[Schedule]:
     """With so many pieces; or, where they are not given, for every size the best, and for None several numbers."""
+    check_number("pieces", pieces, 1)
     if pieces is not None:
-        if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
-            raise Invalid(f"option pieces: expected a whole number of 1 or more, got {quote(pieces)}")
         yield replace(schedule, pieces=pieces)
         return
     usual = RANGE if schedule.steps > 1 else (1,)
@@ -36,19 +41,30 @@ def piped(
 
 
 def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: Any = None) -> int:
-    """The number of pieces with which model alpha-beta is fastest, to within some thousandths of the time.
+    """The number of pieces with which model alpha-beta is fastest, to within some thousandths of the time."""
 
-    Latency grows with pieces and the wait for the first piece falls: the time has one dip. Some 20 predictions.
-    """
-    weights, whole = schedule.chunks.weights(schedule.collective)
-    least = min((weight for weight in weights.tolist() if weight), default=1)
-    top = max(1, min(MOST, nbytes * least // (whole * LEAST_BYTES)))
-
-    @cache
     def seconds(pieces: int) -> float:
         return alpha_beta(replace(schedule, pieces=pieces), topology, profile=profile)(nbytes).seconds
 
-    low, at = 1, 1
+    return least_of(seconds, most_pieces(schedule, nbytes))
+
+
+def most_pieces(schedule: Schedule, nbytes: int) -> int:
+    """As many as leave LEAST_BYTES of the smallest chunk; what takes one step gains by none."""
+    if schedule.steps < 2:
+        return 1
+    weights, whole = schedule.chunks.weights(schedule.collective)
+    least = min((weight for weight in weights.tolist() if weight), default=1)
+    return max(1, min(MOST, nbytes * least // (whole * LEAST_BYTES)))
+
+
+def least_of(seconds: Callable[[int], float], top: int) -> int:
+    """The number from 1 to `top` that takes least, to within some thousandths of the time.
+
+    Latency grows with pieces and the wait for the first piece falls: the time has one dip. Some 20 are tried.
+    """
+    seconds = cache(seconds)
+    low = at = 1
     while at < top and seconds(min(at * GRID, top)) <= seconds(at):
         low, at = at, min(at * GRID, top)
     high = min(at * GRID, top)
@@ -56,9 +72,6 @@ def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: An
         span = math.log(high / low)
         left = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)
         right = min(max(round(low * math.exp(0.618 * span)), left + 1), high - 1)
-        if seconds(left) <= seconds(right):
-            high = right
-        else:
-            low = left
+        low, high = (low, right) if seconds(left) <= seconds(right) else (left, high)
     tried = range(low, high + 1) if high - low <= 3 else (low, (low + high) // 2, high)
     return min(tried, key=lambda number: (seconds(number), number))

@@ -127,7 +127,7 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
 
     def beside(rank: int, back: bool) -> set[int]:
         if (rank, back) not in near:
-            near[rank, back] = _beside(machine, rank, back)
+            near[rank, back] = neighbours(machine, rank, back)
         return near[rank, back]
 
     def candidates(chosen: list[int]) -> Iterable[int]:
@@ -149,7 +149,7 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     return [found[order.index(place)] for place in range(pattern.places)]
 
 
-def _beside(machine: Topology, rank: int, back: bool) -> set[int]:
+def neighbours(machine: Topology, rank: int, back: bool) -> set[int]:
     """The ranks that this one reaches by a link or through switches, or, `back`, that reach it so."""
     tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
     seen = np.zeros(machine.nodes, np.bool_)
