@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from antiphon.runtimes.serve.torch_device_watch import Watch
 from antiphon.runtimes.serve.torch_streams import Held, Streams
 
 Found = dict[str, Any]
@@ -243,6 +245,28 @@ def check_together(rank: int, size: int) -> Found:
         for i, out in enumerate(outs):
             dist.all_gather_into_tensor(out, put(torch.full((4,), rank + i)))
     same(outs[1], (torch.arange(size) + 1).repeat_interleave(4))
+    device = ones[0].device
+    for out in outs:
+        out.zero_()
+    with dist._coalescing_manager(group, device=device):  # several within what is open
+        for i, out in enumerate(outs):
+            dist.all_gather_into_tensor(out, put(torch.full((4,), rank + i)))
+    same(outs[1], (torch.arange(size) + 1).repeat_interleave(4))
+    with dist._coalescing_manager(group, device=device, async_ops=True) as together:
+        for out in (sums := [put(torch.zeros(6)) for _ in range(2)]):
+            dist.reduce_scatter_tensor(out, put(torch.full((6 * size,), float(rank))))
+    together.wait()
+    same(sums[1], torch.full((6,), float(sum(range(size)))))
+    for where in (None, device):  # one of several is refused: what comes later is made
+        with pytest.raises(ValueError, match="all_gather"), dist._coalescing_manager(group, device=where):  # noqa: PT012
+            for out in (outs[0], put(torch.zeros(1, dtype=torch.int64))):
+                dist.all_gather_into_tensor(out, put(torch.full((4,), rank)))
+        dist.broadcast(one := put(torch.full((9,), rank)), 1)
+        same(one, torch.ones(9))
+    looked = threading.Event()
+    watch = Watch(mock.Mock(side_effect=RuntimeError("broken")), lambda: None, lambda seconds: looked.set())
+    watch.add(None, 10.0 * TIMEOUT)
+    assert looked.wait(TIMEOUT)
     return {}
 
 

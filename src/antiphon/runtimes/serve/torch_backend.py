@@ -191,7 +191,7 @@ class AntiphonGroup(About):
         works, self._together = self._together or [], None
         far, self._far_together = self._far_together, None
         if far is not None:
-            return far.group._end_coalescing()
+            return far.end()
         return self._worker.submit([], lambda: _wait_for(works))
 
     # ---- the collectives ----
@@ -428,7 +428,8 @@ class AntiphonGroup(About):
     # ---- from one to another ----
 
     def _between(self, tensors: Any, peer: int | None = None) -> Any:
-        far = self._elsewhere(tensors, None if self._far_together is not None else peer)
+        together = self._far_together is not None and self._far_together.open
+        far = self._elsewhere(tensors, None if together else peer)
         return self._gloo() if far is None else far.group
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:

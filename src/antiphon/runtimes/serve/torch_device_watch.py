@@ -42,11 +42,15 @@ class Watch:
                 if self._closed:
                     return
                 end, seconds, mark = self._open[0]
-            if self._reached(mark):
+            try:
+                done, broken = self._reached(mark), False
+            except Exception:  # the device is broken: what it was asked for will not be done
+                done, broken = False, True
+            if done:
                 with self._changed:
                     if not self._closed:
                         self._open.popleft()
-            elif time.monotonic() > end:
+            elif broken or time.monotonic() > end:
                 self._late(seconds)
                 return
             else:

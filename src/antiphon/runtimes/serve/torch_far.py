@@ -15,6 +15,7 @@ from antiphon.runtimes.serve.torch_device_calls import Line
 from antiphon.runtimes.serve.torch_nccl import KINDS, Nccl, opened
 from antiphon.runtimes.serve.torch_planned import Planned
 from antiphon.runtimes.serve.torch_streams import Streams
+from antiphon.runtimes.serve.torch_work import CollectiveFailed
 
 
 def devices() -> list[str]:
@@ -37,21 +38,41 @@ class Far:
     def call(self, name: str, *arguments: Any) -> Any:
         """The last argument: the options, or None."""
         given = arguments[:-1] if arguments[-1] is None else arguments
-        return getattr(self.group, name)(*given)
+        try:
+            return getattr(self.group, name)(*given)
+        except BaseException:
+            self.abandon()
+            raise
 
     def several(self, name: str, outputs: Sequence[Any], inputs: Sequence[Any], options: Any) -> Any:
         pairs = list(zip(outputs, inputs, strict=True))
         if len(pairs) == 1:
             return self.call(name, *pairs[0], options)
-        together = self.start()
+        within = self.open  # a part of what is open already
+        together = not within and self.start()
         works = [self.call(name, output, given, options) for output, given in pairs]
-        return self.group._end_coalescing() if together else self._later(list(outputs), lambda: _wait_for(works))
+        if within:
+            return works[-1]
+        return self.end() if together else self._later(list(outputs), lambda: _wait_for(works))
 
     def start(self) -> bool:
         """What follows is one; False where the group has no such thing."""
         if self.group.supports_coalescing:
             self.group._start_coalescing()
-        return bool(self.group.supports_coalescing)
+            self.open = True
+        return self.open
+
+    def end(self) -> Any:
+        if not self.open:
+            raise CollectiveFailed("one of several calls was refused, so none of them was made")
+        self.open = False
+        return self.group._end_coalescing()
+
+    def abandon(self) -> None:
+        """A call was refused: nobody will say where several of them end."""
+        if self.open:
+            self.open = False
+            (self.group.abandon if isinstance(self.group, Planned) else self.group._end_coalescing)()
 
 
 def _wait_for(works: Sequence[Any]) -> None:

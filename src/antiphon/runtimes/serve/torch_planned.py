@@ -71,7 +71,7 @@ class Planned:
 
     def until_now(self) -> Callable[[], None]:
         streams = self.streams
-        marks = [streams.mark(streams.current()), *(streams.mark(line.stream) for line in self._lines.values())]
+        marks = [streams.mark(streams.current()), *(streams.mark(line.stream) for line in list(self._lines.values()))]
 
         def wait() -> None:
             for mark in marks:
@@ -135,6 +135,11 @@ class Planned:
         with self._lock:
             self._several, self._together = [], self._work(self.line(), [])
 
+    def abandon(self) -> None:
+        """What was to be made together is not made."""
+        with self._lock:
+            self._several = self._together = None
+
     def _end_coalescing(self) -> DeviceWork:
         with self._lock:
             calls, work = self._several or [], self._together
@@ -177,7 +182,7 @@ class Planned:
     def shutdown(self) -> None:
         """What is under way is waited for, but not for ever."""
         end = time.monotonic() + self._timeout()
-        for line in self._lines.values():
+        for line in list(self._lines.values()):
             mark = None if self.broken else self.streams.mark(line.stream)
             while mark is not None and not self.streams.reached(mark):
                 if self.fault(line) or time.monotonic() > end:
