@@ -56,14 +56,14 @@ def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
 
 def test_places_are_looked_for_among_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large ring nothing is tried that no link leads to; ranks behind a switch are neighbours, also one way."""
-    beside, asked = micro_patterns.neighbours, list[int]()
+    beside, asked = micro_patterns.beside, list[int]()
 
     def counted(machine: Topology, rank: int, back: bool) -> set[int]:
         found = beside(machine, rank, back)
         asked.append(len(found))
         return found
 
-    monkeypatch.setattr(micro_patterns, "neighbours", counted)
+    monkeypatch.setattr(micro_patterns, "beside", counted)
     (mimo,), (chain, *_) = patterns(["mimo"]), patterns(["chain-forward"])
     with pytest.raises(Unsupported, match="no ranks that are linked like this"):
         places_on(mimo, topology("ring:ranks=1000"))

@@ -125,16 +125,16 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     Backtracking; patterns have 8 places at most."""
     near: dict[tuple[int, bool], set[int]] = {}
 
-    def beside(rank: int, back: bool) -> set[int]:
+    def near_to(rank: int, back: bool) -> set[int]:
         if (rank, back) not in near:
-            near[rank, back] = neighbours(machine, rank, back)
+            near[rank, back] = beside(machine, rank, back)
         return near[rank, back]
 
     def candidates(chosen: list[int]) -> Iterable[int]:
         """Least first: any for the first place, else neighbours of those that are set, of which there is one."""
         known, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
-        linked = [beside(known[a], False) for a, b in pattern.links if b == place and a in known]
-        linked += [beside(known[b], True) for a, b in pattern.links if a == place and b in known]
+        linked = [near_to(known[a], False) for a, b in pattern.links if b == place and a in known]
+        linked += [near_to(known[b], True) for a, b in pattern.links if a == place and b in known]
         return sorted(set.intersection(*linked).difference(chosen)) if chosen else range(machine.ranks)
 
     def further(chosen: list[int]) -> list[int] | None:
@@ -149,7 +149,7 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
     return [found[order.index(place)] for place in range(pattern.places)]
 
 
-def neighbours(machine: Topology, rank: int, back: bool) -> set[int]:
+def beside(machine: Topology, rank: int, back: bool) -> set[int]:
     """The ranks that this one reaches by a link or through switches, or, `back`, that reach it so."""
     tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
     seen = np.zeros(machine.nodes, np.bool_)
