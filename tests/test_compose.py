@@ -422,3 +422,12 @@ def test_large_machines_are_near_the_bound() -> None:
         assert limit.bytes_per_second is not None
         seconds = alpha_beta(made, machine)(nbytes).seconds
         assert seconds * float(limit.bytes_per_second) / nbytes <= most
+
+
+def test_the_halves_of_a_broadcast_are_counted_and_only_made_where_none_met_the_bound() -> None:
+    for spec, planned in (("torus:dims=2x3", 3), ("full:ranks=2", 1)):
+        machine = antiphon.topology(spec)
+        target = Collective("broadcast", machine.ranks, roots=(0,))
+        made = Inside(Request(machine, target), ("trees", "relay", "direct"))
+        made.ways(machine, target)
+        assert made.tried == planned

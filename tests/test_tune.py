@@ -26,13 +26,13 @@ from antiphon.core.serialize import dumps
 from antiphon.core.verify import verify
 from antiphon.cost import predict
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.planners.compose import inside
+from antiphon.planners.compose.compose import compose
 from antiphon.planners.trees.blink import blink
 from antiphon.registry import Entry
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
 from antiphon.select.mark import mark_of
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
-from antiphon.select.task import Done, Found, Task
+from antiphon.select.task import Done, Found
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]
@@ -534,14 +534,14 @@ def test_nothing_found_is_an_answer_with_its_reasons(capsys: Capture, tmp_path: 
 def test_what_an_entry_says_of_its_effort_is_checked(added: Callable[..., None], effort: object) -> None:
     made = stubborn_planners.entry("anything")
     added(odd=Entry(made.where, made.about, {**made.can, "effort": effort}))
-    with pytest.raises(Invalid, match=r"planner odd: can.*effort"):
+    with pytest.raises(Invalid, match=r"planner odd: .*its entry"):
         quick(planners=["odd", "ring"], nccl=False)
+    machine = topology("torus:dims=2x2")
+    with pytest.raises(AntiphonError, match=r"planner odd: .*its entry"):  # compose reads it likewise
+        list(compose(Request(machine, Collective("allgather", 4)), groups="2x2", inside="odd"))
 
 
-def test_a_planner_that_does_not_say_is_held_to_take_the_same_everywhere(added: Callable[..., None]) -> None:
-    added(mute=stubborn_planners.entry("anything"))
-    machine = topology("ring:ranks=4")
-    entry = registry.find("planner", "mute")
+def test_an_entry_that_does_not_say_has_the_usual_effort() -> None:
+    entry = stubborn_planners.entry("anything")
     assert registry.effort_of_planner("mute", entry) == registry.EFFORT
-    assert pool._expected(Task(0, "allreduce", "mute", entry)) == (registry.EFFORT, 0)
-    assert inside._effort("mute", machine) == registry.EFFORT * 16
+    assert registry.effort_of_planner("ring", registry.find("planner", "ring")) == 6.0

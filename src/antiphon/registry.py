@@ -28,11 +28,10 @@ class Entry:
 
     For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names), can["sweep"]
     (options worth trying when tuning), can["in_switches"] (True if all that it makes lets switches multicast or reduce:
-    `tune` asks it only where some can), can["effort"] (what it takes against others, in transfers times the square of
-    the ranks: a number above 0, 10 where left out; see `effort_of_planner`), and can["process"]: True if `tune` shall
-    run it in a process of its own, as those of installed packages always are. A planner that works in C for long (a
-    solver) needs that: within the process of `tune` it is stopped at its budget by a signal, which Python code alone
-    hears.
+    `tune` asks it only where some can), can["effort"] (what it takes against others, in transfers on many ranks: a
+    number above 0; left out, 10), and can["process"]: True if `tune` shall run it in a process of its own, as
+    those of installed packages always are. A planner that works in C for long (a solver) needs that: within the
+    process of `tune` it is stopped at its budget by a signal, which Python code alone hears.
     """
 
     where: str

@@ -107,14 +107,16 @@ class Inside:
 
     def _tried(self, machine: Topology, target: Collective) -> list[Way]:
         limit = bound(machine, target)
-        dealt = list(self._shared(machine, target)) if target.kind == "broadcast" else []
         found: list[Way] = []
+        met = False
         for name in sorted(self.planners, key=lambda name: _effort(name, machine) > MOST_EFFORT):
             if found and _effort(name, machine) > MOST_EFFORT:
                 break
             found += self._made(name, machine, target)
-            if any(_no_better(way, limit) for way in found):
+            met = any(_no_better(way, limit) for way in found)
+            if met:
                 break
+        dealt = list(self._shared(machine, target)) if target.kind == "broadcast" and not met else []
         best = [way for way in _best([*dealt, *found]) if not verify(way.schedule, machine).fault]
         if not best:
             raise Unsupported(f"planner compose: no planner can do {target.kind} on {machine.name}; try relay")
@@ -143,7 +145,7 @@ class Inside:
         scatter = Collective("scatter", target.ranks, roots=target.roots, weights=parts)
         gather = Collective("allgather", target.ranks, tuple(others.tolist()))
         try:
-            each = [self._tried(machine, one) for one in (scatter, gather)]
+            each = [self.ways(machine, one) for one in (scatter, gather)]
         except Unsupported:
             return
         line = Spans.side_by_side(np.array([len(others)]))

@@ -46,8 +46,9 @@ def trees(
     ranks, roots = len(collective.members), len(collective.roots or collective.members)
     if ranks > MOST_RANKS or ranks * roots > MOST_HOPS:
         raise Unsupported(
-            f"planner trees: {ranks} ranks, {roots} of them roots; it takes up to {MOST_RANKS}, or "
-            f"{isqrt(MOST_HOPS)} if all are roots. Use compose, greedy or hierarchical-ring"
+            f"planner trees: {ranks} ranks, {roots} of them roots; it takes up to {MOST_RANKS}, "
+            f"and of ranks times roots up to {MOST_HOPS} ({MOST_HOPS // ranks} roots of so many ranks; "
+            f"{MOST_RANKS}, or {isqrt(MOST_HOPS)} if all are roots). Use compose, greedy or hierarchical-ring"
         )
     most = bound(topology, collective)
     limit = most.without_help
