@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"
+NAMES = ("_common", "bench_zoo", "bench_scale")
 CASE = {"cpu": 1.0, "tight": True, "1KB": {"ratio": 2.0, "by": "ring", "latency": 0.5}}
 
 
 @pytest.fixture
 def benches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCH))
-    for name in ("_common", "bench_zoo", "bench_scale"):
+    for name in NAMES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    import _common
-    import bench_scale
-    import bench_zoo
-
-    monkeypatch.setattr(_common, "RESULTS", tmp_path)
-    monkeypatch.setattr(bench_zoo, "RESULTS", tmp_path, raising=False)
-    return _common, bench_zoo, bench_scale
+    common, zoo, scale = (import_module(name) for name in NAMES)
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    return common, zoo, scale
 
 
 def test_two_runs_of_the_zoo_at_once_keep_both(benches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
