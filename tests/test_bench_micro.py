@@ -68,8 +68,8 @@ def test_places_are_looked_for_among_neighbours(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Unsupported, match="no ranks that are linked like this"):
         places_on(mimo, topology("ring:ranks=1000"))
     assert (len(asked), max(asked)) == (2000, 2)
-    links = np.array([(0, 3), (2, 3), (3, 1), (1, 2)], np.int32)  # node 3 is a switch
-    through = Topology("one way", 3, 1, *links.T, np.zeros(4, np.int32), (LinkType("fast", Fraction(10**9)),))
+    src, dst = np.array([(0, 3), (2, 3), (3, 1), (1, 2)], np.int32).T  # node 3 is a switch
+    through = Topology("one way", 3, 1, src, dst, np.zeros(4, np.int32), (LinkType("fast", Fraction(10**9)),))
     assert places_on(chain, through) == [0, 1, 2]
     with pytest.raises(Unsupported):
         places_on(mimo, through)
