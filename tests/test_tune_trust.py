@@ -273,7 +273,7 @@ def test_what_the_model_cannot_price_is_refused_in_one_voice() -> None:
 def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = topology("full:ranks=4")
     targets = {"allreduce": collective("allreduce", machine)}
-    context = Context(machine, targets, "mine", find("model", "alpha-beta"), None, (1,), 5.0, 0)
+    context = Context(machine, targets, "mine", find("model", "alpha-beta"), None, (1, 2), 5.0, 0)
     real = _task.as_cut
 
     def picky(make: Any, schedule: Any, cuts: Any) -> Any:
