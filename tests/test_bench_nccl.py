@@ -17,7 +17,7 @@ from antiphon.cost.fit import read_measured, read_round_trips
 from antiphon.errors import Missing
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import LAUNCHED
-from antiphon.runtimes.measure.nccl import TARGET, Nccl
+from antiphon.runtimes.measure.nccl import Nccl
 
 HAS_MPI = find_spec("mpi4py") is not None and Path(sys.executable).with_name("mpiexec").exists()
 needs_mpi = pytest.mark.skipif(
@@ -83,7 +83,7 @@ print(standin.standin_blocks() - blocks, streams - standin.standin_streams())
 @pytest.mark.skipif(shutil.which("cc") is None or shutil.which("c++") is None, reason="needs compilers")
 def test_a_block_that_grows_takes_the_place_of_the_smaller(standin: None) -> None:
     """For all communicators of a process; one that cannot be made leaves no stream."""
-    command = [sys.executable, "-c", SCRIPT, str(library(TARGET)), Nccl.messages]
+    command = [sys.executable, "-c", SCRIPT, str(library(Nccl.target)), Nccl.messages]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout.split(), done.stderr) == (["0", "2"], "")
 

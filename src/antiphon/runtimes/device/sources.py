@@ -21,7 +21,7 @@ from antiphon.runtimes.device.symmetric import Symmetric
 NCCL, NVSHMEM = "libnccl.so.2", "libnvshmem_host.so.3"
 _COLLECTIVE = 1  # NCCL_WIN_COLL_SYMMETRIC
 _WORLD = 0  # NVSHMEM_TEAM_WORLD
-_REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # PyTorch's
+_REFUSALS = (RuntimeError, NotImplementedError, AttributeError)  # what PyTorch says where it has no such memory
 _INITIALIZED = 2  # NVSHMEM_STATUS_IS_INITIALIZED; beyond it there is more than that
 
 # Of each function its result, its arguments, and the same as its header declares it (held against that by a test).

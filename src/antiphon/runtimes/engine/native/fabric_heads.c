@@ -53,7 +53,7 @@ static int head_came(fabric_wire *w, uint32_t rank, const job *one, int *full, a
         return ap_fabric_parts(w, rank, mine, first->serial, 0, error);
     } else {
         memcpy(mine->data, first + 1, mine->bytes);
-        code = ap_fabric_tell(w, mine->number, error);
+        code = ap_done_add(&w->done, mine->number, error);
     }
     drop(&w->spare, mine);
     return code;

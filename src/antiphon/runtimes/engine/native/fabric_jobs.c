@@ -5,18 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ap_fabric_tell(fabric_wire *w, uint32_t number, ap_error *error) {
-    if (w->told == w->ready) w->told = w->ready = 0;
-    if (w->ready == w->space) {
-        size_t space = w->space ? 2 * w->space : 256;
-        uint32_t *done = realloc(w->done, space * sizeof *done);
-        if (!done) return ap_fail(error, AP_MEMORY, "out of memory");
-        w->done = done, w->space = space;
-    }
-    w->done[w->ready++] = number;
-    return AP_OK;
-}
-
 /* ---- jobs of cards ---- */
 
 static job *new_job(fabric_wire *w, int packet) {
@@ -123,7 +111,7 @@ int ap_fabric_part_over(fabric_wire *w, job *one, ap_error *error) {
     int code = AP_OK;
     w->peers[one->rank].under_way--;
     if (!--whole->room) {
-        code = ap_fabric_tell(w, whole->number, error);
+        code = ap_done_add(&w->done, whole->number, error);
         drop(&w->spare, whole);
     }
     ap_fabric_drop(w, one);
@@ -144,7 +132,7 @@ int ap_fabric_head(fabric_wire *w, uint32_t rank, const start *first, const void
 }
 
 int ap_fabric_head_sent(fabric_wire *w, job *one, ap_error *error) {
-    int code = one->of ? ap_fabric_tell(w, one->of->number, error) : AP_OK; /* a short message is done with its head */
+    int code = one->of ? ap_done_add(&w->done, one->of->number, error) : AP_OK; /* a short message is done with its head */
     if (one->of) drop(&w->spare, one->of);
     w->peers[one->rank].under_way--;
     ap_fabric_drop(w, one);

@@ -2,6 +2,7 @@
 #ifndef AP_FABRIC_TYPES_H
 #define AP_FABRIC_TYPES_H
 
+#include "done.h"
 #include "fabric_rails.h"
 #include "letters.h"
 #include "transport.h"
@@ -59,8 +60,7 @@ typedef struct {
     peer *peers;
     struct pollfd *polled;
     uint32_t *whose;
-    uint32_t *done;
-    size_t told, ready, space;
+    ap_done done;
     letter *spare;
     job *jobs, *spare_jobs, *spare_packets; /* jobs: the newest */
     int moved, quiet, looks_only; /* looks_only: some card cannot be waited for */
@@ -68,7 +68,6 @@ typedef struct {
 } fabric_wire;
 
 /* A message is done. */
-int ap_fabric_tell(fabric_wire *w, uint32_t number, ap_error *error);
 int ap_fabric_refused(fabric_wire *w, uint32_t rank, int code, ap_error *error);
 int ap_fabric_unfit(fabric_wire *w, uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error);
 

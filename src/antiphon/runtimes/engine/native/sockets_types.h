@@ -4,6 +4,7 @@
 
 #include <poll.h>
 
+#include "done.h"
 #include "letters.h"
 #include "transport.h"
 
@@ -46,8 +47,7 @@ typedef struct {
     stream *streams;
     struct pollfd *asked;
     stream **whose;      /* of each that is asked */
-    uint32_t *done;      /* numbers that are done, from `told` up to `ready` */
-    size_t told, ready, space;
+    ap_done done;
     letter *spare;
     int moved; /* whether anything came or went */
     int quiet; /* the others have been told which call this one is in */

@@ -64,7 +64,7 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
         free(own);
         return ap_fabric_parts(w, rank, one, serial, 0, error);
     }
-    if (!code) memcpy(data, own, bytes), code = ap_fabric_tell(w, number, error);
+    if (!code) memcpy(data, own, bytes), code = ap_done_add(&w->done, number, error);
     free(own), drop(&w->spare, one);
     return code;
 }
@@ -146,10 +146,10 @@ static int wait_for_one(fabric_wire *w, double timeout, ap_error *error) {
     double end = 0, quiet = 0, grace = 0;
     uint32_t who = 0;
     int code = AP_OK, gone = 0;
-    for (unsigned turn = 0; !code && w->told == w->ready; turn++) {
+    for (unsigned turn = 0; !code && !ap_done_any(&w->done); turn++) {
         w->moved = 0;
         code = ap_fabric_progress(w, error);
-        if (code || w->told < w->ready) break;
+        if (code || ap_done_any(&w->done)) break;
         if (w->moved) {
             turn = 0, end = 0, gone = 0, grace = 0;
         } else if (turn < LOOKS) {
@@ -174,12 +174,12 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     fabric_wire *w = (fabric_wire *)self;
     int code = AP_OK;
     *count = 0;
-    if (w->told == w->ready && busy(w)) code = block ? wait_for_one(w, timeout, error) : ap_fabric_progress(w, error);
+    if (!ap_done_any(&w->done) && busy(w)) code = block ? wait_for_one(w, timeout, error) : ap_fabric_progress(w, error);
     if (code) {
         self->broken = 1;
         return code;
     }
-    while (w->told < w->ready && *count < most) numbers[(*count)++] = w->done[w->told++];
+    *count = ap_done_take(&w->done, numbers, most);
     return AP_OK;
 }
 
@@ -243,7 +243,7 @@ static void close_wire(ap_wire *self) {
     }
     free_jobs(w->jobs);
     for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
-    free(w->peers), free(w->polled), free(w->done), free(w);
+    free(w->peers), free(w->polled), free(w->done.number), free(w);
 }
 
 /* ---- the beginning ---- */

@@ -25,18 +25,6 @@ static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
                    code ? strerror(code) : "it has been closed");
 }
 
-static int tell(socket_wire *w, uint32_t number, ap_error *error) {
-    if (w->told == w->ready) w->told = w->ready = 0;
-    if (w->ready == w->space) {
-        size_t space = w->space ? 2 * w->space : 256;
-        uint32_t *done = realloc(w->done, space * sizeof *done);
-        if (!done) return ap_fail(error, AP_MEMORY, "out of memory");
-        w->done = done, w->space = space;
-    }
-    w->done[w->ready++] = number;
-    return AP_OK;
-}
-
 /* As many of the messages as a socket takes now. */
 static int push(socket_wire *w, stream *p, ap_error *error) {
     while (p->sends.first) {
@@ -60,7 +48,7 @@ static int push(socket_wire *w, stream *p, ap_error *error) {
         while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
             letter *one = pop(&p->sends);
             p->sent -= sizeof(head) + one->bytes;
-            int code = one->head.mark == MARK ? tell(w, one->number, error) : AP_OK;
+            int code = one->head.mark == MARK ? ap_done_add(&w->done, one->number, error) : AP_OK;
             drop(&w->spare, one);
             if (code) return code;
         }
@@ -90,7 +78,7 @@ static int end_message(socket_wire *w, stream *p, ap_error *error) {
         one->whole = 1;
         return AP_OK;
     }
-    int code = tell(w, one->number, error);
+    int code = ap_done_add(&w->done, one->number, error);
     drop(&w->spare, one);
     return code;
 }
@@ -282,7 +270,7 @@ static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void 
             code = unfit(w, rank, there->bytes, bytes, error);
         } else if (there->whole) {
             memcpy(data, there->data, bytes);
-            code = tell(w, number, error);
+            code = ap_done_add(&w->done, number, error);
         } else { /* the rest goes where it belongs */
             memcpy(data, there->data, by->come);
             free(there->data);
@@ -307,7 +295,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     int code = AP_OK, held = 0; /* back: some sockets wait for many bytes */
     for (uint32_t r = 0; r < w->base.ranks && w->rails > 1; r++) {
         code = place_held(w, &w->peers[r], error);
-        if (code || w->told < w->ready) return code;
+        if (code || ap_done_any(&w->done)) return code;
     }
     for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
@@ -350,10 +338,10 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     int code = AP_OK;
     double end = 0;
     *count = 0;
-    if (w->told == w->ready && busy(w)) {
+    if (!ap_done_any(&w->done) && busy(w)) {
         w->moved = 0;
         if (!block) code = turn(w, 0, error);
-        while (!code && block && w->told == w->ready) {
+        while (!code && block && !ap_done_any(&w->done)) {
             if (timeout > 0 && (w->moved || end == 0)) end = ap_now() + timeout;
             double left = timeout > 0 ? end - ap_now() : 1e7;
             w->moved = 0;
@@ -369,7 +357,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         self->broken = 1;
         return code;
     }
-    while (w->told < w->ready && *count < most) numbers[(*count)++] = w->done[w->told++];
+    *count = ap_done_take(&w->done, numbers, most);
     return AP_OK;
 }
 
@@ -388,7 +376,7 @@ static void close_wire(ap_wire *self) {
     }
     for (uint32_t r = 0; r < self->ranks; r++) forget(&w->peers[r].receives, 0), forget(&w->peers[r].aside, 1);
     for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
-    free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w->done);
+    free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w->done.number);
     free(w);
 }
 
