@@ -1,9 +1,9 @@
 """A C program with MPICH over TCP in the emulated DGX-1V, preloaded: calls by a tuned table beside MPICH's own.
 
-Run as root: python bench/bench_lab_tcp.py. The MPI is MPICH, from the environment $ANTIPHON_TEST_MPICH, else
-.venv/mpich. Bytes are those of the call as nccl-tests counts: an allgather of 4 MiB is 512 KiB of each of the eight
-ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else the computer has to do shows in all of
-them: each rank is a process, and every packet goes through a shaper.
+Run as root: python bench/bench_lab_tcp.py [COLLECTIVE...]. The MPI is MPICH, from the environment
+$ANTIPHON_TEST_MPICH, else .venv/mpich. Bytes are those of the call as nccl-tests counts: an allgather of 4 MiB is
+512 KiB of each of the eight ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else the computer
+has to do shows in all of them: each rank is a process, and every packet goes through a shaper.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from antiphon.runtimes.engine.build import library
 ROOT = Path(__file__).resolve().parent.parent
 MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or ROOT / ".venv" / "mpich") / "bin"
 NAME, MACHINE, RANKS = "tcp-calls", "dgx1v", 8
-KINDS = ("allreduce", "allgather")
-SIZES = ("64,5,0", "65536,2,0", "64,5,1", "4194304,1,1")
+KINDS = ("allreduce", "allgather", "alltoall", "broadcast")  # as preload_times.c numbers them
+SIZES = {8: 5, 64: 5, 1024: 5, 8192: 3, 65536: 2, 262144: 1, 1 << 20: 1}  # and calls that are timed together
+MORE = {"allgather": {4 << 20: 1}}
 WANTED = {("allreduce", 65536): 0.012, ("allgather", 4194304): 0.150}  # seconds, at most
 
 
@@ -38,15 +39,21 @@ def times(command: list[str], settings: dict[str, str]) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines() if line.startswith(KINDS)]
 
 
+def asked(kind: str) -> list[str]:
+    sizes = {**SIZES, **MORE.get(kind, {})}
+    return [f"{nbytes},{calls},{KINDS.index(kind)}" for nbytes, calls in sizes.items()]
+
+
 def main() -> None:
+    kinds = [kind for kind in KINDS if kind in sys.argv[1:]] or KINDS
     if not (MPICH / "mpicc").exists():
         sys.exit(f"no MPICH in {MPICH}")
     _common.print_machine()
     with tempfile.TemporaryDirectory() as folder:
-        program, tables = Path(folder, "times"), [Path(folder, f"{kind}.json") for kind in KINDS]
+        program, tables = Path(folder, "times"), [Path(folder, f"{kind}.json") for kind in kinds]
         source = Path(__file__).with_name("preload_times.c")
         subprocess.run([str(MPICH / "mpicc"), "-O2", str(source), "-o", str(program)], check=True)
-        for kind, path in zip(KINDS, tables, strict=True):
+        for kind, path in zip(kinds, tables, strict=True):
             subprocess.run(
                 [sys.executable, "-m", "antiphon", "tune", kind, MACHINE, "-o", str(path)],
                 check=True, stdout=subprocess.DEVNULL,
@@ -58,7 +65,8 @@ def main() -> None:
         antiphon.build("mpi", str(MPICH / "mpicc"), tables)
         antiphon.lab("up", MACHINE, scale="link=40Mbit", name=NAME)
         try:
-            found = times([str(MPICH / "mpiexec"), "-n", str(RANKS), str(program), *SIZES], settings)
+            command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(program)]
+            found = [row for kind in kinds for row in times([*command, *asked(kind)], settings)]
         finally:
             antiphon.lab("down", NAME)
     rows: list[dict[str, Any]] = [

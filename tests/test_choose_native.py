@@ -27,8 +27,8 @@ ENDS = st.one_of(st.integers(0, 12), st.sampled_from([2**20, 2**59]))
 class NativePage(Structure):
     _fields_ = (
         ("kind", c_uint32), ("members", c_uint32), ("root", c_int32), ("member", POINTER(c_int32)),
-        ("start", c_uint64), ("stop", c_uint64), ("program", c_int32), ("measured", c_int32), ("label", c_char_p),
-        ("label_bytes", c_uint32),
+        ("start", c_uint64), ("stop", c_uint64), ("program", c_int32), ("measured", c_int32), ("ordered", c_int32),
+        ("label", c_char_p), ("label_bytes", c_uint32),
     )  # fmt: skip
 
 

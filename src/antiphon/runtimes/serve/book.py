@@ -118,8 +118,9 @@ def _page(collective: Collective, entry: Entry, number: int) -> Page:
     told = claims.get("seconds")
     seconds = float(told) if isinstance(told, int | float) else None
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
-    members = tuple(collective.members)
-    return Page(collective.kind, members, root, entry.start, entry.stop, _label(entry), number, measured, seconds)
+    members, label = tuple(collective.members), _label(entry)
+    ordered = "order" in claims
+    return Page(collective.kind, members, root, entry.start, entry.stop, label, number, measured, seconds, ordered)
 
 
 def _label(entry: Entry) -> str:
@@ -201,11 +202,11 @@ def encode_book(book: Book) -> bytes:
     members: list[int] = []
     labels, rows = b"", []
     for page in book.pages:
-        label = page.planner.encode()
+        label, flags = page.planner.encode(), page.measured | page.ordered << 1
         rows.append(
             _PAGE.pack(
                 _ORDER.index(page.kind), page.root, len(members), len(page.members), page.start,
-                _NO_END if page.stop is None else page.stop, page.program, int(page.measured), len(labels), len(label),
+                _NO_END if page.stop is None else page.stop, page.program, flags, len(labels), len(label),
                 float("nan") if page.seconds is None else page.seconds, 0,
             )
         )  # fmt: skip
@@ -280,4 +281,5 @@ def _row(row: tuple[Any, ...], members: list[int], labels: bytes, ranks: int, pr
         raise ValueError
     end = None if stop == _NO_END else stop
     told = None if math.isnan(seconds) else seconds
-    return Page(_ORDER[kind], tuple(group), root, start, end, text.decode(), program, bool(flags & 1), told)
+    measured, ordered = bool(flags & 1), bool(flags & 2)
+    return Page(_ORDER[kind], tuple(group), root, start, end, text.decode(), program, measured, told, ordered)

@@ -14,6 +14,7 @@ class Page:
 
     `members` in the order of the process group; `root` a rank of the machine, -1 where there is none. `program` -1:
     left to the library, which was measured to be faster. `seconds`: what was predicted or measured, if anything was.
+    `ordered`: values are combined in one order at all sizes, as promised.
     """
 
     kind: str
@@ -25,6 +26,7 @@ class Page:
     program: int
     measured: bool = False
     seconds: float | None = None
+    ordered: bool = False
 
 
 @dataclass(frozen=True)

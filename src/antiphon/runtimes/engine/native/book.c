@@ -60,7 +60,7 @@ static int read_page(ap_book *book, const tables *t, uint32_t number, ap_error *
     ap_page *p = &book->page[number];
     *p = (ap_page){.kind = u32_at(b), .root = (int32_t)u32_at(b + 4), .members = u32_at(b + 12), .start = u64_at(b + 16),
                    .stop = u64_at(b + 24), .program = (int32_t)u32_at(b + 32), .measured = u32_at(b + 36) & 1,
-                   .label_bytes = u32_at(b + 44)};
+                   .ordered = u32_at(b + 36) >> 1 & 1, .label_bytes = u32_at(b + 44)};
     if (p->kind >= AP_KINDS || first > t->members || p->members > t->members - first || !p->members ||
         p->members > book->ranks || label > t->labels || p->label_bytes > t->labels - label || p->start >= p->stop ||
         p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)

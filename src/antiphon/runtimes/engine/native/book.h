@@ -11,7 +11,7 @@ typedef struct {
     const int32_t *member;  /* in the order of the process group */
     uint64_t start, stop;   /* start <= bytes < stop; UINT64_MAX: without end */
     int32_t program;        /* -1: left to the library, which was measured to be faster */
-    int measured;
+    int measured, ordered; /* ordered: values are combined in one order at all sizes */
     const char *label;      /* not ended by a zero */
     uint32_t label_bytes;
 } ap_page;

@@ -110,6 +110,7 @@ struct ap_turns {
 
 enum { AP_STAGED_IN, AP_STAGED_OUT, AP_WORK, AP_PARTS, AP_STAGES }; /* memory of ours beside the caller's */
 
+typedef struct ap_trial ap_trial;
 typedef struct {
     MPI_Comm comm;
     int size, rank, reason; /* AP_SERVED, or why it has no rows */
@@ -124,6 +125,7 @@ typedef struct {
     ap_kept *kept;
     int near;    /* all its processes share memory */
     signed char *every; /* of each kind and root, and none, whether every size is served: 1, -1, 0 where nobody has looked */
+    ap_trial *trials; /* of plans that were not measured */
     int general; /* as the state of a row: whether all can run what no plan is for */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
@@ -218,8 +220,14 @@ int ap_device_anywhere(const ap_call *call, int *anywhere);
 
 /* ---- calls ---- */
 
-/* True if the call has been done, *code being what to return. */
-int ap_serve(const ap_call *call, int *code);
+/* True if the call has been done, *code being what to return. Else *spent is NULL, or who has the library do it calls
+ * ap_trial_over with that. */
+int ap_serve(const ap_call *call, double **spent, int *code);
+/* The way of a call by a plan that was not measured (preload_trial.c): AP_SERVED, or why it is the library's. Where *spent is not
+ * NULL, ap_trial_over is for when it is done. Collective at times; an error of MPI in *code. */
+int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, double **spent, int *code);
+void ap_trial_over(double *spent);
+void ap_trials_forget(ap_group *g);
 
 /* The plan for a call that goes by this row, made where it is not kept; collective where that is for long messages. NULL:
  * an error of MPI is in *code; or all left the row to the library (its state is -1); or it failed here alone. */

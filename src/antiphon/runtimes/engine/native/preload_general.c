@@ -9,9 +9,13 @@
 #include "copy.h"
 #include "exchange.h"
 #include "preload.h"
+#include "transport_mpi.h"
 
 /* Of a vector: up to here every process that needs a result gets all the operands. Beyond, each combines a share. */
 enum { FEW = 1 << 12 };
+/* Blocks of an alltoallv from here on go by MPI, which copies them once, where it can: nobody else wants them, so that
+ * memory of ours in between gains nothing. Only two processes know how much a block is, and both do. */
+enum { LONG = 1 << 16 };
 
 /* `python bench/bench_general.py`: chains of processes, of which each reads the memory of the one before, take fewer copies. */
 uint64_t ap_general_most(int kind) {
@@ -271,7 +275,10 @@ int ap_general_move(ap_group *g, const ap_call *c, int *code, ap_error *error) {
         if (out.there && goes(c->kind, c->root, me, process)) add(&p, process, 0, block(&out, process), bytes_of(&out, process));
         if (in.there && goes(c->kind, c->root, process, me)) add(&p, process, 1, block(&in, process), bytes_of(&in, process));
     }
-    if ((failed = run(&p, error))) return failed;
+    if (c->kind == AP_ALLTOALLV && (failed = ap_mpi_once(g->wire, LONG, error))) return failed;
+    failed = run(&p, error);
+    if (c->kind == AP_ALLTOALLV) ap_mpi_once(g->wire, 0, error);
+    if (failed) return failed;
     int own = out.there && in.there && goes(c->kind, c->root, me, me) && c->send != MPI_IN_PLACE;
     if (own) {
         if (bytes_of(&out, me) != bytes_of(&in, me))

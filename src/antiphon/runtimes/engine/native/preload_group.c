@@ -42,6 +42,7 @@ static void drop(ap_kept *kept) {
 
 void ap_group_drop(ap_group *g) {
     drop(g->kept);
+    ap_trials_forget(g);
     ap_unmatch(&g->found);
     g->kept = NULL;
 }

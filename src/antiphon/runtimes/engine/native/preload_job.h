@@ -16,7 +16,7 @@ enum {
     AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
     AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_LONG, AP_UNKNOWN_SIZE,
     AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE,
-    AP_NO_SCRATCH, AP_UNLIKE, AP_REASONS
+    AP_NO_SCRATCH, AP_UNLIKE, AP_TRIED, AP_SLOWER, AP_REASONS
 };
 
 /* What MPI has beside the kinds that plans are for. Their calls go by general schedules (preload_general.c). */
@@ -40,6 +40,7 @@ enum { AP_MOST_TABLES = 64, AP_TEXT = 400 };
 
 typedef struct {
     uint64_t least;
+    int32_t tries;           /* nobody has said from which size on plans are to be used that were not measured */
     double timeout;
     uint32_t after; /* calls of a new communicator that are left to the library */
     int32_t report;

@@ -1,138 +1,17 @@
-/* One call: whether a plan serves it, where its data lies, and running the plan. */
-#include <limits.h>
+/* One call: where its data lies, and running the plan. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
 #include "copy.h"
-#include "preload.h"
+#include "preload_choice.h"
 #include "transport.h"
 
 static const char *const names[AP_NAMES] = {
     "MPI_Bcast", "MPI_Reduce", "MPI_Scatter", "MPI_Gather", "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce",
     "MPI_Alltoall", "MPI_Allgatherv", "MPI_Alltoallv", "MPI_Gatherv", "MPI_Scatterv", "MPI_Scan", "MPI_Exscan",
     "MPI_Alltoallw"};
-
-typedef struct {
-    const ap_call *call;
-    ap_group *g;
-    ap_row *row;
-    ap_kind_of_data send, recv;
-    uint64_t unit, block, bytes; /* elements and bytes of a block; bytes of the call */
-    int at_root, type, op;
-    int general;      /* by a schedule that needs no plan */
-    MPI_Aint width;   /* of elements that such a one combines */
-} choice;
-
-/* ---- whether it is served ---- */
-
-static int reduces(int kind) {
-    return kind == AP_REDUCE || kind == AP_REDUCESCATTER || kind == AP_ALLREDUCE || kind == AP_SCAN || kind == AP_EXSCAN;
-}
-
-/* Which kind of plan tells whether a call is served. */
-static int kind_of_rows(int kind) {
-    static const int kinds[AP_NAMES] = {
-        [AP_ALLGATHERV] = AP_ALLGATHER, [AP_ALLTOALLV] = AP_ALLTOALL, [AP_GATHERV] = AP_GATHER,
-        [AP_SCATTERV] = AP_SCATTER, [AP_SCAN] = AP_ALLREDUCE, [AP_EXSCAN] = AP_ALLREDUCE};
-    return kind < AP_KINDS ? kind : kinds[kind];
-}
-
-/* Only two processes know how much goes from one to the other. */
-static int is_between_two(int kind) { return kind == AP_ALLTOALLV || kind == AP_GATHERV || kind == AP_SCATTERV; }
-
-/* Counts that are listed: all of them in *sum, and whether they are alike. False: one is wrong. */
-static int add_up(const ap_list *l, int size, MPI_Count *sum, int *alike) {
-    *sum = 0, *alike = 1;
-    for (int i = 0; i < size; i++) {
-        const MPI_Count count = ap_count_at(l, i);
-        if (count < 0 || __builtin_add_overflow(*sum, count, sum)) return 0;
-        *alike &= count == ap_count_at(l, 0);
-    }
-    return 1;
-}
-
-/* What all processes know of its size: by the arguments that are significant here. */
-static int measure(choice *x) {
-    const ap_call *c = x->call;
-    int by_send = (c->kind == AP_GATHER && !x->at_root) || (c->kind == AP_SCATTER && x->at_root), alike = 1;
-    MPI_Count count = by_send ? c->send_count : c->recv_count, sum = 0;
-    const ap_kind_of_data *data = by_send ? &x->send : &x->recv;
-    if (ap_listed(&c->gets)) {
-        if (!add_up(&c->gets, x->g->size, &sum, &alike)) return AP_SILENT;
-        count = ap_count_at(&c->gets, 0);
-        x->general = !alike;
-    }
-    if (count < 0 || !ap_type_of(by_send ? c->send_type : c->recv_type, by_send ? &x->send : &x->recv)) return AP_SILENT;
-    x->unit = (uint64_t)count;
-    int alone = c->kind == AP_BROADCAST || c->kind == AP_REDUCE || c->kind == AP_ALLREDUCE || c->kind == AP_SCAN ||
-                c->kind == AP_EXSCAN;
-    uint64_t times = (uint64_t)(alone ? 1 : x->g->size);
-    if (!alike) x->unit = (uint64_t)sum, times = 1;
-    if (__builtin_mul_overflow(x->unit, (uint64_t)data->size, &x->block) || __builtin_mul_overflow(x->block, times, &x->bytes) ||
-        x->bytes > INT64_MAX)
-        return AP_LARGE;
-    return x->bytes ? AP_SERVED : AP_EMPTY;
-}
-
-/* Of what only two know the size of: that the arguments which are significant here are right. */
-static int look_at_two(choice *x) {
-    const ap_call *c = x->call;
-    const int all = c->kind == AP_ALLTOALLV;
-    MPI_Count sum = c->kind == AP_GATHERV ? c->send_count : c->recv_count;
-    int alike;
-    x->general = 1;
-    if ((all || c->kind == AP_GATHERV) && (all || x->at_root) && !add_up(&c->gets, x->g->size, &sum, &alike)) return AP_SILENT;
-    if ((all || c->kind == AP_SCATTERV) && (all || x->at_root) && !(all && c->send == MPI_IN_PLACE) &&
-        !add_up(&c->sends, x->g->size, &sum, &alike))
-        return AP_SILENT;
-    if (sum < 0 || !ap_type_of(c->kind == AP_GATHERV && !x->at_root ? c->send_type : c->recv_type, &x->recv)) return AP_SILENT;
-    x->bytes = (uint64_t)sum * (uint64_t)x->recv.size; /* as far as it is known here, for the report */
-    return ap_preload.packs ? AP_SERVED : AP_LARGE;
-}
-
-/* What is done with its elements, and whether a plan can do it. */
-static int find_type(choice *x) {
-    const ap_call *c = x->call;
-    if (!reduces(c->kind)) { /* types may differ between processes: what all know is the bytes */
-        x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
-        if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
-        return AP_SERVED;
-    }
-    x->op = ap_operator_of(c->op), x->type = x->recv.type;
-    if (x->op < 0 || x->type < 0) x->op = x->type = -1;
-    x->general |= x->type < 0 || c->kind == AP_SCAN || c->kind == AP_EXSCAN;
-    x->width = x->type < 0 ? ap_combined_by(c->op, c->recv_type, &x->recv) : (MPI_Aint)x->recv.size;
-    return x->width > 0 ? AP_SERVED : x->recv.class && x->recv.class != 'o' ? AP_OTHER_OPERATOR : AP_OTHER_TYPE;
-}
-
-/* Connecting the processes of a communicator takes as long as some calls do: those that are soon freed go without. */
-static int is_new(choice *x) {
-    ap_group *g = x->g;
-    return !g->wired && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.after && g->calls++ < ap_preload.set.after;
-}
-
-static int choose(choice *x) {
-    const ap_call *c = x->call;
-    ap_group *g = x->g;
-    int rooted = c->kind <= AP_GATHER || c->kind == AP_GATHERV || c->kind == AP_SCATTERV;
-    if (g->reason && g->reason != AP_WAITING) return g->reason;
-    if (rooted && (c->root < 0 || c->root >= g->size)) return AP_SILENT;
-    x->at_root = g->rank == c->root, x->general = 0;
-    int reason = is_between_two(c->kind) ? look_at_two(x) : measure(x);
-    if (!reason && g->reason) return g->reason;
-    if (!reason && is_between_two(c->kind))
-        reason = ap_group_every_size(g, kind_of_rows(c->kind), c->root) ? AP_SERVED : AP_UNKNOWN_SIZE;
-    else if (!reason)
-        reason = ap_group_row(g, kind_of_rows(c->kind), c->root, x->bytes, &x->row);
-    if (!reason && !is_between_two(c->kind)) reason = find_type(x);
-    if (reason) return reason;
-    if (x->general && !g->near) return AP_FAR;
-    if (x->general && !is_between_two(c->kind) && x->bytes >= ap_general_most(c->kind)) return AP_LONG;
-    if (x->general ? g->general < 0 : x->row->state < 0) return AP_REFUSED;
-    return is_new(x) ? AP_NEW : AP_SERVED;
-}
 
 /* ---- where its data lies ---- */
 
@@ -189,7 +68,7 @@ static char *user_block(const side *s, uint64_t block) {
 }
 
 /* Between the user's elements and plain bytes. */
-static int copy(const choice *x, const side *s, uint64_t first, uint64_t blocks, int into) {
+static int copy(const ap_choice *x, const side *s, uint64_t first, uint64_t blocks, int into) {
     const uint64_t at_once = s->places ? 1 : blocks;
     int code = MPI_SUCCESS;
     for (uint64_t i = first; i < first + blocks && !code; i += at_once)
@@ -199,13 +78,13 @@ static int copy(const choice *x, const side *s, uint64_t first, uint64_t blocks,
 }
 
 /* Memory of ours in a side's place, for as many bytes as it has. */
-static int aside(choice *x, side *s, int number, ap_error *error) {
+static int aside(ap_choice *x, side *s, int number, ap_error *error) {
     s->buffer = ap_group_stage(x->g, number, s->bytes, error);
     return s->buffer ? AP_OK : error->code;
 }
 
 /* Memory for the bytes of elements that are not plain. */
-static int stage(choice *x, side *s, int number, ap_error *error) {
+static int stage(ap_choice *x, side *s, int number, ap_error *error) {
     MPI_Aint low;
     if (!s->bytes || PMPI_Type_get_extent(s->type, &low, &s->extent))
         return ap_fail(error, AP_INVALID, "a data type is empty here, and at other processes it is not");
@@ -234,13 +113,13 @@ static int in_a_row(const ap_call *c, int size) {
 }
 
 /* How many blocks a process hands over and gets, and whether they share one buffer. */
-static int locate(choice *x, sides *out, ap_error *error) {
+static int locate(ap_choice *x, sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
     static const struct { char sends, gets; } everywhere[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
-    const int kind = kind_of_rows(c->kind), even = kind == AP_REDUCESCATTER && ap_listed(&c->gets); /* all alike: of a block */
+    const int kind = ap_kind_of_rows(c->kind), even = kind == AP_REDUCESCATTER && ap_listed(&c->gets); /* all alike: of a block */
     sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
                .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
     int gets = x->at_root || !(kind == AP_REDUCE || kind == AP_GATHER), sends = x->at_root || kind != AP_SCATTER;
@@ -266,7 +145,7 @@ static int locate(choice *x, sides *out, ap_error *error) {
 }
 
 /* Makes plain bytes of what is not; true in *back if the result has to be brought to the user's elements. */
-static int gather_bytes(choice *x, sides *s, int *back, int *code, ap_error *error) {
+static int gather_bytes(ap_choice *x, sides *s, int *back, int *code, ap_error *error) {
     const ap_call *c = x->call;
     int only_sent = c->kind == AP_SCATTER && x->at_root && s->in_place;
     *back = 0, *code = MPI_SUCCESS;
@@ -276,7 +155,7 @@ static int gather_bytes(choice *x, sides *s, int *back, int *code, ap_error *err
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage(x, &s->out, AP_STAGED_OUT, error)) return error->code;
-        int own = kind_of_rows(c->kind) == AP_ALLGATHER || c->kind == AP_GATHER;
+        int own = ap_kind_of_rows(c->kind) == AP_ALLGATHER || c->kind == AP_GATHER;
         int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
         if (loads) *code = copy(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
         *back = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
@@ -293,7 +172,7 @@ int ap_raise(MPI_Comm comm, const char *what, const ap_error *error) {
 }
 
 /* AP_OK, and *left if all processes leave it to the library. */
-static int run(choice *x, int *left, int *code, ap_error *error) {
+static int run(ap_choice *x, int *left, int *code, ap_error *error) {
     ap_group *g = x->g;
     sides s;
     int back = 0;
@@ -304,7 +183,7 @@ static int run(choice *x, int *left, int *code, ap_error *error) {
         *left = !*code && x->row->state < 0;
         return *left ? AP_OK : AP_INVALID;
     }
-    if (!reduces(x->call->kind) && gather_bytes(x, &s, &back, code, error)) return AP_INVALID;
+    if (!ap_reduces(x->call->kind) && gather_bytes(x, &s, &back, code, error)) return AP_INVALID;
     int beside = s.in.buffer && s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
     if (beside && aside(x, &s.out, AP_STAGED_OUT, error)) return error->code;
     int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
@@ -316,27 +195,35 @@ static int run(choice *x, int *left, int *code, ap_error *error) {
     return AP_OK;
 }
 
-static int fail(choice *x, int *code, const ap_error *error) {
+static int fail(ap_choice *x, int *code, const ap_error *error) {
     x->g->broken = 1;
     *code = ap_raise(x->call->comm, names[x->call->kind], error);
     return 1;
 }
 
 /* By a schedule that needs no plan; the same outcomes. */
-static int run_general(choice *x, int *code, ap_error *error) {
+static int run_general(ap_choice *x, int *code, ap_error *error) {
     const ap_call *c = x->call;
     *code = MPI_SUCCESS;
-    if (!reduces(c->kind)) return ap_general_move(x->g, c, code, error);
+    if (!ap_reduces(c->kind)) return ap_general_move(x->g, c, code, error);
     const ap_elements elements = {x->g, c, x->unit, (uint64_t)x->width, x->type, x->op};
     return ap_general_fold(&elements, code, error);
 }
 
-static int leave(const choice *x, int reason) {
+static int leave(const ap_choice *x, int reason) {
     if (ap_preload.set.report && (!x->g || !x->g->rank)) ap_report_left(x->call->kind, reason);
     return 0;
 }
 
-static int serve(choice *x, int *code) {
+/* Whether its first calls go both ways in turn: nobody has measured the plan, or promised the same order of combining at
+ * each call. */
+static int is_tried(const ap_choice *x) {
+    const ap_page *page = x->row ? x->row->page : NULL;
+    return ap_preload.set.tries && page && !page->measured && !page->ordered && !ap_preload.automatic &&
+           !ap_is_between_two(x->call->kind);
+}
+
+static int serve(ap_choice *x, double **spent, int *code) {
     ap_error error = {0, ""};
     int left = 0;
     if (!x->g) {
@@ -353,14 +240,20 @@ static int serve(choice *x, int *code) {
         if ((*code = ap_device_anywhere(x->call, &anywhere))) return 1;
         if (anywhere) return leave(x, AP_DEVICE);
     }
+    *code = MPI_SUCCESS;
     double began = ap_preload.set.report ? ap_now() : 0;
     int works = x->general ? ap_group_general(x->g, code, &error) : x->row->state || ap_row_works(x->g, x->row, code, &error);
     if (!works) {
         if (*code) return fail(x, code, &error);
         return leave(x, x->g->reason ? x->g->reason : AP_REFUSED);
     }
+    int reason = is_tried(x) ? ap_trial_turn(x->g, x->row, x->call->kind, x->bytes, spent, code) : AP_SERVED;
+    if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
+    if (*code) return fail(x, code, &error);
+    if (reason) return leave(x, reason);
     if (x->general ? run_general(x, code, &error) : run(x, &left, code, &error)) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
+    if (*spent) ap_trial_over(*spent);
     ap_use *use = x->general ? &ap_preload.general[x->call->kind][x->g->size != ap_preload.size] : x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
     *code = MPI_SUCCESS;
@@ -368,33 +261,34 @@ static int serve(choice *x, int *code) {
 }
 
 /* Whether this process has its data where the result goes, as `locate` finds it. */
-static int is_in_place(const choice *x) {
+static int is_in_place(const ap_choice *x) {
     const ap_call *c = x->call;
     if (c->kind == AP_SCATTER) return x->at_root && c->recv == MPI_IN_PLACE;
     return c->kind != AP_REDUCESCATTER && c->send == MPI_IN_PLACE && (x->at_root || c->kind != AP_GATHER);
 }
 
 /* A call of a communicator that has no plans yet: why it is left to the library, if it is. -1: it failed, see *code. */
-static int wait_for_plans(choice *x, int *code) {
+static int wait_for_plans(ap_choice *x, int *code) {
     ap_error error = {0, ""};
     const ap_call *c = x->call;
     uint64_t unit = x->unit;
-    int plannable = !find_type(x) && !x->general;
+    int plannable = !ap_find_type(x) && !x->general;
     ap_noted noted = {.kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type,
                       .in_place = is_in_place(x)};
     x->unit = unit;
     int first = ap_auto_turn(x->g, &noted, plannable, &error);
-    if (!error.code) return first ? choose(x) : x->g->reason;
+    if (!error.code) return first ? ap_way_of(x) : x->g->reason;
     fail(x, code, &error);
     return -1;
 }
 
 /* What is left to the library must have cost next to nothing here. */
-int ap_serve(const ap_call *call, int *code) {
-    choice x;
+int ap_serve(const ap_call *call, double **spent, int *code) {
+    ap_choice x;
+    *spent = NULL;
     if (!ap_preload.on || call->comm == MPI_COMM_NULL) return 0;
     x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.general = 0, x.bytes = 0;
-    int reason = x.g ? choose(&x) : AP_SERVED;
+    int reason = x.g ? ap_way_of(&x) : AP_SERVED;
     if (reason == AP_WAITING && call->kind < AP_KINDS && !x.general && (reason = wait_for_plans(&x, code)) < 0) return 1;
-    return reason ? leave(&x, reason) : serve(&x, code);
+    return reason ? leave(&x, reason) : serve(&x, spent, code);
 }

@@ -37,6 +37,8 @@ static const char *const reasons[AP_REASONS] = {
     [AP_DEVICE] = "a buffer is in the memory of a GPU",
     [AP_PERSISTENT] = "it is persistent",
     [AP_NO_SCRATCH] = "it needs more scratch than ANTIPHON_SCRATCH",
+    [AP_TRIED] = "its first calls go both ways in turn",
+    [AP_SLOWER] = "its first calls took longer by a plan",
     [AP_UNLIKE] = "not all processes have the same library",
 };
 

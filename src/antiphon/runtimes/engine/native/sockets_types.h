@@ -1,4 +1,4 @@
-/* What transport_sockets.c and sockets_calls.c know of one another. */
+/* What transport_sockets.c, sockets_streams.c and sockets_calls.c know of one another. */
 #ifndef AP_SOCKETS_TYPES_H
 #define AP_SOCKETS_TYPES_H
 
@@ -63,6 +63,13 @@ static inline uint32_t ap_sockets_rank(const socket_wire *w, const stream *s) { 
 
 /* The socket that the next message comes by. */
 static inline stream *ap_sockets_next(const socket_wire *w, const peer *p) { return &p->rail[p->next % w->rails]; }
+
+/* As many of a socket's messages as it takes now; as much as comes by it now. */
+int ap_sockets_push(socket_wire *w, stream *p, ap_error *error);
+int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error);
+/* Heads that came before those which were sent before them. */
+int ap_sockets_place_held(socket_wire *w, peer *p, ap_error *error);
+int ap_sockets_unfit(socket_wire *w, uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error);
 
 /* To a rank, by the next of its sockets. */
 int ap_sockets_send(socket_wire *w, uint32_t rank, letter *one, ap_error *error);

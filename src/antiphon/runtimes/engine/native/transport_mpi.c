@@ -9,10 +9,15 @@
 #include "clock.h"
 #include "mpi_types.h"
 
+/* Whether a message goes through memory. Both ends know its length, so they agree. */
+static int goes_near(const mpi_wire *w, uint32_t peer, size_t bytes) {
+    return w->shared && w->near[peer] >= 0 && !(w->once && bytes >= w->once);
+}
+
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (w->shared && w->near[peer] >= 0)
+    if (goes_near(w, peer, bytes))
         return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
@@ -20,7 +25,7 @@ static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data
 static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (w->shared && w->near[peer] >= 0)
+    if (goes_near(w, peer, bytes))
         return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
 }
@@ -320,6 +325,13 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
         ap_fail(error, AP_UNSUPPORTED, "communicators have taken as much memory as they may");
     close_wire(&w->base);
     return NULL;
+}
+
+int ap_mpi_once(ap_wire *wire, size_t least, ap_error *error) {
+    mpi_wire *w = (mpi_wire *)wire;
+    int code = least && w->comm == MPI_COMM_NULL ? connect_far(w) : MPI_SUCCESS;
+    w->once = least;
+    return code ? ap_mpi_failed(error, "MPI could not connect", code) : AP_OK;
 }
 
 void ap_mpi_touch(ap_wire *wire, ap_pace *pace) {

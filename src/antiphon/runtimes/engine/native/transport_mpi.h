@@ -22,7 +22,10 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
 int ap_mpi_near(MPI_Comm world, int32_t *near_of);
 /* Touches the memory of a wire, which calls would else do (touch.h). */
 void ap_mpi_touch(ap_wire *wire, ap_pace *pace);
-/* The same for callers that know a communicator by its number in Fortran. */
+/* From now on messages of so many bytes or more go by MPI, also between those that share memory: it copies them once. 0: none do.
+ * Collective. */
+int ap_mpi_once(ap_wire *wire, size_t least, ap_error *error);
+/* As ap_mpi_open, for callers that know a communicator by its number in Fortran. */
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);
 /* Collective over all processes of the job: how many of them share this host. Without it a wire guesses. */
 int ap_mpi_look_around(MPI_Comm world);
