@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -129,7 +128,6 @@ class Queue {
 struct Rank {
     u32 rank, ranks, blocks, threads;
     std::vector<Peer> peers;
-    std::vector<char *> buffers; /* of all, as they stand there */
     std::vector<Meeting> meetings;
     std::vector<Bell> bells;
     Bell done;
@@ -144,8 +142,7 @@ struct Rank {
     std::vector<std::thread> pool;
 
     Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
-        : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), buffers(BUFFERS * ranks), meetings(blocks),
-          bells(blocks * threads) {
+        : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks), bells(blocks * threads) {
         try {
             for (u32 i = 0; i < blocks * threads; ++i) pool.emplace_back([this, i] { serve(i); });
         } catch (...) {
@@ -298,11 +295,8 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     why = plan.held.refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
     if (!why && table.head.atoms && !rank.peers[0].box) why = "ranks have no boxes for packets";
     if (why) return 1;
-    if (memcmp(rank.buffers.data(), buffers, rank.buffers.size() * sizeof *buffers)) {
-        std::copy(buffers, buffers + rank.buffers.size(), rank.buffers.begin());
-        for (u32 i = 0; i < rank.ranks; ++i)
-            for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
-    }
+    for (u32 i = 0; i < rank.ranks; ++i)
+        for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
                 type, op, table.head.atoms > 0, 1, nullptr, {}};
