@@ -2,8 +2,10 @@
 
 Run: python bench/bench_device.py [--compile [--archs]]. CPU time. `upload`: the tables of all ranks, read, held
 against limits, and copied to the device, and the addresses of a first size. `begin`: what the thread that calls spends
-until a rank has begun, ctypes included; the call before is done; `first`: the first call of a size. `write`: generated
-code, and with --compile what compilers take for it; with --archs for every kind of GPU, of the plans of 64 ranks.
+until a rank has begun, ctypes included; the call before is done; `first`: the first call of a size, of all ranks, by
+one rank. `all`: what it spends for a call of all ranks of this process, from Group.go to its end, by one rank, too.
+`write`: generated code, and with --compile what compilers take for it; with --archs for every kind of GPU, of the
+plans of 64 ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from ctypes import c_int
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from antiphon.formats.device.write import HIP_FLAGS, source
 from antiphon.lower.device.table import Table, tables
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import Group
+from antiphon.runtimes.device.plans import handles_of
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 CASES = (
@@ -48,8 +52,8 @@ def uploaded(group: Group, made: list[Table]) -> dict[str, float]:
     return medians(upload, 9)
 
 
-def begun(group: Group, made: list[Table], schedule: Schedule) -> tuple[float, float]:
-    """CPU seconds of this thread for a rank to begin: the median call of one rank, and the first of a size."""
+def begun(group: Group, made: list[Table], schedule: Schedule) -> dict[str, float]:
+    """CPU microseconds of this thread, each for one rank: where ranks begin alone, and where all do together."""
     plan, kind = group.plan(made), np.dtype(np.float32)
     sides = schedule.collective.input_weights, schedule.collective.output_weights
     lengths = np.zeros((group.ranks, 3), np.int64)
@@ -59,22 +63,28 @@ def begun(group: Group, made: list[Table], schedule: Schedule) -> tuple[float, f
         [[group.memory(rank, np.zeros(int(one), kind)) for one in lengths[rank]] for rank in range(group.ranks)],
         np.uintp,
     )
-    call, given = group.device.call, (where.ctypes.data, lengths.ctypes.data)
-    how = (UNIT, type_number(kind), OPERATORS["sum"], 1, 1, *given)
-    spent, first = [], 0.0
-    for number in range(CALLS):
-        for handle, held in zip(group.handles.values(), plan.handles.values(), strict=True):
+    call, alone, together = group.device.call, list[float](), list[float]()
+    how = (UNIT, type_number(kind), OPERATORS["sum"], 1, 1, where.ctypes.data, lengths.ctypes.data)
+    every = [
+        (handles_of({rank: group.handles[rank]}), handles_of({rank: plan.handles[rank]})) for rank in range(group.ranks)
+    ]
+    ranks, failed = handles_of(group.handles), (c_int * group.ranks)()
+    for _ in range(CALLS):
+        for one, held in every:
             began = time.thread_time()
-            code = call.ad_start(handle, held, group.number, *how)
-            spent.append(time.thread_time() - began)
+            code = call.ad_start(1, one, held, group.number, *how)
+            alone.append(time.thread_time() - began)
             if code:
                 raise SystemExit(group.device.why())
-        if not number:
-            first = max(spent)
-        for handle in group.handles.values():
-            call.ad_wait(handle, 60.0)
+        call.ad_wait(group.ranks, ranks, 60.0, failed)
         group.number += 1
-    return statistics.median(spent), first
+    for _ in range(CALLS):
+        began = time.thread_time()
+        group.go(plan, UNIT, where, lengths, kind)
+        together.append(time.thread_time() - began)
+    first = sum(alone[: group.ranks]) / group.ranks
+    spent = {"begin": statistics.median(alone), "all": statistics.median(together) / group.ranks, "first": first}
+    return {f"{name}_us": 1e6 * seconds for name, seconds in spent.items()}
 
 
 def compile_seconds(text: str, command: list[str]) -> float:
@@ -109,8 +119,7 @@ def main() -> None:
         row: dict[str, Any] = {"case": f"{kind} {planner} {spec}", "tables_s": time.process_time() - began}
         with Group(threads(), schedule.collective.ranks, max(one.streams for one in made)) as group:
             row["upload_ms"] = 1e3 * uploaded(group, made)["cpu_seconds"]
-            call, first = begun(group, made, schedule)
-            row |= {"begin_us": 1e6 * call, "begin_first_us": 1e6 * first}
+            row |= begun(group, made, schedule)
         began = time.process_time()
         text = source(schedule, spec)
         row |= {"write_s": time.process_time() - began, "kib": len(text) / 1024}

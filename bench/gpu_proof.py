@@ -5,7 +5,7 @@ process and go round the GPUs; with one GPU all are on it. Every planner and col
 operators, lanes and rounds, with signals, as packets and in the order of arrival, by one kernel, by steps, by copies
 and captured, held against the interpreter; then a thousand calls one after another; then times, each in the way that
 is found best there, beside the device's own copy and the library's collective (NCCL, RCCL; where each rank has a GPU).
-The result is dated: bench/results/gpu-proof-DATE.json. Exit code 1 where anything is wrong.
+The result is dated: bench/results/gpu-proof-cuda-DATE.json. Exit code 1 where anything is wrong, 2 where there is no GPU.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from antiphon.runtimes.device.group import WAYS, Group
 from antiphon.runtimes.device.plans import DevicePlan
 from antiphon.runtimes.device.shares import TABLES, Choice, choices
 from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.measure.case import How, Runtime
+from antiphon.runtimes.measure.device import Cuda, Hip, Threads
 from antiphon.runtimes.measure.made_up import MadeUp
 
 MACHINES = ["full:ranks=2", "full:ranks=5", "ring:ranks=4", "full:ranks=8", "dgx1v", "hgx-h100", "full:ranks=16"]
@@ -46,6 +48,7 @@ OPERATORS = ["sum", "max", "avg", "prod", "min"]
 UNITS = (0, 1, 7, 1000, 65537)
 BLOCKS = {"threads": 8}  # of all ranks together there must be room on one device
 TIMED = [2**10, 2**14, 2**18, 2**22, 2**26]
+RUNTIMES: dict[str, type[Runtime]] = {"cuda": Cuda, "hip": Hip, "threads": Threads}
 LIBRARIES = {"cuda": "libnccl.so.2", "hip": "librccl.so.1", "threads": ""}
 
 
@@ -91,6 +94,8 @@ def one(group: Group, plan: DevicePlan, schedule: Schedule, unit: int, in_place:
         )  # fmt: skip
     except TimedOut:
         return "hangs"
+    except AntiphonError as error:
+        return f"refused: {error}"
     return "wrong" if sum(rank.count_wrong(out) for rank, out in zip(ranks, outputs, strict=True)) else "right"
 
 
@@ -111,10 +116,10 @@ def all_right(on: str, where: Device, machines: list[str]) -> list[dict[str, Any
                         plan = group.plan(made)
                         for unit in UNITS:
                             what = one(group, plan, schedule, unit, in_place, dice)
-                            counts[what] += 1
+                            counts[what.partition(":")[0]] += 1
                             if what not in ("right", "no room for packets"):
                                 bad.append(f"{kind} {name} {form} in_place={in_place} unit={unit}: {what}")
-        rows.append({"machine": spec, **counts, "bad": bad[:20], "seconds": time.time() - began})
+        rows.append({"machine": spec, **counts, "faults": len(bad), "bad": bad[:20], "seconds": time.time() - began})
         print(rows[-1], flush=True)
     return rows
 
@@ -258,7 +263,21 @@ def said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def ready(on: str, compiler: str) -> Device:
+    """Its driver first: to compile takes half a minute."""
+    RUNTIMES[on]().ready(How(compiler=compiler))
+    return device(library("device" if on == "threads" else on, compiler))
+
+
 def main() -> int:
+    try:
+        return proof()
+    except AntiphonError as error:
+        print(f"gpu-proof: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def proof() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--on", choices=("cuda", "hip", "threads"), default="cuda")
     parser.add_argument("--machines", nargs="+", default=MACHINES)
@@ -267,20 +286,29 @@ def main() -> int:
     asked = parser.parse_args()
     _common.print_machine()
     began = time.perf_counter()
-    where = device(library("device" if asked.on == "threads" else asked.on, asked.compiler))
+    where = ready(asked.on, asked.compiler)
     found: dict[str, Any] = {
         "on": asked.on, "gpus": said("nvidia-smi", "-L") or said("rocm-smi", "-i"),
         "compiler": said("nvcc", "--version"),
         "compiled_seconds": time.perf_counter() - began,
     }  # fmt: skip
-    found["right"] = all_right(asked.on, where, asked.machines)
-    found["calls_one_after_another"] = for_ever(asked.on, where)
-    found["captured"] = captured(asked.on, where)
-    found["by_switches"] = by_switches(asked.on, where)
-    found["times"] = times(asked.on, where)
+    parts: dict[str, Callable[[], Any]] = {
+        "right": lambda: all_right(asked.on, where, asked.machines),
+        "calls_one_after_another": lambda: for_ever(asked.on, where), "captured": lambda: captured(asked.on, where),
+        "by_switches": lambda: by_switches(asked.on, where), "times": lambda: times(asked.on, where),
+    }  # fmt: skip
+    broken = False
+    for name, part in parts.items():
+        try:
+            found[name] = part()
+        except AntiphonError as error:
+            found[name], broken = {"broken off": str(error)}, True
+            print(f"{name}: {error}", file=sys.stderr)
     if asked.save:
         _common.save(f"gpu-proof-{asked.on}-{datetime.date.today().isoformat()}", found)
-    wrong = sum(row.get("wrong", 0) + row.get("hangs", 0) for row in found["right"])
+    if broken:
+        return 1
+    wrong = sum(row["faults"] for row in found["right"])
     other = set(found["calls_one_after_another"]) | set(found["captured"]) | set(found["by_switches"]) - {"not run"}
     return int(wrong > 0 or other != {"right"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from antiphon.runtimes.engine.build import DEVICE
 from antiphon.runtimes.measure.device import Cuda, Threads
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+BENCH = Path(__file__).resolve().parents[1] / "bench"
 NVCC, HIPCC = shutil.which("nvcc"), shutil.which("hipcc")
 CASES = [
     ("allreduce", "ring:ranks=3", "ring"), ("allreduce", "dgx1v", "trees"), ("allreduce", "full:ranks=8", "recmult"),
@@ -244,6 +246,28 @@ def test_buffers_are_held_against_the_table() -> None:
             Group(threads(), 4, blocks=2**20)
 
 
+def test_what_is_of_another_group_or_of_another_shape_is_refused() -> None:
+    schedule = schedule_of("allreduce", "ring:ranks=3", "ring")
+    made, kind = tables(schedule), np.dtype(np.int32)
+    where, lengths = np.zeros((3, 3), np.uintp), np.zeros((3, 3), np.int64)
+    with Group(threads(), 3) as group, Group(threads(), 3) as other, Group(threads(), 4) as larger:
+        plan = group.plan(made)
+        for call in (other.go, other.go_by_host, other.capture):
+            with pytest.raises(Invalid, match="one of another group"):
+                call(plan, 0, where, lengths, kind)
+        with pytest.raises(Invalid, match="tables of 3 ranks, for 4"):
+            larger.plan(made)
+        for wrong in ((where[:2], lengths), (where, lengths.astype(np.int32)), (where, lengths.T)):
+            with pytest.raises(Invalid, match="3 ranks have 3 places and 3 lengths each"):
+                group.go(plan, 0, *wrong, kind)
+        with pytest.raises(Invalid, match="no such number of elements"):
+            group.go(plan, -1, where, lengths, kind)
+        turned = group.plan([made[1], made[2], made[0]])
+        with pytest.raises(Invalid, match="that of another rank"):
+            group.go(turned, 0, where, lengths, kind)
+        run(group, made, schedule, 7)
+
+
 def test_by_steps_whatever_waits_is_told_before() -> None:
     """In streams, with ranks that go on as far as they can; and a signal that nobody gives is noticed at once."""
     for way in WAYS[1:]:
@@ -279,7 +303,7 @@ def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
         for trial in range(150):
             words = made[0].words.copy()
             at = int(random.integers(2, 17) if trial % 3 == 0 else random.integers(len(words)))
-            words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, -(2**63), int(words[at]) + 1]))
+            words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, 2**63 - 1, -(2**63), int(words[at]) + 1]))
             inputs, outputs = arrays(schedule, 64, "float32", False)
             try:
                 plan = group.plan([made[0]._replace(words=words), *made[1:]])
@@ -336,6 +360,15 @@ def test_without_a_driver_it_is_said_before_anything_is_compiled(monkeypatch: py
     monkeypatch.setattr(Cuda, "driver", "libnosuchdriver.so")
     with pytest.raises(Missing, match="--on threads runs the same kernel"):
         antiphon.run(antiphon.plan("allreduce", "ring:ranks=4", planner="ring"), "12KB", on="cuda")
+
+
+def test_so_does_the_proof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(Cuda, "driver", "libnosuchdriver.so")
+    monkeypatch.setattr(sys, "argv", ["gpu_proof.py"])
+    monkeypatch.syspath_prepend(str(BENCH))
+    assert importlib.import_module("gpu_proof").main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gpu-proof: --on cuda: this machine has no driver for it")
 
 
 def compiles(command: Sequence[str], folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import antiphon
@@ -97,6 +98,26 @@ def test_what_is_not_as_it_was_written_is_refused(folder: Path, how: str) -> Non
     assert "\n" not in wrong
     assert put(ASKED, "", TIMES, wrong).source == f"timed ({wrong}), kept in {path}"
     assert read(ASKED, SOME)[0] is not None  # the next one is right
+
+
+def test_whatever_is_damaged_by_chance_is_refused_or_known(folder: Path) -> None:
+    """And told in one line."""
+    put(ASKED, "", TIMES)
+    path, random, refused = file_of(folder), np.random.default_rng(7), 0
+    whole = path.read_bytes()
+    for _ in range(200):
+        data = bytearray(whole)
+        for at in random.integers(len(whole), size=int(random.integers(1, 4))).tolist():
+            data[at] = int(random.choice([data[at] ^ 1 << int(random.integers(8)), *b"-0e9}],"]))
+        path.write_bytes(data)
+        found, wrong = read(ASKED, SOME)
+        if found is None:
+            refused += 1
+            assert wrong.startswith(f"{path} is not used: ")
+            assert "\n" not in wrong
+        else:
+            assert all(one in SOME for one, _ in found.frontier)
+    assert refused > 100
 
 
 @pytest.mark.parametrize(

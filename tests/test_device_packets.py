@@ -190,7 +190,7 @@ def test_a_damaged_table_of_packets_is_refused_or_stays_within() -> None:
         for trial in range(150):
             words = plan.tables[0].words.copy()
             at = int(random.integers(2, 17) if trial % 3 == 0 else random.integers(len(words)))
-            words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, -(2**63), int(words[at]) + 1]))
+            words[at] = int(random.choice([-1, 0, 1, 2, 3, 7, 2**31, 2**62, 2**63 - 1, -(2**63), int(words[at]) + 1]))
             try:
                 held = group.plan([plan.tables[0]._replace(words=words), *plan.tables[1:]])
                 group.run(held, 64, call.inputs, call.empty(), timeout=0.02)

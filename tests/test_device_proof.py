@@ -194,6 +194,12 @@ WEAKER = {
     "threads leave a meeting without acquire": (
         "meeting.h", "turn.load(std::memory_order_acquire)", "turn.load(std::memory_order_relaxed)",
     ),
+    "a thread is woken without release": (
+        "threads_bell.h", "exchange(RUNG, std::memory_order_acq_rel)", "exchange(RUNG, std::memory_order_relaxed)",
+    ),
+    "a thread ends without release": (
+        "threads.cc", "busy.fetch_sub(1, std::memory_order_acq_rel)", "busy.fetch_sub(1, std::memory_order_relaxed)",
+    ),
     "a meeting ends without release": (
         "meeting.h", "turn + 1, std::memory_order_release", "turn + 1, std::memory_order_relaxed",
     ),

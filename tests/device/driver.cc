@@ -171,10 +171,11 @@ int run_rank(const Job &job, u32 me, char *memory) {
         memset(own[OUTPUT], (int)(call % 251) + 1, (size_t)(lengths[BUFFERS * me + OUTPUT] * one.width));
         memset(own[SCRATCH], (int)(call % 241) + 7, (size_t)(lengths[BUFFERS * me + SCRATCH] * one.width));
         memcpy(own[one.in_place ? OUTPUT : INPUT], mine.input.data(), mine.input.size());
-        const int code = ad_start(rank, plans[number][me], (job.first + call) % ((u64)1 << (64 - CALL_BITS)), one.unit,
+        int failed;
+        const int code = ad_start(1, &rank, &plans[number][me], (job.first + call) % ((u64)1 << (64 - CALL_BITS)), one.unit,
                                   (int)one.type, (int)one.op, (u32)one.lanes, (u32)one.rounds, buffers.data(), lengths.data());
         if (code) fprintf(stderr, "call %llu cannot start: %s\n", (unsigned long long)call, ad_why()), abort();
-        if (ad_wait(rank, PATIENCE)) {
+        if (ad_wait(1, &rank, PATIENCE, &failed)) {
             fprintf(stderr, "rank %u: call %llu (%zu) does not end\n", me, (unsigned long long)call, number);
             wrong = -1;
         } else if (memcmp(own[OUTPUT], mine.output.data(), mine.output.size())) {

@@ -39,8 +39,10 @@ _FUNCTIONS = {  # device.h
     "ad_plan_free": (None, c_void_p),
     "ad_plan_scratch": (c_int64, c_void_p, c_int64),
     "ad_plan_box": (c_int64, c_void_p, c_int64, c_int),
-    "ad_start": (c_int, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p),
-    "ad_wait": (c_int, c_void_p, c_double),
+    "ad_start": (
+        c_int, c_uint32, c_void_p, c_void_p, c_uint64, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p,
+    ),
+    "ad_wait": (c_int, c_uint32, c_void_p, c_double, c_void_p),
     "ad_graph_new": (
         c_void_p, c_uint32, c_void_p, c_void_p, c_int64, c_int, c_int, c_uint32, c_uint32, c_void_p, c_void_p,
     ),

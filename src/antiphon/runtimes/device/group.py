@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import c_uint64, c_void_p
+from ctypes import c_int, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.functions import Device
 from antiphon.runtimes.device.memory import Array, Memory, Tell
-from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.plans import DevicePlan, handles_of
 from antiphon.runtimes.device.symmetric import Source
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 CALLS = 2**36  # are counted in so many numbers, and begin again at 0
 _CALL = 28  # bits of a signal below that number
+_PLACES, _LENGTHS = np.dtype(np.uintp), np.dtype(np.int64)
 _STOPPED = 2  # of ad_graph_counted
 ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
 # How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put, or
@@ -48,6 +49,7 @@ class Group(Memory):
             if not handle:
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
             self.handles[rank] = handle
+        self._ranks, self._failed = handles_of(self.handles), (c_int * len(self.handles))()
         before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL, np.uint64)
         for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.mine, before))):
             for handle in self.handles.values():
@@ -55,6 +57,8 @@ class Group(Memory):
 
     def plan(self, tables: Sequence[Table]) -> DevicePlan:
         """In all processes: the first by packets needs boxes that all reach."""
+        if len(tables) != self.ranks:
+            raise Invalid(f"tables of {len(tables)} ranks, for {self.ranks}")
         if any(one.packets for one in tables) and not self._boxes:
             self._boxes = True
             empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
@@ -94,26 +98,33 @@ class Group(Memory):
     ) -> None:  # fmt: skip
         """One call of the ranks of this process; input, output and scratch of all ranks are there, with so many
         elements."""
-        if not plan.sliced and lanes * rounds > 1:
-            raise Unsupported(ONCE)
+        places = self._held(plan, where, lengths, lanes * rounds)
         number, self.number = self.number % CALLS, self.number + 1
-        begun: list[int] = []
-        for rank, handle in self.handles.items():
-            if self.device.call.ad_start(
-                handle, plan.handles[rank], number, unit, type_number(dtype), OPERATORS[op], lanes, rounds,
-                where.ctypes.data, lengths.ctypes.data,
-            ):  # fmt: skip
-                why = self.device.why()
-                for one in begun:
-                    self.device.call.ad_wait(one, 1e-9)
-                raise Invalid(f"rank {rank}: {why}")
-            begun.append(handle)
+        code = self.device.call.ad_start(
+            len(self.handles), self._ranks, plan.every, number, unit, type_number(dtype), OPERATORS[op], lanes, rounds,
+            *places,
+        )  # fmt: skip
+        if code:
+            raise Invalid(f"rank {list(self.handles)[code - 1]}: {self.device.why()}")
         self._await(timeout)
+
+    def _held(
+        self, plan: DevicePlan, where: NDArray[np.uintp], lengths: NDArray[np.int64], slices: int = 1
+    ) -> tuple[int, int]:  # fmt: skip
+        """The addresses of both; refuses what this group cannot call, or not in so many slices."""
+        if plan.ranks is not self.handles:
+            raise Invalid("this plan is one of another group")
+        for one, kind in ((where, _PLACES), (lengths, _LENGTHS)):
+            if one.shape != (self.ranks, 3) or one.dtype != kind or not one.flags.c_contiguous:
+                raise Invalid(f"{self.ranks} ranks have 3 places and 3 lengths each, as uintp and int64")
+        if not plan.sliced and slices > 1:
+            raise Unsupported(ONCE)
+        return where.ctypes.data, lengths.ctypes.data
 
     def _await(self, timeout: float) -> None:
         """Until all ranks of this process are through."""
-        failed = [rank for rank, handle in self.handles.items() if self.device.call.ad_wait(handle, timeout)]
-        if failed:
+        if self.device.call.ad_wait(len(self.handles), self._ranks, timeout, self._failed):
+            failed = [rank for rank, code in zip(self.handles, self._failed, strict=True) if code]
             raise TimedOut(f"ranks {failed}: {self.device.why()} ({timeout} seconds)")
 
     def capture(
@@ -122,13 +133,9 @@ class Group(Memory):
     ) -> Captured:  # fmt: skip
         """A call as for `go`, which is not made: to be made again and again on the same memory, in turn with others. On
         GPUs it is a graph of theirs. All processes capture the same."""
-        if not plan.sliced and lanes * rounds > 1:
-            raise Unsupported(ONCE)
-        mine = len(self.handles)
-        ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
+        places = self._held(plan, where, lengths, lanes * rounds)
         found = self.device.call.ad_graph_new(
-            mine, ranks, plans, unit, type_number(dtype), OPERATORS[op], lanes, rounds, where.ctypes.data,
-            lengths.ctypes.data,
+            len(self.handles), self._ranks, plan.every, unit, type_number(dtype), OPERATORS[op], lanes, rounds, *places,
         )  # fmt: skip
         if not found:
             raise Invalid(f"this call cannot be captured: {self.device.why()}")
@@ -141,12 +148,12 @@ class Group(Memory):
         """The same step by step: every step a kernel of `lanes` blocks, or what is put copies (`way`). Among the
         ranks of this process no signal is waited for within a kernel, so that nothing can hang; others may make the
         call their way, in one lane and one round."""
-        mine, number = len(self.handles), self.number % CALLS
+        places = self._held(plan, where, lengths)
+        number = self.number % CALLS
         self.number += self._tell is not None  # they hear of it
-        ranks, plans = ((c_void_p * mine)(*some.values()) for some in (self.handles, plan.handles))
         code = self.device.call.ad_by_host(
-            mine, ranks, plans, number, unit, type_number(dtype), OPERATORS[op], lanes, WAYS.index(way) - 1,
-            where.ctypes.data, lengths.ctypes.data, timeout,
+            len(self.handles), self._ranks, plan.every, number, unit, type_number(dtype), OPERATORS[op], lanes,
+            WAYS.index(way) - 1, *places, timeout,
         )  # fmt: skip
         if code < 0:
             raise TimedOut(f"ranks {self.mine}: {self.device.why()} ({timeout} seconds)")

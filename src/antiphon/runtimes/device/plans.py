@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
+from ctypes import c_void_p
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,16 @@ from antiphon.runtimes.device.functions import Device
 from antiphon.runtimes.engine.native import type_number
 
 
+def handles_of(ranks: Mapping[int, int]) -> ctypes.Array[c_void_p]:
+    """As device.h takes those of several ranks, in their order."""
+    return (c_void_p * len(ranks))(*ranks.values())
+
+
 class DevicePlan:
-    """The tables of all ranks of a group, those of its own ranks (with their handles) as its device has them."""
+    """The tables of all ranks of a group, those of its own ranks as its device has them. `ranks`: of the group."""
 
     def __init__(self, device: Device, ranks: Mapping[int, int], tables: Sequence[Table]) -> None:
-        self._device = device
+        self._device, self.ranks = device, ranks
         self.streams, self.sliced = max(one.streams for one in tables), all(one.sliced for one in tables)
         self.packets = any(one.packets for one in tables)
         self.handles: dict[int, int] = {}
@@ -27,6 +34,7 @@ class DevicePlan:
             if not handle:
                 raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
             self.handles[rank] = handle
+        self.every = handles_of(self.handles)
 
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
         """Whether its packets have room in the boxes of these ranks."""

@@ -23,6 +23,7 @@ struct Table {
 
 const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2}; /* bytes of an element */
 const i64 MOST_WEIGHT = (i64)1 << 40; /* of a slot */
+const i64 MOST_PLACE = (i64)1 << 50, MOST_ATOMS = (i64)1 << 60; /* of the line, in units; of a place */
 const i64 MOST_ELEMENTS = (i64)1 << 59; /* more than any memory has */
 
 /* floor(unit * part / denominator) */
@@ -60,14 +61,14 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
             return "a class of slots is damaged";
     for (i64 i = 0; i < h.regions; ++i)
         if (table->region(i).buffer < 0 || table->region(i).buffer >= BUFFERS + (h.atoms > 0) || table->region(i).part < 0 ||
-            table->region(i).part >= h.parts)
+            table->region(i).part >= h.parts || table->region(i).whole < -MOST_PLACE || table->region(i).whole > MOST_PLACE)
             return "a region is nowhere";
+    const auto lie_there = [](i64 first, i64 some, i64 all) { return first >= 0 && some >= 0 && first <= all && some <= all - first; };
     for (i64 i = 0; i < h.blocks; ++i)
-        if (table->blocks[i].first < 0 || table->blocks[i].count < 0 || table->blocks[i].first + table->blocks[i].count > h.steps)
-            return "a block has steps that are not there";
+        if (!lie_there(table->blocks[i].first, table->blocks[i].count, h.steps)) return "a block has steps that are not there";
     for (i64 i = 0; i < h.steps; ++i) {
         const Step &s = table->steps[i];
-        if (s.kind < 0 || s.kind >= KINDS || s.first < 0 || s.count < 0 || s.first + s.count > h.arguments)
+        if (s.kind < 0 || s.kind >= KINDS || !lie_there(s.first, s.count, h.arguments))
             return "a step has arguments that are not there";
         const bool folds = s.kind == FOLD || s.kind == SWITCH || s.kind == SPREAD;
         if ((folds && (s.more < 1 || s.more >= s.count)) || (s.kind == DIVIDE && (s.more < 1 || s.count != 1)) ||
@@ -78,7 +79,7 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     for (i64 i = 0; i < h.arguments; ++i) {
         const Argument &a = table->arguments[i];
         if (a.rank < 0 || a.rank >= h.ranks || a.region < 0 || a.region >= h.regions || a.part < 0 || a.part >= h.parts ||
-            a.number < 0)
+            a.number < 0 || a.number > MOST_ATOMS || a.whole < -MOST_PLACE || a.whole > MOST_PLACE)
             return "an argument is nowhere";
     }
     for (i64 i = 0; i < h.steps; ++i) {
@@ -125,7 +126,7 @@ static Size size_of(const Table &t, i64 unit, i64 width) {
         if (r.buffer == PACKETS) shift = (i64)((u64)t.before(i)[h.classes - 1] * (u64)slot_of(t, unit, width));
         if (r.buffer == SCRATCH) {
             for (i64 c = 0; c < h.classes; ++c) shift += (i64)((u64)t.before(i)[c] * (u64)strides[(size_t)c]);
-            shift -= r.whole * unit + size.cuts[(size_t)r.part];
+            shift -= (i64)((u64)r.whole * (u64)unit) + size.cuts[(size_t)r.part];
         }
         size.shift.push_back(shift);
     }
@@ -163,6 +164,12 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
         }
     }
     return true;
+}
+
+/* Why a rank can make no call of this table with such units, or NULL. */
+static inline const char *unfit(const Table &t, u32 rank, u32 ranks, i64 unit) {
+    if (t.head.rank != rank || t.head.ranks != ranks) return "its table is that of another rank, or of another number of ranks";
+    return unit < 0 || unit > MOST_ELEMENTS ? "a unit has no such number of elements" : NULL;
 }
 
 /* Why a call cannot be made, or NULL. */

@@ -347,6 +347,7 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
             const i64 *lengths) {
     cuda(Error_t) code;
     const Table &t = plan.table;
+    if ((why = unfit(t, rank.rank, rank.ranks, unit))) return 1;
     const bool sized = plan.size.unit == unit && plan.size.width == (i64)WIDTHS[type];
     const Size size = sized ? plan.size : size_of(t, unit, (i64)WIDTHS[type]);
     if (t.head.atoms && !rank.peers[0].box) return why = "ranks have no boxes for packets", 1;
@@ -375,41 +376,68 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     return 0;
 }
 
-}  // namespace
-
-int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
-             const i64 *lengths) {
-    Rank &rank = *(Rank *)rank_;
-    if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
+/* Among what its device launches next. 0: it is. */
+int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
     cuda(Error_t) code;
-    const Head &head = ((Plan *)plan)->table.head;
+    Device &device = *rank.device;
     rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
     u64 *mine = rank.peers[rank.rank].box;
-    if (mine && empties(call) && FAILS(cuda(MemsetAsync)(mine + half_of(call), 0, BOX * sizeof(u64), rank.device->stream)))
+    if (mine && empties(call) &&
+        (FAILS(cuda(SetDevice)(device.number)) || FAILS(cuda(MemsetAsync)(mine + half_of(call), 0, BOX * sizeof(u64), device.stream))))
         return 1;
-    *rank.device->stop_here = 0;
-    rank.used = (u32)((Plan *)plan)->table.head.blocks * lanes;
+    *device.stop_here = 0;
+    rank.used = (u32)head.blocks * lanes;
     rank.failed = false;
-    rank.device->begun.push_back(&rank);
-    return rank.device->begun.size() == rank.device->ranks.size() ? launch(*rank.device) : 0;
+    return device.begun.push_back(&rank), 0;
 }
 
-int ad_wait(void *rank_, double seconds) {
+/* What has begun of a call that cannot, ends. */
+void take_back(void *const *ranks, u32 count) {
+    const char *first = why;
+    for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->device->begun.clear();
+    std::vector<int> failed(count);
+    (void)ad_wait(count, ranks, 1e-9, failed.data());
+    for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->boxes.stopped();
+    why = first;
+}
+
+}  // namespace
+
+int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
+             char *const *buffers, const i64 *lengths) {
+    for (u32 i = 0; i < count; ++i)
+        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths)) return (int)i + 1;
+    for (u32 i = 0; i < count; ++i)
+        if (make_ready(*(Rank *)ranks[i], ((Plan *)plans[i])->table.head, call, unit, lanes)) return take_back(ranks, count), (int)i + 1;
+    for (u32 i = 0; i < count; ++i) {
+        Device &device = *((Rank *)ranks[i])->device;
+        if (!device.begun.empty() && launch(device)) return take_back(ranks, count), (int)i + 1;
+    }
+    return 0;
+}
+
+int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     cuda(Error_t) code;
-    Device &device = *((Rank *)rank_)->device;
-    Rank &rank = *(Rank *)rank_;
-    if (!device.begun.empty() && launch(device)) return 1;
-    if (FAILS(cuda(SetDevice)(device.number))) return 1;
     const double end = now() + seconds;
-    while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
-        if (seconds > 0 && now() > end && !*device.stop_here) {
-            *device.stop_here = 1;
-            for (Rank *one : device.ranks) one->failed = true;
+    const char *wrong = nullptr;
+    for (u32 i = 0; i < count; ++i) {
+        Rank &rank = *(Rank *)ranks[i];
+        Device &device = *rank.device;
+        if (FAILS(cuda(SetDevice)(device.number))) {
+            failed[i] = 1, wrong = why;
+            continue;
         }
-    if (code != cuda(Success)) return why = cuda(GetErrorString)(code), 1;
-    why = "its time was up";
-    if (rank.failed) rank.boxes.stopped();
-    return rank.failed;
+        while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
+            if (seconds > 0 && now() > end && !*device.stop_here) {
+                *device.stop_here = 1;
+                for (Rank *one : device.ranks) one->failed = true;
+            }
+        if (code != cuda(Success)) wrong = cuda(GetErrorString)(code);
+        if (rank.failed) rank.boxes.stopped();
+        failed[i] = rank.failed || code != cuda(Success);
+        if (failed[i] && !wrong) wrong = "its time was up";
+    }
+    return wrong ? (why = wrong, 1) : 0;
 }
 
 #include "by_steps.h"

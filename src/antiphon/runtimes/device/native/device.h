@@ -61,12 +61,14 @@ SEEN i64 ad_plan_scratch(void *plan, i64 unit);
 /* Bytes of half a box that its packets take; 0: it has none. */
 SEEN i64 ad_plan_box(void *plan, i64 unit, int type);
 
-/* Begins a call of this rank. `buffers` and `lengths` (elements): input, output and scratch of every rank. Signals of a rank
- * ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun. */
-SEEN int ad_start(void *rank, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
-                  const i64 *lengths);
-/* After all ranks of this process have begun: until this one is done, `seconds` at most (0: as long as it takes). 0: done. */
-SEEN int ad_wait(void *rank, double seconds);
+/* Begins a call of these ranks, all of this process. `buffers` and `lengths` (elements): input, output and scratch of every
+ * rank. Signals of a rank ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun;
+ * else none has, and it is the place among them, from 1, of one that cannot. */
+SEEN int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
+                  char *const *buffers, const i64 *lengths);
+/* After all ranks of this process have begun: until they are done, all of them within so many seconds (0: as long as it takes).
+ * 0: done; else `failed` tells of each whether it is not. */
+SEEN int ad_wait(u32 count, void *const *ranks, double seconds, int *failed);
 
 /* The collectives of a library (NCCL, RCCL) for all ranks, which are here, each on a device of its own; NULL: it cannot be had.
  * `kind`: as in a program file; `count`: elements of a block; where each rank's block or blocks begin. 0: done, at all. */

@@ -147,7 +147,8 @@ static i64 bytes_of(const char *text) {
     char *unit;
     const double number = strtod(text, &unit);
     const char *const known = "KMG", *found = *unit ? strchr(known, *unit & ~32) : NULL;
-    return (i64)(number * (found ? (double)((i64)1 << (10 * (found - known + 1))) : 1));
+    const double bytes = number * (found ? (double)((i64)1 << (10 * (found - known + 1))) : 1);
+    return bytes < 1e18 ? (i64)bytes : (i64)1e18; /* more than there is */
 }
 
 static void help(const char *name) {
@@ -177,6 +178,7 @@ static Asked asked_for(int argc, char **argv) {
     if (asked.factor < 2) asked.factor = 2;
     if (asked.begin < BUFFER_WEIGHT * (i64)sizeof(T)) asked.begin = BUFFER_WEIGHT * (i64)sizeof(T);
     if (asked.threads < 1) asked.threads = THREADS;
+    if (asked.threads > most_threads()) asked.threads = most_threads();
     if (asked.end < asked.begin) asked.end = asked.begin;
     return asked;
 }
@@ -219,7 +221,7 @@ int main(int argc, char **argv) {
     printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s %8s\n", "size", "count", "type", "op", "lanes", "rounds", "way", "time", "algbw", "busbw", "#wrong");
     printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s\n", "(B)", "(elements)", "", "", "", "", "", "(us)", "(GB/s)", "(GB/s)");
     u64 all_wrong = 0, number = 0;
-    for (i64 bytes = asked.begin; bytes <= asked.end; bytes *= asked.factor) {
+    for (i64 bytes = asked.begin; bytes <= asked.end; bytes = bytes > asked.end / asked.factor ? asked.end + 1 : bytes * asked.factor) {
         const i64 unit = bytes / (BUFFER_WEIGHT * (i64)sizeof(T)), elements = unit * BUFFER_WEIGHT;
         const i64 nbytes = elements * (i64)sizeof(T);
         std::vector<Size> sizes;

@@ -48,6 +48,8 @@ static void begin_devices() {
     }
 }
 
+static i64 most_threads() { return THREADS; }
+
 static const char *device_name() {
     static Properties properties;
     DO(GetDeviceProperties, &properties, 0);

@@ -10,6 +10,11 @@ const char *const DEVICE_NOTE = "; no measure of speed";
 static void begin_devices() {}
 static const char *device_name() { return "threads of a processor"; }
 
+static i64 most_threads() {
+    const i64 room = MOST_THREADS / (RANKS * STREAMS);
+    return room < 1 ? 1 : room;
+}
+
 static i64 most_lanes(i64 threads) {
     const i64 room = MOST_THREADS / (RANKS * STREAMS * threads);
     return room > 4 ? 4 : room < 1 ? 1 : room;

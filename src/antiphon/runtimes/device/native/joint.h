@@ -110,7 +110,7 @@ OF_LONGS(u64, Sum, "add.u64")
 OF_LONGS(u64, Max, "max.u64")
 OF_LONGS(u64, Min, "min.u64")
 
-#else /* threads: switched.h says who has what behind an address */
+#else /* threads: threads_joints.h says who has what behind an address */
 
 i64 joined_ranks(const void *at);
 char *joined_at(const void *at, i64 rank);

@@ -28,6 +28,7 @@ ON_DEVICE i64 sliced(i64 length, u32 slice, u32 slices, i64 step) {
 
 /* Calls `work(from, to)` for this share of the atoms of a span, counted from its beginning. */
 template <typename Work> ON_DEVICE void each_slice(const Line &line, Span span, Share share, i64 step, Work work) {
+    if (!line.unit) return; /* however many atoms there are */
     if (share.slices == 1) {
         const i64 end = span.part + span.number;
         work((i64)0, line.at(end / line.parts, end % line.parts) - line.cuts[span.part]);

@@ -65,7 +65,7 @@ OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 fl
     const u32 threads = my_threads(), me = my_thread();
     const i64 results = places.results(), all = places.all();
     i64 begin = 0, part = span.part;
-    for (i64 atom = 0; atom < span.number; ++atom) {
+    for (i64 atom = 0; atom < span.number && line.unit; ++atom) {
         const i64 length = line.cuts[part + 1] - line.cuts[part];
         const i64 low = sliced(length, share.slice, share.slices, Wide<T>::EACH);
         const i64 high = sliced(length, share.slice + 1, share.slices, Wide<T>::EACH);

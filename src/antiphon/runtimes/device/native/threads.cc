@@ -17,10 +17,12 @@
 #include "device.h"
 #include "kernel.h"
 #include "meeting.h"
+#include "threads_bell.h"
 
 namespace {
 
 enum { MOST_THREADS = 4096 };
+const double MOST_SECONDS = 1e9;
 
 thread_local const char *why = "";
 
@@ -121,25 +123,26 @@ class Queue {
     }
 };
 
-/* A rank with its threads, which are started once. */
+/* A rank with its threads, which are started once. For each call whoever asks wakes one of them, and each wakes two others, of
+ * its own rank and of those that begin with it: so he is through soon, however many there are. */
 struct Rank {
     u32 rank, ranks, blocks, threads;
     std::vector<Peer> peers;
-    std::vector<std::thread> pool;
     std::vector<Meeting> meetings;
-    std::mutex lock;
-    std::condition_variable wake, done;
-    u64 turn = 0;
-    u32 busy = 0, used = 0;
+    std::vector<Bell> bells;
+    Bell done;
+    std::atomic<u32> busy{0}, failed{0};
+    u32 used = 0; /* threads of this call */
+    Rank *next[2] = {nullptr, nullptr};
     bool over = false;
-    std::atomic<u32> failed{0};
     alignas(64) u32 stop = 0;
     Run run{};
     Boxes boxes;
     std::map<u32, Queue> queues;
+    std::vector<std::thread> pool;
 
     Rank(u32 rank, u32 ranks, u32 blocks, u32 threads)
-        : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks) {
+        : rank(rank), ranks(ranks), blocks(blocks), threads(threads), peers(ranks), meetings(blocks), bells(blocks * threads) {
         try {
             for (u32 i = 0; i < blocks * threads; ++i) pool.emplace_back([this, i] { serve(i); });
         } catch (...) {
@@ -151,28 +154,34 @@ struct Rank {
     ~Rank() { end(); }
 
     void end() {
-        {
-            const std::lock_guard<std::mutex> hold(lock);
-            over = true;
-        }
-        wake.notify_all();
+        over = true;
+        for (Bell &one : bells) one.ring();
         for (std::thread &one : pool) one.join();
     }
 
     void serve(u32 number) {
-        const u32 block = number / threads;
-        self.thread = number % threads, self.threads = threads, self.meeting = &meetings[block];
-        for (u64 seen = 0;;) {
-            {
-                std::unique_lock<std::mutex> hold(lock);
-                wake.wait(hold, [&] { return over || (turn != seen && block < used); });
-                if (over) return;
-                seen = turn;
-            }
-            if (run_typed(run, block)) failed.store(1, std::memory_order_relaxed);
-            const std::lock_guard<std::mutex> hold(lock);
-            if (!--busy) done.notify_all();
+        self.thread = number % threads, self.threads = threads, self.meeting = &meetings[number / threads];
+        for (;;) {
+            bells[number].rings_by(nullptr);
+            if (over) return;
+            if (!number) wake_next();
+            for (const u32 other : {2 * number + 1, 2 * number + 2})
+                if (other < used) bells[other].ring();
+            if (number < used && run_typed(run, number / threads)) failed.store(1, std::memory_order_relaxed);
+            if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) done.ring();
         }
+    }
+
+    void wake_next() {
+        for (Rank *other : next)
+            if (other) other->bells[0].ring();
+    }
+
+    /* Whether the call is done by then (NULL: as long as it takes). */
+    bool is_done_by(const timespec *until) {
+        while (busy.load(std::memory_order_acquire))
+            if (!done.rings_by(until) && until) return !busy.load(std::memory_order_acquire);
+        return true;
     }
 };
 
@@ -280,6 +289,7 @@ const Size &size_at(const Plan &plan) { return *plan.size; }
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     const Table &table = plan.table;
+    if ((why = unfit(table, rank.rank, rank.ranks, unit))) return 1;
     if (!plan.size || plan.size->unit != unit || plan.size->width != (i64)WIDTHS[type])
         plan.size = std::make_shared<Size>(size_of(table, unit, (i64)WIDTHS[type]));
     why = plan.held.refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
@@ -287,7 +297,6 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
     if (why) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
-    const std::lock_guard<std::mutex> hold(rank.lock);
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
                 {plan.size->cuts.data(), table.head.parts, unit}, call, table.head.classes, rank.rank, rank.ranks, lanes, rounds,
                 type, op, table.head.atoms > 0, 1, nullptr, {}};
@@ -298,45 +307,57 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
 /* It was stopped before, perhaps. */
 void go_on(Rank &rank) { __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED); }
 
-/* All threads of a rank, whose lock is held. */
-void begin(Rank &rank, u64 call, u32 used) {
+/* Before it begins, with so many blocks. */
+void make_ready(Rank &rank, u64 call, u32 blocks) {
     if (u64 *mine = rank.peers[rank.rank].box; mine && empties(call))
         for (int i = 0; i < BOX; ++i) post(mine + half_of(call) + i, 0);
-    rank.used = used;
-    rank.busy = rank.used * rank.threads;
+    rank.used = blocks * rank.threads;
+    rank.busy.store(rank.used ? rank.used : 1, std::memory_order_relaxed); /* the first one wakes others, at least */
     rank.failed.store(0, std::memory_order_relaxed);
-    if (rank.busy) rank.turn++;
-    rank.wake.notify_all();
+}
+
+/* All threads of these ranks, which are ready. */
+void begin(void *const *ranks, u32 count) {
+    for (u32 i = 0; i < count; ++i)
+        for (u32 k = 0; k < 2; ++k) ((Rank *)ranks[i])->next[k] = 2 * i + 1 + k < count ? (Rank *)ranks[2 * i + 1 + k] : nullptr;
+    if (count) ((Rank *)ranks[0])->bells[0].ring();
 }
 
 }  // namespace
 
-int ad_start(void *rank_, void *plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
-             const i64 *lengths) {
-    Rank &rank = *(Rank *)rank_;
-    if (prepare(rank, *(Plan *)plan, call, unit, type, op, lanes, rounds, buffers, lengths)) return 1;
-    const std::lock_guard<std::mutex> hold(rank.lock);
-    const Head &head = ((Plan *)plan)->table.head;
-    rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
-    go_on(rank);
-    begin(rank, call, (u32)((Plan *)plan)->table.head.blocks * lanes);
+int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
+             char *const *buffers, const i64 *lengths) {
+    for (u32 i = 0; i < count; ++i)
+        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths)) return (int)i + 1;
+    for (u32 i = 0; i < count; ++i) {
+        Rank &rank = *(Rank *)ranks[i];
+        const Head &head = ((Plan *)plans[i])->table.head;
+        rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
+        go_on(rank);
+        make_ready(rank, call, (u32)head.blocks * lanes);
+    }
+    begin(ranks, count);
     return 0;
 }
 
-int ad_wait(void *rank_, double seconds) {
-    Rank &rank = *(Rank *)rank_;
-    std::unique_lock<std::mutex> hold(rank.lock);
-    const auto free = [&] { return !rank.busy; };
-    if (seconds <= 0)
-        rank.done.wait(hold, free);
-    else if (!rank.done.wait_for(hold, std::chrono::duration<double>(seconds), free)) {
-        __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED);
-        rank.done.wait(hold, free);
+int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
+    timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const double most = seconds < MOST_SECONDS ? seconds : MOST_SECONDS;
+    const i64 nanoseconds = end.tv_nsec + (i64)((most - (double)(i64)most) * 1e9);
+    end.tv_sec += (time_t)most + nanoseconds / 1000000000, end.tv_nsec = nanoseconds % 1000000000;
+    int any = 0;
+    for (u32 i = 0; i < count; ++i) {
+        Rank &rank = *(Rank *)ranks[i];
+        if (!rank.is_done_by(seconds > 0 ? &end : nullptr)) {
+            for (u32 k = i; k < count; ++k) __atomic_store_n(&((Rank *)ranks[k])->stop, 1, __ATOMIC_RELAXED);
+            rank.is_done_by(nullptr);
+        }
+        failed[i] = rank.failed.load(std::memory_order_relaxed) != 0;
+        if (failed[i]) rank.boxes.stopped(), any = 1;
     }
     why = "its time was up";
-    const bool failed = rank.failed.load(std::memory_order_relaxed);
-    if (failed) rank.boxes.stopped();
-    return failed;
+    return any;
 }
 
 #include "threads_queues.h"

@@ -14,16 +14,18 @@ struct Graph {
         u64 counter;
     };
     std::vector<OfRank> all;
+    std::vector<void *> ranks; /* the same */
     std::atomic<bool> stopped{false};
 };
 
 /* By the thread of a stream: to its end. */
 void make(Graph::OfRank &one) {
     Rank &rank = *one.rank;
-    std::unique_lock<std::mutex> hold(rank.lock);
+    void *const alone = &rank;
     rank.run = one.run, rank.boxes.stopped();
-    begin(rank, one.counter, one.used);
-    rank.done.wait(hold, [&] { return !rank.busy; });
+    make_ready(rank, one.counter, one.used);
+    begin(&alone, 1);
+    rank.is_done_by(nullptr);
     one.counter = (one.counter + 1) % ((u64)1 << (64 - CALL_BITS));
 }
 
@@ -37,6 +39,7 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
         Plan &plan = *(Plan *)plans[i];
         if (prepare(rank, plan, 0, unit, type, op, lanes, rounds, buffers, lengths)) return nullptr;
         graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, 0});
+        graph->ranks.push_back(&rank);
     }
     for (Graph::OfRank &one : graph->all) one.run.peers = one.peers.data(), one.run.counter = &one.counter;
     return graph.release();
@@ -46,12 +49,12 @@ int ad_graph_begin(void *graph_, u64 call) {
     Graph &graph = *(Graph *)graph_;
     for (Graph::OfRank &one : graph.all) {
         one.counter = call;
-        const std::lock_guard<std::mutex> hold(one.rank->lock);
         one.rank->run = one.run;
         one.rank->boxes.stopped();
         go_on(*one.rank);
-        begin(*one.rank, call, one.used);
+        make_ready(*one.rank, call, one.used);
     }
+    begin(graph.ranks.data(), (u32)graph.ranks.size());
     return 0;
 }
 
