@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,15 +15,21 @@ from quick import examples
 import antiphon
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import network_of
+from antiphon.core.collective import Collective
 from antiphon.core.reshape import reverse
+from antiphon.core.symmetry import link_map
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import free_group
+from antiphon.planners.shared.turns import turns
 from antiphon.planners.trees.columns import Packing, pack_lp, pack_orbits
+from antiphon.planners.trees.images import Forest, spread_images
 from antiphon.planners.trees.in_and_out import InAndOut, pack_allreduce_lp
+from antiphon.planners.trees.lay import spread
 from antiphon.planners.trees.master import Column, Master
 from antiphon.planners.trees.pricing import FAR, cheapest, shallow
 from antiphon.planners.trees.rational import solve
+from antiphon.planners.trees.rounding import rounded_trees
 from antiphon.planners.trees.tree import Tree, overloaded
 
 GIGA = 10**9
@@ -348,6 +355,71 @@ def test_the_group_moves_every_root(name: str, order: int) -> None:
         links = row[ends] - topology.nodes
         assert np.array_equal(row[topology.link_src], topology.link_src[links])
         assert np.array_equal(row[topology.link_dst], topology.link_dst[links])
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("cluster:box=dgx-a100,boxes=4,fabric=fat-tree", 32),
+        ("cluster:box=dgx1v,boxes=3", 6),
+        ("cluster:box=hgx-h100,boxes=2,fabric=rail", 16),
+        ("torus:dims=3x4x2", 24),
+        ("mesh:dims=3x4", 1),
+    ],
+)
+def test_turns_are_symmetries_by_place(name: str, order: int) -> None:
+    """Boxes, cards within them and rows of a grid go round; together they take each rank to so many."""
+    topology = antiphon.topology(name)
+    found = list(turns(topology, [0] * topology.ranks + [1] * topology.switches, range(topology.ranks)))
+    reached, todo = {0}, [0]
+    for element in found:
+        link_map(topology, element)
+    for rank in todo:
+        more = {int(element[rank]) for element in found} - reached
+        reached |= more
+        todo += sorted(more)
+    assert len(reached) == order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cluster:box=dgx-a100,boxes=128", "torus:dims=8x8x16"])
+def test_the_group_of_a_thousand(name: str) -> None:
+    topology = antiphon.topology(name)
+    assert len(free_group(topology, dict.fromkeys(range(1024), 1), range(1024))) == 1024
+
+
+@pytest.mark.parametrize("name", ["dgx1v", "torus:dims=3x4", "cluster:box=dgx-a100,boxes=2", "pcie8"])
+def test_images_are_laid_as_their_trees_are(name: str) -> None:
+    topology = antiphon.topology(name)
+    packing = pack_orbits(topology, dict.fromkeys(range(topology.ranks), 1), range(topology.ranks))
+    assert packing is not None
+    wanted = Collective("allgather", topology.ranks)
+    columns, plain = spread_images(wanted, packing.forest), spread(wanted, packing.trees)
+    for key, column in plain.columns().items():
+        assert np.array_equal(columns.columns()[key], column), key
+    assert columns.routes == plain.routes
+    for one in ("block", "offset", "share"):
+        assert np.array_equal(getattr(columns.chunks, one), getattr(plain.chunks, one))
+    assert columns.chunks.denominator == plain.chunks.denominator
+
+
+@pytest.mark.parametrize("denominator", [1, 3, 7])
+@pytest.mark.parametrize("name", ["torus:dims=3x4", "dgx1v", "pcie8"])
+def test_shares_of_images_are_rounded_by_orbits(name: str, denominator: int) -> None:
+    """They fill some link or limit, and load none beyond what it carries."""
+    topology = antiphon.topology(name)
+    everyone = range(topology.ranks)
+    packing = pack_orbits(topology, dict.fromkeys(everyone, 1), everyone)
+    assert packing is not None
+    group, weight = packing.forest.group, dict.fromkeys(everyone, 1)
+    firsts, rounding = rounded_trees(packing.firsts, weight, everyone, topology, denominator, group)
+    made = Forest(topology, group, firsts).trees
+    assert not overloaded(made, topology)
+    more = [replace(tree, rate=tree.rate * Fraction(1000001, 1000000)) for tree in made]
+    assert overloaded(more, topology)
+    if rounding is not None:
+        assert rounding.denominator <= denominator
+        assert sum(tree.rate for tree in made if tree.root == 0) == rounding.rate
 
 
 def test_demands_part_the_orbits() -> None:

@@ -400,10 +400,20 @@ def test_random_machines(links: list[tuple[int, int, int]], limited: bool, kind:
 
 
 def test_what_is_too_large_is_refused_before_anything_is_computed() -> None:
-    for kind, ranks in (("allgather", 513), ("broadcast", 2049)):
-        machine = antiphon.topology(f"ring:ranks={ranks}")
-        with pytest.raises(Unsupported, match="2048, or 512 if all are roots"):
-            next(trees(Request(machine, wanted(kind, ranks))))
+    machine = antiphon.topology("ring:ranks=2049")
+    for kind in ("allgather", "broadcast"):
+        with pytest.raises(Unsupported, match="2049 ranks; it takes up to 2048"):
+            next(trees(Request(machine, wanted(kind, 2049))))
+
+
+@pytest.mark.slow
+def test_beyond_512_roots_symmetries_are_needed() -> None:
+    with pytest.raises(Unsupported, match=r"takes 3\d\d to each other: too many"):
+        next(trees(Request(antiphon.topology("line:ranks=600"), wanted("allgather", 600))))
+    machine = antiphon.topology("torus:dims=8x8x10")
+    made = next(trees(Request(machine, wanted("allgather", 640)), pieces=1))
+    assert not verify(made, machine).fault
+    assert float(throughput(made, machine) / bound(machine, made.collective).bytes_per_second) > 0.995
 
 
 @pytest.mark.slow

@@ -22,8 +22,9 @@ from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.shared.reach import Hop, Reach
-from antiphon.planners.trees.lay import schedule_of, spread
-from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS, Part, rounded
+from antiphon.planners.shared.shares import schedule_of
+from antiphon.planners.trees.lay import spread
+from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS, Part, Room, rounded
 from antiphon.planners.trees.tree import Tree
 from antiphon.planners.trees.trees import trees
 from antiphon.select import check
@@ -153,7 +154,7 @@ def test_what_is_lost_is_exact(data: st.DataObject) -> None:
             used = tuple(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)))
             parts.append(Part(group, Fraction(amount, sum(amounts)), weight, used))
     most = data.draw(st.integers(1, 40))
-    found = rounded(parts, machine, most)
+    found = rounded(parts, Room.seen(machine), most)
     exact = math.lcm(*{part.share.denominator for part in parts})
     assert (found is None) == (exact <= most)
     if found is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -71,46 +71,92 @@ def pipelined_steps(schedule: Schedule) -> int:
     return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
 
 
+_Kept = tuple[tuple["weakref.ref[Any] | None", ...], Loads]
+_kept: list[_Kept] = []  # rate, time and pipeline of a schedule are asked for one after the other, in several pieces
+FEW_KEPT, MOST_KEPT = 4, 2**20  # schedules, and entries of one
+
+
 def loads(schedule: Schedule, topology: Topology, resolved: Resolved | None = None) -> Loads:
-    """The load of every link and shared limit in every step: O(n log n) in rows times hops."""
+    """The load of every link and shared limit in every step: O(n log n) in rows times hops.
+
+    All is frozen, so the last few answers are kept for as long as somebody holds the rows; in p pieces each row loads
+    a p-th in p steps.
+    """
+    if not isinstance(schedule.pieces, int):
+        return _loads(schedule, topology, resolved)
+    rows = (
+        topology, schedule.collective, schedule.chunks, schedule.routes, schedule.step, schedule.chunk, schedule.src,
+        schedule.dst, schedule.op, schedule.route, schedule.joint,
+    )  # fmt: skip
+    known = next((found for whose, found in _kept[:] if all(map(_same, rows, whose))), None)
+    if known is None:
+        known = _loads(replace(schedule, pieces=1), topology, resolved)
+        if len(known.load) <= MOST_KEPT:
+            _kept.append((tuple(None if one is None else weakref.ref(one, _let_go) for one in rows), known))
+            del _kept[:-FEW_KEPT]
+    return replace(known, window=known.window * schedule.pieces, scale=known.scale * schedule.pieces)
+
+
+def _same(one: object, other: weakref.ref[Any] | None) -> bool:
+    return one is (other and other())
+
+
+def _let_go(_: object) -> None:
+    _kept[:] = [one for one in _kept if all(ref is None or ref() is not None for ref in one[0])]
+
+
+def _loads(schedule: Schedule, topology: Topology, resolved: Resolved | None) -> Loads:
     found = resolved or resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(found.bad):
         at = int(found.bad[0])
         raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
-    link, row = crossed(schedule, found, topology)
-    limits = topology.resources
-    if len(limits.limit_of):
-        more = limits.limit_ptr[link + 1] - limits.limit_ptr[link]
-        shared = limits.limit_of[ranges(limits.limit_ptr[link], more)]
-        link, row = np.concatenate([link, shared]), np.concatenate([row, np.repeat(row, more)])
-    return _gather(schedule, link, row, topology)
-
-
-def _gather(schedule: Schedule, resource: Longs, row: Longs, topology: Topology) -> Loads:
-    """Add up the entries of equal (resource, step, window)."""
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
-    top = float(weights.max(initial=0)) * common * max(len(row), 1)
+    top = float(weights.max(initial=0)) * common * max(len(found.route), 1) * _longest(found)
     per_chunk = weights * (common // pieces) if top < 2**62 else weights.astype(object) * [
         common // int(p) for p in pieces
     ]  # fmt: skip
     windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
-    many = len(windows) * len(times)
-    key = (resource * len(times) + time[row]) * len(windows) + window[row]
-    order = order_of(key, (topology.links + len(topology.limits)) * many)
+    when, bound = time * len(windows) + window, len(times) * len(windows)
+    if schedule.joint is None:
+        on, when, load = _by_link(found, when, bound, per_chunk[schedule.chunk])
+    else:
+        on, row = crossed(schedule, found, topology)
+        when, load = when[row], per_chunk[schedule.chunk[row]]
+    limits = topology.resources
+    if len(limits.limit_of):
+        more = limits.limit_ptr[on + 1] - limits.limit_ptr[on]
+        shared = limits.limit_of[ranges(limits.limit_ptr[on], more)]
+        on = np.concatenate([on, shared])
+        when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
+    key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
+    return Loads(key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common)
+
+
+def _longest(found: Resolved) -> int:
+    """The most links of a path, and the limits that they may meet."""
+    return int(np.diff(found.table.ptr).max(initial=1))
+
+
+def _by_link(found: Resolved, when: Longs, bound: int, load: Exact) -> tuple[Longs, Longs, Exact]:
+    """Link, time and load of all rows, every link of their paths: those that go the same way at the same time are
+    added up first, as there may be a hundred times as many."""
+    rows = np.flatnonzero(found.route >= 0)
+    key, load = _added(found.route[rows].astype(np.int64) * bound + when[rows], load[rows], len(found.table) * bound)
+    route = key // bound
+    hops = found.table.ptr[route + 1] - found.table.ptr[route]
+    link = found.table.links[ranges(found.table.ptr[route], hops)].astype(np.int64)
+    return link, np.repeat(key % bound, hops), np.repeat(load, hops)
+
+
+def _added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
+    """Each key once, ascending, and the sum of its loads."""
+    order = order_of(key, bound)
     first = np.flatnonzero(starts(key[order]))
-    key = key[order][first]
-    load = per_chunk[schedule.chunk[row[order]]]
-    total = np.add.reduceat(load, first) if len(first) else load
-    return Loads(
-        key // many,
-        times[key // len(windows) % len(times)],
-        windows[key % len(windows)],
-        total,
-        scale * common,
-    )
+    load = load[order]
+    return key[order][first], np.add.reduceat(load, first) if len(first) else load
 
 
 _Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline]

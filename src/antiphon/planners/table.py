@@ -152,7 +152,7 @@ TABLE = {
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "loss", "denominator"),
-        topologies="any connected one of up to 512 ranks, with one root 2048",
+        topologies="any connected one of up to 512 ranks, with one root or with symmetries 2048",
         effort=45.0,
     ),
     "shallow": _entry(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -74,7 +75,8 @@ def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
 class Paths:
     """Per message its route in `table` (-1: within a rank) and its latency in seconds; and who uses what.
 
-    Uses are in the order of (step, resource, message): a link or, from topology.links on, a shared limit.
+    Uses are in the order of (step, resource, message): a link or, from topology.links on, a shared limit. They are
+    found when first asked for: who prices steps by their loads never does. `joint`: those of rows bound together.
     """
 
     messages: Messages
@@ -82,8 +84,20 @@ class Paths:
     table: Routes
     route: Ints
     alpha: Floats
-    use_message: Longs
-    use_resource: Longs
+    joint: tuple[Longs, Longs] | None = None
+
+    @property
+    def use_message(self) -> Longs:
+        return self._uses[0]
+
+    @property
+    def use_resource(self) -> Longs:
+        return self._uses[1]
+
+    @cached_property
+    def _uses(self) -> tuple[Longs, Longs]:
+        found = uses_of(self.topology, self.table, self.route) if self.joint is None else self.joint
+        return _in_order(self.messages, self.resources, *found)
 
     @property
     def resources(self) -> int:
@@ -96,7 +110,7 @@ class Paths:
 
 
 def paths(messages: Messages, topology: Topology) -> Paths:
-    """Invalid where a message has no path, or no single one. O(n log n) in messages times hops."""
+    """Invalid where a message has no path, or no single one. O(n) in messages; uses take O(n log n), times hops."""
     schedule = messages.schedule
     if schedule.joint is not None:
         return _with_joints(messages, topology)
@@ -105,7 +119,7 @@ def paths(messages: Messages, topology: Topology) -> Paths:
     _found(schedule, found, messages.row)
     route = found.route
     alpha = np.where(route >= 0, latencies(topology, found.table)[route], 0.0)
-    return _in_order(messages, topology, found.table, route, alpha, *uses_of(topology, found.table, route))
+    return Paths(messages, topology, found.table, route, alpha)
 
 
 def _with_joints(messages: Messages, topology: Topology) -> Paths:
@@ -124,14 +138,12 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
     link, row = crossed(schedule, replace(found, route=route), topology)
     place, resource = with_limits(topology, link)
     message = of_row[row[place]].astype(np.int64)
-    return _in_order(messages, topology, found.table, found.route[messages.row], alpha, message, resource)
+    return Paths(messages, topology, found.table, found.route[messages.row], alpha, (message, resource))
 
 
-def _in_order(
-    messages: Messages, topology: Topology, table: Routes, route: Ints, alpha: Floats, message: Longs, resource: Longs
-) -> Paths:
+def _in_order(messages: Messages, resources: int, message: Longs, resource: Longs) -> tuple[Longs, Longs]:
     times, time = dense(messages.step.astype(np.int64), messages.schedule.steps or 1)
     order = order_of(message, max(len(messages), 1))  # stable, thrice: by message, resource, step
-    order = order[order_of(resource[order], topology.links + len(topology.limits))]
+    order = order[order_of(resource[order], resources)]
     order = order[order_of(time[message[order]], max(len(times), 1))]
-    return Paths(messages, topology, table, route, alpha, message[order], resource[order])
+    return message[order], resource[order]

@@ -316,4 +316,4 @@ class Simulation:
         none, sent = np.zeros(0, np.int64), self.work.sent
         assert isinstance(sent, Messages)
         route = np.full(len(sent), -1, np.int32)
-        return Paths(sent, self.topology, NO_ROUTES, route, np.zeros(len(sent)), none, none)
+        return Paths(sent, self.topology, NO_ROUTES, route, np.zeros(len(sent)), (none, none))

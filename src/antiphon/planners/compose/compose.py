@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -26,7 +26,7 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.profile import as_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 from antiphon.planners.compose.inside import Inside, usual
-from antiphon.planners.compose.rotate import Plan, shared
+from antiphon.planners.compose.rotate import Mark, Plan, shared
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
@@ -38,6 +38,7 @@ from antiphon.registry import find
 
 EFFORT = 24.0  # kinds of groups that are planned, where no effort is given
 MOST_BUILT = 2  # of those that look best for one aim, with one order of levels and with all
+MOST_COMPARED = 2**22  # pairs of ranks: with more, plans are compared by what their levels take
 MOST_ROUTED = 2**22  # transfers of a schedule for which other ways through switches are tried
 
 
@@ -56,7 +57,8 @@ def compose(
     check_number("pieces", pieces, 1)
     check_number("ends", ends, 0)
     wanted = _Wanted.of(request, groups, order, inside, best, turn)
-    made = [one for aim in wanted.aims for one in _best(wanted, aim)]
+    likely = _for_size([(aim, plan) for aim in wanted.aims for plan in _likely(wanted, aim)], wanted)
+    made = [one for aim in wanted.aims for one in _best(wanted, aim, [plan for of, plan in likely if of == aim])]
     if not made:
         raise Unsupported(wanted.why or _NONE.format(wanted.request.topology.name))
     told = _distinct(made)
@@ -108,6 +110,7 @@ class _Wanted:
     given: dict[str, Any]
     why: str = ""
     looked: bool = False  # at all splits that there is effort for
+    laid: dict[Mark, list[_Made]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.forth = Inside(self.request, self.names)
@@ -115,6 +118,11 @@ class _Wanted:
 
     def staged(self, split: Split, aim: str) -> Staged:
         return staged(self.request.collective, split, self.forth, self.back, aim)
+
+    @property
+    def large(self) -> bool:
+        """Whether plans are not laid just to be compared."""
+        return len(self.request.collective.members) ** 2 > MOST_COMPARED
 
     @property
     def spent(self) -> bool:
@@ -187,8 +195,8 @@ class _Made:
         return replace(schedule, provenance=provenance)
 
 
-def _best(wanted: _Wanted, aim: str) -> list[_Made]:
-    """The best for this aim: the splits that look best by what their levels take are laid, and measured."""
+def _likely(wanted: _Wanted, aim: str) -> list[Plan]:
+    """Of all splits those that look best for this aim by what their levels take."""
     looked: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
     for number, split in enumerate(wanted.splits):
         if number and wanted.spent:
@@ -208,8 +216,22 @@ def _best(wanted: _Wanted, aim: str) -> list[_Made]:
     if wanted.turn:
         looked = [one for one in looked if len(one[2].shares) > 1] or looked
     wanted.looked = True
+    many = 1 if aim == "steps" or wanted.large else MOST_BUILT
+    return [plan for _, _, plan in sorted(looked, key=lambda one: one[:2])[:many]]
+
+
+def _for_size(likely: Sequence[tuple[str, Plan]], wanted: _Wanted) -> Sequence[tuple[str, Plan]]:
+    """For the size asked for, among very many ranks: the one that looks fastest, as each takes a minute to lay."""
+    nbytes = wanted.request.nbytes
+    if nbytes is None or not wanted.large or not likely:
+        return likely
+    return [min(likely, key=lambda one: one[1].seconds(nbytes))]
+
+
+def _best(wanted: _Wanted, aim: str, likely: Sequence[Plan]) -> list[_Made]:
+    """The best of these for an aim: they are laid, and measured."""
     made: list[_Made] = []
-    for _, _, plan in sorted(looked, key=lambda one: one[:2])[: 1 if aim == "steps" else MOST_BUILT]:
+    for plan in likely:
         try:
             made.append(_laid(wanted, plan, aim))
         except AntiphonError as error:
@@ -231,13 +253,14 @@ def _turned(wanted: _Wanted, split: Split, aim: str) -> Plan | None:
 
 
 def _laid(wanted: _Wanted, plan: Plan, aim: str) -> _Made:
+    """Plans that are alike in all that is told of them are laid once."""
     request = wanted.request
-    parts = [one.schedule(request.collective) for one in plan.each]
-    schedule = parts[0] if len(parts) == 1 else merge(parts, plan.shares)
-    made = [
-        _measured(one, request.topology, plan, aim) for one in (schedule, *_routed_anew(schedule, request.topology))
-    ]
-    return min(made, key=AIMS[aim])
+    if plan.mark not in wanted.laid:
+        parts = [one.schedule(request.collective) for one in plan.each]
+        schedule = parts[0] if len(parts) == 1 else merge(parts, plan.shares)
+        ways = (schedule, *_routed_anew(schedule, request.topology))
+        wanted.laid[plan.mark] = [_measured(one, request.topology, plan, aim) for one in ways]
+    return replace(min(wanted.laid[plan.mark], key=AIMS[aim]), aim=aim)
 
 
 def _measured(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _Made:

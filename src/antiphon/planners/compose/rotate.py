@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,8 +10,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from antiphon.planners.compose.stages import Staged
+from antiphon.planners.compose.stages import STEP, Staged
 
+Mark = tuple[tuple[str, ...], tuple[Fraction, ...]]
 FINEST = 60  # the denominator of shares
 
 
@@ -31,6 +33,19 @@ class Plan:
     @property
     def steps(self) -> int:
         return max(one.steps for one in self.each)
+
+    @property
+    def mark(self) -> Mark:
+        """Equal for plans that are as good in everything, by the same planners among the same groups."""
+        splits = (str(one.split) + one.split.seating.tobytes().hex() for one in self.each)
+        told = tuple(word for one in self.each for word in one.told)
+        return (*splits, *told), (*self.shares, self.alone, self.piped, Fraction(self.steps))
+
+    def seconds(self, nbytes: int) -> float:
+        """About how long it takes in as many pieces as are best: the first one in every step, then one a step."""
+        latency, alone, piped = float(STEP), float(self.alone), float(self.piped)
+        waiting = max(alone - piped, 0.0) * nbytes
+        return self.steps * latency + piped * nbytes + 2 * math.sqrt(waiting * latency)
 
 
 def shared(each: Sequence[Staged]) -> Plan | None:

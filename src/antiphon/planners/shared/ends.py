@@ -50,7 +50,8 @@ class Pipeline:
     """A schedule in one piece, and what it loads in each of its steps."""
 
     def __init__(self, schedule: Schedule, topology: Topology) -> None:
-        self.schedule = replace(schedule, pieces=1)
+        whole = isinstance(schedule.pieces, int) and schedule.pieces == 1
+        self.schedule = schedule if whole else replace(schedule, pieces=1)
         self.topology = topology
         self.steps = schedule.steps
         self.load = _loads(self.schedule, topology)

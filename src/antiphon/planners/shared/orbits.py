@@ -9,27 +9,30 @@ its basic optima have as few of them per root as it has rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.symmetry import automorphisms, link_map
 from antiphon.core.topology import LinkType, Topology
+from antiphon.planners.shared.turns import turns
 
 Table = NDArray[np.int64]
 _TRIES = 1500  # random symmetries looked at for one that alone goes round all roots
 _MORE = 200  # and for each further one
+_MANY = 256  # roots beyond which those that places suggest are tried first: a walk at random hardly finds any
 
 
 def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Table:
     """Symmetries that keep demands and sinks, no two of which take a root to the same rank; the identity first.
 
     Each takes nodes, then links, then limits to such: columns node, nodes + link, nodes + links + limit. The more the
-    better; found by a walk at random among all symmetries, then among those that commute with what is found.
-    O(tries * size) and a few runs of BLISS.
+    better; found by a walk at random among all symmetries, then among those that commute with what is found; of many
+    roots first those that take boxes, or rows of a grid, round. O(tries * size) and a few runs of BLISS.
     """
     machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
@@ -37,9 +40,15 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     roles: dict[tuple[int, bool], int] = {}
     colour = [roles.setdefault((demand.get(n, 0), n in wanted), len(roles)) for n in range(ranks)]
     colour += [len(roles)] * topology.switches
+    best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
+    if len(roots) > _MANY:
+        for element in _whole(machine, turns(machine, colour, roots.tolist())):
+            larger = _joined(best, element, roots, len(roots))
+            best = best if larger is None else larger
+        if len(best) == len(roots):
+            return best
     all_of_them = _generators(machine, colour, [])
     most = _most(all_of_them, roots)
-    best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     for longest in (True, False):  # short first steps leave more to commute with
         if len(best) < most:
             found = _climb(machine, colour, all_of_them, roots, most, longest, seed)
@@ -75,7 +84,7 @@ def _climb(
 
 def _generators(machine: Topology, colour: list[int], kept: Sequence[Table]) -> list[Table]:
     """Symmetries that commute with all of `kept`: those of the machine with a link from every node to its image."""
-    nodes, links = machine.nodes, machine.links
+    nodes = machine.nodes
     marked = machine
     for number, element in enumerate(kept):
         moved = np.flatnonzero(element[:nodes] != np.arange(nodes))
@@ -86,11 +95,17 @@ def _generators(machine: Topology, colour: list[int], kept: Sequence[Table]) -> 
             link_type=np.append(marked.link_type, np.full(len(moved), len(marked.types))),
             types=(*marked.types, LinkType(f"image{number}", machine.unit)),
         )
+    return _whole(machine, automorphisms(marked, colour))
+
+
+def _whole(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Table]:
+    """Symmetries of nodes as such of links and limits, too."""
+    nodes, links = machine.nodes, machine.links
     limits: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
     for number, limit in enumerate(machine.limits):
         limits.setdefault((limit.bandwidth, frozenset(limit.links)), []).append(number)
     out = []
-    for found in automorphisms(marked, colour):
+    for found in symmetries:
         mapped = link_map(machine, found).astype(np.int64)
         over = np.zeros(len(machine.limits), np.int64)
         for (bandwidth, those), numbers in limits.items():

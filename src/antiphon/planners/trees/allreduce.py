@@ -17,10 +17,11 @@ from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.trees.both_ways import Undirected, undirected
 from antiphon.planners.trees.fewest import Fewest, fewest_spanning
+from antiphon.planners.trees.images import Forest, spread_images
 from antiphon.planners.trees.in_and_out import InAndOut, pack_allreduce_lp
 from antiphon.planners.trees.lay import Pair, reduce_and_spread, refined, spread
-from antiphon.planners.trees.out import FEW_RANKS, out_of
-from antiphon.planners.trees.rounding import Part, Rounding, parts_of, rounded, rounded_trees, with_shares
+from antiphon.planners.trees.out import FEW_RANKS, MOST_HOPS, out_of
+from antiphon.planners.trees.rounding import Part, Room, Rounding, parts_of, rounded, rounded_trees, with_shares
 from antiphon.planners.trees.spanning import spanning
 from antiphon.planners.trees.tree import Tree
 
@@ -53,7 +54,8 @@ def allreduces(
 ) -> Iterator[Made]:
     """Ways to do it, the likeliest best first; none after one that comes within the loss of the bound (bytes/s).
     `most`: the greatest denominator of shares."""
-    for way in (_both_ways, _in_halves, _in_and_out):
+    many = len(collective.members) ** 2 > MOST_HOPS
+    for way in (_in_halves,) if many else (_both_ways, _in_halves, _in_and_out):
         made = way(topology, collective, loss, seed, most)
         if made is not None:
             yield made
@@ -104,13 +106,20 @@ def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed:
     gather = Collective("allgather", collective.ranks, collective.members)
     demand = dict.fromkeys(collective.members, 1)
     out = out_of(topology, demand, collective.members, seed=seed)
-    into = out_of(reverse(topology), demand, collective.members, seed=seed)
+    group = None if out.forest is None else out.forest.group
+    into = out_of(reverse(topology), demand, collective.members, seed=seed, group=group)
     who = collective.members
-    parts = [*parts_of(out.trees, demand, who, "out"), *parts_of(into.trees, demand, who, "into")]
-    rounding = rounded(parts, topology, denominator)
-    trees_out = with_shares(out.trees, rounding)
-    trees_in = with_shares(into.trees, rounding, len(out.trees))
-    both = compose(invert(spread(gather, trees_in)), spread(gather, trees_out))
+    if out.forest is None or into.forest is None:
+        given, turned, group = out.trees, into.trees, None
+    else:
+        given, turned = out.firsts, into.firsts
+    parts = [*parts_of(given, demand, who, "out"), *parts_of(turned, demand, who, "into")]
+    rounding = rounded(parts, Room.seen(topology, group), denominator)
+    trees_out = with_shares(given, rounding)
+    trees_in = with_shares(turned, rounding, len(given))
+    laid = [spread(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
+            for trees in (trees_in, trees_out)]  # fmt: skip
+    both = compose(invert(laid[0]), laid[1])
     how = f"reducescatter and allgather by {out.how}"
     return Made(both, (*trees_in, *trees_out), most(trees_out), how, False, rounding=rounding)
 
@@ -129,7 +138,7 @@ def _in_and_out(
         Part(None, pair.rate / whole, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
         for pair in pairs
     ]
-    rounding = rounded(parts, topology, denominator)
+    rounding = rounded(parts, Room.seen(topology), denominator)
     if rounding is not None:
         pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
     return Made(

@@ -8,7 +8,7 @@ trees): then the cut may still prove the rate, and otherwise nothing does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,7 +20,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
 from antiphon.planners.trees.generation import Generation, Rooted, whole
-from antiphon.planners.trees.images import images
+from antiphon.planners.trees.images import Forest
 from antiphon.planners.trees.master import Column, Point
 from antiphon.planners.trees.pricing import Fares
 from antiphon.planners.trees.rational import simple
@@ -37,8 +37,13 @@ class Packing:
     """Root r's trees carry demand[r] * rate bytes per second in all. No packing of trees exceeds `bound`."""
 
     rate: Fraction
-    trees: tuple[Tree, ...]
+    firsts: tuple[Tree, ...]
     bound: Fraction
+    forest: Forest = field(compare=False)
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        return self.forest.trees
 
     @property
     def proved(self) -> bool:
@@ -47,7 +52,7 @@ class Packing:
 
     @property
     def depth(self) -> int:
-        return max((tree.depth for tree in self.trees), default=0)
+        return max((tree.depth for tree in self.firsts), default=0)
 
 
 def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, hops: int | None = None) -> Packing:
@@ -61,11 +66,12 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
 
 
 def pack_orbits(
-    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], *, hops: int | None = None, seed: int = 0
-) -> Packing | None:
+    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: View | None = None, *,
+    hops: int | None = None, seed: int = 0,
+) -> Packing | None:  # fmt: skip
     """The same by the machine's symmetries: trees of one root per orbit and their images; None where it has none."""
     needed = _checked(topology, demand, sinks)
-    view = View.of(topology, needed, sinks, seed)
+    view = view or View.of(topology, needed, sinks, seed)
     return _packed(topology, needed, sinks, hops, view) if view.alike > 1 else None
 
 
@@ -82,8 +88,11 @@ class View:
         return len(self.group)
 
     @staticmethod
-    def of(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int) -> View:
-        group = free_group(topology, demand, sinks, seed)
+    def of(
+        topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int, group: Table | None = None
+    ) -> View:
+        """`group`: its symmetries, where they are known; they must keep demands and sinks, and move all roots."""
+        group = free_group(topology, demand, sinks, seed) if group is None else group
         least = group[:, : topology.ranks].min(axis=0).tolist()
         return View(group, [root for root in sorted(demand) if least[root] == root], rows_of(topology, group))
 
@@ -102,8 +111,8 @@ def _packed(topology: Topology, demand: dict[int, int], sinks: Sequence[int], ho
     attained = not topology.limits and network.balanced
     found = search.best(hops, eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
-    trees = [Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in found.rates]
-    return Packing(found.value * scale, images(topology, view.group, trees), found.bound * scale)
+    firsts = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in found.rates)
+    return Packing(found.value * scale, firsts, found.bound * scale, Forest(topology, view.group, firsts))
 
 
 @dataclass(frozen=True)

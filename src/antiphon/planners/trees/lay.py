@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,16 +9,12 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from antiphon.core.collective import Collective
-from antiphon.core.routes import Routes
-from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule
-from antiphon.errors import Unsupported
+from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.planners.shared.reach import Hop, Path
+from antiphon.planners.shared.shares import Row, schedule_of
 from antiphon.planners.trees.tree import Tree
 
-Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 Leg = tuple[int, int, Path, int]
 
 
@@ -154,31 +149,3 @@ def leading_to(hops: dict[int, Hop], root: int, ends: frozenset[int]) -> list[tu
             kept.add(at)
             at = hops[at].parent
     return [(rank, hops[rank]) for rank in sorted(kept - {root})]
-
-
-def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], rows: Sequence[Row]) -> Schedule:
-    """`shares`: per chunk its block and its share of it; the chunks of a block stand one behind the other."""
-    whole = math.lcm(*{share.denominator for _, share in shares})
-    if whole >= MAX_DENOMINATOR:
-        raise Unsupported(
-            "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
-        )
-    return schedule_in_parts(collective, [(b, s.numerator * (whole // s.denominator)) for b, s in shares], whole, rows)
-
-
-def schedule_in_parts(
-    collective: Collective, parts: Sequence[tuple[int, int]], whole: int, rows: Sequence[Row]
-) -> Schedule:
-    """`parts`: per chunk its block, and how many of the `whole` parts of a block it is; the chunks of a block stand one
-    behind the other."""
-    block, share = np.array(parts, np.int64).reshape(-1, 2).T
-    before = np.cumsum(share) - share
-    first = np.concatenate([[True], block[1:] != block[:-1]])
-    offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
-    paths: dict[Path, int] = {}
-    route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)
-    step, chunk, src, dst, op = np.array([row[:5] for row in rows], np.int32).reshape(-1, 5).T
-    return Schedule(
-        collective, Chunks(block.astype(np.int32), offset, share, whole), step, chunk, src, dst,
-        op.astype(np.uint8), route=route, routes=Routes.of(paths),
-    )  # fmt: skip

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
+from antiphon.planners.shared.orbits import Table, rows_of
 from antiphon.planners.trees.lay import leading_to
 from antiphon.planners.trees.tree import Tree
 
@@ -67,7 +68,31 @@ def denominator_of(asked: object) -> int | None:
     return asked
 
 
-def rounded(parts: Sequence[Part], topology: Topology, asked: int | None = None) -> Rounding | None:
+@dataclass(frozen=True, eq=False)
+class Room:
+    """What links and shared limits can carry, in bytes per second: `of[link]` are the places in `capacity` that a link
+    loads. Seen through symmetries a place is an orbit, with the room that a tree has there while all its images use
+    it, too."""
+
+    capacity: tuple[Fraction, ...]
+    of: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def seen(topology: Topology, group: Table | None = None) -> Room:
+        every = [topology.bandwidth(link) for link in range(topology.links)]
+        every += [limit.bandwidth for limit in topology.limits]
+        rows = np.arange(len(every)) if group is None else rows_of(topology, group)
+        size, first = np.bincount(rows), np.unique(rows, return_index=True)[1]
+        alike = 1 if group is None else len(group)
+        capacity = [every[at] * int(many) / alike for at, many in zip(first.tolist(), size.tolist(), strict=True)]
+        of = [[row] for row in rows[: topology.links].tolist()]
+        for limit, row in zip(topology.limits, rows[topology.links :].tolist(), strict=True):
+            for link in limit.links:
+                of[link].append(row)
+        return Room(tuple(capacity), tuple(map(tuple, of)))
+
+
+def rounded(parts: Sequence[Part], room: Room, asked: int | None = None) -> Rounding | None:
     """None where the exact shares have a denominator within the limit. `asked`: the greatest; else 1024, or as much
     more as it takes to lose no more than MOST_LOSS. O(TRIED * hops), twice that again for each doubling.
     """
@@ -75,7 +100,7 @@ def rounded(parts: Sequence[Part], topology: Topology, asked: int | None = None)
     exact = math.lcm(*{part.share.denominator for part in parts})
     if exact <= most:
         return None
-    loads = _Loads(parts, topology)
+    loads = _Loads(parts, room)
     best = loads.time([part.share.numerator * (exact // part.share.denominator) for part in parts], exact)
     while True:
         counts, denominator = loads.nearest(most)
@@ -89,16 +114,11 @@ def rounded(parts: Sequence[Part], topology: Topology, asked: int | None = None)
 class _Loads:
     """What every part puts on which link or shared limit."""
 
-    def __init__(self, parts: Sequence[Part], topology: Topology) -> None:
+    def __init__(self, parts: Sequence[Part], room: Room) -> None:
         from scipy.sparse import csr_array
 
-        self._parts = parts
-        self._limits_of: dict[int, list[int]] = defaultdict(list)
-        for number, limit in enumerate(topology.limits):
-            for link in limit.links:
-                self._limits_of[link].append(topology.links + number)
-        self._capacity = [topology.bandwidth(link) for link in range(topology.links)]
-        self._capacity += [limit.bandwidth for limit in topology.limits]
+        self._parts, self._room = parts, room
+        self._capacity = room.capacity
         row, column, value = [], [], []
         for number, part in enumerate(parts):
             for resource in self._loaded(part):
@@ -121,18 +141,19 @@ class _Loads:
         ]
 
     def _loaded(self, part: Part) -> list[int]:
-        return [resource for link in part.links for resource in (link, *self._limits_of.get(link, ()))]
+        return [resource for link in part.links for resource in self._room.of[link]]
 
     def time(self, counts: Sequence[int], denominator: int) -> Fraction:
         """The least seconds per byte of a weight of 1, exactly."""
-        load: dict[int, int] = defaultdict(int)
+        crossed: dict[int, int] = defaultdict(int)
         for part, count in zip(self._parts, counts, strict=True):
             amount = count * part.weight
             for link in part.links:
-                load[link] += amount
-        for link, amount in list(load.items()):
-            for limit in self._limits_of.get(link, ()):
-                load[limit] += amount
+                crossed[link] += amount
+        load: dict[int, int] = defaultdict(int)
+        for link, amount in crossed.items():
+            for resource in self._room.of[link]:
+                load[resource] += amount
         return max(amount / (denominator * self._capacity[resource]) for resource, amount in load.items())
 
     def nearest(self, most: int) -> tuple[list[int], int]:
@@ -226,11 +247,13 @@ def with_shares(trees: Sequence[Tree], rounding: Rounding | None, first: int = 0
 
 
 def rounded_trees(
-    trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology, asked: int | None
-) -> tuple[tuple[Tree, ...], Rounding | None]:
-    """One set of trees, with `weight` of each root (empty: all share one), at rates that fit all links."""
+    trees: Sequence[Tree], weight: Mapping[int, int], ends: Collection[int], topology: Topology, asked: int | None,
+    group: Table | None = None,
+) -> tuple[tuple[Tree, ...], Rounding | None]:  # fmt: skip
+    """One set of trees, with `weight` of each root (empty: all share one), at rates that fit all links. `group`: the
+    trees stand for their images by these symmetries, too."""
     parts = parts_of(trees, weight, ends)
-    rounding = rounded(parts, topology, asked)
+    rounding = rounded(parts, Room.seen(topology, group), asked)
     if rounding is None:
         return tuple(trees), None
     rates = [Fraction(n * part.weight, rounding.denominator) * rounding.rate

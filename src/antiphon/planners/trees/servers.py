@@ -25,7 +25,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.reach import Hop, Path, Reach
-from antiphon.planners.trees.lay import Row, refined, schedule_of, seen_from
+from antiphon.planners.shared.shares import Row, schedule_of
+from antiphon.planners.trees.lay import refined, seen_from
 from antiphon.planners.trees.tree import Tree
 
 Local = Callable[[Sequence[int]], list[Tree]]

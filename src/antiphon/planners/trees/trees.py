@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from math import isqrt
 from typing import Any
 
 from antiphon.core.bounds import bound
@@ -22,13 +21,14 @@ from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
 from antiphon.planners.trees.allreduce import Made, allreduces, most
 from antiphon.planners.trees.columns import check_reach
+from antiphon.planners.trees.images import spread_images
 from antiphon.planners.trees.lay import spread
 from antiphon.planners.trees.out import out_of
 from antiphon.planners.trees.rounding import denominator_of, rounded_trees
 from antiphon.planners.trees.tree import Tree
 
 SPREADING = ("broadcast", "allgather")
-MOST_RANKS, MOST_HOPS = 2048, 2**18  # those that take part; they times roots
+MOST_RANKS = 2048  # those that take part
 
 
 def trees(
@@ -43,12 +43,10 @@ def trees(
     """
     topology, collective = request.topology, request.collective
     given_up, most_of = _loss(loss), denominator_of(denominator)
-    ranks, roots = len(collective.members), len(collective.roots or collective.members)
-    if ranks > MOST_RANKS or ranks * roots > MOST_HOPS:
+    if len(collective.members) > MOST_RANKS:
         raise Unsupported(
-            f"planner trees: {ranks} ranks, {roots} of them roots; it takes up to {MOST_RANKS}, "
-            f"and of ranks times roots up to {MOST_HOPS} ({MOST_HOPS // ranks} roots of so many ranks; "
-            f"{MOST_RANKS}, or {isqrt(MOST_HOPS)} if all are roots). Use compose, greedy or hierarchical-ring"
+            f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. Use compose, greedy or "
+            "hierarchical-ring"
         )
     most = bound(topology, collective)
     limit = most.without_help
@@ -125,6 +123,11 @@ def _spread(
     light = [root for root in demand if root not in wanted]  # no weight, and yet sent: whoever waits for it must get it
     check_reach(topology, light, collective.members, back)
     found = out_of(topology, wanted, collective.members, loss, seed)
+    if found.forest is not None and collective.blocks == len(wanted):
+        forest, who = found.forest, collective.members
+        firsts, rounding = rounded_trees(forest.firsts, wanted, who, topology, most_of, forest.group)
+        made = spread_images(collective, replace(forest, firsts=firsts))
+        return Made(made, firsts, most(firsts), found.how, found.optimal, found.few, rounding)
     reach = Reach(topology)
     empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in light]
     kept, rounding = rounded_trees(found.trees, wanted, collective.members, topology, most_of)
