@@ -69,20 +69,25 @@ def closed(groups: list[Any]) -> None:
     at_once(*(group.shutdown for group in groups))
 
 
-@pytest.fixture(scope="module")
-def three() -> Iterator[list[Any]]:
+@pytest.fixture(scope="module", params=["memory", pytest.param("sockets", marks=pytest.mark.slow)])
+def three(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ANTIPHON_TABLE", raising=False)
+        patch.setenv("ANTIPHON_SHARED", str(int(request.param == "memory")))
         groups = made(3)
     yield groups
     good(at_once(*(group.shutdown for group in groups)))
 
 
-@pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """For tests after which they are of no use."""
+@pytest.fixture(params=["memory", "sockets"])
+def two(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """For tests after which they are of no use. They know each other."""
     monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
-    groups = made(2, seconds=0.5)
+    monkeypatch.setenv("ANTIPHON_SHARED", str(int(request.param == "memory")))
+    groups = made(2, seconds=20.0)
+    good(at_once(groups[0].send([torch.ones(1)], 1).wait, groups[1].recv([torch.ones(1)], 0).wait))
+    for group in groups:
+        group.set_timeout(timedelta(seconds=0.5))
     yield groups
     closed(groups)
 
@@ -279,6 +284,8 @@ def test_the_end_of_a_group_ends_its_messages(two: list[Any], end: str) -> None:
 
 def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
     a, b = two
+    for group in two:
+        group.set_timeout(timedelta(seconds=20))
     for number in range(30):
         a.send([torch.full((500,), float(number))], 1).wait()
     a.shutdown(check=False)
