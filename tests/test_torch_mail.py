@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -299,6 +301,21 @@ def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
         b.recv_anysource([torch.zeros(1)]).wait()
     with pytest.raises(CollectiveFailed, match="the connection to rank 0 is lost"):
         b.send([torch.zeros(1)], 0).wait()
+
+
+def test_a_process_made_by_fork_lets_go_of_it(three: list[Any]) -> None:
+    """It has neither the thread nor a lock that anybody will open."""
+    a, b, _ = three
+    asked = b.recv([torch.zeros(1)], 0, 20)
+    time.sleep(0.01)  # the thread has begun to look
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        b.calls.serving.wire.ends_with.pop()()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    a.send([torch.ones(1)], 1, 20).wait()
+    asked.wait()
 
 
 def test_nobody_else_is_in_the_group() -> None:

@@ -116,6 +116,7 @@ class Group(About):
         serving = self.calls.serving
         if serving is not None and not serving.broken and self._connecting is not None:
             self._connecting.cut()
+        self._mails.give_up("the group has been aborted here")
         self.shutdown(check=False)
 
     # ---- making calls ----
@@ -136,10 +137,7 @@ class Group(About):
                 then()
 
         moments = self._profiled.called(kind, self._made, self._names[0], given, results)
-        work = self._worker.submit(results, do, moments and self._profiled, moments)
-        if self._together is not None:
-            self._together.append(work)
-        return work
+        return self._begun(self._worker.submit(results, do, moments and self._profiled, moments))
 
     def _root(self, kind: str, opts: Any) -> int:
         root = asked.root_of(opts)
@@ -177,14 +175,19 @@ class Group(About):
         far = self._elsewhere(tensors, None if together else peer)
         return self._mails if far is None else far.group
 
+    def _begun(self, work: Any) -> Any:
+        if self._together is not None:
+            self._together.append(work)
+        return work
+
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._between(tensors, peer).send(tensors, peer, tag)
+        return self._begun(self._between(tensors, peer).send(tensors, peer, tag))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._between(tensors, peer).recv(tensors, peer, tag)
+        return self._begun(self._between(tensors, peer).recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self._between(tensors).recv_anysource(tensors, tag)
+        return self._begun(self._between(tensors).recv_anysource(tensors, tag))
 
 
 def _wait_for(works: Sequence[Any]) -> None:

@@ -146,8 +146,8 @@ class Mails:
     is to be told for whom there is something, or from whom."""
 
     def __init__(
-        self, mail: Callable[[], tuple[Mail, Need | None]], rank: int, size: int, patience: Callable[[], float], ledger: Ledger,
-        later: Callable[[Callable[[], None]], None],
+        self, mail: Callable[[], tuple[Mail, Need | None]], rank: int, size: int, patience: Callable[[], float],
+        ledger: Ledger, later: Callable[[Callable[[], None]], None],
     ) -> None:  # fmt: skip
         self._make, self._rank, self._size, self.patience, self.later = mail, rank, size, patience, later
         self._ledger = ledger

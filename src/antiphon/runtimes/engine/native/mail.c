@@ -175,6 +175,7 @@ int ap_mail_meet(ap_mail *m, uint32_t rank, int socket, ap_error *error) {
 }
 
 void ap_mail_free(ap_mail *m) {
+    if (m->process != getpid()) return;
     for (arrival *a = m->first, *next; a; a = next) next = a->next, free(a->data), free(a);
     for (out_note *o = m->spare, *next; o; o = next) next = o->next, free(o);
     for (uint32_t i = 0; i < m->space; i++)

@@ -32,7 +32,7 @@ int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *sourc
 int ap_mail_meet(ap_mail *mail, uint32_t rank, int socket, ap_error *error);
 /* All that is under way fails, here and at the others. */
 void ap_mail_end(ap_mail *mail, const char *why);
-/* After its end, and when nobody uses it. */
+/* After its end, and when nobody uses it. (In the child of a fork both do nothing.) */
 void ap_mail_free(ap_mail *mail);
 
 #endif
