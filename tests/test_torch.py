@@ -132,6 +132,8 @@ def test_a_process_that_is_late_or_killed_is_an_error_at_the_others(found: Found
         assert "the connection to rank" in found[rank]["killed"]["message"]
         assert "an earlier call failed" in found[rank]["killed"]["again"]
         assert found[rank]["killed"]["seconds"] < 20  # the timeout of the group
+        said = found[rank]["killed"]["between"]
+        assert [f"the connection to rank {SIZE - 1} is lost" in one for one in said] == [True, True]
 
 
 @pytest.mark.slow
@@ -147,6 +149,20 @@ def test_long_training_and_compiling(tmp_path: Path) -> None:
     for one in results:
         assert max(value for name, value in one["training"].items() if "float64" in name) <= 1e-9
         assert max(value for name, value in one["training"].items() if "float32" in name) <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["memory", "sockets"])
+def test_messages_between_all_and_what_a_group_takes(tmp_path: Path, way: str) -> None:
+    """Fewer descriptors and threads than gloo: made, after collectives, and within a host after messages with all."""
+    found, codes, said = launch(tmp_path, SIZE, ["many", "counted"], ANTIPHON_SHARED=str(int(way == "memory")))
+    assert codes == [0] * SIZE, said
+    assert sum(one["many"]["received"] for one in found) == 400
+    for one in found:
+        ours, theirs = one["counted"]["antiphon"], one["counted"]["gloo"]
+        for mine, other in list(zip(ours, theirs, strict=True))[: 3 if way == "memory" else 2]:
+            assert mine[0] < other[0]
+            assert mine[1] < other[1]
 
 
 @pytest.mark.slow

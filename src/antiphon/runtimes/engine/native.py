@@ -53,7 +53,7 @@ OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
 _TEXT = 252
 MOVED, EVEN, DISAGREED = range(3)
-_NAME = 24  # bytes of an ap_shared_name
+_NAME = 32  # bytes of an ap_shared_name
 _LOST: list[Any] = []
 
 
@@ -200,9 +200,9 @@ class Engine:
     def share(self, ranks: int) -> tuple[int, bytes]:
         """Memory for messages within this host, and what others need to `join` it; 0 where there can be none."""
         name = ctypes.create_string_buffer(_NAME)
-        self.library.ap_shared_make.argtypes = [c_uint32, c_void_p]
+        self.library.ap_shared_make.argtypes = [c_uint32, c_uint32, c_void_p]
         self.library.ap_shared_make.restype = c_void_p
-        return self.library.ap_shared_make(ranks, name) or 0, name.raw
+        return self.library.ap_shared_make(ranks, 2, name) or 0, name.raw
 
     def join(self, name: bytes, rank: int) -> int:
         """The memory of that name; 0 where it cannot be seen."""
@@ -278,6 +278,7 @@ class Wire:
     def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
         self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
         self.trace: Any = None  # where runs are recorded (engine/trace.py)
+        self.ends_with: list[Callable[[], None]] = []  # what is to end before it does
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
         """From now on every run is the call that stands there (CallHead), and is compared with the others'."""
@@ -312,6 +313,8 @@ class Wire:
             raise raised(error)
 
     def close(self) -> None:
+        while self.ends_with:
+            self.ends_with.pop()()
         if self.handle:
             self.engine.library.ap_wire_close(self.handle)
         self.handle = 0

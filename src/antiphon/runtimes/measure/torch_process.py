@@ -92,6 +92,7 @@ class _Everyone(Together):
 
 def main(folder: Path, rank: int) -> None:
     ours = importlib.import_module("antiphon.runtimes.serve.torch_backend")
+    chosen = importlib.import_module("antiphon.runtimes.serve.torch_group")
     ours.register()
     torch.set_num_threads(1)
     job = Job.read(folder)
@@ -103,7 +104,7 @@ def main(folder: Path, rank: int) -> None:
         cases = [job.cases[number] for number in heat]
         for case in cases:
             if case.program not in groups:
-                ours.use(str(folder / f"plan{case.program}.json"))
+                chosen.use(str(folder / f"plan{case.program}.json"))
                 groups[case.program] = dist.new_group(backend="antiphon")
         mine, collective = [groups[case.program] for case in cases], collectives[cases[0].program]
         seat = Seat(collective, rank, cases[0])

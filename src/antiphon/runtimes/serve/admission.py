@@ -72,13 +72,12 @@ def gather(
     `key` opens the doors. TimedOut where they are not there by `end`; Invalid where one that knows the key claims a
     number that it cannot have, which both are told.
     """
-    gathering = _Gathering(party, key, awaited, end)
+    gathering = Gathering(party, key, awaited, end)
     try:
         for door in doors:
-            door.setblocking(False)
-            gathering.selector.register(door, selectors.EVENT_READ)
+            gathering.listen(door)
         for knock in knocks:
-            gathering.calls.append(_Call(knock))
+            gathering.knock(knock)
         while gathering.missing():
             gathering.turn()
     except BaseException:
@@ -111,7 +110,9 @@ class _Call:
         self.line: _Line | None = None
 
 
-class _Gathering:
+class Gathering:
+    """Connections in the making, of one who makes them in `turn`. `met`: those that are there, by rank."""
+
     def __init__(self, party: Party, key: bytes, awaited: Collection[int], end: float) -> None:
         self.party, self.key, self.awaited, self.end = party, key, {*awaited}, end
         self.selector = selectors.DefaultSelector()
@@ -121,6 +122,13 @@ class _Gathering:
         self.turned = 0
         self.without: set[int] = set()  # ranks that strangers claimed
         self.most = _PENDING + party.ranks
+
+    def listen(self, door: socket.socket) -> None:
+        door.setblocking(False)
+        self.selector.register(door, selectors.EVENT_READ)
+
+    def knock(self, knock: Knock) -> None:
+        self.calls.append(_Call(knock))
 
     def missing(self) -> bool:
         return bool(self.awaited - self.met.keys()) or not all(call.done for call in self.calls)

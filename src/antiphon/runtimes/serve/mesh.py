@@ -45,21 +45,21 @@ def mesh(
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
     known = secret.data if secret else b""
-    with _Door(address, ranks) as door:
+    with Door(address, ranks) as door:
         told = exchange(json.dumps(asdict(door.card)))
         if len(told) != ranks:
             raise Invalid(f"{len(told)} processes answered, {ranks} were expected")
         wanted = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
-        cards = {other: _card(told[other], f"rank {other}") for other in wanted}
-        knocks = [_knock(other, cards[other], door.card, known) for other in wanted if other < rank]
+        cards = {other: card_of(told[other], f"rank {other}") for other in wanted}
+        knocks = [knock_at(other, cards[other], door.card, known) for other in wanted if other < rank]
         party = Party(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
         key = derived(known, door.card.token)
         met = gather(party, door.sockets, key, [r for r in wanted if r > rank], knocks, time.monotonic() + timeout)
-    return [_tuned(met[other], buffer) if other in met else None for other in range(ranks)]
+    return [tuned(met[other], buffer) if other in met else None for other in range(ranks)]
 
 
 @dataclass(frozen=True)
-class _Card:
+class Card:
     """What others must know of a door. `path`: of the Unix-domain socket, which processes of the same `host` can see;
     `token`: the random part of the door's key."""
 
@@ -73,14 +73,15 @@ class _Card:
         return b"door " + bytes.fromhex(self.secret)
 
 
-def _card(text: str, who: str) -> _Card:
+def card_of(text: str, who: str) -> Card:
+    """As another told it."""
     found = fields_of(text, who)
     match found:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
             hex_of(token, who)
             if not _is_number(host):
                 raise no_message(who, "expected the number of a host")
-            return _Card((host, port), found["host"], found["path"], token)
+            return Card((host, port), found["host"], found["path"], token)
     raise no_message(who, "expected the addresses of its doors")
 
 
@@ -91,7 +92,7 @@ def _is_number(host: str) -> bool:
     return False
 
 
-class _Door:
+class Door:
     """Where others knock: a TCP socket, and without a given address a Unix-domain one as well."""
 
     def __init__(self, address: str, ranks: int) -> None:
@@ -112,16 +113,16 @@ class _Door:
         for one in self.sockets:
             one.listen(max(BACKLOG, ranks))
         tcp = self.sockets[0].getsockname()
-        self.card = _Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
+        self.card = Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
 
-    def __enter__(self) -> _Door:
+    def __enter__(self) -> Door:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
 
-def _knock(other: int, card: _Card, mine: _Card, known: bytes) -> Knock:
+def knock_at(other: int, card: Card, mine: Card, known: bytes) -> Knock:
     """The higher of two ranks knocks."""
     key = derived(known, card.token)
     if card.path and mine.path and card.host == mine.host and Path(card.path).exists():
@@ -130,7 +131,8 @@ def _knock(other: int, card: _Card, mine: _Card, known: bytes) -> Knock:
     return Knock(other, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 
-def _tuned(one: socket.socket, buffer: int | None) -> socket.socket:
+def tuned(one: socket.socket, buffer: int | None = None) -> socket.socket:
+    """As connections for messages are."""
     if one.family != socket.AF_UNIX:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     size = buffer or (_BUFFER if one.family == socket.AF_UNIX else 0)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -12,33 +9,12 @@ from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
 
 from antiphon.errors import Invalid
-from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
-from antiphon.runtimes.serve import torch_detail
-from antiphon.runtimes.serve._torch_calls import Calls
 from antiphon.runtimes.serve._torch_data import operator_name
-from antiphon.runtimes.serve.book import encode_book
-from antiphon.runtimes.serve.group_start import Processes, serve
-from antiphon.runtimes.serve.secret import given_secret
-from antiphon.runtimes.serve.serving import Serving
-from antiphon.runtimes.serve.torch_about import NAME, About
+from antiphon.runtimes.serve.torch_about import NAME
 from antiphon.runtimes.serve.torch_batched import batched
-from antiphon.runtimes.serve.torch_far import Elsewhere, Far, devices
-from antiphon.runtimes.serve.torch_gloo import Late
-from antiphon.runtimes.serve.torch_monitored import Monitored
-from antiphon.runtimes.serve.torch_profiled import Profiled
-from antiphon.runtimes.serve.torch_store import Exchanges
-from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
-from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
-
-_SETUP = 300.0  # seconds in which all processes of a group must have come together
-_chosen: dict[str, Any] = {"table": None}
-
-
-def use(table: Any) -> None:
-    """The table for groups that are made from now on, instead of $ANTIPHON_TABLE: a file, a plan, plans, a tuning or a
-    book; None for what the environment says. Only process 0 of a group looks at it."""
-    _chosen["table"] = table
+from antiphon.runtimes.serve.torch_far import devices
+from antiphon.runtimes.serve.torch_group import Group
 
 
 def report(group: Any = None) -> list[dict[str, Any]]:
@@ -65,67 +41,8 @@ def _create(options: Any, _: Any = None) -> AntiphonGroup:
     )  # fmt: skip
 
 
-class AntiphonGroup(About):
-    """A process group. Its calls are carried out by one thread, in the order in which they were made."""
-
-    def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, whole: bool
-    ) -> None:
-        super().__init__(rank, size)
-        self._own, self._places, self._made = (rank, size), list(places), 0
-        self._timeout = timeout
-        self._names = ["", "undefined"]
-        self._together: list[Any] | None = None
-        self._far_together: Far | None = None
-        self._connecting: Connecting | None = None
-        patience = timeout.total_seconds()
-        self._exchange = Exchanges(store, rank, size, min(patience, _SETUP))
-        group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
-        serving = self._serving(group) if size > 1 else None
-        self._store = PrefixStore(self._exchange.generation, store)  # where nothing of earlier processes lies
-        self._monitored = Monitored(PrefixStore("monitored", self._store), rank, size)
-        self._gloo = Late(PrefixStore("gloo", self._store), rank, size, timeout)
-        self.calls = Calls(serving, self._gloo, rank, size)
-        self._worker = Worker()
-        book = encode_book(serving.book) if serving is not None and serving.book.pages else b""
-        apart = PrefixStore("device", self._store)
-        self.elsewhere = Elsewhere(apart, rank, size, lambda: self._timeout, lambda: book, self._worker.submit)
-        self._profiled = Profiled(size, places)
-        self._detail = torch_detail.wanted()
-
-    # ---- setting up and closing ----
-
-    def _serving(self, group: Processes) -> Serving:
-        table = _chosen["table"] or os.environ.get("ANTIPHON_TABLE") or None
-        return serve(group, table, engine_over_sockets, self._way, fill=True)
-
-    def _way(self) -> Connecting:
-        patience = min(self._timeout.total_seconds(), _SETUP)
-        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
-        return self._connecting
-
-    def shutdown(self, check: bool = True) -> None:
-        serving = self.calls.serving
-        done = self._worker.close(self._timeout.total_seconds() if not (serving and serving.broken) else 1.0)
-        try:
-            if done and serving and check:
-                serving.finish()
-        except TransportFailed as error:
-            raise CollectiveFailed(str(error)) from None
-        finally:
-            if done and serving:
-                serving.close()
-            for one in self.elsewhere.groups():
-                one.shutdown()
-
-    def abort(self) -> None:
-        """What is under way fails at once, here and at the others."""
-        for one in self.elsewhere.groups():
-            one.abort()
-        serving = self.calls.serving
-        if serving is not None and not serving.broken and self._connecting is not None:
-            self._connecting.cut()
-        self.shutdown(check=False)
+class AntiphonGroup(Group):
+    """The collectives of a process group."""
 
     def split_group(
         self, ranks: list[int], timeout: Any = None, opts: Any = None, group_name: Any = None, group_desc: Any = None,
@@ -134,7 +51,7 @@ class AntiphonGroup(About):
         """Collective of this group, which is connected on a device; None where this process is not in the new one."""
         made = None
         if self._own[0] in ranks:
-            made = AntiphonGroup(
+            made = type(self)(
                 PrefixStore(f"split/{group_name}", self._store), ranks.index(self._own[0]), len(ranks),
                 timeout or self._timeout, [self._places[rank] for rank in ranks], dist.get_world_size(), False,
             )  # fmt: skip
@@ -142,57 +59,6 @@ class AntiphonGroup(About):
             made._set_group_desc(group_desc or "undefined")
         self.elsewhere.split(None if made is None else made.elsewhere, ranks[0])
         return made
-
-    # ---- making calls ----
-
-    def _submit(
-        self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
-        more: str = "", alike: Sequence[Any] | None = None,
-    ) -> Any:  # fmt: skip
-        """`kind` and `given` are for a profiler, if one listens; with `more` and `alike`, tensors of which all have as
-        many of the same shapes (left out: the results), for who compares calls."""
-        self._made += 1
-        serving = self.calls.serving
-        if self._detail and serving is not None:
-            text, then = torch_detail.told(kind + more, results if alike is None else alike), do
-
-            def do() -> None:
-                torch_detail.compare(serving, text, seconds)
-                then()
-
-        moments = self._profiled.called(kind, self._made, self._names[0], given, results)
-        work = self._worker.submit(results, do, moments and self._profiled, moments)
-        if self._together is not None:
-            self._together.append(work)
-        return work
-
-    def _root(self, kind: str, opts: Any) -> int:
-        root = asked.root_of(opts)
-        asked.need_root(kind, root, self._own[1])
-        return root
-
-    def _seconds(self, options: Any) -> float:
-        """Without any progress."""
-        given = getattr(options, "timeout", None)
-        own = given.total_seconds() if isinstance(given, timedelta) else 0.0
-        return own if own > 0 else self._timeout.total_seconds()
-
-    def _elsewhere(self, tensors: Sequence[Any], peer: int | None = None) -> Far | None:
-        """What serves tensors that are not in the memory of the processor, or None."""
-        device = next((one.device for one in tensors if one.device.type != "cpu"), None)
-        return None if device is None else self.elsewhere.far(device, peer)
-
-    def _start_coalescing(self, device: Any) -> None:
-        self._together = []
-        far = None if device is None or device.type == "cpu" else self.elsewhere.far(device)
-        self._far_together = far if far is not None and far.start() else None
-
-    def _end_coalescing(self, device: Any) -> Any:
-        works, self._together = self._together or [], None
-        far, self._far_together = self._far_together, None
-        if far is not None:
-            return far.end()
-        return self._worker.submit([], lambda: _wait_for(works))
 
     # ---- the collectives ----
 
@@ -424,24 +290,3 @@ class AntiphonGroup(About):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
-
-    # ---- from one to another ----
-
-    def _between(self, tensors: Any, peer: int | None = None) -> Any:
-        together = self._far_together is not None and self._far_together.open
-        far = self._elsewhere(tensors, None if together else peer)
-        return self._gloo() if far is None else far.group
-
-    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._between(tensors, peer).send(tensors, peer, tag)
-
-    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._between(tensors, peer).recv(tensors, peer, tag)
-
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self._between(tensors).recv_anysource(tensors, tag)
-
-
-def _wait_for(works: Sequence[Any]) -> None:
-    for one in works:
-        one.wait()

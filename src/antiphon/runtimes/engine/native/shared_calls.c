@@ -51,7 +51,7 @@ int ap_shared_look_around(ap_shared *s, ap_error *error) {
         for (uint64_t stage = 0; stage < STAGES && !code; stage++)
             if (read_board(s, i, s->wire->now.number * STAGES + stage, &theirs))
                 code = ap_compare_loosely(s->wire, &theirs, error);
-        if (!code && atomic_load(&((opening *)s->memory)->bells[i].gave_up) && ap_shared_waits_for(s, i))
+        if (!code && ap_shared_gave_up(s, i) && ap_shared_waits_for(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
     }
     return code;
@@ -70,3 +70,7 @@ int ap_shared_left(ap_shared *s, ap_error *error) {
 }
 
 void ap_shared_give_up(ap_shared *s) { atomic_store(&((opening *)s->memory)->bells[s->me].gave_up, 1); }
+
+int ap_shared_gave_up(const ap_shared *s, uint32_t member) {
+    return atomic_load(&((opening *)s->memory)->bells[member].gave_up) != 0;
+}

@@ -15,13 +15,16 @@ static size_t size_for(uint32_t members) { return opening_of(members) + members 
 
 uint64_t ap_shared_bytes(uint32_t members) { return size_for(members); }
 
-static ap_shared *map(int file, uint32_t members, uint32_t me) {
+/* One's own view of a half: it lies at `memory`, of which so many bytes are to be given back. */
+static ap_shared *view(void *memory, size_t bytes, uint32_t members, uint32_t me) {
     ap_shared *s = calloc(1, sizeof *s);
     uint32_t count = blocks_of(members);
-    if (!s) return NULL;
+    if (!s) {
+        if (bytes && memory != MAP_FAILED) munmap(memory, bytes);
+        return NULL;
+    }
     s->members = members, s->me = me, s->file = -1;
-    s->bytes = size_for(members);
-    s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    s->bytes = bytes, s->memory = memory;
     s->out = calloc(members, sizeof *s->out), s->in = calloc(members, sizeof *s->in);
     s->free_block = malloc(count * sizeof *s->free_block), s->users = calloc(count, sizeof *s->users);
     if (s->memory == MAP_FAILED || !s->out || !s->in || !s->free_block || !s->users) {
@@ -35,6 +38,16 @@ static ap_shared *map(int file, uint32_t members, uint32_t me) {
     return s;
 }
 
+static ap_shared *map(int file, uint32_t members, uint32_t me, uint32_t halves) {
+    size_t bytes = halves * size_for(members);
+    return view(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), bytes, members, me);
+}
+
+ap_shared *ap_shared_other(const ap_shared *s) {
+    size_t one = size_for(s->members);
+    return s->bytes < 2 * one ? NULL : view(s->memory + one, 0, s->members, s->me);
+}
+
 static uint64_t any_number(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -42,20 +55,20 @@ static uint64_t any_number(void) {
 }
 
 /* A file without a name: it goes with those who map it, however these end. */
-ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
+ap_shared *ap_shared_make(uint32_t members, uint32_t halves, ap_shared_name *name) {
     memset(name, 0, sizeof *name);
     if (blocks_of(members) >= NO_BLOCK) return NULL;
 #ifdef MFD_CLOEXEC
     int file = memfd_create("antiphon", MFD_CLOEXEC);
     if (file < 0) return NULL;
     ap_shared *s = NULL;
-    if (!ftruncate(file, (off_t)size_for(members))) s = map(file, members, 0);
+    if (!ftruncate(file, (off_t)(halves * size_for(members)))) s = map(file, members, 0, halves);
     if (!s) {
         close(file);
         return NULL;
     }
     s->file = file;
-    *name = (ap_shared_name){any_number(), getpid(), file, members};
+    *name = (ap_shared_name){any_number(), getpid(), file, members, halves};
     ((opening *)s->memory)->key = name->key;
     return s;
 #else
@@ -67,13 +80,14 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     char path[64];
     struct stat about;
     ap_shared *s = NULL;
-    if (!name->key) return NULL;
+    if (!name->key || name->halves < 1 || name->halves > 2) return NULL;
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)name->process, (int)name->file);
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) return NULL;
-    off_t wanted = (off_t)size_for(name->members);
+    off_t wanted = (off_t)(name->halves * size_for(name->members));
     /* where processes are numbered otherwise, that number may be of another one */
-    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == wanted) s = map(file, name->members, me);
+    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == wanted)
+        s = map(file, name->members, me, name->halves);
     close(file);
     if (s && ((opening *)s->memory)->key != name->key) {
         ap_shared_close(s);
@@ -106,7 +120,7 @@ static void free_letters(letter *one) {
 
 void ap_shared_close(ap_shared *s) {
     ap_shared_complete(s);
-    if (s->memory && s->memory != MAP_FAILED) munmap(s->memory, s->bytes);
+    if (s->bytes && s->memory != MAP_FAILED) munmap(s->memory, s->bytes);
     for (uint32_t i = 0; s->out && i < s->members; i++)
         for (target *t = s->out[i].first, *next; t; t = next) {
             next = t->next;

@@ -158,14 +158,30 @@ static int something_new(const ap_shared *s) {
     return 0;
 }
 
-void ap_shared_doze(ap_shared *s, int microseconds) {
+int ap_shared_lie_down(ap_shared *s, uint32_t *word) {
     bell *b = bell_of(s, s->me);
-    struct timespec patience = {microseconds / 1000000, microseconds % 1000000 * 1000L};
-    uint32_t word = atomic_load(&b->word);
+    *word = atomic_load(&b->word);
     atomic_store(&b->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
-    if (!something_new(s)) nap(b, word, &patience);
-    atomic_store(&b->asleep, 0);
+    if (!something_new(s)) return 1;
+    ap_shared_get_up(s);
+    return 0;
+}
+
+void ap_shared_sleep(const ap_shared *s, uint32_t word, int microseconds) {
+    const struct timespec patience = {microseconds / 1000000, microseconds % 1000000 * 1000L};
+    nap(bell_of(s, s->me), word, &patience);
+}
+
+void ap_shared_get_up(ap_shared *s) { atomic_store(&bell_of(s, s->me)->asleep, 0); }
+
+void ap_shared_wake(ap_shared *s) { ring(s, s->me); }
+
+void ap_shared_doze(ap_shared *s, int microseconds) {
+    uint32_t word;
+    if (!ap_shared_lie_down(s, &word)) return;
+    ap_shared_sleep(s, word, microseconds);
+    ap_shared_get_up(s);
 }
 
 /* ---- into blocks ---- */

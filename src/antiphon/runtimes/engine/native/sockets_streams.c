@@ -8,6 +8,10 @@
 #include <sys/uio.h>
 
 static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
+    if (w->mail) { /* who has something to do with it finds out, and others go on */
+        w->peers[rank].lost = 1;
+        return AP_OK;
+    }
     w->base.broken = 1;
     return ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank,
                    code ? strerror(code) : "it has been closed");
@@ -15,7 +19,7 @@ static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
 
 /* As many of the messages as a socket takes now. */
 int ap_sockets_push(socket_wire *w, stream *p, ap_error *error) {
-    while (p->sends.first) {
+    while (p->sends.first && !w->peers[ap_sockets_rank(w, p)].lost) {
         struct iovec part[PARTS];
         int parts = 0;
         uint64_t skip = p->sent;

@@ -37,6 +37,7 @@ typedef struct {
     stream *rail;
     queue receives, aside;
     uint64_t kept;      /* bytes that the letters aside take */
+    int lost;           /* of a wire for mail: it is gone */
     uint32_t out, next; /* messages that went there, and that have come from there: they go round over the rails */
 } peer;
 
@@ -51,6 +52,10 @@ typedef struct {
     letter *spare;
     int moved; /* whether anything came or went */
     int quiet; /* the others have been told which call this one is in */
+    int mail;  /* it carries mail: peers come and go one by one */
+    int wakes[2]; /* a pipe, for who sleeps */
+    struct pollfd *slept; /* what he waits for */
+    nfds_t sleeps;
     unsigned char stage[STAGE];
 } socket_wire;
 
@@ -76,5 +81,7 @@ int ap_sockets_send(socket_wire *w, uint32_t rank, letter *one, ap_error *error)
 /* Nothing has come or gone for some time: are the others in another call? */
 int ap_sockets_look_around(socket_wire *w, ap_error *error);
 int ap_sockets_left(ap_wire *self, ap_error *error);
+/* What mail needs besides (sockets_mail.c). */
+extern const ap_turns ap_sockets_turns;
 
 #endif

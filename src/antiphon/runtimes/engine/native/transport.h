@@ -9,6 +9,19 @@
 
 enum { AP_LETTER = 128 };
 
+/* For several threads that use a wire by turns, under a lock that one lets go of while he sleeps. */
+typedef struct {
+    int (*lie_down)(ap_wire *self); /* 0: there is something to do */
+    void (*sleep)(ap_wire *self, int microseconds); /* the only one that is not under the lock */
+    void (*get_up)(ap_wire *self);
+    void (*wake)(ap_wire *self);
+    /* Of whom nothing more comes than what is there; of this one itself: all is to end. */
+    int (*is_gone)(ap_wire *self, uint32_t rank);
+    void (*give_up)(ap_wire *self); /* so that this one is gone to the others */
+    /* By this socket from now on, which is the wire's; NULL where all are connected from the beginning. */
+    int (*meet)(ap_wire *self, uint32_t rank, int socket, ap_error *error);
+} ap_turns;
+
 struct ap_wire {
     /* Start a message; `number` comes back from `completed` once. The memory stays as it is until then. */
     int (*send)(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -23,6 +36,7 @@ struct ap_wire {
     uint64_t expected; /* bytes that the run receives, and AP_LETTER for each of its messages */
     void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
     int (*left)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
+    const ap_turns *turns; /* of a wire that carries mail, else NULL */
     uint32_t ranks;
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */

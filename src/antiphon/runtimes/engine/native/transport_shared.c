@@ -19,6 +19,8 @@ typedef struct {
     uint32_t count;
     uint32_t *whose; /* rank of each */
     struct pollfd *polled;
+    int lent;      /* what is polled is another wire's */
+    uint32_t word; /* of who sleeps */
 } shared_wire;
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -82,9 +84,49 @@ static int left(ap_wire *self, ap_error *error) { return ap_shared_left(((shared
 
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
-    for (uint32_t i = 0; i < w->count; i++) close(w->polled[i].fd);
     if (w->shared) ap_shared_close(w->shared);
-    free(w->whose), free(w->polled), free(w);
+    if (!w->lent) {
+        for (uint32_t i = 0; i < w->count; i++) close(w->polled[i].fd);
+        free(w->whose), free(w->polled);
+    }
+    free(w);
+}
+
+/* ---- with other threads ---- */
+
+static int lie_down(ap_wire *self) { return ap_shared_lie_down(((shared_wire *)self)->shared, &((shared_wire *)self)->word); }
+
+static void sleep_on(ap_wire *self, int microseconds) {
+    ap_shared_sleep(((shared_wire *)self)->shared, ((shared_wire *)self)->word, microseconds);
+}
+
+static void get_up(ap_wire *self) { ap_shared_get_up(((shared_wire *)self)->shared); }
+
+static void wake(ap_wire *self) { ap_shared_wake(((shared_wire *)self)->shared); }
+
+static int is_gone(ap_wire *self, uint32_t rank) {
+    const shared_wire *w = (shared_wire *)self;
+    uint32_t i = 0;
+    while (i < w->count && w->whose[i] != rank) i++;
+    return i == w->count || poll(&w->polled[i], 1, 0) > 0 || ap_shared_gave_up(w->shared, rank);
+}
+
+static void give_up(ap_wire *self) { ap_shared_give_up(((shared_wire *)self)->shared); }
+
+static const ap_turns by_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL};
+
+ap_wire *ap_shared_beside(ap_wire *first, ap_error *error) {
+    const shared_wire *other = (shared_wire *)first;
+    shared_wire *w = calloc(1, sizeof *w);
+    if (!w || !(w->shared = ap_shared_other(other->shared))) {
+        free(w);
+        ap_fail(error, AP_MEMORY, "no memory for messages from one to another");
+        return NULL;
+    }
+    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = first->ranks,
+                        .turns = &by_turns};
+    w->whose = other->whose, w->polled = other->polled, w->count = other->count, w->lent = 1;
+    return &w->base;
 }
 
 ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled, ap_error *error) {

@@ -122,12 +122,12 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
         const peer *p = &w->peers[i / w->rails];
         int in = ap_sockets_wanted(p, s);
         short events = (short)((s->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
-        if (s->fd < 0 || !events) continue;
+        if (s->fd < 0 || !events || p->lost) continue;
         if (in) set_least(w, p, s), held |= s->least > 1;
         w->whose[count] = s;
         w->asked[count++] = (struct pollfd){.fd = s->fd, .events = events};
     }
-    if (!count) return ap_fail(error, AP_STUCK, "nothing is under way");
+    if (!count) return w->mail ? AP_OK : ap_fail(error, AP_STUCK, "nothing is under way");
     if (held && patience > LOOK) patience = LOOK;
     int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
     int found = poll(w->asked, count, milliseconds);
@@ -197,7 +197,8 @@ static void close_wire(ap_wire *self) {
     }
     for (uint32_t r = 0; r < self->ranks; r++) forget(&w->peers[r].receives, 0), forget(&w->peers[r].aside, 1);
     for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
-    free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w->done.number);
+    if (w->mail && w->wakes[0] >= 0) close(w->wakes[0]), close(w->wakes[1]);
+    free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w->done.number), free(w->slept);
     free(w);
 }
 

@@ -1,0 +1,38 @@
+/* Messages from one process to another, with tags, as programs send them: any thread at any time, beside all calls of the group.
+ *
+ * Over a wire of its own, whose messages all know their lengths: so a note goes before each. A short one comes behind its note
+ * and waits at the receiver, which is bounded; a long one waits at its sender until it is asked for, and then goes straight to
+ * its place. Messages with one tag from one to another are received in the order in which they were sent.
+ *
+ * Whoever waits for a message also carries all others on. Where nobody waits a thread does. */
+#ifndef ANTIPHON_MAIL_H
+#define ANTIPHON_MAIL_H
+
+#include "api.h"
+
+typedef struct ap_mail ap_mail;
+typedef struct ap_message ap_message; /* one send or receive that is under way */
+
+#define AP_ANYBODY UINT32_MAX
+
+/* The wire is its own from now on, also where this fails. It may be one to which others are connected later on, in any order: what
+ * is sent to them waits until then. */
+ap_mail *ap_mail_open(ap_wire *wire, uint32_t rank, ap_error *error);
+
+/* *under_way is NULL where it is over at once. The memory stays as it is until then. */
+int ap_mail_send(ap_mail *mail, uint32_t to, int32_t tag, const void *data, uint64_t bytes, ap_message **under_way,
+                 ap_error *error);
+/* `from`: or AP_ANYBODY. *source: who it came from, where it is over at once. Of a shorter message the rest stays. */
+int ap_mail_receive(ap_mail *mail, uint32_t from, int32_t tag, void *data, uint64_t bytes, ap_message **under_way,
+                    uint32_t *source, ap_error *error);
+/* Until it is over, `seconds` at most (0: as it is now): AP_TIMEOUT where it is not. Else it is no more. *moving: it has met
+ * its other end. */
+int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *source, int *moving, ap_error *error);
+/* By this socket, which is the wire's from now on. */
+int ap_mail_meet(ap_mail *mail, uint32_t rank, int socket, ap_error *error);
+/* All that is under way fails, here and at the others. */
+void ap_mail_end(ap_mail *mail, const char *why);
+/* After its end, and when nobody uses it. (In the child of a fork both do nothing.) */
+void ap_mail_free(ap_mail *mail);
+
+#endif

@@ -1,0 +1,135 @@
+/* Who carries messages on: one thread at a time, of those that wait for one; where nobody does, a thread of our own. */
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "mail_types.h"
+
+/* Looks before one sleeps; for how many microseconds at most, until one looks after the others. */
+enum { LOOKS = 16, NAP = 20000 };
+/* The thread of our own looks once in so many nanoseconds whether there is something to do: programs that send and wait need it
+ * never, and to wake it each time would cost more than a message. After so many looks in vain it sleeps until it is woken. */
+enum { PAUSE = 1000000, IDLE = 64 };
+
+void ap_mail_turns(ap_mail *m) {
+    pthread_condattr_t by_clock;
+    pthread_condattr_init(&by_clock);
+    pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->turn, &by_clock), pthread_cond_init(&m->stir, &by_clock);
+    pthread_condattr_destroy(&by_clock);
+}
+
+/* Those who wait look anew. */
+void ap_mail_changed(ap_mail *m) {
+    if (m->waiting) pthread_cond_broadcast(&m->turn);
+    if (m->asleep) m->wire->turns->wake(m->wire);
+}
+
+static void wait_on(ap_mail *m, pthread_cond_t *what, double seconds) {
+    double end = ap_now() + seconds;
+    struct timespec until = {(time_t)end, (long)(1e9 * (end - (double)(time_t)end))};
+    pthread_cond_timedwait(what, &m->lock, &until);
+}
+
+/* What a thread does whose turn it is, between two looks at what it is there for: one step, or some rest. */
+static void step(ap_mail *m, unsigned *vain, double most) {
+    const double naps = 1e-6 * NAP;
+    if (ap_mail_pass(m)) {
+        *vain = 0;
+    } else if (m->broken || !ap_mail_busy(m)) {
+        return;
+    } else if (++*vain < LOOKS) {
+        pthread_mutex_unlock(&m->lock);
+        sched_yield();
+        pthread_mutex_lock(&m->lock);
+    } else {
+        if (*vain > LOOKS) ap_mail_mourn(m);
+        if (m->broken || !ap_mail_busy(m) || !m->wire->turns->lie_down(m->wire)) return;
+        m->asleep = 1;
+        pthread_mutex_unlock(&m->lock);
+        m->wire->turns->sleep(m->wire, (int)(1e6 * (most < naps ? most : naps)) + 1);
+        pthread_mutex_lock(&m->lock);
+        m->asleep = 0;
+        m->wire->turns->get_up(m->wire);
+        if (m->broken) pthread_cond_broadcast(&m->turn); /* who ends it waits for that */
+    }
+}
+
+static void *carry_on(void *given) {
+    const struct timespec pause = {0, PAUSE};
+    ap_mail *m = given;
+    unsigned vain = 0;
+    pthread_mutex_lock(&m->lock);
+    for (int idle = 0; !m->broken;) {
+        if (ap_mail_busy(m) && !m->driven && !m->waiting) {
+            m->driven = 1, idle = 0;
+            step(m, &vain, 1.0);
+            m->driven = 0;
+            if (m->waiting) pthread_cond_broadcast(&m->turn);
+        } else if (ap_mail_busy(m) || idle++ < IDLE) {
+            vain = 0;
+            pthread_mutex_unlock(&m->lock);
+            nanosleep(&pause, NULL);
+            pthread_mutex_lock(&m->lock);
+        } else {
+            m->dormant = 1;
+            pthread_cond_wait(&m->stir, &m->lock);
+            m->dormant = 0, idle = 0;
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+void ap_mail_begun(ap_mail *m) {
+    if (!m->started) {
+        m->started = !pthread_create(&m->thread, NULL, carry_on, m);
+        if (!m->started) ap_mail_break(m, AP_MEMORY, "no further thread can be started");
+    } else if (m->dormant) {
+        pthread_cond_signal(&m->stir);
+    }
+}
+
+int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, int *moving, ap_error *error) {
+    double end = ap_now() + seconds, left = seconds;
+    unsigned vain = 0;
+    pthread_mutex_lock(&m->lock);
+    if (!m->driven && one->state != OVER) ap_mail_pass(m);
+    for (m->waiting++; one->state != OVER && left > 0; left = end - ap_now()) {
+        if (m->driven) {
+            if (m->asleep) m->wire->turns->wake(m->wire); /* it may be the thread of our own, which makes room */
+            wait_on(m, &m->turn, left);
+        } else {
+            m->driven = 1;
+            step(m, &vain, left);
+            m->driven = 0;
+        }
+    }
+    if (--m->waiting) pthread_cond_signal(&m->turn); /* another takes over */
+    int code = one->state == OVER ? one->code : AP_TIMEOUT;
+    *moving = one->state == MOVING;
+    *source = one->source;
+    if (code) ap_fail(error, code, "%s", one->state == OVER ? one->why : "it is not over");
+    if (one->state == OVER) free(one);
+    pthread_mutex_unlock(&m->lock);
+    return code;
+}
+
+void ap_mail_end(ap_mail *m, const char *why) {
+    if (m->process != getpid()) return; /* the child of a fork has neither the thread nor a lock that anybody opens */
+    pthread_mutex_lock(&m->lock);
+    ap_mail_break(m, AP_TRANSPORT, why);
+    pthread_cond_signal(&m->stir);
+    while (m->asleep) {
+        m->wire->turns->wake(m->wire);
+        pthread_cond_wait(&m->turn, &m->lock);
+    }
+    ap_wire *wire = m->wire;
+    const int started = m->started;
+    m->wire = NULL, m->started = 0;
+    pthread_mutex_unlock(&m->lock);
+    if (started) pthread_join(m->thread, NULL);
+    if (wire) wire->close(wire);
+}

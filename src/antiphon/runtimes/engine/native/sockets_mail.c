@@ -1,0 +1,78 @@
+/* A wire over sockets that carries mail: others are connected to it one by one, go one by one, and several threads use it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "sockets_types.h"
+#include "transport_sockets.h"
+
+/* Of who sleeps: all sockets by which something may come or is to go, and the pipe. */
+static int lie_down(ap_wire *self) {
+    socket_wire *w = (socket_wire *)self;
+    if (ap_done_any(&w->done)) return 0;
+    w->sleeps = 0;
+    w->slept[w->sleeps++] = (struct pollfd){.fd = w->wakes[0], .events = POLLIN};
+    for (uint32_t i = 0; i < w->base.ranks; i++) {
+        const stream *s = &w->streams[i];
+        short events = (short)((s->sends.first ? POLLOUT : 0) | (ap_sockets_wanted(&w->peers[i], s) ? POLLIN : 0));
+        if (s->fd >= 0 && events && !w->peers[i].lost) w->slept[w->sleeps++] = (struct pollfd){.fd = s->fd, .events = events};
+    }
+    return 1;
+}
+
+static void sleep_on(ap_wire *self, int microseconds) {
+    socket_wire *w = (socket_wire *)self;
+    poll(w->slept, w->sleeps, (microseconds + 999) / 1000);
+}
+
+static void get_up(ap_wire *self) {
+    char some[64];
+    while (read(((socket_wire *)self)->wakes[0], some, sizeof some) == sizeof some) continue;
+}
+
+static void wake(ap_wire *self) {
+    while (write(((socket_wire *)self)->wakes[1], "", 1) < 0 && errno == EINTR) continue; /* a full pipe wakes, too */
+}
+
+static int is_gone(ap_wire *self, uint32_t rank) { return ((socket_wire *)self)->peers[rank].lost; }
+
+static void give_up(ap_wire *self) {
+    socket_wire *w = (socket_wire *)self;
+    for (uint32_t i = 0; i < w->base.ranks; i++)
+        if (w->streams[i].fd >= 0) shutdown(w->streams[i].fd, SHUT_WR);
+}
+
+static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
+    socket_wire *w = (socket_wire *)self;
+    int flags = fcntl(socket, F_GETFL);
+    if (w->streams[rank].fd >= 0 || flags < 0 || fcntl(socket, F_SETFL, flags | O_NONBLOCK) < 0) {
+        close(socket);
+        return ap_fail(error, AP_INVALID, "the socket to rank %u is none, or the second one", rank);
+    }
+    w->streams[rank].fd = socket;
+    return AP_OK;
+}
+
+const ap_turns ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, meet};
+
+ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error) {
+    int32_t *none = malloc(ranks * sizeof *none);
+    for (uint32_t i = 0; none && i < ranks; i++) none[i] = -1;
+    ap_wire *made = none ? ap_sockets_open(rank, ranks, 1, none, error) : NULL;
+    socket_wire *w = (socket_wire *)made;
+    free(none);
+    if (!w) {
+        ap_fail(error, AP_MEMORY, "out of memory");
+        return NULL;
+    }
+    w->mail = 1, w->wakes[0] = w->wakes[1] = -1;
+    w->slept = calloc(ranks + 1, sizeof *w->slept);
+    if (!w->slept || pipe2(w->wakes, O_CLOEXEC | O_NONBLOCK)) {
+        made->close(made);
+        ap_fail(error, AP_MEMORY, "no memory, or no pipe, for messages from one to another");
+        return NULL;
+    }
+    made->turns = &ap_sockets_turns;
+    return made;
+}
