@@ -4,7 +4,7 @@ Run: python bench/bench_torch_group.py [PROCESSES...]. Seconds from the call to 
 over 20 groups of each kind; processes are of this host, and meet in one store. What is kept on disk is there (the
 engine, plans for groups of that size), as in every job but the first; `first`: with modules and memory still cold.
 all_to_all_single as in mixtures of experts: every process sends 0.5 to 1.5 times the size named to each; medians of
-200 calls.
+200 calls, ten of one kind after ten of the other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import PrefixStore
 import antiphon.torch
 
 TIMES = 20
-CALLS = 200
+CALLS, IN_TURN = 200, 10
 SIZES = (1024, 8192, 65536)  # bytes from each to each
 PATIENCE = timedelta(seconds=60)
 
@@ -54,7 +54,9 @@ def process(rank: int, ranks: int, port: int, answers: Any) -> None:
                 group.shutdown()
             del group
     answers.put((rank, found, descriptors, uneven(store, rank, ranks)))
-    together(PrefixStore("end", store), rank, ranks)
+    store.set(f"end/{rank}", "1")
+    if rank == 0:  # the store is in this process
+        store.wait([f"end/{other}" for other in range(ranks)])
 
 
 def uneven(store: Any, rank: int, ranks: int) -> dict[str, list[float]]:
@@ -66,17 +68,20 @@ def uneven(store: Any, rank: int, ranks: int) -> dict[str, list[float]]:
         ),
     }
     found: dict[str, list[float]] = {}
+    opts, before = dist.AllToAllOptions(), dist.BarrierOptions()
+    opts.asyncOp = before.asyncOp = False  # as `dist.all_to_all_single` says where it waits for the call
     for size in SIZES:
         table = [[size // 8 + (3 * i + 5 * j) % 5 * size // 16 for j in range(ranks)] for i in range(ranks)]
         given, back = table[rank], [table[other][rank] for other in range(ranks)]
         line, out = torch.ones(sum(given)), torch.zeros(sum(back))
-        for turn in range(CALLS + 5):
+        for _ in range(CALLS // IN_TURN):
             for name, group in groups.items():
-                group.barrier().wait()
-                began = time.perf_counter()
-                group.alltoall_base(out, line, back, given).wait()
-                if turn >= 5:
-                    found.setdefault(f"{name} {size}", []).append(time.perf_counter() - began)
+                for number in range(IN_TURN + 2):  # the threads of the other kind come to rest in the first two
+                    group.barrier(before).wait()
+                    began = time.perf_counter()
+                    group.alltoall_base(out, line, back, given, opts).wait()
+                    if number >= 2:
+                        found.setdefault(f"{name} {size}", []).append(time.perf_counter() - began)
     groups["antiphon"].shutdown()
     return found
 

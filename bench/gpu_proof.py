@@ -5,7 +5,8 @@ process and go round the GPUs; with one GPU all are on it. Every planner and col
 operators, lanes and rounds, with signals, as packets and in the order of arrival, by one kernel, by steps, by copies
 and captured, held against the interpreter; then a thousand calls one after another; then times, each in the way that
 is found best there, beside the device's own copy and the library's collective (NCCL, RCCL; where each rank has a GPU).
-The result is dated: bench/results/gpu-proof-cuda-DATE.json. Exit code 1 where anything is wrong, 2 where there is no GPU.
+The result is dated: bench/results/gpu-proof-cuda-DATE.json. Exit code 1 where anything is wrong, 2 where there is no
+GPU.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 SIZE = 4
 CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups"]
-CHECKS = [*CALLS, "elsewhere", "devices", "monitored", "training", "tables", "late", "killed"]
+CHECKS = [*CALLS, "elsewhere", "devices", "monitored", "at_once", "training", "tables", "late", "killed"]
 Found = list[dict[str, Any]]
 
 
@@ -106,6 +106,12 @@ def test_tensors_elsewhere_are_sent_on_by_names_that_backends_have(found: Found)
     marks = ["_allgather_base", "_start_coalescing", "_reduce_scatter_base", "_reduce_scatter_base", "_end_coalescing"]
     assert [one["elsewhere"]["marked"] for one in found[:-1]] == [marks] * (SIZE - 1)
     assert "Rank 1 failed to pass monitoredBarrier in 0 ms" in found[0]["monitored"]["said"][1]
+
+
+def test_a_call_that_is_waited_for_is_carried_out_by_who_makes_it_and_hears_of_signals(found: Found) -> None:
+    for one in found[:-1]:
+        assert one["at_once"]["threads"] == ["MainThread", "antiphon", "antiphon"]
+    assert found[0]["at_once"]["heard"] == 1, "the handler ran before the call was over"
 
 
 def test_training_is_as_by_gloo(found: Found) -> None:

@@ -25,6 +25,7 @@ from torch.distributed import ReduceOp
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch_at_once import check_at_once  # noqa: F401 (by name)
 from torch_between import after_a_death, check_counted, check_many  # noqa: F401 (by name)
 from torch_far import check_devices, check_elsewhere, check_monitored  # noqa: F401 (by name)
 

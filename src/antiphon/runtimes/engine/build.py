@@ -30,7 +30,7 @@ NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
     "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exchange.c",
-    "uneven.c", "exports.c",
+    "uneven.c", "hear.c", "exports.c",
 )  # fmt: skip
 # What libraries do under LD_PRELOAD: both of them, that for MPI.
 JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))

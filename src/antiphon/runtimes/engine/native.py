@@ -22,12 +22,14 @@ from ctypes import (
 )  # fmt: skip
 from functools import cache
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, unknown
+from antiphon.runtimes.engine.hearing import MAIN, Hearing
 
 Array = NDArray[Any]
 TYPES = {
@@ -53,6 +55,7 @@ OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
 _TEXT = 252
 MOVED, EVEN, DISAGREED = range(3)
+_STOPPED = 8
 _NAME = 32  # bytes of an ap_shared_name
 _LOST: list[Any] = []
 
@@ -146,6 +149,7 @@ class Engine:
         call.ap_run.argtypes = [c_void_p, *buffers, c_int, c_int, c_void_p, c_double, failure]
         call.ap_wire_call.argtypes, call.ap_wire_call.restype = [c_void_p, c_void_p], None
         call.ap_wire_theirs.argtypes, call.ap_wire_theirs.restype = [c_void_p, c_void_p], None
+        call.ap_wire_hear.argtypes, call.ap_wire_hear.restype = [c_void_p, c_void_p], None
         call.ap_agree.argtypes = [c_void_p, c_double, failure]
         call.ap_uneven.argtypes = [c_void_p] * 5 + [c_double, POINTER(c_int), failure]
         call.ap_wire_left.argtypes = [c_void_p, failure]
@@ -279,11 +283,24 @@ class Wire:
         self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
         self.trace: Any = None  # where runs are recorded (engine/trace.py)
         self.ends_with: list[Callable[[], None]] = []  # what is to end before it does
+        self.stopped = False  # a call by what a handler of a signal raised
+        self._hearing = Hearing()
+        engine.library.ap_wire_hear(handle, byref(self._hearing))
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
         """From now on every run is the call that stands there (CallHead), and is compared with the others'."""
         self._call = memory  # kept as long as it may be read
         self.engine.library.ap_wire_call(self.handle, memory)
+
+    def hear(self) -> None:
+        """Before each call: whether it is to hear of signals."""
+        self._hearing.wanted = get_ident() == MAIN
+
+    def raised(self, error: Failure) -> AntiphonError:
+        if error.code == _STOPPED:
+            self.stopped = True
+            self._hearing.again()
+        return raised(error)
 
     def theirs(self) -> bytes:
         """After Mismatch: the call of another."""
@@ -294,16 +311,18 @@ class Wire:
     def agree(self, timeout: float) -> None:
         """Until all have begun the same call."""
         error = Failure()
+        self.hear()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
-            raise raised(error)
+            raise self.raised(error)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
         """By no plan: from and to these addresses so many bytes for each rank (`lengths`: those sent, those that come),
         one after another. MOVED; or nothing moves, as all find that those of all are EVEN, or DISAGREED."""
         error, found, at = Failure(), c_int(), address(lengths)
         places = self.handle, source, at, target, at + lengths.nbytes // 2
+        self.hear()
         if self.engine.library.ap_uneven(*places, timeout, byref(found), byref(error)):
-            raise raised(error)
+            raise self.raised(error)
         return found.value
 
     def left(self) -> None:
@@ -365,6 +384,7 @@ class NativePlan:
 
     def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:
         """Take part in one run; in place the source is not looked at. Other threads go on meanwhile."""
+        wire.hear()
         if self._call(*self._arguments(source, target, wire, op, timeout)):
             self._failed(source, target, wire)
 
@@ -394,7 +414,7 @@ class NativePlan:
     def _failed(self, source: Array | None, target: Array, wire: Wire) -> None:
         if wire.lost is not None:
             wire.lost.append((self, source, target, wire))
-        raise raised(self._error)
+        raise wire.raised(self._error)
 
     def __del__(self) -> None:
         if self.handle:

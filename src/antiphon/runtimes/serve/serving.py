@@ -72,12 +72,18 @@ class Serving:
             self.wire.agree(timeout)
         except (TransportFailed, TimedOut) as error:
             raise self._failed(error) from None
+        finally:
+            self._unless_stopped()
 
     def _failed(self, error: AntiphonError) -> AntiphonError:
         """What is told of a call that could not be carried out. Nothing more can be run."""
         told = self.head.against(self.wire.theirs()) if isinstance(error, Mismatch) else f"{error} ({self.head.says()})"
         self.fail(told)
         return type(error)(told)
+
+    def _unless_stopped(self) -> None:
+        if self.wire.stopped:
+            self.fail("a handler of a signal ended it")
 
     def _take(self, book: Book) -> None:
         self._books.append(book)
@@ -134,6 +140,8 @@ class Serving:
             found = self.wire.uneven(source, target, lengths, timeout)
         except (TransportFailed, TimedOut) as error:
             raise self._failed(error) from None
+        finally:
+            self._unless_stopped()
         if found == MOVED:
             row = self.ledger.row("alltoall", "point to point", "antiphon")
             self.ledger.count(row, int(lengths[0].sum()), time.perf_counter() - began)
@@ -144,6 +152,8 @@ class Serving:
             plan.run(source, target, self.wire, op, timeout)
         except (TransportFailed, TimedOut) as error:
             raise self._failed(error) from None
+        finally:
+            self._unless_stopped()
 
     def _plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
         key = (id(page), unit, itemsize, in_place)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 Tensors = Sequence[Any]
+_AT_ONCE = 1 << 20  # bytes of a call that its caller carries out: while more is on its way no signal is heard
 
 
 def options_of(
@@ -32,6 +33,12 @@ def options_of(
         if value is not None:
             setattr(out, name, value)
     return out
+
+
+def at_once(opts: Any, given: Tensors) -> bool:
+    """Whether who makes a call waits for it at once, and it is a small one."""
+    waits = not getattr(opts, "asyncOp", True)
+    return waits and sum(one.numel() * one.element_size() for one in given) <= _AT_ONCE
 
 
 def listed(tensors: Any, one: Any = None) -> list[Any]:

@@ -72,7 +72,13 @@ class AntiphonGroup(Group):
         how, seconds = asked.operator_of(opts), self._seconds(opts)
         more = f" ({operator_name(how)})"
         return self._submit(
-            "all_reduce", tensors, tensors, lambda: self.calls.allreduce_several(tensors, how, seconds), seconds, more
+            "all_reduce",
+            tensors,
+            tensors,
+            lambda: self.calls.allreduce_several(tensors, how, seconds),
+            seconds,
+            opts,
+            more,
         )
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
@@ -93,7 +99,7 @@ class AntiphonGroup(Group):
         how, seconds = asked.operator_of(opts), self._seconds(opts)
         more = f" ({operator_name(how)}) to rank {place}"
         return self._submit(
-            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds), seconds, more
+            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds), seconds, opts, more
         )
 
     def broadcast(
@@ -113,7 +119,7 @@ class AntiphonGroup(Group):
             for one in tensors:
                 self.calls.broadcast(one, place, seconds)
 
-        return self._submit("broadcast", tensors, tensors, do, seconds, f" from rank {place}")
+        return self._submit("broadcast", tensors, tensors, do, seconds, opts, f" from rank {place}")
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -133,7 +139,9 @@ class AntiphonGroup(Group):
             for outputs, one in zip(output_lists, inputs, strict=True):
                 self.calls.allgather_list(outputs, one, seconds)
 
-        return self._submit("all_gather", inputs, [one for outputs in output_lists for one in outputs], do, seconds)
+        return self._submit(
+            "all_gather", inputs, [one for outputs in output_lists for one in outputs], do, seconds, opts
+        )
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """Here a list of results is for one process: of each of its inputs."""
@@ -155,7 +163,7 @@ class AntiphonGroup(Group):
             for output, given in zip(output_lists, input_list, strict=True):
                 self.calls.allgather(output, given, seconds)
 
-        return self._submit("all_gather_single", input_list, list(output_lists), do, seconds)
+        return self._submit("all_gather_single", input_list, list(output_lists), do, seconds, opts)
 
     def reduce_scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -176,7 +184,7 @@ class AntiphonGroup(Group):
                 self.calls.reduce_scatter_list(one, given, how, seconds)
 
         flat = [one for inputs in input_lists for one in inputs]
-        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, f" ({operator_name(how)})", flat)
+        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(how)})", flat)
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
@@ -192,7 +200,7 @@ class AntiphonGroup(Group):
                 self.calls.reduce_scatter(output, given, op, seconds)
 
         more = f" ({operator_name(op)})"
-        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, more)
+        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, opts, more)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
@@ -210,7 +218,7 @@ class AntiphonGroup(Group):
         outputs = list(output_lists[0]) if output_lists else []
         return self._submit(
             "gather", inputs, outputs, lambda: self.calls.gather(outputs, inputs[0], place, seconds), seconds,
-            f" to rank {place}", inputs,
+            opts, f" to rank {place}", inputs,
         )  # fmt: skip
 
     def scatter(
@@ -229,7 +237,7 @@ class AntiphonGroup(Group):
         given = list(input_lists[0]) if input_lists else []
         return self._submit(
             "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds), seconds,
-            f" from rank {place}",
+            opts, f" from rank {place}",
         )  # fmt: skip
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
@@ -245,6 +253,7 @@ class AntiphonGroup(Group):
             list(output_tensors),
             lambda: self.calls.alltoall_list(output_tensors, input_tensors, seconds),
             seconds,
+            opts,
             alike=(),
         )
 
@@ -266,19 +275,21 @@ class AntiphonGroup(Group):
             [output],
             lambda: self.calls.alltoall(output, input, sizes[0], sizes[1], seconds),
             seconds,
+            opts,
             alike=(),
         )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         """Also for what streams have been asked for until now, where this group has tensors on a device."""
-        seconds = self._seconds(asked.options_of(c10d.BarrierOptions, opts, timeout=timeout))
+        opts = asked.options_of(c10d.BarrierOptions, opts, timeout=timeout)
+        seconds = self._seconds(opts)
         until = self.elsewhere.until_now()
 
         def do() -> None:
             until()
             self.calls.barrier(seconds)
 
-        return self._submit("barrier", [], [], do, seconds)
+        return self._submit("barrier", [], [], do, seconds, opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""

@@ -123,7 +123,7 @@ class Group(About):
 
     def _submit(
         self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
-        more: str = "", alike: Sequence[Any] | None = None,
+        opts: Any, more: str = "", alike: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
         """`kind` and `given` are for a profiler, if one listens; with `more` and `alike`, tensors of which all have as
         many of the same shapes (left out: the results), for who compares calls."""
@@ -137,7 +137,8 @@ class Group(About):
                 then()
 
         moments = self._profiled.called(kind, self._made, self._names[0], given, results)
-        return self._begun(self._worker.submit(results, do, moments and self._profiled, moments))
+        at_once = self._together is None and asked.at_once(opts, given)
+        return self._begun(self._worker.submit(results, do, moments and self._profiled, moments, at_once))
 
     def _root(self, kind: str, opts: Any) -> int:
         root = asked.root_of(opts)

@@ -53,15 +53,18 @@ class Work(_Work):
 
     # ---- for the worker ----
 
-    def carry_out(self) -> None:
+    def carry_out(self, done: Callable[[], None]) -> BaseException | None:
+        """`done`: before anybody learns of it. What was raised."""
+        raised: BaseException | None = None
         if self._moments is not None:
             self._moments.begun = time.perf_counter_ns()
         try:
             self._do()
         except BaseException as error:
-            self.end(error)
-        else:
-            self.end(None)
+            raised = error
+        done()
+        self.end(raised)
+        return raised
 
     def end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
@@ -168,12 +171,18 @@ class Pool:
 
 
 class Worker:
-    """One thread that carries out the calls of a group in the order in which they were made; from the first one on."""
+    """One thread that carries out the calls of a group in the order in which they were made; from the first one on.
+
+    A call that is waited for at once is carried out by who makes it, where none is before it: to hand it over and to
+    hear that it is done takes as long as a small call. Others that come meanwhile wait their turn.
+    """
 
     def __init__(self) -> None:
         self.pool = Pool()
         self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._turn = threading.Lock()  # of who carries out a call
+        self._under_way = 0  # calls that are made and not done
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -183,21 +192,40 @@ class Worker:
         do: Callable[[], None],
         profiled: Profiled | None = None,
         moments: Moments | None = None,
+        at_once: bool = False,
     ) -> Work:
+        """`at_once`: it is waited for."""
         work = Work(results, do, self.pool, profiled, moments)
         with self._lock:
+            here = at_once and not self._under_way and not self._closed
+            if here:
+                self._turn.acquire()
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))
-            else:
+                return work
+            self._under_way += 1
+            if not here:
                 self._todo.put(work)
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
                     self._thread.start()
+        if here:
+            try:
+                raised = work.carry_out(self._done)
+            finally:
+                self._turn.release()
+            if raised is not None and not isinstance(raised, AntiphonError):
+                raise raised  # by a handler of a signal, it may be: not a failure of the call
         return work
+
+    def _done(self) -> None:
+        with self._lock:
+            self._under_way -= 1
 
     def _run(self) -> None:
         while (work := self._todo.get()) is not None:
-            work.carry_out()
+            with self._turn:
+                work.carry_out(self._done)
             del work
 
     def close(self, patience: float) -> bool:
@@ -208,5 +236,8 @@ class Worker:
                 self._todo.put(None)
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(patience)
+        over = self._turn.acquire(timeout=patience)  # by another thread, which carries out its own call
+        if over:
+            self._turn.release()
         self.pool.close()
-        return self._thread is None or not self._thread.is_alive()
+        return over and (self._thread is None or not self._thread.is_alive())

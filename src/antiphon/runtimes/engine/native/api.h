@@ -22,7 +22,7 @@ typedef struct ap_pace ap_pace; /* of work beside a program (touch.h) */
 
 enum {
     AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6,
-    AP_MISMATCH = 7
+    AP_MISMATCH = 7, AP_STOPPED = 8
 };
 
 /* The first ten are numbered as in NCCL. */
@@ -132,6 +132,19 @@ typedef struct {
     uint32_t calls; /* runs ever begun */
     uint32_t ticks; /* times are those of the processor's own counter, where it has one; 0: ns of CLOCK_MONOTONIC */
 } ap_trace;
+
+/* Python's functions of these kinds of names, by which a call that waits lets handlers of signals run. */
+typedef struct {
+    int (*ensure)(void);                       /* PyGILState_Ensure */
+    int (*check)(void);                        /* PyErr_CheckSignals */
+    void (*fetch)(void **, void **, void **);  /* PyErr_Fetch */
+    void (*release)(int);                      /* PyGILState_Release */
+    void *raised[3];                           /* of a call that came to AP_STOPPED */
+    int32_t wanted;                            /* by the next call; 0: it is not in the thread that handles signals */
+} ap_hearing;
+
+/* NULL: no more. The memory stays until then. */
+void ap_wire_hear(ap_wire *wire, ap_hearing *hearing);
 
 /* From now on each ap_run over this wire writes records there; NULL: no more. The memory stays until then. */
 void ap_wire_trace(ap_wire *wire, ap_trace *trace);

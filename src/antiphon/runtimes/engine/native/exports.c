@@ -36,7 +36,7 @@ static const struct {
 } functions[] = {
     ONE(ap_abi), ONE(ap_open_bytes), ONE(ap_close), ONE(ap_describe), ONE(ap_prepare), ONE(ap_release), ONE(ap_ask), ONE(ap_warm),
     ONE(ap_split), ONE(ap_run), ONE(ap_agree), ONE(ap_uneven), ONE(ap_wire_call), ONE(ap_wire_theirs), ONE(ap_wire_left),
-    ONE(ap_wire_trace), ONE(ap_trace_moment), ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
+    ONE(ap_wire_trace), ONE(ap_wire_hear), ONE(ap_trace_moment), ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
 #if defined(AP_FOR_MPI)
     ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
     ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose),

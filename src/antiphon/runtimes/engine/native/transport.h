@@ -42,10 +42,15 @@ struct ap_wire {
     const ap_called *call; /* the caller's; NULL: nothing is compared */
     ap_called now, theirs;
     ap_trace *trace; /* the caller's; NULL: nothing is recorded */
+    ap_hearing *hearing; /* the caller's; NULL: nobody is asked */
+    double asked;        /* when it was */
 };
 
 /* Seconds without any progress until who waits looks whether the others are in another call. */
 #define AP_QUIET 0.1
+
+/* By who has waited for AP_QUIET seconds in vain: AP_STOPPED where a signal's handler has raised something. */
+int ap_hear(ap_wire *wire, double time, ap_error *error);
 
 static inline int ap_same_call(const ap_called *one, const ap_called *other) {
     return !memcmp(one, other, offsetof(ap_called, rank));

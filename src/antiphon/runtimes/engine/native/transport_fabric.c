@@ -159,6 +159,7 @@ static int wait_for_one(fabric_wire *w, double timeout, ap_error *error) {
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
             if (gone == 2 || (gone == 1 && time >= grace)) return lost(who, error);
             if (w->base.call && time >= quiet) code = look_around(w, error);
+            if (!code && time >= quiet) code = ap_hear(&w->base, time, error);
             if (!code && timeout > 0 && time >= end)
                 return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
             gone = find_gone(w, &who); /* what it left behind may still be on its way: so look once more */

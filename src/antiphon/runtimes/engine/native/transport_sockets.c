@@ -172,6 +172,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
             }
             code = turn(w, self->call && left > AP_QUIET ? AP_QUIET : left, error);
             if (!code && !w->moved && self->call) code = ap_sockets_look_around(w, error);
+            if (!code && !w->moved) code = ap_hear(self, ap_now(), error);
         }
     }
     if (code) {

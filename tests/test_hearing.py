@@ -1,0 +1,127 @@
+"""Signals while a call waits in the engine: over sockets, over cards, and in shared memory."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import signal
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from test_fabric import TCP, close_all, wires_of
+
+from antiphon.errors import TimedOut, Unsupported
+from antiphon.runtimes.engine import build
+from antiphon.runtimes.engine.fabric import Fabric
+from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
+from antiphon.runtimes.serve.call_head import CallHead
+from antiphon.runtimes.serve.mesh import handed_over
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+class Handled(Exception):
+    pass
+
+
+def by_sockets(engine: Engine) -> list[Wire]:
+    left, right = socket.socketpair()
+    return [engine.sockets(0, [-1, handed_over([None, left])[1]]), engine.sockets(1, [handed_over([right])[0], -1])]
+
+
+def by_cards(engine: Engine) -> list[Wire]:
+    try:
+        Fabric(engine, *TCP).close()
+    except Unsupported as error:
+        pytest.skip(str(error))
+    return wires_of(engine, [TCP, TCP])
+
+
+def by_memory(engine: Engine) -> list[Wire]:
+    memory, name = engine.share(2)
+    pairs = socket.socketpair(), socket.socketpair()
+    ends = [[pairs[0][0].detach(), pairs[1][0].detach()], [pairs[1][1].detach(), pairs[0][1].detach()]]
+    joined = engine.join(name, 1)
+    found: list[Wire] = []
+    other = threading.Thread(target=lambda: found.append(engine.shared(joined, ends[1])))
+    other.start()
+    wire = engine.shared(memory, ends[0])
+    other.join()
+    return [wire, *found]
+
+
+@pytest.fixture(params=[by_sockets, by_cards, by_memory])
+def wires(request: pytest.FixtureRequest) -> Iterator[list[Wire]]:
+    made = request.param(Engine(build.library("sockets")))
+    for rank, wire in enumerate(made):
+        head = CallHead(rank, b"")
+        wire.calls(head.memory)
+        head.begin("barrier", 0, 0)
+    yield made
+    close_all(made)
+
+
+def when_alarmed(handle: Callable[..., Any], do: Callable[[], Any]) -> float:
+    """Seconds until the end."""
+    old, began = signal.signal(signal.SIGALRM, handle), time.monotonic()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        do()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    return time.monotonic() - began
+
+
+def test_a_handler_runs_and_the_call_goes_on(wires: list[Wire]) -> None:
+    heard = []
+
+    def handle(*_: Any) -> None:
+        heard.append(threading.current_thread())
+        threading.Thread(target=wires[1].agree, args=(20.0,)).start()  # only now the other comes
+
+    when_alarmed(handle, lambda: wires[0].agree(20.0))
+    assert heard == [threading.main_thread()]
+    assert not wires[0].stopped
+
+
+def test_what_it_raises_ends_the_call(wires: list[Wire]) -> None:
+    raised = []
+
+    def handle(*_: Any) -> None:
+        error = Handled()
+        raised.append(weakref.ref(error))
+        raise error
+
+    with pytest.raises(Handled) as caught:
+        when_alarmed(handle, lambda: wires[0].agree(60.0))
+    assert wires[0].stopped
+    with pytest.raises(TransportFailed, match="an earlier run failed"):
+        wires[0].agree(1.0)
+    assert caught.value is raised[0]()
+    del caught
+    gc.collect()
+    assert raised[0]() is None, "nothing is left of it"
+
+
+def test_other_threads_hear_of_none(wires: list[Wire]) -> None:
+    """They wait until their time is over, and nothing of it reaches the main thread's handlers' place."""
+    found: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            wires[0].agree(0.4)
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    heard = []
+    when_alarmed(lambda *_: heard.append(threading.current_thread()), thread.join)
+    assert heard == [threading.main_thread()]
+    assert [type(one) for one in found] == [TimedOut]
