@@ -84,9 +84,12 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
     }
     for (i64 i = 0; i < h.steps; ++i) {
         const Step &s = table->steps[i];
-        if (s.kind != SIGNAL && s.kind != WAIT) continue;
-        for (i64 k = 0; k < s.count; ++k)
-            if (table->arguments[s.first + k].number >= 1 << ROUND_BITS) return "two ranks have more signals than can be told apart";
+        const Argument *a = table->arguments + s.first;
+        for (i64 k = 0; k < s.count && (s.kind == SIGNAL || s.kind == WAIT); ++k)
+            if (a[k].number >= 1 << ROUND_BITS) return "two ranks have more signals than can be told apart";
+        for (i64 k = 0; k < s.count && s.kind == PUT; k += 2)
+            if (table->region(a[k + 1].region).buffer != PACKETS && (a[k].part != a[k + 1].part || a[k].number != a[k + 1].number))
+                return "a place is put to one of another length";
     }
     return NULL;
 }
