@@ -131,10 +131,17 @@ def test_another_generation_and_another_collective_say_so() -> None:
     assert each.ranges[0].rests_on == "calibrated by h100; sends not calibrated"
 
 
-def test_among_some_ranks_nothing_is_known_of_nccl() -> None:
-    some = tune("allreduce", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="direct", ranks=[0, 1])
-    assert some.library is None
-    assert some.ranges[0].rests_on == "not calibrated"
+def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
+    some = tune("allreduce", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="ring", ranks=[0, 1])
+    assert some.library is not None
+    assert some.library.place.ranks == 2
+    assert (some.ranges[0].rests_on, some.ranges[0].speedup) == ("calibrated by h100", pytest.approx(1, abs=0.02))
+    odd = tune(  # two of one node, one of another: no model of NCCL is calibrated there
+        "allreduce", "cluster:box=hgx-h100,boxes=2", nbytes="1KB", model="calls", workers="none", planners="ring",
+        ranks=[0, 1, 8],
+    )  # fmt: skip
+    assert odd.library is None
+    assert odd.ranges[0].rests_on == "not calibrated"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +149,8 @@ def test_among_some_ranks_nothing_is_known_of_nccl() -> None:
     [
         ("hgx-h100", {}, "calls"),
         ("hgx-h100", {"model": "alpha-beta"}, "alpha-beta"),
-        ("hgx-h100", {"ranks": [0, 1]}, "alpha-beta"),
+        ("hgx-h100", {"ranks": [0, 1]}, "calls"),
+        ("cluster:box=hgx-h100,boxes=2", {"ranks": [0, 1, 8]}, "alpha-beta"),
         ("hgx-h100", {"profile": Profile(alpha={"nvlink": 1e-6})}, "alpha-beta"),
         ("cluster:box=mi300x,boxes=2", {}, "calls"),
         ("mi250", {}, "alpha-beta"),

@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 import antiphon
 from antiphon.cli import run
 from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
-from antiphon.cost.nccl.choice import COLLNET, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
+from antiphon.cost.nccl.choice import CHOSEN, COLLNET, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
+from antiphon.cost.nccl.library import OFF
 from antiphon.cost.nccl.msccl import read_algorithms
-from antiphon.cost.nccl.place import place_of
-from antiphon.cost.nccl.published import FIT, HELD_OUT, published
+from antiphon.cost.nccl.place import gpu_of, place_of
+from antiphon.cost.nccl.published import FIT, HELD_OUT, ONE_FOR_ALL, published
 from antiphon.errors import Invalid, Unsupported
 from antiphon.topologies import topology
 
@@ -107,6 +109,28 @@ def test_what_there_is(machine: str, collective: str, there: set[str], not_there
     assert not not_there & found
     assert row["seconds"] <= min([*row["others"].values(), 1.0])
     assert row["seconds"] == pytest.approx(sum(row["terms"].values()))
+
+
+def test_how_near_it_comes_is_what_it_comes_to() -> None:
+    """As bench/bench_nccl.py counts it, of the tables held out."""
+    known, off = shipped_calls(), dict[str, list[float]]()
+    ends = ((1024, 2**16), (2**16 + 1, 2**26 - 1), (2**26, 2**62))
+    for table in published():
+        if table.part != HELD_OUT:
+            continue
+        gpu, one = known.get(table.gpu) or gpu_of(table.topology, known), table.processes == ONE_FOR_ALL
+        assert gpu is not None
+        costs, place = (
+            Costs(gpu, known[table.fabric] if table.fabric else None, one),
+            place_of(topology(table.topology)),
+        )
+        told = [word.partition("=")[2].lower() for word in table.environment.split() if word.startswith("NCCL_ALGO=")]
+        for nbytes, seconds in table.seconds():
+            for (where, _), (low, high) in zip(OFF, ends, strict=True):
+                if low <= nbytes <= high:
+                    best = prices(place, costs, table.collective, nbytes, told or CHOSEN)[0].seconds
+                    off.setdefault(where, []).append(abs(best / seconds - 1))
+    assert [median(off[where]) for where, _ in OFF] == pytest.approx([value for _, value in OFF], abs=6e-4)
 
 
 def test_pat_needs_one_rank_per_node() -> None:
