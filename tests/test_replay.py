@@ -406,6 +406,13 @@ def test_the_name_of_a_file_does_not_say_what_was_measured(tmp_path: Path) -> No
     assert told["step"]["rests_on"] == told["worth_tuning"]["rests_on"] == "measured"
 
 
+def test_a_job_of_processors_on_a_machine_of_gpus_is_told(tmp_path: Path) -> None:
+    for traces, told in (([made.ddp(0), made.ddp(1)], 1), ([made.gpu(0), made.gpu(1)], 0)):
+        files = made.write(tmp_path, traces)
+        notes = found(files, topology=antiphon.topology("hgx-h100", only=[0, 1]), planners="ring")["notes"]
+        assert sum("computed on processors" in note for note in notes) == told
+
+
 def test_a_replay_by_plans_and_beside_nccl(tmp_path: Path) -> None:
     traces = [made.gpu(rank) for rank in range(2)]
     for trace in traces:

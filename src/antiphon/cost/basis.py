@@ -10,6 +10,7 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.options import parse_options
 
 CALLS, PLAIN = "calls", "alpha-beta"  # the model that has published figures; that which needs none
+CALIBRATED = "calibrated by"
 NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
 _PLACE = ("gpu", "network", "processes")  # options of that model which say whose figures
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
 
-from antiphon.cost.basis import NOT_CALIBRATED
+from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED
 from antiphon.cost.replay import buckets, cores
 from antiphon.cost.replay.job import WORK, Collective, Group, Job
 from antiphon.cost.replay.steps import Outcome, follow
@@ -131,6 +131,11 @@ def replay(
         notes.append(f"{told}: these stay as they were")
     if cores_of_host is not None:
         notes.append(f"the ranks share {cores_of_host} cores: computation and collectives slow each other down")
+    if job.processor and any(price and CALIBRATED in price.rests_on for price in prices.values()):
+        notes.append(
+            "the job computed on processors, but ours are priced as on the GPUs of this machine: what a step would "
+            "take there is not told by this trace"
+        )
     tell("buckets")
     return Replay(job, cores_of_host, now, with_ours, free, rows, _buckets(alone, ours, run, notes), notes)
 

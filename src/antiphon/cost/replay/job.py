@@ -81,7 +81,7 @@ class Gradient:
 class Job:
     """All that the traces tell. `ranks`: of every rank its items. `lanes`: of every rank the collectives in the order
     in which each lane of it carried them out. `steps`: seconds that the steps took as recorded, of the slowest rank.
-    `notes`: what must be known to read the figures right."""
+    `notes`: what must be known to read the figures right. `processor`: it computed on processors."""
 
     groups: Sequence[Group]
     calls: Sequence[Collective]
@@ -90,6 +90,7 @@ class Job:
     steps: Sequence[float]
     notes: Sequence[str] = ()
     gradients: Sequence[Gradient] = field(default=())
+    processor: bool = False
 
     def check(self) -> None:
         """Invalid where it cannot be what ran. O(items)."""

@@ -37,7 +37,7 @@ class Heard:
 @dataclass(frozen=True)
 class Recorded:
     """One rank. `steps`: begin and end of each; `waits`: from when to when nothing went on because of a collective (by
-    its number in `calls`)."""
+    its number in `calls`); `processor`: it computed on a processor, not on a GPU."""
 
     rank: int
     host: str
@@ -47,6 +47,7 @@ class Recorded:
     waits: Sequence[tuple[float, float, int]] = ()
     gradients: Sequence[tuple[float, int]] = ()  # when one was made, and its bytes
     notes: Sequence[str] = ()
+    processor: bool = False
 
 
 def join(traces: Sequence[Recorded]) -> Job:
@@ -75,7 +76,8 @@ def join(traces: Sequence[Recorded]) -> Job:
     first = next(iter(by_rank.values()))
     job = Job(groups, calls, ranks, {rank: _lanes(one, numbers[rank]) for rank, one in by_rank.items()}, steps, notes)
     job.check()
-    return replace(job, gradients=_gradients(first, ranks[first.rank], ahead[first.rank]))
+    gradients = _gradients(first, ranks[first.rank], ahead[first.rank])
+    return replace(job, gradients=gradients, processor=any(one.processor for one in by_rank.values()))
 
 
 def _before(one: Recorded, step: int) -> float:

@@ -86,7 +86,7 @@ def on_processor(
         raise Invalid(NO_CALLS)
     waits = [*_waits_told(line.waits, calls), *_waits_seen(line.busy, calls, heard)]
     gradients = [(at * _US, nbytes) for at, nbytes in line.gradients]
-    return Recorded(rank, host, known, steps, heard, waits, gradients, notes)
+    return Recorded(rank, host, known, steps, heard, waits, gradients, notes, processor=True)
 
 
 def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
