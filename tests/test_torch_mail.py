@@ -152,8 +152,8 @@ def test_from_anybody(three: list[Any]) -> None:
             into = torch.zeros_like(one)
             work = three[0].recv_anysource([into], number)
             work.wait()
-            found.add(work._source_rank())
-            assert torch.equal(into, one + work._source_rank())
+            found.add(work.source_rank())
+            assert torch.equal(into, one + work.source_rank())
         good(at_once(*(work.wait for work in works)))
         assert found == {1, 2}
 
