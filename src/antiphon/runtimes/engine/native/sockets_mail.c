@@ -54,7 +54,7 @@ static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
     return AP_OK;
 }
 
-const ap_resting ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, meet};
+const ap_by_turns ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, meet};
 
 ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error) {
     int32_t *none = malloc(ranks * sizeof *none);

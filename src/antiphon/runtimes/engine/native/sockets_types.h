@@ -84,6 +84,6 @@ int ap_sockets_send(socket_wire *w, uint32_t rank, letter *one, ap_error *error)
 int ap_sockets_look_around(socket_wire *w, ap_error *error);
 int ap_sockets_left(ap_wire *self, ap_error *error);
 /* What mail needs besides (sockets_mail.c). */
-extern const ap_resting ap_sockets_turns;
+extern const ap_by_turns ap_sockets_turns;
 
 #endif
