@@ -15,7 +15,7 @@ static int lie_down(ap_wire *self) {
     w->slept[w->sleeps++] = (struct pollfd){.fd = w->wakes[0], .events = POLLIN};
     for (uint32_t i = 0; i < w->base.ranks; i++) {
         const stream *s = &w->streams[i];
-        short events = (short)((s->sends.first ? POLLOUT : 0) | (ap_sockets_wanted(&w->peers[i], s) ? POLLIN : 0));
+        short events = (short)((s->sends.first ? POLLOUT : 0) | (ap_sockets_wanted(w, &w->peers[i], s) ? POLLIN : 0));
         if (s->fd >= 0 && events && !w->peers[i].lost) w->slept[w->sleeps++] = (struct pollfd){.fd = s->fd, .events = events};
     }
     return 1;
