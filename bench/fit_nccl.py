@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
 from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
+from antiphon.cost.nccl.msccl import ALLPAIRS, shipped_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.published import FIT, ONE_FOR_ALL, Published, published
 from antiphon.topologies import topology
@@ -28,6 +29,7 @@ LEAST = 1024  # bytes: below, only launch and hops count, and those tables have 
 PRIOR_WEIGHT = 0.1  # of a figure that is off by e, against a measurement that is off by e
 KNOWN_WEIGHT = 1.0  # of the share that Simple has, which is told by documents
 MOST_EVALUATIONS = 300
+FURTHEST = 100.0  # so many times its prior a figure is at most, and at least that part of it: more is no latency
 SMALL, LARGE, BETWEEN = 64 * 1024, 64 * 2**20, 0.35  # what the figures are for; sizes between them weigh less
 MOVED = 1e-3  # a figure that is no further from its prior than this was told by nothing
 # Shares of the wire: a flag for each four bytes (LL), 120 of 128 bytes (LL128), 370 of 450 GB/s (Simple; NVIDIA's
@@ -52,6 +54,11 @@ UNITS = {
         source="https://github.com/aws-samples/awsome-distributed-training/tree/main/micro-benchmarks/nccl-tests",
     ),
     "mi300x": Units(of=304, source="https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"),
+    # A DGX B200: "32 coll channels, 32 collnet channels, 32 nvls channels, 32 p2p channels". 148 multiprocessors as the
+    # driver tells them (pytorch/ao, pull request 4002).
+    "b200": Units(
+        of=148, taken={"ring": 32, "nvls": 32, "sends": 32}, source="https://github.com/NVIDIA/nccl/issues/1646",
+    ),
 }  # fmt: skip
 # Copies between two GPUs by cudaMemcpyPeerAsync (CUDA's p2pBandwidthLatencyTest). abci-benchmarks: both ways at once,
 # the median of all pairs, 48.45 of 50 GB/s (V100) and 206.5 of 300 (A100). H100: one way, 375 of 450 GB/s; no latency
@@ -75,6 +82,9 @@ NETWORKS: Mapping[str, dict[str, Any]] = {
 MESSAGE = (
     5e-6  # each further message to another node: 2.5 ms for 511 of them, the smallest row of a100-ndv4-64-alltoall
 )
+# Of ranks within a node: what all to all, twice, takes on eight A100s beyond its launch and two hops, by MSCCL's
+# leaderboard (bench/fit_msccl.py): of each of the six further messages of either step. Elsewhere as there.
+TOLD_BY_MSCCL = "a100"
 Figures = dict[str, float]
 
 
@@ -120,19 +130,31 @@ def algorithms_of(table: Published) -> tuple[str, ...]:
     return (told[0].lower(),) if told else CHOSEN
 
 
-def main() -> None:
+def apart(tables: Sequence[Published]) -> list[list[Published]]:
+    """Tables that have no generation and no network in common tell nothing of one another."""
+    found: list[tuple[set[str], list[Published]]] = []
+    for table in tables:
+        names = {name for name in (table.gpu, table.fabric) if name}
+        mine = [one for one in found if one[0] & names]
+        found = [one for one in found if not one[0] & names]
+        joined = [other for one in mine for other in one[1]]
+        found.append((names.union(*(one[0] for one in mine)), [*joined, table]))
+    return [one for _, one in found]
+
+
+def fitted(tables: Sequence[Published], prior: Figures) -> tuple[Figures, int, int]:
+    """The figures that these tables tell of, the number of measurements, and that of evaluations."""
     from scipy.optimize import least_squares
 
-    tables = [table for table in published() if table.part == FIT]
     places = {table.name: place_of(topology(table.topology)) for table in tables}
-    prior = priors()
-    names = list(prior)
+    told = {name for table in tables for name in (table.gpu, table.fabric) if name}
+    names = [name for name in prior if name.split(" ")[0] in told]
     start = np.log([prior[name] for name in names])
     drawn = np.array([KNOWN_WEIGHT if name.endswith(f"share {SIMPLE}") else PRIOR_WEIGHT for name in names])
 
     def off(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         figures = dict(zip(names, np.exp(logs).tolist(), strict=True))
-        known = {name: calls_of(figures, name, [], []) for name in (*GPUS, *NETWORKS)}
+        known = {name: calls_of(figures, name, [], []) for name in told}
         found = []
         for table in tables:
             network = known[table.fabric] if table.fabric else None
@@ -144,13 +166,22 @@ def main() -> None:
                     found.append(weight * np.log(priced[0].seconds / seconds))
         return np.concatenate([found, drawn * (logs - start)])
 
-    fitted = least_squares(off, start, loss="soft_l1", f_scale=0.1, max_nfev=MOST_EVALUATIONS)
-    figures = dict(zip(names, np.exp(fitted.x).tolist(), strict=True))
-    still = [name for name, moved in zip(names, np.abs(fitted.x - start), strict=True) if moved < MOVED]
-    measured = len(off(start)) - len(names)
-    print(f"{measured} measurements of {len(tables)} tables, {len(names)} figures, {fitted.nfev} evaluations")
+    ends = start - np.log(FURTHEST), start + np.log(FURTHEST)
+    best = least_squares(off, start, bounds=ends, loss="soft_l1", f_scale=0.1, max_nfev=MOST_EVALUATIONS)
+    return dict(zip(names, np.exp(best.x).tolist(), strict=True)), len(off(start)) - len(names), best.nfev
+
+
+def main() -> None:
+    tables = [table for table in published() if table.part == FIT]
+    prior = priors()
+    figures = dict(prior)
+    for some in apart(tables):
+        found, measured, evaluations = fitted(some, prior)
+        figures |= found
+        print(f"{measured} measurements of {len(some)} tables, {len(found)} figures, {evaluations} evaluations")
+    still = [name for name, value in figures.items() if abs(np.log(value / prior[name])) < MOVED]
     print_table(["figure", "prior", "fitted", ""], [
-        [name, f"{prior[name]:.3g}", f"{figures[name]:.3g}", "assumed" if name in still else ""] for name in names
+        [name, f"{prior[name]:.3g}", f"{figures[name]:.3g}", "assumed" if name in still else ""] for name in prior
     ])  # fmt: skip
     if "--write" in sys.argv:
         write(figures, tables, still)
@@ -159,6 +190,10 @@ def main() -> None:
 def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     made = {}
+    allpairs = next(one for one in shipped_algorithms() if one.way == ALLPAIRS and one.seconds is not None)
+    within = allpairs.seconds - figures[f"{TOLD_BY_MSCCL} launch"] - 2 * figures[f"{TOLD_BY_MSCCL} hop {LL}"]
+    figures = figures | {f"{name} message": within / (2 * (allpairs.local - 2)) for name in GPUS}
+    still = [*still, *(f"{name} message" for name in GPUS if name != TOLD_BY_MSCCL)]
     for name in (*GPUS, *NETWORKS):
         by = [table.name for table in tables if name in (table.gpu, table.fabric)]
         rounded = {key: float(f"{value:.3g}") for key, value in figures.items()}
@@ -168,7 +203,7 @@ def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
     for name, (like, boxes) in LIKE.items():
         assumed = [f"all, as of {like}"]
         made[name] = msgspec.structs.replace(
-            made[like], name=name, boxes=boxes, calibrated_by=[], assumed=assumed, units=None, copies=None
+            made[like], name=name, boxes=boxes, calibrated_by=[], assumed=assumed, units=UNITS.get(name), copies=None
         )
     for name, calls in made.items():
         row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], {}, None, 0.0)}

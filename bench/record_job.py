@@ -85,8 +85,9 @@ def call_of(kind: str, nbytes: int, group: Any) -> Callable[[], None]:
 def measure(
     sizes: list[tuple[str, int]], groups: dict[str, Any], runs: int, told: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Medians of what the slowest rank took; the two in turns. Each after some computation of the training's kind, as
-    in it: on a busy machine a thread that has just computed waits longer for its turn than one that has rested."""
+    """Medians of what each takes from when the last rank has come until the last is done, by the clock that processes
+    of a computer share; the two in turns. Each after some computation of the training's kind, as in it: on a busy
+    machine a thread that has just computed waits longer for its turn than one that has rested."""
     rows = []
     layer, batch = torch.nn.Linear(told.wide, told.wide), torch.randn(told.batch, told.wide)
     for kind, nbytes in sizes:
@@ -99,10 +100,10 @@ def measure(
                 dist.barrier()
                 begin = time.perf_counter()
                 call()
-                slowest = torch.tensor(time.perf_counter() - begin)
-                dist.all_reduce(slowest, dist.ReduceOp.MAX)
+                last = torch.tensor([begin, time.perf_counter()], dtype=torch.float64)
+                dist.all_reduce(last, dist.ReduceOp.MAX)
                 if turn >= 2:
-                    took[name].append(float(slowest))
+                    took[name].append(float(last[1] - last[0]))
         seconds = {name: statistics.median(times) for name, times in took.items()}
         rows.append(
             {"collective": kind, "nbytes": nbytes, "seconds": seconds["antiphon"], "reference_seconds": seconds["gloo"]}

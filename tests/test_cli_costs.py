@@ -58,9 +58,14 @@ def test_predict_keys(capsys: Capture) -> None:
     assert rows[-1]["bottleneck"].endswith(", nvlink)")
     (one,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB")["rows"]
     assert one == rows[0]
-    for model in ("critical-path", "sccl"):
-        (other,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--model", model)["rows"]
-        assert other["seconds"] == pytest.approx(one["seconds"])  # a ring has no slack
+    assert (one["model"], one["rests_on"]) == ("calls", "calibrated by v100")
+    plain, *others = (
+        answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--model", model)["rows"][0]
+        for model in ("alpha-beta", "critical-path", "sccl")
+    )
+    assert plain["seconds"] < one["seconds"]  # without launch and protocols
+    for other in others:
+        assert other["seconds"] == pytest.approx(plain["seconds"])  # a ring has no slack
 
 
 def test_predict_by_the_range_that_the_size_falls_into(capsys: Capture) -> None:
@@ -110,8 +115,9 @@ def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
 def test_people_see_text(capsys: Capture) -> None:
     assert run(["predict", "plan.json", "--nbytes", "1KB:4KB"]) == 0
     out = capsys.readouterr().out
-    assert len(out.splitlines()) == 5
+    assert len(out.splitlines()) == 7
     assert "held up by" in out
+    assert "  model calls\n" in out
     assert run(["simulate", "plan.json", "--nbytes", "1MB", "--trace", "t.json"]) == 0
     out = capsys.readouterr().out
     assert "critical path: " in out

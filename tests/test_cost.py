@@ -475,7 +475,7 @@ def test_predict_and_simulate_a_plan() -> None:
     assert (one["nbytes"], two["nbytes"]) == (1000, 2000)
     assert one["algbw"] == pytest.approx(1000 / one["seconds"])
     assert one["busbw"] == pytest.approx(one["algbw"] * 7 / 4)
-    row, trace = simulate(made, "1MB", trace=True)
+    row, trace = simulate(made, "1MB", model="critical-path", trace=True)
     assert row["seconds"] == predict(made, 10**6, model="critical-path")[0]["seconds"]
     assert row["critical_path_length"] == len(row["critical_path"]) == 14
     assert trace is not None

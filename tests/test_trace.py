@@ -281,7 +281,7 @@ def test_too_few_and_too_many(two: list[str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_perfetto_reads_a_simulation(tmp_path: Path) -> None:
     made = antiphon.plan("allreduce", "dgx1v", planner="multi-ring")
-    (row,) = antiphon.simulate(made, "1MB", trace=tmp_path / "trace.json")
+    (row,) = antiphon.simulate(made, "1MB", model="critical-path", trace=tmp_path / "trace.json")
     with opened(tmp_path / "trace.json") as asked:
         assert asked.complaints() == []
         sent = 2 * 16 * 14

@@ -66,7 +66,7 @@ def bench(  # type: ignore[overload-overlap]  # a collective is named otherwise
 def bench(
     what: Literal["micro"], topology: MachineLike | None = None, nbytes: Sizes | None = None, *, on: Ground = "mpi",
     ranks: int | None = None, patterns: Sequence[str] = (), pieces: int | None = None, iterations: int = 20,
-    warmup: int = 5, model: str = "alpha-beta", profile: ProfileLike = None, mpiexec: str = "",
+    warmup: int = 5, model: str = "", profile: ProfileLike = None, mpiexec: str = "",
     timeout: Seconds = 600.0, progress: Callable[[Row], None] | None = None,
 ) -> list[Row] | None: ...  # fmt: skip
 
@@ -76,7 +76,7 @@ def bench(
     what: PlanLike | CollectiveLike | Sequence[Plan], topology: MachineLike | None = None, nbytes: Sizes | None = None,
     *, on: Ground = "mpi", planner: str = "", options: Mapping[str, Any] | None = None, root: int | None = None,
     ranks: Sequence[int] | None = None, dtype: str | Sequence[str] = "float32", op: str | Sequence[str] = "sum",
-    iterations: int = 20, warmup: int = 5, model: str = "alpha-beta", profile: ProfileLike = None, miad: bool = False,
+    iterations: int = 20, warmup: int = 5, model: str = "", profile: ProfileLike = None, miad: bool = False,
     seed: int = 0, mpiexec: str = "", compiler: str = "", scale: str = "", timeout: Seconds = 600.0,
     hybrid: bool = False, progress: Callable[[Row], None] | None = None,
 ) -> list[Row] | None: ...  # fmt: skip
@@ -96,7 +96,7 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     `root`, `ranks`: of a collective, as for `plan`; for genmodel `ranks` is a number: 2, 3, ... so many are measured.
     `dtype`, `op`: of the data, one or several of each.
     `iterations`, `warmup`: runs, of which the median counts, and runs before that do not count.
-    `model`, `profile`: what predicts the times beside the measured ones.
+    `model`, `profile`: what predicts the times beside the measured ones; `model` left out, as of `predict`.
     `miad`: find the number of pieces by measuring, for each size.
     `seed`: of the data.
     `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.

@@ -124,6 +124,7 @@ def _prices(
     library: str,
 ) -> tuple[Any, Any, str | None]:
     """Who prices ours, who the library, and the machine's name. `wanted`: kinds, groups by number, sizes."""
+    from antiphon.cost import as_profile, usual_model
     from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
 
     plans: dict[str, Plan] = {} if table is None else _given.plans(table, "table")
@@ -138,7 +139,7 @@ def _prices(
         return ByMeasurements(points, name), known, None if machine is None else machine.name
     if machine is None:
         raise Invalid("topology: say which machine the job ran on, or give a table, or what was measured")
-    chosen = model or _model_of(machine, profile)
+    chosen = model or usual_model(machine, None if profile is None else as_profile(profile))
     sizes: dict[tuple[str, int], list[int]] = {}
     for kind, group, nbytes in wanted:
         sizes.setdefault((kind, group), []).append(nbytes)
@@ -151,19 +152,6 @@ def _check_plans(plans: dict[str, Plan], machine: Topology | None) -> None:
     for plan in plans.values():
         if machine is not None and plan.topology != machine:
             raise Invalid(f"table: its plans are for {plan.topology.name}, not for {machine.name}")
-
-
-def _model_of(machine: Topology, profile: Any) -> str:
-    from antiphon.cost.nccl.library import library_here
-    from antiphon.errors import AntiphonError
-
-    if profile is not None:
-        return "alpha-beta"
-    try:
-        library_here(machine)
-    except AntiphonError:
-        return "alpha-beta"
-    return "calls"
 
 
 def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli.arguments import Json, Model, ProfileFile, Ranks, WhichPlan
+from antiphon.cli.arguments import Json, ProfileFile, Ranks, Usual, WhichPlan
 from antiphon.cli.output import StoppedEarly, check_outputs, emit
 from antiphon.cli.planning import NowAndThen, options_of, progress
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
@@ -54,7 +54,7 @@ def bench_plans_command(
     what: What, topo: Machine = "", begin: Begin = "1KB", end: End = "16MB", factor: Factor = 4,
     iterations: Iterations = 20, warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None,
     on: On = "mpi", planner: Planner = "", option: Options = None, ranks: Ranks = "", collective: WhichPlan = "",
-    model: Model = "alpha-beta", profile: ProfileFile = None, miad: MiadOption = False, csv: CsvFile = None,
+    model: Usual = "", profile: ProfileFile = None, miad: MiadOption = False, csv: CsvFile = None,
     fit: FitFile = None, mpiexec: Launcher = "", scale: Scale = "", timeout: Timeout = "600s", seed: Seed = 0,
     hybrid: HybridOption = False, json: Json = False,
 ) -> None:  # fmt: skip

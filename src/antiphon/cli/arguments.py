@@ -33,7 +33,13 @@ WhichPlan = Annotated[
 OnMachine = Annotated[
     str, typer.Option("--topology", metavar="TOPO", help="the machine, for a file that names none (MSCCL, MSCCL++)")
 ]
-Model = Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts the times: see antiphon models")]
+Usual = Annotated[
+    str,
+    typer.Option(
+        "--model", metavar="NAME", show_default=False,
+        help="what predicts the times: see antiphon models (default: calls on known GPUs, else alpha-beta)",
+    ),
+]  # fmt: skip
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it into this file")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="the same as pixels (needs antiphon[plot])")]
 Output = Annotated[

@@ -139,7 +139,7 @@ def _micro(
     pieces: Annotated[
         int | None, typer.Option("--pieces", metavar="N", help="the pipelining depth (default: by size, up to 32)")
     ] = None,
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts")] = "alpha-beta",
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts")] = "",
     profile: Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="measured figures for it")] = None,
     iterations: Iterations = 20,
     warmup: Warmup = 5,

@@ -12,12 +12,12 @@ from antiphon.api.costs import predict, predict_library, simulate
 from antiphon.api.machines import models
 from antiphon.cli.arguments import (
     Json,
-    Model,
     Only,
     OnMachine,
     PlanFile,
     ProfileFile,
     Trace,
+    Usual,
     WhichPlan,
     machine_given,
 )
@@ -30,6 +30,13 @@ from antiphon.show.text import table as columns
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes
 
+Followed = Annotated[
+    str,
+    typer.Option(
+        "--model", metavar="NAME", show_default=False,
+        help="what predicts: see antiphon models (default: critical-path, on known GPUs within calls)",
+    ),
+]  # fmt: skip
 SHOWN_HOPS = 12
 
 
@@ -50,8 +57,9 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]  # fmt: skip
     head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", *terms, "rests on"]
+    models = [f"  model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
     notes = [f"  note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
-    return "\n".join([*columns(head, listed), *_held_up(rows), *notes])
+    return "\n".join([*columns(head, listed), *_held_up(rows), *models, *notes])
 
 
 def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -118,7 +126,7 @@ def _predict(
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="one, or a range: 1KB:1GB doubles, 1KB:1GB:10 takes tens")
     ],
-    model: Model = "alpha-beta",
+    model: Usual = "",
     profile: ProfileFile = None,
     collective: WhichPlan = "",
     topo: OnMachine = "",
@@ -139,14 +147,14 @@ def _predict(
     """
     if library:
         _predict_library(library, str(file), machine_of_library, nbytes, {
-            "--model": model != "alpha-beta", "--profile": profile is not None, "--collective": bool(collective),
+            "--model": bool(model), "--profile": profile is not None, "--collective": bool(collective),
             "--topology": bool(topo), "--only": bool(only),
         }, json)  # fmt: skip
         return
     if machine_of_library:
         raise Invalid(f"{quote(machine_of_library)}: a plan has its machine; COLL TOPO need --as nccl (or rccl)")
     wanted, machine = parse_sizes(nbytes, "--nbytes"), machine_given(topo, only)
-    with working(f"predicting {len(wanted)} sizes by {model}"):
+    with working(f"predicting {len(wanted)} sizes"):
         rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows), json)
 
@@ -165,7 +173,7 @@ def _predict_library(library: str, kind: str, topo: str, nbytes: str, others: Ma
 def _simulate(
     file: PlanFile,
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
-    model: Model = "critical-path",
+    model: Followed = "",
     profile: ProfileFile = None,
     collective: WhichPlan = "",
     trace: Trace = None,
@@ -187,7 +195,7 @@ def _simulate(
     if not nbytes:
         raise Invalid("--nbytes: tell the size, such as 64MiB (only a schedule XML with its --topology needs none)")
     size = parse_size(nbytes, "--nbytes")
-    with working(f"simulating by {model}"):
+    with working("simulating"):
         (row,) = simulate(
             file, size, model=model, profile=profile, trace=trace, collective=collective, topology=topo or None
         )
@@ -205,7 +213,7 @@ def _simulate_messages(
 
     told: dict[str, Any] = {}
     name = "loggp"
-    if model != "critical-path":  # what simulate takes where nothing is said
+    if model:
         name, (_, told) = model.partition(":")[0], model_of(model)
     if name != "loggp":
         raise Invalid(f"--model {name}: a schedule XML is simulated by loggp, such as loggp:fidelity=packet")
@@ -223,7 +231,8 @@ def _simulate_messages(
         found = simulate_graph(read.graph, machine, profile=given, **told)(1)
     row = {
         "nbytes": read.nbytes, "seconds": found.seconds, "algbw": 0.0, "busbw": 0.0, "terms": dict(found.terms),
-        "bottleneck": found.bottleneck, "note": found.note, "rests_on": profile_basis(as_profile(given)),
+        "bottleneck": found.bottleneck, "note": found.note, "model": model or name,
+        "rests_on": profile_basis(as_profile(given)),
     }  # fmt: skip
     path = [list(hop) for hop in found.critical_path]
     row |= {"critical_path": path, "critical_path_length": len(path)}

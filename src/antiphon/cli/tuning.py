@@ -22,6 +22,7 @@ from antiphon.cli.arguments import (  # fmt: skip
     Root,
     Svg,
     Topo,
+    Usual,
     machine_and_group,
 )
 from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures
@@ -39,13 +40,6 @@ Sizes = Annotated[
     str,
     typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
 ]
-Usual = Annotated[
-    str,
-    typer.Option(
-        "--model", metavar="NAME", show_default=False,
-        help="what predicts the times: see antiphon models (default: calls on known GPUs, else alpha-beta)",
-    ),
-]  # fmt: skip
 Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
 Sweeps = Annotated[
     list[str] | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.cost.basis import NOT_CALIBRATED
+from antiphon.cost.nccl.library import HOW_NEAR
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show.columns import paragraph
 from antiphon.show.text import table
@@ -197,7 +198,7 @@ def _told_over(tunings: Iterable[Tuning]) -> bool:
 
 def _baselines(tuning: Tuning) -> str:
     if tuning.library is not None:
-        return f"what its own model holds to be best at that size, {tuning.library.costs.basis()}"
+        return f"what its own model holds to be best at that size, {tuning.library.costs.basis()}; {HOW_NEAR}"
     said: dict[tuple[str, ...], list[str]] = {}
     for kind, names in tuning.baselines.items():
         if names:

@@ -19,7 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts
 from antiphon.cost._cut import as_cut
-from antiphon.cost.basis import basis_of
+from antiphon.cost.basis import basis_of, usual_model
 from antiphon.cost.figures import Level, LogGP
 from antiphon.cost.prediction import LazyPath, Prediction, Predictor
 from antiphon.cost.profile import FORMAT as PROFILE
@@ -37,11 +37,12 @@ __all__ = [
     "PROFILE", "Events", "Incast", "LazyPath", "Level", "LogGP", "Prediction", "Predictor", "Profile", "as_cut",
     "as_profile",
     "chrome_trace", "load_profile", "model_of", "predict", "prepare", "row_of", "save_profile", "shipped_profiles",
-    "simulate", "step_times",
+    "simulate", "step_times", "usual_model",
 ]  # fmt: skip
 
 ProfileLike = Profile | str | os.PathLike[str] | None
 LONGEST_PATH = 1000
+FOLLOWS = "critical-path"  # what follows messages rather than steps
 
 
 def prepare(
@@ -89,35 +90,44 @@ def predict(
     plan: Plan,
     nbytes: Sizes,
     *,
-    model: str = "alpha-beta",
+    model: str = "",
     profile: ProfileLike = None,
 ) -> list[dict[str, Any]]:
-    """What a plan takes at each size (a size, a range "1KB:1GB", or several): a row per size.
+    """What a plan takes at each size (a size, a range "1KB:1GB", or several): a row per size. `model`: left out, the
+    usual one of the plan's machine.
 
-    Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note,
+    Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note, model,
     rests_on (the measurements that the figure is calibrated by, a profile, or: not calibrated).
     """
     given = as_profile(profile)
+    model = model or usual_model(plan.topology, given)
     ready: dict[int, Predictor] = {}
     rows, rests_on = [], basis_of(model, given, plan.topology)
     for size in parse_sizes(nbytes):
         entry = plan.at(size)
         if id(entry) not in ready:
             ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=given)
-        rows.append({**row_of(entry.schedule, size, ready[id(entry)](size)), "rests_on": rests_on})
+        found = row_of(entry.schedule, size, ready[id(entry)](size))
+        rows.append({**found, "model": model, "rests_on": rests_on(found["terms"])})
     return rows
 
 
 def simulate(
-    plan: Plan, nbytes: int | str, *, model: str = "critical-path", profile: ProfileLike = None, trace: bool = False
+    plan: Plan, nbytes: int | str, *, model: str = "", profile: ProfileLike = None, trace: bool = False
 ) -> tuple[dict[str, Any], bytes | None]:
-    """One size, with the path that held it up (its first LONGEST_PATH hops), and where asked a Chrome trace.
+    """One size, with the path that held it up (its first LONGEST_PATH hops), and where asked a Chrome trace. `model`:
+    left out, what follows messages, with launch and protocols where those are known of the plan's machine.
 
     Keys besides those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
     """
     size = parse_size(nbytes, "nbytes")
     entry: Entry = plan.at(size)
-    ready = prepare(model, entry.schedule, plan.topology, profile=profile)
+    given, asked = as_profile(profile), model
+    model = model or usual_model(plan.topology, given, FOLLOWS)
+    ready = prepare(model, entry.schedule, plan.topology, profile=given)
+    if trace and not asked and not hasattr(ready, "events"):  # switches that reduce, as they were measured
+        model = FOLLOWS
+        ready = prepare(model, entry.schedule, plan.topology, profile=given)
     if trace and not hasattr(ready, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.get("trace")]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
@@ -125,7 +135,8 @@ def simulate(
     path = found.critical_path
     row = {
         **row_of(entry.schedule, size, found),
-        "rests_on": basis_of(model, as_profile(profile), plan.topology),
+        "model": model,
+        "rests_on": basis_of(model, given, plan.topology)(found.terms),
         "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
         "critical_path_length": len(path),
     }

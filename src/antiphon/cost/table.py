@@ -21,8 +21,7 @@ TABLE: dict[str, Entry] = {
         "antiphon.cost.nccl.model:calls",
         "NCCL's launch and protocols as measured on GPUs, beside alpha-beta",
         {
-            **_NO_TRACE,
-            "in_switches": True,
+            **_JOINTS,
             "topologies": "known GPUs",
             "options": ("gpu", "network", "processes", "by"),
         },

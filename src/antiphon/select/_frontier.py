@@ -16,7 +16,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost import prepare
+from antiphon.cost import prepare, usual_model
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, Said, Say, Starved, Stopped, Terms, as_done
 from antiphon.registry import Entry as Planner
@@ -144,8 +144,10 @@ class Frontier:
             **self.limits.as_json(), "assumes": list(self.assumes), "notes": list(self.notes),
         }  # fmt: skip
 
-    def plan(self, nbytes: str = SIZES, model: str = "alpha-beta") -> Plan:
-        """The fastest point for every size by the model, as one plan; points that are best nowhere are left out."""
+    def plan(self, nbytes: str = SIZES, model: str = "") -> Plan:
+        """The fastest point for every size by the model (left out, the usual one of the machine), as one plan; points
+        that are best nowhere are left out."""
+        model = model or usual_model(self.topology)
         _, sizes = sizes_of(nbytes)
         times = {}
         for number, point in enumerate(self.points):

@@ -240,15 +240,17 @@ class Ledger:
                 gap = 1.0
             speedup = nccl / seconds if nccl is not None and seconds else None
             without = self._without(rows[key], rows, at)
-            basis, units = self._basis(kind, at), self._units(rows[key])
+            basis, units = self._basis(rows[key], at), self._units(rows[key])
             told = Range(kind, *ends, at, rows[key], seconds, gap, speedup, without, *basis, *units)
             found.append((key, told))
         return found
 
-    def _basis(self, kind: str, at: int) -> tuple[str, str]:
+    def _basis(self, mine: Candidate, at: int) -> tuple[str, str]:
         """What NCCL would choose, where that is known, and what figures rest on."""
         if self.library is not None:
-            return self.library.at(kind, at)[0].name if self.compare else "", self.library.brief(kind, at)
+            kind, at_once = mine.collective, self.library.costs.at_once(mine.why[at][1])
+            over = self.library.at(kind, at)[0].name if self.compare else ""
+            return over, self.library.brief(kind, at) + at_once
         return "", profile_basis(self.context.profile)
 
     def _units(self, mine: Candidate) -> tuple[int | None, int | None]:

@@ -6,9 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from antiphon.core.collective import KINDS, Collective
+from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
+from antiphon.cost.basis import CALLS, PLAIN, usual_model
 from antiphon.cost.nccl.choice import KINDS as PRICED
 from antiphon.cost.nccl.library import OPTIONS, Library, library_here
+from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
@@ -31,28 +34,31 @@ IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "m
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
 OURS_ALONE = "beside"  # the option by which nvls does what no library does
 NOBODY = "can plan it here"
-CALLS, PLAIN = "calls", "alpha-beta"  # the model that has figures of NCCL itself; that which needs none
 
 
-def usual_model(topology: Topology, targets: Mapping[str, Collective], profile: object = None) -> str:
-    """The model where none is asked for: that with launch and protocols where their figures are known of this machine,
-    and no profile has others."""
-    try:
-        known = profile is None and own_choice(CALLS, {}, topology, targets) is not None
-    except (Invalid, Unsupported):
-        known = False
-    return CALLS if known else PLAIN
+def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Profile | None = None) -> str:
+    """The model where none is asked for: the usual one of the machine; for collectives that NCCL has not, and groups of
+    which nothing is known, that which needs no figures, as there is nothing with such figures to compare with."""
+    model = usual_model(topology, profile)
+    return model if own_choice(model, {}, topology, targets) is not None else PLAIN
 
 
 def own_choice(
     model: str, options: Mapping[str, Any], topology: Topology, targets: Mapping[str, Collective]
 ) -> Library | None:
-    """What tells NCCL's own choice, by the figures that the model calls has; nothing is known of it among some ranks
-    only, nor of collectives of one's own."""
-    whole = all(kind in PRICED and len(one.members) == topology.ranks for kind, one in targets.items())
-    if model.partition(":")[0] != CALLS or not whole:
+    """What tells NCCL's own choice, by the figures that the model calls has; among some ranks only, on the machine that
+    these make up. Nothing is known of collectives of one's own."""
+    groups = {tuple(sorted(one.members)) for one in targets.values()}
+    if model.partition(":")[0] != CALLS or len(groups) != 1 or any(kind not in PRICED for kind in targets):
         return None
-    return library_here(topology, **{key: str(value) for key, value in options.items() if key in OPTIONS})
+    told = {key: str(value) for key, value in options.items() if key in OPTIONS}
+    (members,) = groups
+    if len(members) == topology.ranks:
+        return library_here(topology, **told)
+    try:
+        return library_here(keep(topology, members, name=topology.name).topology, **told)
+    except (Invalid, Unsupported):
+        return None
 
 
 def by_switches(topology: Topology, kind: str) -> bool:

@@ -15,7 +15,7 @@ from antiphon.cost import Profile, as_profile, model_of
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.registry import Entry, find, table
 from antiphon.select.ledger import Ledger, Progress
-from antiphon.select.libraries import BASELINES, Groups, groups_of, own_choice, usual_model
+from antiphon.select.libraries import BASELINES, Groups, groups_of, model_for, own_choice
 from antiphon.select.losses import damage, losses
 from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, combinations, resolved
@@ -84,7 +84,7 @@ def tune(  # noqa: PLR0913
     if whole is not None and whole.ranks != topology.ranks:
         raise Invalid(f"{whole.name} has {whole.ranks} ranks, {topology.name} {topology.ranks}; compare like with like")
     given = None if profile is None else as_profile(profile)
-    model = model if model != "" else usual_model(topology, targets, given)
+    model = model if model != "" else model_for(topology, targets, given)
     entry, options = _model_of(model)
     context = Context(
         topology,

@@ -62,7 +62,8 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
 
     `launch`: from the call to the kernel at work; `launch_more`: for each further GPU that the same process drives.
     `hop`: from one rank to the next by a protocol, without the bytes; `share`: of the wire, that its data has.
-    `message`: what each further message takes that a rank sends to another node at the same time.
+    `message`: what each further message takes that a rank sends to another node at the same time; of GPUs, each further
+    one of its node to which it sends the same data, or with whose data it combines its own.
     """
 
     format: str

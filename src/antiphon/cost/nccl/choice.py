@@ -38,6 +38,7 @@ COPIED = ("allgather", "alltoall", "gather", "scatter")
 HALVES = ("allgather", "reducescatter")
 CHAINS = ("broadcast", "reduce")
 TO_EACH = ("alltoall", "gather", "scatter")
+AT_ONCE = "several messages at once"
 KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)
 
 
@@ -64,8 +65,11 @@ class Costs:
     network: Calls | None = None
     one_process: bool = False
 
-    def launch(self, local: int) -> float:
-        return self.gpu.launch + (self.gpu.launch_more * (local - 1) if self.one_process else 0.0)
+    def launch(self, local: int, rest: float) -> float:
+        """Until its kernel is at work. One process launches on one GPU after the other, and that while what it
+        launched before runs: where this takes longer than launch and `rest` of one call, the GPUs wait for it."""
+        every = self.gpu.launch + self.gpu.launch_more * (local - 1) if self.one_process else 0.0
+        return max(self.gpu.launch, every - rest)
 
     def basis(self) -> str:
         """What every figure says in its line."""
@@ -76,6 +80,11 @@ class Costs:
         known = [calls.name for calls in self._both if calls.calibrated_by]
         told = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
         return "; ".join([*([f"calibrated by {', '.join(known)}"] if known else []), *told])
+
+    def at_once(self, terms: Mapping[str, float]) -> str:
+        """What is to be added where several messages at once take a part of the time, and no table tells what."""
+        known = not terms.get("messages") and "message" not in self.gpu.assumed
+        return "" if known or not (terms.get("messages") or terms.get("fan")) else f"; {AT_ONCE} not calibrated"
 
     @property
     def _both(self) -> list[Calls]:
@@ -120,11 +129,13 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
     if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
         return None
     others = place.local - 1
-    terms = {
-        "launch": costs.launch(place.local), "hops": others * copies.latency, "network": 0.0,
-        "bytes": others / place.local * nbytes / (place.wire * copies.share),
-    }  # fmt: skip
-    return Priced(COPIES, ENGINE, sum(terms.values()), terms, "wire")
+    hops, moved = others * copies.latency, others / place.local * nbytes / (place.wire * copies.share)
+    return _summed(COPIES, ENGINE, costs, place, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
+
+
+def _summed(algorithm: str, protocol: str, costs: Costs, place: Place, rest: Mapping[str, float], limit: str) -> Priced:
+    terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
+    return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
 
 
 def taken(costs: Costs, algorithm: str) -> int | None:
@@ -147,8 +158,8 @@ def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(waits, key=lambda name: waits[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
-    terms = {"launch": costs.launch(place.local), "hops": inside, "network": between, "bytes": waits[limit]}
-    return Priced(algorithm, protocol, sum(terms.values()), terms, limit)
+    rest = {"hops": inside, "network": between, "bytes": waits[limit]}
+    return _summed(algorithm, protocol, costs, place, rest, limit)
 
 
 def _protocols(algorithm: str, place: Place, costs: Costs) -> tuple[str, ...]:

@@ -36,6 +36,12 @@ OPTIONS = ("gpu", "network", "processes", "algorithm")
 PROCESSES = ("each", "one")  # a process for each GPU, or one for all of a node
 NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # ways that no table of part fit has in it
 EXAMPLE = "nccl:gpu=h100,network=ib"
+OFF = (("up to 64 KB", 0.047), ("between", 0.305), ("from 64 MB on", 0.048))  # as bench/bench_nccl.py tells them
+HOW_NEAR = (
+    "on machines held out of the fit its times are off, in the median, by "
+    + ", ".join(f"{off:.0%} {where}" for where, off in OFF)
+    + ": a speedup within that of 1 says nothing"
+)
 
 
 @dataclass(frozen=True)

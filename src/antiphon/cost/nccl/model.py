@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
@@ -21,6 +24,7 @@ from antiphon.cost.nccl.place import node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
+from antiphon.cost.trace import Events
 from antiphon.errors import Invalid, quote
 
 By = Callable[..., Predictor]
@@ -52,18 +56,52 @@ def calls(
         raise Invalid(f"model calls: by={quote(by)}: expected {' or '.join(BY)}")
     own = library_here(topology, gpu=gpu, network=network, processes=processes)
     ways = _ways(own, schedule, topology, BY[by])
-    launch, basis = own.costs.launch(own.place.local), own.costs.basis()
-    told = units_text(own.costs, NVLS if schedule.joint is not None else RING)
+    node, between = node_of_ranks(topology), own.costs.network
+    more = {"messages": _messages(schedule, node) * between.message if between is not None else 0.0}
+    more["fan"] = _fan(schedule, node) * own.costs.gpu.message if NVLS not in ways else 0.0
+    told = units_text(own.costs, NVLS if schedule.joint is not None else RING) + own.costs.basis()
+    told += own.costs.at_once(more)
+    traced = all(hasattr(way, "events") for way in ways.values())
+    return (_Traced if traced else _Called)(ways, partial(own.costs.launch, own.place.local), more, told)
 
-    between = _messages(schedule, node_of_ranks(topology)) * (own.costs.network.message if own.costs.network else 0.0)
 
-    def predict(nbytes: int) -> Prediction:
-        name, best = min(((name, way(nbytes)) for name, way in ways.items()), key=lambda pair: pair[1].seconds)
-        terms = {"launch": launch, "messages": between, **best.terms}
-        note = f"protocol {name}; {told}{basis}" + ("; several messages at once not calibrated" if between else "")
-        return Prediction(launch + between + best.seconds, terms, best.bottleneck, best.critical_path, note)
+@dataclass(frozen=True, eq=False)
+class _Called:
+    """`ways`: by protocol; `launch`: seconds of it, by those of the rest; `more`: of several messages at once; `told`:
+    what it takes of a GPU, and what the figures rest on."""
 
-    return predict
+    ways: Mapping[str, Predictor]
+    launch: Callable[[float], float]
+    more: Mapping[str, float]
+    told: str
+
+    def best(self, nbytes: int) -> tuple[str, Prediction]:
+        return min(((name, way(nbytes)) for name, way in self.ways.items()), key=lambda pair: pair[1].seconds)
+
+    def __call__(self, nbytes: int) -> Prediction:
+        name, best = self.best(nbytes)
+        rest = sum(self.more.values()) + best.seconds
+        terms = {"launch": self.launch(rest), **self.more, **best.terms}
+        note = f"protocol {name}; {self.told}"
+        return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, note)
+
+
+class _Traced(_Called):
+    """By what can also say when every message is under way."""
+
+    def events(self, nbytes: int) -> Events:
+        """Those of the fastest protocol, all of them after the launch."""
+        name, best = self.best(nbytes)
+        found: Events = self.ways[name].events(nbytes)  # type: ignore[attr-defined]
+        more = sum(self.more.values())
+        late = self.launch(more + best.seconds) + more
+        return replace(
+            found,
+            start=found.start + late,
+            landed=found.landed + late,
+            use_start=found.use_start + late,
+            use_end=found.use_end + late,
+        )
 
 
 def units_text(costs: Costs, algorithm: str) -> str:
@@ -75,17 +113,36 @@ def units_text(costs: Costs, algorithm: str) -> str:
 def _messages(schedule: Schedule, node: Longs) -> float:
     """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
     pieces too. O(rows log rows)."""
-    away = np.flatnonzero(node[schedule.src] != node[schedule.dst])
-    columns = [np.asarray(c, np.int64)[away] for c in (schedule.step, schedule.src, schedule.dst)]
-    rows = np.unique(np.stack(columns, axis=1), axis=0) if len(away) else np.zeros((0, 3), np.int64)
-    found = 0.0
-    for side in (1, 2):
-        _, which, count = np.unique(rows[:, [0, side]], axis=0, return_index=True, return_counts=True)
-        most = np.zeros(schedule.steps or 1, np.int64)
-        np.maximum.at(most, rows[which, 0], count - 1)
-        found = max(found, float(most.sum()))
+    rows = _rows(schedule, node[schedule.src] != node[schedule.dst], (schedule.src, schedule.dst))
+    return max(float(_beyond_first(schedule, rows, side).sum()) for side in ([1], [2])) * _passes(schedule)
+
+
+def _fan(schedule: Schedule, node: Longs) -> float:
+    """Others of its node, beyond the first, that a rank sends the same data to in a step, or combines with the same of
+    its own, summed over the steps, those of pieces too. O(rows log rows)."""
+    rows = _rows(schedule, node[schedule.src] == node[schedule.dst], (schedule.src, schedule.dst, schedule.chunk))
+    sides = [_beyond_first(schedule, rows, side) for side in ([1, 3], [2, 3])]
+    return float(np.maximum(*sides).sum()) * _passes(schedule)
+
+
+def _rows(schedule: Schedule, some: NDArray[np.bool_], columns: Sequence[NDArray[Any]]) -> Longs:
+    """Step and these columns of some rows, each once."""
+    found = np.stack([np.asarray(c, np.int64)[some] for c in (schedule.step, *columns)], axis=1)
+    return np.unique(found, axis=0) if len(found) else found
+
+
+def _beyond_first(schedule: Schedule, rows: Longs, side: list[int]) -> Longs:
+    """Of each step the most rows, less one, that are alike in the columns `side`."""
+    _, which, count = np.unique(rows[:, [0, *side]], axis=0, return_index=True, return_counts=True)
+    most = np.zeros(schedule.steps or 1, np.int64)
+    np.maximum.at(most, rows[which, 0], count - 1)
+    return most
+
+
+def _passes(schedule: Schedule) -> float:
+    """How often a step counts where pieces follow one another."""
     pieces = schedule.pieces if isinstance(schedule.pieces, int) else max(schedule.pieces)
-    return found * (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
+    return (schedule.steps + pieces - 1) / schedule.steps if schedule.steps else 0.0
 
 
 def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:

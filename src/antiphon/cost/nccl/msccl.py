@@ -116,8 +116,8 @@ def priced_by(one: Algorithm, place: Place, costs: Costs, nbytes: int, library: 
         return Priced(one.way, one.protocol, best.seconds, best.terms, best.limit)
     if one.seconds is not None and one.share is not None:
         moved = moved_by(one.collective, place.ranks) * nbytes / (place.wire * one.share)
-        terms = {"launch": costs.launch(place.local), "network": 0.0, "bytes": moved}
-        terms["hops"] = max(one.seconds - terms["launch"], 0.0)
+        rest = {"network": 0.0, "bytes": moved, "hops": max(one.seconds - costs.gpu.launch, 0.0)}
+        terms = {"launch": costs.launch(place.local, sum(rest.values())), **rest}
         return Priced(one.way, one.protocol, sum(terms.values()), terms, "wire")
     return priced(_load(one.way, place, nbytes), one.way, one.protocol, place, costs)
 

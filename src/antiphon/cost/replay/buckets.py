@@ -29,7 +29,10 @@ def last_step(job: Job) -> Job:
     inside = set.intersection(*({i.call for i in items if i.what == CALL} for items in ranks.values()))
     number = {call: place for place, call in enumerate(sorted(inside))}
     for rank, items in ranks.items():
-        kept = [i if i.call < 0 else replace(i, call=number[i.call]) for i in items if i.call < 0 or i.call in inside]
+        kept = [
+            i if i.call < 0 else replace(i, call=number.get(i.call, -1))
+            for i in items if i.what == WORK or i.call < 0 or i.call in inside
+        ]  # fmt: skip
         ranks[rank] = [Item(WORK, 0.0, at=kept[0].at if kept else 0.0), *kept]
     lanes = {
         rank: [[number[call] for call in lane if call in inside] for lane in lanes] for rank, lanes in job.lanes.items()
@@ -84,13 +87,14 @@ def _line(step: Job, items: Sequence[Item], number: dict[int, int], new: Sequenc
     todo, work, waited = list(new), 0.0, False
     for item in items:
         if item.what == WORK:
-            left = item.seconds
+            left, mine = item.seconds, number.get(item.call, -1)
+            gone = item.call >= 0 and mine < 0  # it was done within the call of an old bucket
             while todo and todo[0][0] <= work + left:
                 at, call = todo.pop(0)
                 part = max(at - work, 0.0)
-                found += [Item(WORK, part, at=item.at), Item(CALL, call=call)]
+                found += [Item(WORK, 0.0 if gone else part, mine, item.at), Item(CALL, call=call)]
                 work, left = work + part, left - part
-            found.append(Item(WORK, left, at=item.at))
+            found.append(Item(WORK, 0.0 if gone else left, mine, item.at))
             work += left
         elif item.call >= 0 and step.calls[item.call].bucket:
             if item.what == WAIT and not waited:

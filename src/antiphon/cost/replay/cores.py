@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
-from antiphon.cost.replay.steps import Calls, Line, Outcome, begins, outcome
+from antiphon.cost.replay.steps import Calls, Line, Outcome, begins, outcome, recorded
 from antiphon.errors import Invalid, Unsupported
 
 MOST_MOVES = 2**21
@@ -51,6 +51,7 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
     lines = {rank: Line(items, 0.0) for rank, items in job.ranks.items()}
     calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
+    same = recorded(job, seconds)
     left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins
     idle = set(left)  # that needs no core
     moving: dict[int, float] = {}
@@ -75,7 +76,7 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
         for rank in ready:
             left.pop(rank, None)
             idle.discard(rank)
-            may += _go_on(rank, lines[rank], now, left, blocked, calls)
+            may += _go_on(rank, lines[rank], now, left, blocked, calls, same)
         moving |= {call: seconds[call] for call in may}
     stuck = next((rank for rank, line in lines.items() if line.at < len(line.items)), None)
     if stuck is not None:
@@ -84,8 +85,9 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
 
 
 def _go_on(
-    rank: int, line: Line, now: float, left: dict[int, float], blocked: dict[int, float], calls: Calls
-) -> list[int]:
+    rank: int, line: Line, now: float, left: dict[int, float], blocked: dict[int, float], calls: Calls,
+    same: Sequence[bool],
+) -> list[int]:  # fmt: skip
     """As far as nothing takes time; the collectives that may begin because of it."""
     may = []
     if not line.at:
@@ -97,7 +99,7 @@ def _go_on(
             blocked[rank] = now
             break
         line.at += 1
-        if item.what == WORK and item.seconds > _LEAST:
+        if item.what == WORK and item.seconds > _LEAST and (item.call < 0 or same[item.call]):
             left[rank] = item.seconds
             break
         if item.what == CALL and calls.come(item.call, now):

@@ -2,7 +2,8 @@
 
 A rank has one line of computation (a thread, or the streams of a GPU together), which is a list of items:
 
-    WORK   seconds of computation, or of whatever else keeps the line from going on
+    WORK   seconds of computation, or of whatever else keeps the line from going on; within a call it is what the
+           library that was recorded does there, and goes with it
     CALL   a collective may begin as far as this rank is concerned
     WAIT   nothing goes on before this collective is done; seconds: so much earlier than elsewhere it was done here
     STEP   a step of the training ends here
@@ -30,7 +31,8 @@ MOST_RANKS, MOST_SIZES = 2**22, 2**10
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing of a rank's line. `call`: the number of the collective; `at`: when it began as recorded."""
+    """One thing of a rank's line. `call`: the number of the collective (of work, in whose call it is, -1: in none);
+    `at`: when it began as recorded."""
 
     what: int
     seconds: float = 0.0

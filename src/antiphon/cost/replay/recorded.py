@@ -11,13 +11,15 @@ from antiphon.errors import Invalid, quote
 
 Span = tuple[float, float]
 MOST_GRADIENTS = 2**20
+_LEFT = -1  # beside what items are: the line leaves a call
 
 
 @dataclass(frozen=True)
 class Heard:
     """One collective at one rank, in seconds. `called`: the rank's line has come so far that it may begin; `start`,
     `end`: as it ran; `lane`: what carried it out; `step`: in which it was called; `due`: by when it is waited for at
-    the latest (None: by the end of its step); `bucket`: DDP made it of gradients."""
+    the latest (None: by the end of its step); `bucket`: DDP made it of gradients; `left`: when the line left the
+    call itself (None: at once)."""
 
     kind: str
     nbytes: int
@@ -29,6 +31,7 @@ class Heard:
     step: int
     due: float | None = None
     bucket: bool = False
+    left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -167,16 +170,23 @@ def _line(one: Recorded, numbers: Sequence[int], ahead: float, calls: Sequence[C
     marks: list[tuple[float, int, int, float]] = []  # from, kind, call, until
     for number, call in enumerate(one.calls):
         marks.append((call.called, CALL, number, call.called))
+        if call.left is not None:
+            marks.append((max(call.left, call.called), _LEFT, number, call.called))
         if number not in waits:
             due = max(one.steps[call.step][1] if call.due is None else call.due, call.called, call.end)
             marks.append((due, WAIT, number, due))
     marks += [(begin, WAIT, number, end) for begin, end, number in one.waits]
     marks += [(end, STEP, step, end) for step, (_, end) in enumerate(one.steps)]
-    now, items = one.steps[0][0], []
+    now, items, within = one.steps[0][0], [], -1
     for begin, what, which, end in sorted(marks):
         if begin > now:
-            items.append(Item(WORK, begin - now, at=now - ahead))
+            items.append(Item(WORK, begin - now, within, at=now - ahead))
             now = begin
+        within = (
+            -1 if what == _LEFT else numbers[which] if what == CALL and one.calls[which].left is not None else within
+        )
+        if what == _LEFT:
+            continue
         place = -1 if what == STEP else numbers[which]
         early = calls[place].end - (one.calls[which].end - ahead) if what == WAIT else 0.0
         items.append(Item(what, max(early, 0.0), place, now - ahead))

@@ -46,7 +46,7 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
     Invalid where something waits for itself. O(items)."""
     begun = begins(job)
     lines = {rank: Line(items, begun[rank]) for rank, items in job.ranks.items()}
-    calls = Calls(job, serial)
+    calls, same = Calls(job, serial), recorded(job, seconds)
     waited = [0.0] * len(job.calls)
     todo = list(lines)
     while todo:
@@ -55,7 +55,7 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
         while line.at < len(line.items):
             item = line.items[line.at]
             if item.what == WORK:
-                line.now += item.seconds
+                line.now += item.seconds if item.call < 0 or same[item.call] else 0.0
             elif item.what == CALL:
                 may = [item.call] if calls.come(item.call, line.now) else []
                 while may:
@@ -67,7 +67,7 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
                 if end is None:
                     calls.sleepers[item.call].append(rank)
                     break
-                if seconds[item.call] == job.calls[item.call].seconds:
+                if same[item.call]:
                     end -= item.seconds
                 waited[item.call] += max(end - line.now, 0.0)
                 line.now = max(line.now, end)
@@ -78,6 +78,11 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
     if stuck is not None:
         raise Invalid(f"rank {stuck}: waits for a collective that another rank of these traces never calls")
     return outcome(job, [line.ends for line in lines.values()], waited, calls)
+
+
+def recorded(job: Job, seconds: Sequence[float]) -> list[bool]:
+    """Of every collective whether it is as it was."""
+    return [now == call.seconds for now, call in zip(seconds, job.calls, strict=True)]
 
 
 def outcome(job: Job, ends: Sequence[Sequence[float]], waited: Sequence[float], calls: Calls) -> Outcome:

@@ -80,7 +80,7 @@ def on_processor(
         if found is not None:
             due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
             ran = (call.at * _US, call.start * _US, call.over * _US)
-            heard.append(Heard(*found, *ran, call.lane, step, due, call.hook))
+            heard.append(Heard(*found, *ran, call.lane, step, due, call.hook, call.end * _US))
             calls.append(call)
     if not heard:
         raise Invalid(NO_CALLS)

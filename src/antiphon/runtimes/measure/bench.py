@@ -18,8 +18,8 @@ from antiphon.core.files import write_bytes
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
-from antiphon.cost import Predictor, prepare
-from antiphon.cost.basis import basis_of
+from antiphon.cost import Prediction, Predictor, prepare
+from antiphon.cost.basis import basis_of, usual_model
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, quote
 from antiphon.runtimes.engine.launch import launched
@@ -102,7 +102,7 @@ def measure_plans(  # noqa: PLR0913
     op: str | Sequence[str] = "sum",
     iterations: int = 20,
     warmup: int = 5,
-    model: str = "alpha-beta",
+    model: str = "",
     profile: Profile | None = None,
     miad: bool = False,
     seed: int = 0,
@@ -237,7 +237,7 @@ def plans_of(
     options: Mapping[str, Any] | None = None,
     root: int | None = None,
     ranks: Sequence[int] | None = None,
-    model: str = "alpha-beta",
+    model: str = "",
     profile: Profile | None = None,
 ) -> list[Plan]:
     """What is to be measured: the plans in a file, all verified; or, with a machine, those of a collective (or "all"),
@@ -329,15 +329,22 @@ class _Predictions:
         self.ready: dict[int, tuple[Any, Predictor]] = {}
 
     def __call__(self, line: _Line) -> float:
+        return float(self._of(line).seconds)
+
+    def _of(self, line: _Line) -> Prediction:
         schedule = line.entry.schedule
         if id(schedule) not in self.ready:
-            made = prepare(self.model, schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
+            made = prepare(self._model(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
             self.ready[id(schedule)] = schedule, made
-        return float(self.ready[id(schedule)][1](line.nbytes).seconds)
+        return self.ready[id(schedule)][1](line.nbytes)
 
     def told(self, line: _Line) -> str:
         """The model, and what its figures rest on."""
-        return f"{self.model}; {basis_of(self.model, self.profile, line.plan.topology)}"
+        model = self._model(line)
+        return f"{model}; {basis_of(model, self.profile, line.plan.topology)(self._of(line).terms)}"
+
+    def _model(self, line: _Line) -> str:
+        return self.model or usual_model(line.plan.topology, self.profile)
 
 
 def _row(line: _Line, row: Row, predicted: float, told_by: str) -> Row:
