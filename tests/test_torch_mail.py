@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -192,8 +193,8 @@ def test_many_threads_of_each(three: list[Any]) -> None:
             asked.wait()
             assert got.eq(peer + turn).all()
 
-    pairs = [(who, peer) for who in range(3) for peer in range(3) if who != peer]
-    good(at_once(*(lambda p=pair, t=tag: talk(*p, t) for pair in pairs for tag in range(3))))
+    talks = [(who, peer, tag) for who in range(3) for peer in range(3) if who != peer for tag in range(3)]
+    good(at_once(*(partial(talk, *one) for one in talks)))
 
 
 def test_tensors_of_every_form(three: list[Any]) -> None:
