@@ -1,4 +1,4 @@
-"""Plans for 128 to 4096 ranks: CPU seconds, memory, and how near to the bound.
+"""Plans for 64 to 4096 ranks: CPU seconds, memory, and how near to the bound.
 
 Run: python bench/bench_scale.py [--most 1024] [--only torus] [--to FILE]. Every row is measured in a process of its
 own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound and for CPU seconds
@@ -50,12 +50,15 @@ CASES = (
     Case(boxes(64), "broadcast", "compose", "1GB", 1.05),
     *(Case(boxes(128), kind, "compose", "1GB", 1.05, 30) for kind in ("allreduce", "allgather", "broadcast", "reduce")),
     Case(boxes(128), "allgather", "greedy", "1GB", 1.05, 30),
+    *(Case(boxes(128), kind, "trees", "1GB", 1.05, 30) for kind in ("allreduce", "allgather")),
+    *(Case("torus:dims=8x8x16", kind, "trees", "1GB", 1.05, 30) for kind in ("allreduce", "allgather")),
     Case("mesh:dims=32x32", "allgather", "greedy", "1GB", 1.02, 4),
     Case("mesh:dims=32x32", "allgather", "compose", "1GB", 1.02),
     Case("torus:dims=10x10x10", "allgather", "greedy", "1GB", 1.02, 4),
     Case("torus:dims=8x8x8", "allgather", "compose", "1GB", 1.02),
     Case("torus:dims=8x8x8", "allgather", "compose", "64MiB", 1.15),
     Case("torus:dims=8x8x8", "alltoall", "compose", "1GB", 1.1, 60),
+    Case("mesh:dims=8x8", "alltoall", "compose", "1GB", 1.05),
     Case("mesh:dims=16x16", "alltoall", "compose", "1GB"),
     Case("torus:dims=16x16x16", "allgather", "greedy", "1GB"),
     *(Case(boxes(512), kind, "compose", "1GB") for kind in ("allgather", "allreduce", "broadcast")),

@@ -4,7 +4,9 @@ Run: python bench/bench_torch_group.py [PROCESSES...]. Seconds from the call to 
 over 20 groups of each kind; processes are of this host, and meet in one store. What is kept on disk is there (the
 engine, plans for groups of that size), as in every job but the first; `first`: with modules and memory still cold.
 all_to_all_single as in mixtures of experts: every process sends 0.5 to 1.5 times the size named to each; medians of
-200 calls, ten of one kind after ten of the other.
+200 calls, ten of one kind after ten of the other. Descriptors and threads of a group: when it is made, after
+collectives, after messages from each to each. Messages: from process 0 to the last and back, seconds and CPU seconds of
+both for one way there and back, medians over rounds of some in turn.
 """
 
 from __future__ import annotations
@@ -28,45 +30,95 @@ import antiphon.torch
 TIMES = 20
 CALLS, IN_TURN = 200, 10
 SIZES = (1024, 8192, 65536)  # bytes from each to each
+MESSAGES = {8: 200, 65536: 100, 4 << 20: 6}  # bytes, and how many there and back make a round
+ROUNDS = 15
 PATIENCE = timedelta(seconds=60)
 
 
 def process(rank: int, ranks: int, port: int, answers: Any) -> None:
     store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0, timeout=PATIENCE)
     found: dict[str, list[float]] = {"gloo": [], "antiphon": []}
-    descriptors: dict[str, int] = {}
+    taken: dict[str, list[list[int]]] = {}
     for number in range(TIMES + 1):
         for kind, times in found.items():
             here = PrefixStore(f"{kind}/{number}", store)
             together(here, rank, ranks)
-            before = number_of("fd"), number_of("task")
+            before = counted()
             began = time.perf_counter()
-            if kind == "gloo":
-                group: Any = dist.ProcessGroupGloo(here, rank, ranks, timeout=PATIENCE)
-            else:
-                places = list(range(ranks))
-                group = antiphon.torch.AntiphonGroup(here, rank, ranks, PATIENCE, places, ranks, True)
+            group = made(kind, here, rank, ranks)
             times.append(time.perf_counter() - began)
-            descriptors[kind] = number_of("fd") - before[0]
-            descriptors[f"{kind} threads"] = number_of("task") - before[1]
+            if number == TIMES:
+                taken[kind] = [[now - then for now, then in zip(row, before, strict=True)] for row in used(group)]
             together(PrefixStore("made", here), rank, ranks)
             if kind == "antiphon":
                 group.shutdown()
             del group
-    answers.put((rank, found, descriptors, uneven(store, rank, ranks)))
+    answers.put((rank, found, taken, *served(store, rank, ranks)))
     store.set(f"end/{rank}", "1")
     if rank == 0:  # the store is in this process
         store.wait([f"end/{other}" for other in range(ranks)])
 
 
-def uneven(store: Any, rank: int, ranks: int) -> dict[str, list[float]]:
-    places = list(range(ranks))
-    groups: dict[str, Any] = {
-        "gloo": dist.ProcessGroupGloo(PrefixStore("uneven gloo", store), rank, ranks, timeout=PATIENCE),
-        "antiphon": antiphon.torch.AntiphonGroup(
-            PrefixStore("uneven", store), rank, ranks, PATIENCE, places, ranks, True
-        ),
-    }
+def made(kind: str, store: Any, rank: int, ranks: int) -> Any:
+    if kind == "gloo":
+        return dist.ProcessGroupGloo(store, rank, ranks, timeout=PATIENCE)
+    return antiphon.torch.AntiphonGroup(store, rank, ranks, PATIENCE, list(range(ranks)), ranks, True)
+
+
+def counted() -> list[int]:
+    """Descriptors and threads of this process."""
+    return [len(os.listdir(f"/proc/self/{what}")) for what in ("fd", "task")]
+
+
+def used(group: Any) -> list[list[int]]:
+    """What is counted now, after collectives, and after messages from each to each."""
+    rows, others = [counted()], [other for other in range(group.size()) if other != group.rank()]
+    group.allreduce([torch.ones(1000)]).wait()
+    group.barrier().wait()
+    rows.append(counted())
+    for length in (1, 100_000):
+        line = torch.ones(length)
+        works = [group.recv([torch.empty(length)], other, 0) for other in others]
+        works += [group.send([line], other, 0) for other in others]
+        for work in works:
+            work.wait()
+    rows.append(counted())
+    return rows
+
+
+def served(store: Any, rank: int, ranks: int) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, float]]]]:
+    groups = {kind: made(kind, PrefixStore(f"served {kind}", store), rank, ranks) for kind in ("gloo", "antiphon")}
+    found = uneven(groups, rank, ranks), messages(groups, rank, ranks)
+    groups["antiphon"].shutdown()
+    return found
+
+
+def messages(groups: dict[str, Any], rank: int, ranks: int) -> dict[str, list[tuple[float, float]]]:
+    found: dict[str, list[tuple[float, float]]] = {}
+    for size, turns in MESSAGES.items():
+        line = torch.ones(size, dtype=torch.uint8)
+        for number in range(ROUNDS + 2):
+            for name, group in groups.items():
+                group.barrier().wait()
+                began = time.perf_counter(), time.process_time()
+                for _ in range(turns):
+                    there_and_back(group, line, rank, ranks - 1)
+                spent = (time.perf_counter() - began[0]) / turns, (time.process_time() - began[1]) / turns
+                if number >= 2:
+                    found.setdefault(f"{name} {size}", []).append(spent)
+    return found
+
+
+def there_and_back(group: Any, line: Any, rank: int, last: int) -> None:
+    if rank == 0:
+        group.send([line], last, 0).wait()
+        group.recv([line], last, 0).wait()
+    elif rank == last:
+        group.recv([line], 0, 0).wait()
+        group.send([line], 0, 0).wait()
+
+
+def uneven(groups: dict[str, Any], rank: int, ranks: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     opts, before = dist.AllToAllOptions(), dist.BarrierOptions()
     opts.asyncOp = before.asyncOp = False  # as `dist.all_to_all_single` says where it waits for the call
@@ -82,12 +134,7 @@ def uneven(store: Any, rank: int, ranks: int) -> dict[str, list[float]]:
                     group.alltoall_base(out, line, back, given, opts).wait()
                     if number >= 2:
                         found.setdefault(f"{name} {size}", []).append(time.perf_counter() - began)
-    groups["antiphon"].shutdown()
     return found
-
-
-def number_of(what: str) -> int:
-    return len(os.listdir(f"/proc/self/{what}"))
 
 
 def together(store: Any, rank: int, ranks: int) -> None:
@@ -109,14 +156,24 @@ def measured(ranks: int) -> dict[str, Any]:
     for kind in ("gloo", "antiphon"):
         each = [max(times) for times in zip(*(found[kind] for _, found, *_ in told), strict=True)]
         row[kind], row[f"{kind} first"] = statistics.median(each[1:]), each[0]
-        for what in (kind, f"{kind} threads"):
-            row[f"{what}" if "threads" in what else f"{what} descriptors"] = max(more[what] for _, _, more, _ in told)
+        states = ("made", "after collectives", "after messages")
+        for place, what in enumerate(("descriptors", "threads")):
+            for state, name in enumerate(states):
+                row[f"{kind} {what} {name}"] = max(taken[kind][state][place] for _, _, taken, *_ in told)
     row["ratio"] = row["antiphon"] / row["gloo"]
     for size in SIZES:
         for kind in ("gloo", "antiphon"):
-            each = [max(times) for times in zip(*(calls[f"{kind} {size}"] for *_, calls in told), strict=True)]
+            each = [max(times) for times in zip(*(calls[f"{kind} {size}"] for *_, calls, _ in told), strict=True)]
             row[f"{kind} uneven {size}"] = statistics.median(each)
         row[f"ratio uneven {size}"] = row[f"antiphon uneven {size}"] / row[f"gloo uneven {size}"]
+    ends = [sent for rank, *_, sent in told if rank in (0, ranks - 1)]
+    for size in MESSAGES:
+        for kind in ("gloo", "antiphon"):
+            rounds = [*zip(*(sent[f"{kind} {size}"] for sent in ends), strict=True)]
+            row[f"{kind} message {size}"] = statistics.median(max(wall for wall, _ in one) for one in rounds)
+            row[f"{kind} message {size} CPU"] = statistics.median(sum(cpu for _, cpu in one) for one in rounds)
+        for what in (f"message {size}", f"message {size} CPU"):
+            row[f"ratio {what}"] = row[f"antiphon {what}"] / row[f"gloo {what}"]
     return row
 
 

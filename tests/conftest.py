@@ -5,9 +5,11 @@ No test sees what an earlier run has decided: the cache is off. Compiled modules
 processes are started, and without them each would compile all that it imports.
 """
 
+import gc
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import mpi_env
@@ -43,6 +45,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test is read."""
     quick.ordinary = config.getoption("markexpr") == "not slow"
     settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or ("quick" if quick.ordinary else "default"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: it is not looked through for garbage, neither meanwhile nor while tests run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

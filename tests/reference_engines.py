@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import z3 as library
-from ortools.sat.python import cp_model
+from later import Later
 
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance, Kind
@@ -24,6 +23,7 @@ from antiphon.formats.points.smtlib import Weighted, loads, once, script
 from antiphon.planners.synth.group import Renamings, orbits
 from antiphon.planners.synth.task import Answer, Effort, Move, Task, images, tidy
 
+library, cp_model = Later("z3"), Later("ortools.sat.python.cp_model")
 PER_CONFLICT = 1e-3  # of CP-SAT's deterministic seconds: about what it takes for one
 
 

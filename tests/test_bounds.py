@@ -12,10 +12,12 @@ import pytest
 from quick import examples
 
 import antiphon
-from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bound, recheck
+from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bandwidth, bound, recheck
 from antiphon.core.bounds.bandwidth import Search
 from antiphon.core.bounds.candidates import middle_sides
 from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.network import network_of
+from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.collective import KINDS, Collective, custom_relation
@@ -204,6 +206,21 @@ def test_star_allreduce_is_attained() -> None:
     assert found.inverse == Fraction(8, 5)
     assert found.tight
     assert found.note == "attained by reducescatter, then allgather"
+
+
+def test_beyond_256_ranks_partitions_by_place_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What boxes and single ranks show is as weak as the weakest; where it is not, that is searched for."""
+    machine = antiphon.topology("cluster:box=dgx-a100,boxes=33")
+    searched = weakest_partition(network_of(machine), range(machine.ranks))[1] * machine.resources.scale
+    found = bound(machine, Collective("allreduce", machine.ranks))
+    assert found.tight
+    assert found.bytes_per_second == searched / 2 == Fraction(33 * 200 * GB, 2 * 32)
+    recheck(machine, Collective("allreduce", machine.ranks), found)
+    tried: list[object] = []
+    monkeypatch.setattr(bandwidth, "place_partitions", lambda topology: [[[r] for r in range(topology.ranks)]])
+    monkeypatch.setattr(bandwidth, "weakest_partition", lambda *given: tried.append(given) or weakest_partition(*given))
+    assert bound(machine, Collective("allreduce", machine.ranks)).bytes_per_second == found.bytes_per_second
+    assert tried
 
 
 def test_reversal_maps_each_bound_to_its_dual() -> None:

@@ -316,6 +316,21 @@ def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
         run(group, made, schedule, 64)
 
 
+def test_what_is_put_has_the_length_of_its_place() -> None:
+    """Else more would be read than was held against the buffers."""
+    made = tables(schedule_of("allreduce", "ring:ranks=3", "ring"), streams=1)
+    words = made[0].words.tolist()
+    steps, arguments = words[12:14]
+    first = len(words) - 5 * arguments
+    kinds = {words[at]: words[at + 1] for at in range(first - 4 * steps, first, 4)}
+    with Group(threads(), 3) as group:
+        for place in (0, 1):  # from, to
+            changed = made[0].words.copy()
+            changed[first + 5 * (kinds[PUT] + place) + 4] += 1
+            with pytest.raises(Invalid, match="a place is put to one of another length"):
+                group.plan([made[0]._replace(words=changed), *made[1:]])
+
+
 def test_the_runtime_threads_tells_rows_like_all_others() -> None:
     plan = antiphon.plan("allreduce", "ring:ranks=4", planner="ring")
     (row,) = antiphon.run(plan, "12KB", on="threads", dtype="float16", op="max")

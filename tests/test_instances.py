@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import z3
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from later import Later
 from pysat.formula import CNF
 from pysat.solvers import Solver
 from quick import examples
@@ -25,6 +25,7 @@ from antiphon.errors import Infeasible, Invalid, NotFound, Unsupported
 Point = tuple[int, int, int]  # chunks, steps, rounds
 SHAPES = ("dimacs", "smtlib")
 Z3_SECONDS = 60
+z3 = Later("z3")
 
 
 def by_sat(path: Path) -> list[int] | None:

@@ -74,3 +74,39 @@ def test_a_table_that_does_not_serve_every_size(openmpi: Mpi, folder: Path) -> N
     assert run.by(WAY) == {"gatherv": 8}
     assert run.left["alltoallv: its size is not known to all, and the table does not serve every size"] == 8
     assert run.left["scatterv: its size is not known to all, and the table does not serve every size"] == 8
+
+
+LONG_BLOCKS = """
+import sys, numpy as np
+from mpi4py import MPI
+for comm in (MPI.COMM_WORLD, MPI.COMM_WORLD.Dup()):
+    me, size = comm.rank, comm.size
+    kinds = [0, 100, (1 << 19) - 1, 1 << 19, 700001]
+    def count(i, j, turn):
+        return kinds[(i + j + turn) % len(kinds)]  # the same both ways, as in place wants it
+    def block(i, j, n):
+        return (np.arange(n) % 241 + 7 * i + j).astype(np.uint8)
+    for turn in range(5):
+        counts = [count(me, j, turn) for j in range(size)]
+        at = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        given = np.concatenate([block(me, j, counts[j]) for j in range(size)])
+        wanted = np.concatenate([block(j, me, counts[j]) for j in range(size)])
+        out = np.zeros_like(given)
+        comm.Alltoallv([given, (counts, at), MPI.BYTE], [out, (counts, at), MPI.BYTE])
+        assert (out == wanted).all(), (me, turn)
+        comm.Alltoallv(MPI.IN_PLACE, [given, (counts, at), MPI.BYTE])
+        assert (given == wanted).all(), (me, turn, "in place")
+if me == 0:
+    print("right")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_long_and_short_blocks_of_one_call(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
+    """Some go through memory, others by MPI, and each process has another mixture."""
+    mpi = request.getfixturevalue(which)
+    path = table(folder, 3)
+    run = Run(mpi, folder, 3, [mpi.python, "-c", LONG_BLOCKS], [path], ANTIPHON_LEAST="0").right()
+    assert run.by(WAY) == {"alltoallv": 20}
+    assert run.warnings == []

@@ -170,6 +170,22 @@ def test_a_peer_that_goes_is_told(engine: Engine) -> None:
         wire.close()
 
 
+@pytest.mark.parametrize("calls", [2, 5])
+def test_what_was_sent_before_the_end_comes_by_any_of_several_sockets(engine: Engine, calls: int) -> None:
+    program = engine.program(encode([lower(planned("broadcast", "full:ranks=2", "direct", root=1))]))
+    wires, given = wires_by_rails(engine, 2, 3), np.arange(5, dtype=np.float32)
+    for _ in range(calls):
+        program.plan(1, 5).run(given, given.copy(), wires[1])
+    wires[1].close()
+    for _ in range(calls):
+        target = np.zeros(5, np.float32)
+        program.plan(0, 5).run(target, target, wires[0], timeout=20.0)
+        assert np.array_equal(target, given)
+    with pytest.raises(TransportFailed, match="the connection to rank 1 is lost"):
+        program.plan(0, 5).run(target, target, wires[0], timeout=20.0)
+    wires[0].close()
+
+
 def test_nobody_answers(engine: Engine) -> None:
     program, zeros = ring(engine)
     wires = wires_of(engine, 3)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from later import Later
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from antiphon.torch import AntiphonGroup, CollectiveFailed  # noqa: E402
+torch, dist, ours = Later("torch"), Later("torch.distributed"), Later("antiphon.torch")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install 'antiphon[torch]'")
 
 SECONDS = timedelta(seconds=60)
 
@@ -26,7 +25,7 @@ def pair() -> Iterator[list[Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ANTIPHON_TABLE", raising=False)
         side_by_side(
-            lambda rank: made.__setitem__(rank, AntiphonGroup(store, rank, 2, SECONDS, [0, 1], 2, True)), range(2)
+            lambda rank: made.__setitem__(rank, ours.AntiphonGroup(store, rank, 2, SECONDS, [0, 1], 2, True)), range(2)
         )
     yield made
     side_by_side(lambda rank: made[rank].shutdown(), range(2))
@@ -191,7 +190,7 @@ def test_what_a_group_tells_of_itself(pair: list[Any]) -> None:
 def test_a_timeout_that_is_given_holds(pair: list[Any]) -> None:
     """Last of all: afterwards the group is broken."""
     work = pair[0].allreduce(mine(0), timeout=timedelta(seconds=0.3))
-    with pytest.raises(CollectiveFailed):
+    with pytest.raises(ours.CollectiveFailed):
         work.wait()
 
 
@@ -206,7 +205,7 @@ def detailed() -> Iterator[list[Any]]:
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     try:
         side_by_side(
-            lambda rank: made.__setitem__(rank, AntiphonGroup(store, rank, 3, SECONDS, [0, 1, 2], 3, True)), range(3)
+            lambda rank: made.__setitem__(rank, ours.AntiphonGroup(store, rank, 3, SECONDS, [0, 1, 2], 3, True)), range(3)
         )
     finally:
         dist.set_debug_level(usual)
@@ -238,7 +237,7 @@ DIFFERING = {
 def test_calls_that_differ_are_told_in_full_and_the_group_goes_on(what: str, detailed: list[Any]) -> None:
     do, want = DIFFERING[what]
     for error in side_by_side(lambda group: do(group).wait(), detailed):
-        assert isinstance(error, CollectiveFailed)
+        assert isinstance(error, ours.CollectiveFailed)
         assert str(error) == f"TORCH_DISTRIBUTED_DEBUG=DETAIL: {want}"
     found = outcome(lambda group, rank, results: group.allreduce([into(results, mine(rank))]), detailed)
     assert found == [[[30.0, 33.0, 36.0]]] * 3

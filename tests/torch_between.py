@@ -96,5 +96,11 @@ def check_many(rank: int, size: int) -> dict[str, Any]:
         work.wait()
     assert heard == {*range(size)} - {rank}
     assert all(into.eq(number).all() for number, into in got)
+    into = torch.zeros(100_000)
+    with dist._coalescing_manager(dist.group.WORLD, torch.device("cpu"), async_ops=True) as together:
+        dist.irecv(into, (rank - 1) % size)
+        dist.isend(torch.full((100_000,), float(rank)), (rank + 1) % size)
+    together.wait()
+    assert into.eq((rank - 1) % size).all()
     dist.barrier()
     return {"received": len(got)}

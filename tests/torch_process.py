@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_at_once import check_at_once  # noqa: F401 (by name)
-from torch_between import after_a_death, check_counted, check_many  # noqa: F401 (by name)
+from torch_between import after_a_death, check_counted, check_many, everybody  # noqa: F401 (by name)
 from torch_far import check_devices, check_elsewhere, check_monitored  # noqa: F401 (by name)
 
 import antiphon.torch
@@ -444,6 +444,7 @@ def check_tables(rank: int, size: int) -> Found:
 def check_killed(rank: int, size: int) -> Found:
     """The last process is killed in the middle of a step: the others' step ends with an error."""
     between = dist.new_group()
+    everybody(between, rank, size, 1)  # connects them
     made = data_parallel(dist.group.WORLD, torch.float32)
     began = 0.0
 

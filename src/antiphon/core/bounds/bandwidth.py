@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides
+from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
 from antiphon.core.bounds.cuts import Side, tightest_cut
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, Group, groups_of
 from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
@@ -35,6 +35,8 @@ _SEARCHED = 256  # ranks for whose part alone the tightest cut is searched
 _OFFERED = 50  # cuts looked at closer, of those found
 _JOINED = "values begin with several contributions, or want one twice: not known to be attainable"
 _SPREAD = f"attained by spreading evenly over shortest paths {_NEARLY}"
+_IN_HALVES = "attained by reducescatter, then allgather"
+_PLACED = 256  # ranks beyond which partitions are first looked for by place
 _HALVED = 2048  # ranks up to which cuts through the middle are tried
 _OFFERED_HALVES = 4  # of them looked at closer
 _STALLED = 3  # rounds without gain after which no more partitions are added
@@ -261,15 +263,27 @@ class Search:
         helped = in_switches(self.topology, self.collective, self.helps) if free and self.helps else None
         if helped is not None and helped[0] == self._proved(None, "").time:
             return self._proved(True, helped[1])
+        if free and len(members) > _PLACED and self._by_places():
+            return self._proved(True, _IN_HALVES)
         partitions = self._partitions(self.network) + self._limit_partitions()
         if free and self.whole and not self.topology.switches and self.network.symmetric:
             return self._proved(True, "attained by packing trees: all ranks take part, links are symmetric")
         if free and self.balanced:
             if self.whole and self._twice() == self._proved(None, "").time:
-                return self._proved(True, "attained by reducescatter, then allgather")
+                return self._proved(True, _IN_HALVES)
             return self._proved(None, "not known to be attainable")
         self._allreduce_program(partitions)
         return self._proved(None, "not known to be attainable")
+
+    def _by_places(self) -> bool:
+        """Whether a partition that the places of ranks show proves a time that is attained: to search for the weakest
+        takes a cut for every rank."""
+        if not self.balanced or not self.whole or self.helps:
+            return False
+        for parts in place_partitions(self.topology):
+            for direction in ("out", "in"):
+                self.offer(partition_of(self.topology, self.collective, parts, direction))
+        return self._twice() == self._proved(None, "").time
 
     def _partitions(self, network: Network) -> list[Partition]:
         """The weakest partitions of a network by capacity out and in, offered as witnesses."""

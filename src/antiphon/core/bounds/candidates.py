@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from antiphon.core.bounds.cuts import Side
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import LpDual
 from antiphon.core.columns import Floats
-from antiphon.core.topology import Topology
+from antiphon.core.topology import Topology, hosts
 
 WAYS = 4  # between ranks far from each other
 
@@ -55,6 +55,20 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
     if is_member[rest].any():
         found.append([*parts, rest])
     return found
+
+
+def place_partitions(topology: Topology) -> list[list[list[int]]]:
+    """Every rank alone; every host, with the switches in it."""
+    alone, number = [[rank] for rank in range(topology.ranks)], hosts(topology)
+    if not number:
+        return [alone]
+    parts = [place.split("/") for place in topology.places]
+    deep = next(d for d in count(1) if len({tuple(part[:d]) for part in parts[: topology.ranks]}) > max(number))
+    inside: dict[tuple[str, ...], list[int]] = {tuple(part[:deep]): [] for part in parts[: topology.ranks]}
+    for node, part in enumerate(parts):
+        if tuple(part[:deep]) in inside:
+            inside[tuple(part[:deep])].append(node)
+    return [alone, list(inside.values())]
 
 
 def free_sides(topology: Topology, dual: LpDual) -> list[Side]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Groups:
         return Groups.of([ONE] * size)
 
     def starts(self) -> list[int]:
-        return [sum(part.size for part in self.parts[:i]) for i in range(len(self.parts))]
+        return [0, *accumulate(part.size for part in self.parts)][: len(self.parts)]
 
     def even(self) -> bool:
         """Whether each level has one fan-in."""

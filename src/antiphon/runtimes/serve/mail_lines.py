@@ -25,6 +25,7 @@ from antiphon.runtimes.serve.mesh import Door, card_of, knock_at, tuned
 from antiphon.runtimes.serve.secret import Secret, hint_of
 
 _SHORTEST, _LONGEST, _QUIET = 0.001, 0.05, 60.0  # seconds between looks into the store; where nobody is looked for
+_PATIENCE = 1.0
 
 
 class _Bell:
@@ -65,7 +66,7 @@ class Lines:
             if self._bell >= 0:
                 os.write(self._bell, b".")
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(_PATIENCE)  # it may hang in the store; what it finds then is closed
 
     def _run(self, heard: int) -> None:
         try:

@@ -170,25 +170,25 @@ class Group(About):
 
     # ---- from one to another ----
 
-    def _between(self, tensors: Any, peer: int | None = None) -> Any:
-        """Who carries it, for those that are not in the memory of the processor."""
-        together = self._far_together is not None and self._far_together.open
-        far = self._elsewhere(tensors, None if together else peer)
-        return self._mails if far is None else far.group
-
     def _begun(self, work: Any) -> Any:
         if self._together is not None:
             self._together.append(work)
         return work
 
+    def _carried(self, tensors: Any, peer: int | None, do: Callable[[Any], Any]) -> Any:
+        """Done by who carries messages of these, who knows for himself what is together where they are on a device."""
+        together = self._far_together is not None and self._far_together.open
+        far = self._elsewhere(tensors, None if together else peer)
+        return self._begun(do(self._mails)) if far is None else do(far.group)
+
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._begun(self._between(tensors, peer).send(tensors, peer, tag))
+        return self._carried(tensors, peer, lambda by: by.send(tensors, peer, tag))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._begun(self._between(tensors, peer).recv(tensors, peer, tag))
+        return self._carried(tensors, peer, lambda by: by.recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self._begun(self._between(tensors).recv_anysource(tensors, tag))
+        return self._carried(tensors, None, lambda by: by.recv_anysource(tensors, tag))
 
 
 def _wait_for(works: Sequence[Any]) -> None:

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <new>
 #include <vector>
 
 #include "boxes.h"
@@ -213,8 +214,7 @@ static u32 way_of(const Asked &asked, i64 nbytes, const std::vector<Size> &sizes
     return seconds_of(devices, 1, number, asked.threads) < plain;
 }
 
-int main(int argc, char **argv) {
-    const Asked asked = asked_for(argc, argv);
+static int run(const Asked &asked) {
     begin_devices();
     printf("# %s\n# %lld ranks on %s, %s, %lld threads a block%s\n#\n", TITLE, (long long)RANKS, device_name(),
            IN_PLACE ? "in place" : "out of place", (long long)asked.threads, DEVICE_NOTE);
@@ -254,4 +254,14 @@ int main(int argc, char **argv) {
     }
     printf("# %s\n", all_wrong ? "WRONG" : "all right");
     return all_wrong != 0;
+}
+
+int main(int argc, char **argv) {
+    const Asked asked = asked_for(argc, argv);
+    try {
+        return run(asked);
+    } catch (const std::bad_alloc &) {
+        fprintf(stderr, "there is no memory for so many bytes\n");
+        return 3;
+    }
 }

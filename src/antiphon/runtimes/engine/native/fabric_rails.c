@@ -198,7 +198,7 @@ ap_fabric *ap_fabric_make(const char *provider, const char *places, ap_fabric_na
         if (!code) code = name_rail(&f->rail[k], k, name, error);
     }
     if (code) return ap_fabric_close(f), NULL;
-    name->rails = f->rails;
+    name->rails = f->rails, f->over_tcp = over_tcp(f->rail[0].info->net->provider);
     strncpy(name->provider, f->rail[0].info->net->provider, sizeof name->provider - 1);
     return f;
 }

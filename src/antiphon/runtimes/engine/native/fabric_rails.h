@@ -18,6 +18,7 @@ typedef struct {
 
 struct ap_fabric {
     uint32_t rails;
+    int over_tcp; /* its cards are no more than the kernel's sockets */
     ap_rail rail[AP_RAILS];
 };
 

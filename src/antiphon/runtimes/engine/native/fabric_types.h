@@ -8,9 +8,10 @@
 #include "transport.h"
 
 /* PACKET: of a head and a short message; HEADS of them are ready for each rank. Parts of long messages are of PART bytes or
- * more. LOOKS before it sleeps, and for how many microseconds at most where a card can be waited for, and where not. What is
- * kept aside of a rank is no more than what this run receives, and BEYOND. FLUSH: seconds for what is to go at the end. */
-enum { PACKET = 4096, HEADS = 8, PART = 1 << 16, BATCH = 64, LOOKS = 64, NAP = 20000, SHORT_NAP = 50, FLUSH = 10 };
+ * more. LOOKS before it sleeps, FEW where each asks the kernel (over TCP), and for how many microseconds at most where a
+ * card can be waited for, and where not. What is kept aside of a rank is no more than what this run receives, and BEYOND. FLUSH:
+ * seconds for what is to go at the end. */
+enum { PACKET = 4096, HEADS = 8, PART = 1 << 16, BATCH = 64, LOOKS = 64, FEW = 2, NAP = 20000, SHORT_NAP = 50, FLUSH = 10 };
 enum { BEYOND = 1 << 20 };
 
 static const uint32_t MARK = 0x41504d34, TELLS = 0x41504d35, GREETS = 0x41504d36;
@@ -63,6 +64,7 @@ typedef struct {
     ap_done done;
     letter *spare;
     job *jobs, *spare_jobs, *spare_packets; /* jobs: the newest */
+    unsigned looks;
     int moved, quiet, looks_only; /* looks_only: some card cannot be waited for */
     uint32_t turn;
 } fabric_wire;

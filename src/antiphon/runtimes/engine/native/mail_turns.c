@@ -8,9 +8,10 @@
 
 /* Looks before one sleeps; for how many microseconds at most, until one looks after the others. */
 enum { LOOKS = 16, NAP = 20000 };
-/* The thread of our own looks once in so many nanoseconds whether there is something to do: programs that send and wait need it
- * never, and to wake it each time would cost more than a message. After so many looks in vain it sleeps until it is woken. */
-enum { PAUSE = 1000000, IDLE = 64 };
+/* The thread of our own looks once in so many nanoseconds whether there is something to do, after SOON looks in vain more seldom:
+ * programs that send and wait need it never, and to wake it each time would cost more than a message. After IDLE looks with
+ * nothing under way it sleeps until it is woken. */
+enum { PAUSE = 1000000, SELDOM = 4000000, SOON = 8, IDLE = 32 };
 
 void ap_mail_turns(ap_mail *m) {
     pthread_condattr_t by_clock;
@@ -58,7 +59,6 @@ static void step(ap_mail *m, unsigned *vain, double most) {
 }
 
 static void *carry_on(void *given) {
-    const struct timespec pause = {0, PAUSE};
     ap_mail *m = given;
     unsigned vain = 0;
     pthread_mutex_lock(&m->lock);
@@ -68,7 +68,8 @@ static void *carry_on(void *given) {
             step(m, &vain, 1.0);
             m->driven = 0;
             if (m->waiting) pthread_cond_broadcast(&m->turn);
-        } else if (ap_mail_busy(m) || idle++ < IDLE) {
+        } else if (idle++ < IDLE || ap_mail_busy(m)) {
+            const struct timespec pause = {0, idle < SOON ? PAUSE : SELDOM};
             vain = 0;
             pthread_mutex_unlock(&m->lock);
             nanosleep(&pause, NULL);

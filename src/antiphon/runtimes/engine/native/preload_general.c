@@ -15,7 +15,7 @@
 enum { FEW = 1 << 12 };
 /* Blocks of an alltoallv from here on go by MPI, which copies them once, where it can: nobody else wants them, so that
  * memory of ours in between gains nothing. Only two processes know how much a block is, and both do. */
-enum { LONG = 1 << 16 };
+enum { LONG = 1 << 19 };
 
 /* `python bench/bench_general.py`: chains of processes, of which each reads the memory of the one before, take fewer copies. */
 uint64_t ap_general_most(int kind) {

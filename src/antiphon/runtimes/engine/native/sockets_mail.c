@@ -15,7 +15,7 @@ static int lie_down(ap_wire *self) {
     w->slept[w->sleeps++] = (struct pollfd){.fd = w->wakes[0], .events = POLLIN};
     for (uint32_t i = 0; i < w->base.ranks; i++) {
         const stream *s = &w->streams[i];
-        short events = (short)((s->sends.first ? POLLOUT : 0) | (ap_sockets_wanted(&w->peers[i], s) ? POLLIN : 0));
+        short events = (short)((s->sends.first ? POLLOUT : 0) | (ap_sockets_wanted(w, &w->peers[i], s) ? POLLIN : 0));
         if (s->fd >= 0 && events && !w->peers[i].lost) w->slept[w->sleeps++] = (struct pollfd){.fd = s->fd, .events = events};
     }
     return 1;
@@ -54,7 +54,7 @@ static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
     return AP_OK;
 }
 
-const ap_resting ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, meet};
+const ap_by_turns ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, meet};
 
 ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error) {
     int32_t *none = malloc(ranks * sizeof *none);

@@ -170,7 +170,7 @@ int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error) {
     const uint32_t rank = ap_sockets_rank(w, p);
     const peer *of = &w->peers[rank];
     int code = AP_OK;
-    while (!code && ap_sockets_wanted(of, p)) {
+    while (!code && ap_sockets_wanted(w, of, p)) {
         struct iovec part[2] = {{0}};
         if (p->coming && p->come == p->coming->room && (code = widen(w, p, p->coming->bytes, error))) return code;
         struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, of, p, part)};
@@ -178,6 +178,8 @@ int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error) {
                                       : recv(p->fd, part->iov_base, part->iov_len, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return AP_OK;
+        /* what was sent before may still come by another */
+        if (got <= 0 && !p->coming && !p->head_bytes && ap_sockets_next(w, of) != p) return p->over = 1, AP_OK;
         if (got <= 0) return gone(w, rank, got < 0 ? errno : 0, error);
         w->moved = 1;
         size_t came = (size_t)got, first = came < part->iov_len ? came : part->iov_len;

@@ -30,6 +30,7 @@ typedef struct {
     uint32_t head_bytes;   /* of it there are */
     letter *coming;        /* where its elements go, NULL between messages */
     uint64_t come;
+    int over;           /* nothing more comes by it */
     int patient, least; /* whether its socket can wait for many bytes, and how many it waits for */
 } stream;
 
@@ -59,15 +60,16 @@ typedef struct {
     unsigned char stage[STAGE];
 } socket_wire;
 
-/* Whether anything from there is wanted. */
-static inline int ap_sockets_wanted(const peer *p, const stream *s) {
-    return !s->held && (p->receives.first || (s->coming && !s->coming->own));
-}
-
 static inline uint32_t ap_sockets_rank(const socket_wire *w, const stream *s) { return (uint32_t)(s - w->streams) / w->rails; }
 
 /* The socket that the next message comes by. */
 static inline stream *ap_sockets_next(const socket_wire *w, const peer *p) { return &p->rail[p->next % w->rails]; }
+
+/* Whether anything from there is wanted. By one that is over nothing comes, unless it is the next: then somebody is gone. */
+static inline int ap_sockets_wanted(const socket_wire *w, const peer *p, const stream *s) {
+    if (s->held || (s->over && ap_sockets_next(w, p) != s)) return 0;
+    return p->receives.first || (s->coming && !s->coming->own);
+}
 
 /* As many of a socket's messages as it takes now; as much as comes by it now. */
 int ap_sockets_push(socket_wire *w, stream *p, ap_error *error);
@@ -82,6 +84,6 @@ int ap_sockets_send(socket_wire *w, uint32_t rank, letter *one, ap_error *error)
 int ap_sockets_look_around(socket_wire *w, ap_error *error);
 int ap_sockets_left(ap_wire *self, ap_error *error);
 /* What mail needs besides (sockets_mail.c). */
-extern const ap_resting ap_sockets_turns;
+extern const ap_by_turns ap_sockets_turns;
 
 #endif

@@ -20,7 +20,7 @@ typedef struct {
     void (*give_up)(ap_wire *self); /* so that this one is gone to the others */
     /* By this socket from now on, which is the wire's; NULL where all are connected from the beginning. */
     int (*meet)(ap_wire *self, uint32_t rank, int socket, ap_error *error);
-} ap_resting;
+} ap_by_turns;
 
 struct ap_wire {
     /* Start a message; `number` comes back from `completed` once. The memory stays as it is until then. */
@@ -36,7 +36,7 @@ struct ap_wire {
     uint64_t expected; /* bytes that the run receives, and AP_LETTER for each of its messages */
     void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
     int (*left)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
-    const ap_resting *turns; /* of a wire that carries mail, else NULL */
+    const ap_by_turns *turns; /* of a wire that carries mail, else NULL */
     uint32_t ranks;
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */

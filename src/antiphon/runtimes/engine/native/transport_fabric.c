@@ -79,38 +79,47 @@ static int busy(const fabric_wire *w) {
     return 0;
 }
 
-/* Somebody is gone of whom something is wanted: 2; or has said farewell: 1. */
-static int find_gone(fabric_wire *w, uint32_t *rank) {
+/* What a socket says: a farewell, or that nobody is there. */
+static void listen_to(peer *p) {
+    char letter;
+    ssize_t got = recv(p->fd, &letter, 1, MSG_DONTWAIT);
+    p->farewell = got == 1;
+    p->gone = got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+}
+
+/* Somebody is gone of whom something is wanted: 2; or has said farewell: 1. `ask`: sockets may have something to say. */
+static int find_gone(fabric_wire *w, int ask, uint32_t *rank) {
     int found = 0;
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         peer *p = &w->peers[r];
-        char letter;
         if (p->fd < 0) continue;
-        ssize_t got = recv(p->fd, &letter, 1, MSG_DONTWAIT);
-        if (got == 1) p->farewell = 1;
-        p->gone |= got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+        if (ask && !p->farewell && !p->gone) listen_to(p);
         if (wanted(p) && (p->gone || p->farewell) && found < 2) *rank = r, found = p->farewell ? 1 : 2;
     }
     return found;
 }
 
-/* Sleeps until a card has something, a socket says something, or so many microseconds. */
-static void doze(fabric_wire *w, int microseconds) {
-    nfds_t count = 0;
+/* Sleeps until a card has something, a socket says something, or so many microseconds. Whether a socket may. */
+static int doze(fabric_wire *w, int microseconds) {
+    nfds_t count = 0, cards;
+    int said = 0;
     int most = w->looks_only ? SHORT_NAP : NAP;
     for (uint32_t k = 0; k < w->fabric->rails; k++) {
         ap_rail *r = &w->fabric->rail[k];
         fabric_object *queue = &r->queue->object;
         if (r->file < 0) continue;
-        if (r->provider->ops->may_wait(r->provider, &queue, 1)) return; /* something has come */
+        if (r->provider->ops->may_wait(r->provider, &queue, 1)) return 1; /* something has come: nobody knows of the sockets */
         w->polled[count++] = (struct pollfd){.fd = r->file, .events = POLLIN};
     }
+    cards = count;
     for (uint32_t r = 0; r < w->base.ranks; r++) /* of who is gone, a socket would always say so */
         if (w->peers[r].fd >= 0 && !w->peers[r].farewell && !w->peers[r].gone)
             w->polled[count++] = (struct pollfd){.fd = w->peers[r].fd, .events = POLLIN};
     if (microseconds > most) microseconds = most;
     const struct timespec time = {0, 1000L * microseconds};
-    ppoll(w->polled, count, &time, NULL);
+    if (ppoll(w->polled, count, &time, NULL) <= 0) return 0;
+    for (nfds_t i = cards; i < count; i++) said |= w->polled[i].revents != 0;
+    return said;
 }
 
 static int tell_all(fabric_wire *w, ap_error *error) {
@@ -145,14 +154,14 @@ static int lost(uint32_t rank, ap_error *error) {
 static int wait_for_one(fabric_wire *w, double timeout, ap_error *error) {
     double end = 0, quiet = 0, grace = 0;
     uint32_t who = 0;
-    int code = AP_OK, gone = 0;
+    int code = AP_OK, gone = 0, said = 0;
     for (unsigned turn = 0; !code && !ap_done_any(&w->done); turn++) {
         w->moved = 0;
         code = ap_fabric_progress(w, error);
         if (code || ap_done_any(&w->done)) break;
         if (w->moved) {
             turn = 0, end = 0, gone = 0, grace = 0;
-        } else if (turn < LOOKS) {
+        } else if (turn < w->looks) {
             sched_yield();
         } else {
             double time = ap_now();
@@ -162,9 +171,10 @@ static int wait_for_one(fabric_wire *w, double timeout, ap_error *error) {
             if (!code && time >= quiet) code = ap_hear(&w->base, time, error);
             if (!code && timeout > 0 && time >= end)
                 return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
-            gone = find_gone(w, &who); /* what it left behind may still be on its way: so look once more */
+            gone = find_gone(w, said, &who); /* what it left behind may still be on its way: so look once more */
             if (gone == 1 && grace == 0) grace = time + GRACE;
-            if (!code && gone != 2) doze(w, timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP);
+            const int most = timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP;
+            if (!code && gone != 2) said = doze(w, most);
         }
     }
     return code;
@@ -283,7 +293,7 @@ static int greet(fabric_wire *w, double timeout, ap_error *error) {
             w->moved = 0;
             code = ap_fabric_progress(w, error);
             if (w->moved || code) continue;
-            if (find_gone(w, &who) == 2) return lost(who, error);
+            if (find_gone(w, 1, &who) == 2) return lost(who, error);
             if (ap_now() > end)
                 return ap_fail(error, AP_TIMEOUT, "rank %u did not answer by its card in %g seconds (libfabric, %.63s)", r, timeout,
                                w->fabric->rail[0].info->net->provider);
@@ -327,6 +337,7 @@ ap_wire *ap_fabric_open(ap_fabric *fabric, uint32_t rank, uint32_t ranks, const 
                         .begin = begin, .left = left, .ranks = ranks};
     w->fabric = fabric, w->rank = rank;
     for (uint32_t k = 0; k < fabric->rails; k++) w->looks_only |= fabric->rail[k].file < 0;
+    w->looks = fabric->over_tcp && !w->looks_only ? FEW : LOOKS;
     for (uint32_t r = 0; r < ranks; r++) {
         peer *p = &w->peers[r];
         p->fd = sockets[r];

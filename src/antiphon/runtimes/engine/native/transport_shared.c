@@ -113,7 +113,7 @@ static int is_gone(ap_wire *self, uint32_t rank) {
 
 static void give_up(ap_wire *self) { ap_shared_give_up(((shared_wire *)self)->shared); }
 
-static const ap_resting by_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL};
+static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL};
 
 ap_wire *ap_shared_beside(ap_wire *first, ap_error *error) {
     const shared_wire *other = (shared_wire *)first;
@@ -124,7 +124,7 @@ ap_wire *ap_shared_beside(ap_wire *first, ap_error *error) {
         return NULL;
     }
     w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = first->ranks,
-                        .turns = &by_turns};
+                        .turns = &of_memory};
     w->whose = other->whose, w->polled = other->polled, w->count = other->count, w->lent = 1;
     return &w->base;
 }

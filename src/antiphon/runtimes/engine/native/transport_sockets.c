@@ -120,7 +120,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
         const peer *p = &w->peers[i / w->rails];
-        int in = ap_sockets_wanted(p, s);
+        int in = ap_sockets_wanted(w, p, s);
         short events = (short)((s->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
         if (s->fd < 0 || !events || p->lost) continue;
         if (in) set_least(w, p, s), held |= s->least > 1;
@@ -136,7 +136,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
         short what = w->asked[i].revents;
         stream *s = w->whose[i];
         int look = !found && held && milliseconds;
-        if (what & POLLIN || ((what || look) && ap_sockets_wanted(&w->peers[ap_sockets_rank(w, s)], s)))
+        if (what & POLLIN || ((what || look) && ap_sockets_wanted(w, &w->peers[ap_sockets_rank(w, s)], s)))
             code = ap_sockets_pull(w, s, error);
         if (!code && what && s->sends.first) code = ap_sockets_push(w, s, error);
     }
@@ -148,7 +148,7 @@ static void begin(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
 static int busy(const socket_wire *w) {
     for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
         const peer *p = &w->peers[i / w->rails];
-        if (w->streams[i].sends.first || p->receives.first || ap_sockets_wanted(p, &w->streams[i])) return 1;
+        if (w->streams[i].sends.first || p->receives.first || ap_sockets_wanted(w, p, &w->streams[i])) return 1;
     }
     return 0;
 }
