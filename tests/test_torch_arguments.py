@@ -205,7 +205,8 @@ def detailed() -> Iterator[list[Any]]:
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     try:
         side_by_side(
-            lambda rank: made.__setitem__(rank, ours.AntiphonGroup(store, rank, 3, SECONDS, [0, 1, 2], 3, True)), range(3)
+            lambda rank: made.__setitem__(rank, ours.AntiphonGroup(store, rank, 3, SECONDS, [0, 1, 2], 3, True)),
+            range(3),
         )
     finally:
         dist.set_debug_level(usual)
