@@ -23,6 +23,7 @@ from antiphon.cli.arguments import (
 )
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
+from antiphon.cost.basis import in_short
 from antiphon.errors import Invalid, quote
 from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
@@ -37,7 +38,7 @@ Followed = Annotated[
         help="what predicts: see antiphon models (default: critical-path, on known GPUs within calls)",
     ),
 ]  # fmt: skip
-SHOWN_HOPS = 12
+SHOWN_HOPS, WIDTH = 12, 80
 
 
 def _models(json: Json = False) -> None:
@@ -57,9 +58,14 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]  # fmt: skip
     head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", *terms, "rests on"]
-    models = [f"  model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
-    notes = [f"  note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
-    return "\n".join([*columns(head, listed), *_held_up(rows), *models, *notes])
+    lines = columns(head, listed)
+    if max(map(len, lines)) > WIDTH:
+        narrow = [*(name.removesuffix(" GB/s") for name in head[:-1]), "calibrated"]
+        lines = columns(narrow, [[*row[:-1], in_short(row[-1])] for row in listed])
+        lines += ["  algbw, busbw: GB/s", *(f"  {one}" for one in dict.fromkeys(row[-1] for row in listed))]
+    told = [f"model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
+    told += [f"note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
+    return "\n".join([*lines, *_held_up(rows), *(line for one in told for line in paragraph(one, rest="    "))])
 
 
 def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:

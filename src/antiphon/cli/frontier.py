@@ -50,7 +50,7 @@ def _frontier_command(
 
     Progress goes to stderr. The search ends with its effort, which it counts: alike on every machine. Ctrl-C and the
     end of the budget end it, too; what was found until then is told and written. -o writes one plan: for every size
-    the point that is fastest for it (model alpha-beta).
+    the point that is fastest for it (by the model that predict takes).
     """
     wanted, machine = request(coll, topo, root, only, ranks)
     check_outputs({"-o": out})

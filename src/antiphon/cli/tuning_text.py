@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from antiphon.cost.basis import NOT_CALIBRATED
+from antiphon.cost.basis import in_short
 from antiphon.cost.nccl.library import HOW_NEAR
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show.columns import paragraph
@@ -120,7 +120,7 @@ def _gains(tuning: Tuning) -> list[str]:
     for gain in tuning.gains:
         who = f"{gain.planner} for {gain.collective}" if several else gain.planner
         at = format_size(gain.at) if gain.most > 1.0005 else "-"
-        rests = _in_short(tuning.rests_on(gain.collective))
+        rests = in_short(tuning.rests_on(gain.collective))
         rows.append([who, options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at, rests])
     head = ["choosing", "over", "on average", "at most", "at", CALIBRATED]
     lines = ["", f"  what choosing {', '.join(tuning.sweep)} by size is worth:", "", *table(head, rows)]
@@ -159,15 +159,9 @@ def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[st
     told = list(dict.fromkeys(said))
     marks = ["*"] if len(told) == 1 else [_letters(number) for number in range(len(told))]
     mark = dict(zip(told, marks, strict=True))
-    marked = [[*row[:kept], f"{_in_short(row[-1])} {mark[text]}"] for row, text in zip(rows, said, strict=True)]
+    marked = [[*row[:kept], f"{in_short(row[-1])} {mark[text]}"] for row, text in zip(rows, said, strict=True)]
     lines = [line for text in told for line in paragraph(f"{mark[text]} {text}", rest="    ")]
     return table([*head[:kept], CALIBRATED], marked), lines
-
-
-def _in_short(rests_on: str) -> str:
-    """Whether all figures of a line are calibrated, where there is no room for what they rest on."""
-    parts = [NOT_CALIBRATED in part for part in rests_on.split("; ")]
-    return "no" if all(parts) else "partly" if any(parts) else "profile" if rests_on.startswith("profile") else "yes"
 
 
 def _said(cells: list[str]) -> str:

@@ -45,3 +45,9 @@ def basis_of(model: str, profile: Profile | None, topology: Topology) -> Callabl
     costs = library_here(topology, **{key: value for key, value in told.items() if key in _PLACE}).costs
     brief = costs.brief()
     return lambda terms: brief + costs.at_once(terms)
+
+
+def in_short(rests_on: str) -> str:
+    """Whether all figures of a line are calibrated, where there is no room for what they rest on."""
+    parts = [NOT_CALIBRATED in part for part in rests_on.split("; ")]
+    return "no" if all(parts) else "partly" if any(parts) else "profile" if rests_on.startswith("profile") else "yes"

@@ -56,9 +56,10 @@ def own_choice(
     if len(members) == topology.ranks:
         return library_here(topology, **told)
     try:
-        return library_here(keep(topology, members, name=topology.name).topology, **told)
+        found = library_here(keep(topology, members, name=topology.name).topology, **told)
     except (Invalid, Unsupported):
         return None
+    return found if found.place.all_meet else None  # else its links may make no ring
 
 
 def by_switches(topology: Topology, kind: str) -> bool:

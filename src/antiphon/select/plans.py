@@ -19,7 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import unjoined
 from antiphon.core.verify import Fault, verify
-from antiphon.cost import prepare, usual_model
+from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.libraries import CLASSICS
@@ -96,8 +96,8 @@ def plan(  # noqa: PLR0913
     tell: Callable[[str], None] | None = None,
 ) -> Plan:
     """Let a planner plan (ring, or relay for a custom collective, unless another is named). Every schedule it yields is
-    verified; of several the best is kept: for `nbytes` the fastest by the model (the usual one of the machine, unless
-    another is named), else that of least bandwidth gap, then latency gap.
+    verified; of several the best is kept: for `nbytes` the fastest by the model (alpha-beta, unless another is named),
+    else that of least bandwidth gap, then latency gap.
 
     `deterministic`: only schedules that combine every element in one and the same order, as `tune` means it;
     SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
@@ -113,7 +113,7 @@ def plan(  # noqa: PLR0913
             wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, effort=effort,
             seed=seed, options=options, deterministic=deterministic, tell=tell,
         ):  # fmt: skip
-            order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or usual_model(made.topology))
+            order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
             if best is None or order < best[0]:
                 best = (order, made)
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 class Place:
     """`wire`: bytes per second that a rank sends within its node; `card`: that a node sends to others, by all its
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
-    `in_network`: whether the network's do.
+    `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
     """
 
     ranks: int
@@ -30,6 +30,7 @@ class Place:
     switched: bool = False
     in_switches: bool = False
     in_network: bool = False
+    all_meet: bool = True
 
     @property
     def local(self) -> int:
@@ -56,7 +57,10 @@ def place_of(machine: Topology) -> Place:
         raise Invalid(f"topology {machine.name}: no link leaves a node")
     switched = bool((machine.link_dst[inside] >= machine.ranks).any())
     reach = float(wire.min()) if local > 1 else 0.0
-    return Place(machine.ranks, nodes, reach, card, kinds, switched, in_switches and local > 1, in_network)
+    pairs = inside & (machine.link_dst < machine.ranks)
+    linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
+    meet = switched or linked == machine.ranks * (local - 1)
+    return Place(machine.ranks, nodes, reach, card, kinds, switched, in_switches and local > 1, in_network, meet)
 
 
 def node_of_ranks(machine: Topology) -> Longs:
