@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,7 +219,12 @@ def test_beyond_256_ranks_partitions_by_place_come_first(monkeypatch: pytest.Mon
     recheck(machine, Collective("allreduce", machine.ranks), found)
     tried: list[object] = []
     monkeypatch.setattr(bandwidth, "place_partitions", lambda topology: [[[r] for r in range(topology.ranks)]])
-    monkeypatch.setattr(bandwidth, "weakest_partition", lambda *given: tried.append(given) or weakest_partition(*given))
+
+    def weakest(*given: Any) -> Any:
+        tried.append(given)
+        return weakest_partition(*given)
+
+    monkeypatch.setattr(bandwidth, "weakest_partition", weakest)
     assert bound(machine, Collective("allreduce", machine.ranks)).bytes_per_second == found.bytes_per_second
     assert tried
 

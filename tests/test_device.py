@@ -257,9 +257,9 @@ def test_what_is_of_another_group_or_of_another_shape_is_refused() -> None:
                 call(plan, 0, where, lengths, kind)
         with pytest.raises(Invalid, match="tables of 3 ranks, for 4"):
             larger.plan(made)
-        for wrong in ((where[:2], lengths), (where, lengths.astype(np.int32)), (where, lengths.T)):
+        for places, counts in ((where[:2], lengths), (where, lengths.astype(np.int32)), (where, lengths.T)):
             with pytest.raises(Invalid, match="3 ranks have 3 places and 3 lengths each"):
-                group.go(plan, 0, *wrong, kind)
+                group.go(plan, 0, places, counts, kind)
         with pytest.raises(Invalid, match="no such number of elements"):
             group.go(plan, -1, where, lengths, kind)
         turned = group.plan([made[1], made[2], made[0]])
