@@ -109,6 +109,8 @@ def lab() -> list[dict[str, Any]]:
 def main() -> None:
     _common.print_machine()
     wanted = sys.argv[1:] or ["here", "lab"]
+    before = _common.RESULTS / "wires.json"  # of a run for the other
+    kept = json.loads(before.read_text(encoding="utf-8"))["rows"] if before.exists() else []
     rows = [row for name, measure in (("here", here), ("lab", lab)) if name in wanted for row in measure()]
     least = {(row["where"], row["nbytes"]): row for row in rows if row["wire"] == "sockets"}
     for row in rows:
@@ -120,7 +122,7 @@ def main() -> None:
             for r in rows
         ],
     )
-    _common.save("wires", {"rows": rows})
+    _common.save("wires", {"rows": [row for row in kept if row["where"] not in wanted] + rows})
 
 
 if __name__ == "__main__":

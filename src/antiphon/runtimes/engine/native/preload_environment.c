@@ -43,7 +43,6 @@ void ap_read_settings(ap_settings *s, char why[AP_TEXT]) {
     char *end;
     *s = (ap_settings){.least = 2000, .after = USUAL_AFTER, .scratch = USUAL_SCRATCH};
     if (least && *least && !read_size(least, &s->least)) ap_complain(why, "ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
-    s->tries = !(least && *least);
     if (after && *after) {
         unsigned long calls = strtoul(after, &end, 10);
         if (*end || *after == '-' || calls > UINT32_MAX)
@@ -58,6 +57,7 @@ void ap_read_settings(ap_settings *s, char why[AP_TEXT]) {
             s->timeout = 0;
         }
     }
+    s->tries = !(least && *least) && s->timeout <= 0; /* what MPI does has no end */
     if (scratch && *scratch && (!read_size(scratch, &s->scratch) || s->scratch > MOST_SCRATCH)) {
         ap_complain(why, "ANTIPHON_SCRATCH=%.60s is no size; 64MiB is taken", scratch);
         s->scratch = USUAL_SCRATCH;

@@ -219,8 +219,7 @@ static int leave(const ap_choice *x, int reason) {
  * each call. */
 static int is_tried(const ap_choice *x) {
     const ap_page *page = x->row ? x->row->page : NULL;
-    return ap_preload.set.tries && page && !page->measured && !page->ordered && !ap_preload.automatic &&
-           !ap_is_between_two(x->call->kind);
+    return ap_preload.set.tries && page && !page->measured && !page->ordered && !ap_is_between_two(x->call->kind);
 }
 
 static int serve(ap_choice *x, double **spent, int *code) {

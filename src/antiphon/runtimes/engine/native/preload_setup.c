@@ -214,6 +214,7 @@ static void set_up(void) {
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
     take_message(&m);
+    if (m.automatic) p->set.tries = 0;
     if (m.automatic && !ap_auto_begin()) ap_complain(p->why, "auto: the processes could not say where they are");
     for (uint32_t i = 0; i < p->tables;) {
         if (share(&p->table[i])) {

@@ -63,6 +63,8 @@ int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, doub
     if (t && t->calls == CALLS && !(*code = decide(g, t))) t->calls++;
     if (*code) return AP_SERVED;
     if (t->calls > CALLS) return t->slower ? AP_SLOWER : AP_SERVED;
+    /* all begin together, or who was late in one call would be waited for in the next */
+    if ((*code = PMPI_Barrier(g->comm))) return AP_SERVED;
     *spent = &t->spent[t->calls];
     **spent = ap_now();
     return t->calls++ % 2 ? AP_TRIED : AP_SERVED;
