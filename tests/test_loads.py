@@ -12,12 +12,15 @@ import oracle
 import pytest
 from generate import Case, case, cases
 from hypothesis import given
+from hypothesis import strategies as st
 from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, timeline
+from antiphon.core.messages import messages, paths
 from antiphon.core.schedule import Chunks, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.cost.steps import latencies_of, step_latencies
 from antiphon.errors import Invalid
 
 UNIT = LinkType("nvlink", Fraction(1))
@@ -82,6 +85,25 @@ def slowest(schedule: Schedule, topology: Topology, step: int) -> list[int]:
             time = Fraction(load, entries.scale) / topology.resources.bytes_per_second(resource)
             seconds[resource] = seconds.get(resource, Fraction(0)) + time
     return [resource for resource, time in seconds.items() if time == max(seconds.values())]
+
+
+@given(cases(most_ranks=6), st.integers(1, 6))
+def test_what_is_kept_is_true_of_any_number_of_pieces(random_case: Case, pieces: int) -> None:
+    """The same rows in other pieces, and on a machine whose links are slower to answer."""
+    made, machine = random_case.schedule, random_case.topology
+    compare(replace(made, pieces=1), machine)
+    compare(replace(made, pieces=pieces), machine)
+    late = replace(machine, types=tuple(replace(kind, latency=kind.latency + 10) for kind in machine.types))
+    far, near = loads(made, late).latency, loads(made, machine).latency
+    assert np.array_equal(far >= 10, far > near)
+
+
+@given(cases(most_ranks=6))
+def test_latencies_of_steps_are_those_of_messages(random_case: Case) -> None:
+    made, machine = replace(random_case.schedule, pieces=3), random_case.topology
+    here, there = latencies_of(made, machine), step_latencies(paths(messages(made), machine))
+    for key in ("begin", "length", "seconds"):
+        assert np.array_equal(getattr(here, key), getattr(there, key)), key
 
 
 @given(cases(most_ranks=6))

@@ -541,6 +541,15 @@ def test_what_an_entry_says_of_its_effort_is_checked(added: Callable[..., None],
         list(compose(Request(machine, Collective("allgather", 4)), groups="2x2", inside="odd"))
 
 
+def test_usual_options_of_all_come_before_others_of_one() -> None:
+    heard: list[str] = []
+    tune(
+        "allreduce", "star:ranks=4", nbytes="1MB", planners=["ring", "halving-doubling"], workers="none", nccl=False,
+        progress=lambda done, total, what: heard.append(what.split()[1]),
+    )  # fmt: skip
+    assert heard == ["halving-doubling", "ring", *["halving-doubling"] * 2, *["ring"] * 4, "bounds"]
+
+
 def test_an_entry_that_does_not_say_has_the_usual_effort() -> None:
     entry = stubborn_planners.entry("anything")
     assert registry.effort_of_planner("mute", entry) == registry.EFFORT

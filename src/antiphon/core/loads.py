@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs, dense, order_of, ranges, starts
+from antiphon.core.columns import Floats, Longs, dense, order_of, ranges, starts
 from antiphon.core.joints import crossed
-from antiphon.core.routes import Resolved, resolve
+from antiphon.core.routes import Resolved, latencies, resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
@@ -50,13 +50,17 @@ class Timeline:
 
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on."""
+    """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
+
+    `latency`: by step, the seconds of the slowest way that is taken from then on; -1 where nothing begins.
+    """
 
     resource: Longs
     step: Longs
     window: Longs
     load: Exact
     scale: int
+    latency: Floats
 
 
 def pieces_of(schedule: Schedule) -> Longs:
@@ -132,7 +136,11 @@ def _loads(schedule: Schedule, topology: Topology, resolved: Resolved | None) ->
         on = np.concatenate([on, shared])
         when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
     key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
-    return Loads(key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common)
+    late = np.full(schedule.steps, -1.0)
+    np.maximum.at(late, schedule.step, np.append(latencies(topology, found.table), 0.0)[found.route])
+    return Loads(
+        key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common, late
+    )  # fmt: skip
 
 
 def _longest(found: Resolved) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Ints, Longs, dense, order_of, ranges, starts
+from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, ranges, starts
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
@@ -295,6 +295,14 @@ def _back(topology: Topology, came: dict[int, int], src: int, dst: int) -> list[
     while (node := int(topology.link_src[path[-1]])) != src:
         path.append(came[node])
     return path[::-1]
+
+
+def latencies(topology: Topology, table: Routes) -> Floats:
+    """Seconds of latency of every route: the sum over its links."""
+    kinds = np.array([t.latency for t in topology.types], np.float64)
+    owner = np.repeat(np.arange(len(table)), np.diff(table.ptr))
+    taken = kinds[topology.link_type[table.links]]
+    return np.bincount(owner, weights=taken, minlength=len(table)).astype(np.float64, copy=False)
 
 
 def opposite_links(topology: Topology) -> Ints:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
-from antiphon.core.loads import Timeline, envelope, timeline
+from antiphon.core.loads import Timeline, envelope, loads, timeline
 from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -38,8 +38,18 @@ class Latencies:
         return math.fsum(float(v) * n for v, n in zip(values, steps.tolist(), strict=True))
 
 
+def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
+    """The greatest route latency in every (pipelined) step. Where all chunks have as many pieces they are known with
+    the loads."""
+    if not isinstance(schedule.pieces, int):
+        return step_latencies(paths(messages(schedule), topology))
+    late = loads(schedule, topology).latency
+    begin = np.flatnonzero(late >= 0)
+    return _under_way(begin, np.full(len(begin), schedule.pieces), late[begin])
+
+
 def step_latencies(routing: Paths) -> Latencies:
-    """The greatest route latency in every (pipelined) step: O(n) in messages, and one sort of (step, pieces).
+    """The same of messages: O(n), and one sort of (step, pieces).
 
     Two pieces take three steps:
 
@@ -55,13 +65,15 @@ def step_latencies(routing: Paths) -> Latencies:
     cells = np.full(len(times) * len(windows), -1.0)
     np.maximum.at(cells, time * len(windows) + window, routing.alpha)
     used = np.flatnonzero(cells >= 0)
-    if not len(used):
-        return Latencies(used, used, cells)
-    begin, size = times[used // len(windows)], windows[used % len(windows)]
-    if int(size.max()) == 1:
-        return Latencies(begin, size, cells[used])
+    return _under_way(times[used // len(windows)], windows[used % len(windows)], cells[used])
+
+
+def _under_way(begin: Longs, size: Longs, seconds: Floats) -> Latencies:
+    """Of latencies that each last so many steps the greatest, step by step."""
+    if not len(begin) or int(size.max()) == 1:
+        return Latencies(begin, size, seconds)
     marks, place = dense(np.concatenate([begin, begin + size]), int((begin + size).max()) + 1)
-    top, winner = envelope(place[: len(used)], place[len(used) :], cells[used], len(marks))
+    top, winner = envelope(place[: len(begin)], place[len(begin) :], seconds, len(marks))
     alive = np.flatnonzero(winner[:-1] >= 0)
     return Latencies(marks[alive], np.diff(marks)[alive], top[alive].astype(np.float64))
 
@@ -101,7 +113,7 @@ class Barriers:
 
     @cached_property
     def latencies(self) -> Latencies:
-        return step_latencies(self.paths)
+        return latencies_of(self.schedule, self.topology)
 
     @cached_property
     def busiest(self) -> str:

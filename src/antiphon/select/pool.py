@@ -34,6 +34,7 @@ from antiphon.select.task import (  # fmt: skip
     work,
 )
 
+LATER = 8.0  # by how much other options of a planner are taken to need more than its usual ones
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
@@ -76,8 +77,11 @@ def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell)
 
 
 def _expected(task: Task) -> tuple[float, int]:
-    """What a task may take against others, as the planner's entry says; of equals the first."""
-    return effort_of_planner(task.planner, task.entry) if task.entry is not None else 0.0, task.index
+    """What a task may take against others, as the planner's entry says; of equals the first. Options beside the usual
+    ones wait until other planners had their turn: they mostly bring less than another planner does."""
+    if task.entry is None:
+        return 0.0, task.index
+    return effort_of_planner(task.planner, task.entry) * (LATER if task.options else 1.0), task.index
 
 
 def _apart(task: Task) -> bool:

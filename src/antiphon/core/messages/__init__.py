@@ -5,7 +5,6 @@ from __future__ import annotations
 from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_of, cycle_text, message_graph
 from antiphon.core.messages.paths import (
     Paths,
-    latencies,
     paths,
     resolved,
     resource_name,
@@ -27,7 +26,6 @@ __all__ = [
     "Waits",
     "cycle_of",
     "cycle_text",
-    "latencies",
     "message_graph",
     "messages",
     "paths",

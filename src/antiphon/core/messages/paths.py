@@ -10,7 +10,7 @@ import numpy as np
 from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, ranges
 from antiphon.core.joints import crossed, joints_of
 from antiphon.core.messages.table import Messages
-from antiphon.core.routes import Resolved, Routes, resolve
+from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
@@ -26,14 +26,6 @@ def _found(schedule: Schedule, found: Resolved, row: Ints | None = None) -> Reso
         at = int(found.bad[0] if row is None else row[found.bad[0]])
         raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
     return found
-
-
-def latencies(topology: Topology, table: Routes) -> Floats:
-    """Seconds of latency of every route: the sum over its links."""
-    kinds = np.array([t.latency for t in topology.types], np.float64)
-    owner = np.repeat(np.arange(len(table)), np.diff(table.ptr))
-    taken = kinds[topology.link_type[table.links]]
-    return np.bincount(owner, weights=taken, minlength=len(table)).astype(np.float64, copy=False)
 
 
 def seconds_per_byte(topology: Topology) -> Floats:
@@ -142,7 +134,7 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
 
 
 def _in_order(messages: Messages, resources: int, message: Longs, resource: Longs) -> tuple[Longs, Longs]:
-    times, time = dense(messages.step.astype(np.int64), messages.schedule.steps or 1)
+    times, time = dense(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
     order = order_of(message, max(len(messages), 1))  # stable, thrice: by message, resource, step
     order = order[order_of(resource[order], resources)]
     order = order[order_of(time[message[order]], max(len(times), 1))]

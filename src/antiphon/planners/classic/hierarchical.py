@@ -44,8 +44,8 @@ def hierarchical_ps(
     request: Request, *, fanins: Fans = "all", order: Order = None, pieces: int = 1
 ) -> Iterator[Schedule]:
     """Yields one schedule for fan-ins such as "6x4" (the first level first, among neighbours), by default one for every
-    factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS).
-    O(P^2) transfers each.
+    factorisation of P that the links allow (64 at most, fewest levels first; the first is plain co-located PS; beyond
+    362 ranks as many as have 16 million transfers together). O(P^2) transfers each.
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
@@ -56,7 +56,7 @@ def hierarchical_ps(
         candidates = [
             fans for fans in candidates if _goes(topology, seating, Groups.of_fans(fans), DIRECT)
         ] or candidates[:1]
-    for fans in candidates:
+    for fans in candidates[: max(MOST_ROWS // (2 * ranks * ranks), 1)]:
         options = {"fanins": "x".join(map(str, fans)), "order": order, "pieces": pieces}
         made = _plan(collective, given_order(order, collective), Groups.of_fans(fans), DIRECT)
         yield finish(made, topology, collective, "hierarchical-ps", options, pieces)

@@ -15,7 +15,6 @@ import numpy as np
 
 from antiphon.core.columns import Floats
 from antiphon.core.loads import loads
-from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
@@ -55,7 +54,7 @@ class Pipeline:
         self.topology = topology
         self.steps = schedule.steps
         self.load = _loads(self.schedule, topology)
-        self.latency = _latencies(self.schedule, topology)
+        self.latency = np.maximum(loads(self.schedule, topology).latency, 0.0)
 
     @cached_property
     def full(self) -> float:
@@ -236,14 +235,3 @@ def _loads(schedule: Schedule, topology: Topology) -> Floats:
         if some[row].any() and not (kept and (some[kept] >= some[row]).all(axis=1).any()):
             kept.append(row)
     return np.asarray(some[kept], np.float64)
-
-
-def _latencies(schedule: Schedule, topology: Topology) -> Floats:
-    """By step the latency of the slowest way that is taken."""
-    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    each = np.array([kind.latency for kind in topology.types])[topology.link_type[found.table.links]]
-    until = np.concatenate([[0.0], np.cumsum(each)])
-    ways = until[found.table.ptr[1:]] - until[found.table.ptr[:-1]]
-    out = np.zeros(schedule.steps)
-    np.maximum.at(out, schedule.step, ways[found.route])
-    return out

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs
 from antiphon.core.loads import loads
-from antiphon.core.routes import resolve
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 
@@ -264,7 +263,7 @@ def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> 
         rows = np.flatnonzero(np.isin(schedule.chunk, chunks))
         part = schedule.take(rows, step=schedule.step[rows] - first[schedule.chunk[rows]])
         steps = int((last - first)[chunks].max()) + 1
-        found.append(Class(plan, chunks, _loads(part, topology, steps), _latencies(part, topology, steps)))
+        found.append(Class(plan, chunks, *_loads(part, topology, steps)))
     return found
 
 
@@ -275,22 +274,14 @@ def _first(schedule: Schedule) -> Longs:
     return first
 
 
-def _loads(part: Schedule, topology: Topology, steps: int) -> Floats:
+def _loads(part: Schedule, topology: Topology, steps: int) -> tuple[Floats, Floats]:
+    """Seconds per byte by resource and step, and by step those of latency."""
     found, resources = loads(part, topology), topology.resources
     capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
     out = np.zeros((len(capacity), steps))
     out[found.resource, found.step] = found.load.astype(float) / float(found.scale)
-    return out / capacity[:, None]
-
-
-def _latencies(part: Schedule, topology: Topology, steps: int) -> Floats:
-    found = resolve(topology, part.src, part.dst, part.route, part.routes)
-    each = np.array([kind.latency for kind in topology.types])[topology.link_type[found.table.links]]
-    until = np.concatenate([[0.0], np.cumsum(each)])
-    ways = until[found.table.ptr[1:]] - until[found.table.ptr[:-1]]
-    out = np.zeros(steps)
-    np.maximum.at(out, part.step, ways[found.route])
-    return out
+    late = np.maximum(np.append(found.latency, np.zeros(steps - len(found.latency))), 0.0)
+    return out / capacity[:, None], late
 
 
 def _by_kinds(classes: Sequence[Class]) -> list[Class]:
