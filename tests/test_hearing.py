@@ -113,8 +113,11 @@ def test_other_threads_hear_of_none(wires: list[Wire]) -> None:
     """They wait until their time is over, and nothing of it reaches the main thread's handlers' place."""
     found: list[BaseException] = []
 
+    assert wires[0].hear()
+
     def wait() -> None:
         try:
+            assert not wires[0].hear(), "who asks for Python's lock may wait long for it"
             wires[0].agree(0.4)
         except BaseException as error:
             found.append(error)

@@ -292,9 +292,10 @@ class Wire:
         self._call = memory  # kept as long as it may be read
         self.engine.library.ap_wire_call(self.handle, memory)
 
-    def hear(self) -> None:
+    def hear(self) -> bool:
         """Before each call: whether it is to hear of signals."""
-        self._hearing.wanted = get_ident() == MAIN
+        self._hearing.wanted = found = get_ident() == MAIN
+        return found
 
     def raised(self, error: Failure) -> AntiphonError:
         if error.code == _STOPPED:

@@ -35,10 +35,10 @@ def options_of(
     return out
 
 
-def at_once(opts: Any, given: Tensors) -> bool:
+def at_once(opts: Any, given: Tensors, results: Tensors) -> bool:
     """Whether who makes a call waits for it at once, and it is a small one."""
     waits = not getattr(opts, "asyncOp", True)
-    return waits and sum(one.numel() * one.element_size() for one in given) <= _AT_ONCE
+    return waits and sum(one.numel() * one.element_size() for one in (given or results)) <= _AT_ONCE
 
 
 def listed(tensors: Any, one: Any = None) -> list[Any]:

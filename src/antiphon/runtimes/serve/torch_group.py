@@ -137,7 +137,7 @@ class Group(About):
                 then()
 
         moments = self._profiled.called(kind, self._made, self._names[0], given, results)
-        at_once = self._together is None and asked.at_once(opts, given)
+        at_once = self._together is None and asked.at_once(opts, given, results)
         return self._begun(self._worker.submit(results, do, moments and self._profiled, moments, at_once))
 
     def _root(self, kind: str, opts: Any) -> int:

@@ -53,8 +53,8 @@ class Work(_Work):
 
     # ---- for the worker ----
 
-    def carry_out(self, done: Callable[[], None]) -> BaseException | None:
-        """`done`: before anybody learns of it. What was raised."""
+    def carry_out(self, done: Callable[[], None]) -> None:
+        """`done`: before anybody learns of it."""
         raised: BaseException | None = None
         if self._moments is not None:
             self._moments.begun = time.perf_counter_ns()
@@ -64,7 +64,19 @@ class Work(_Work):
             raised = error
         done()
         self.end(raised)
-        return raised
+
+    def carry_out_here(self) -> None:
+        """By who makes it. What is no failure of the call he hears of at once: a handler of a signal has raised it."""
+        if self._moments is not None:
+            self._moments.begun = time.perf_counter_ns()
+        try:
+            self._do()
+        except BaseException as error:
+            self.end(error)
+            if not isinstance(error, AntiphonError):
+                raise
+        else:
+            self.end(None)
 
     def end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, RuntimeError | ValueError | TypeError | MemoryError):
@@ -182,6 +194,7 @@ class Worker:
         self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # of who carries out a call
+        self._caller = 0  # the thread that carries out its own
         self._under_way = 0  # calls that are made and not done
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -196,27 +209,42 @@ class Worker:
     ) -> Work:
         """`at_once`: it is waited for."""
         work = Work(results, do, self.pool, profiled, moments)
-        with self._lock:
-            here = at_once and not self._under_way and not self._closed
+        if self._caller == threading.get_ident():
+            work.end(CollectiveFailed("a handler of a signal makes a call within a call of its thread"))
+        elif not at_once or not self._carried_out_here(work):
+            self._hand_over(work)
+        return work
+
+    def _carried_out_here(self, work: Work) -> bool:
+        """Not where other calls are before it. A handler of a signal may raise after any call of a function, also one
+        that takes or lets go of a lock: whatever has been done until then is undone."""
+        here = False
+        try:
+            with self._lock:
+                if not self._under_way and not self._closed:
+                    self._under_way += 1
+                    here = True
             if here:
-                self._turn.acquire()
+                with self._turn:
+                    self._caller = threading.get_ident()
+                    work.carry_out_here()
+        finally:
+            if here:
+                self._caller = 0
+                with self._lock:
+                    self._under_way -= 1
+        return here
+
+    def _hand_over(self, work: Work) -> None:
+        with self._lock:
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))
-                return work
+                return
             self._under_way += 1
-            if not here:
-                self._todo.put(work)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
-                    self._thread.start()
-        if here:
-            try:
-                raised = work.carry_out(self._done)
-            finally:
-                self._turn.release()
-            if raised is not None and not isinstance(raised, AntiphonError):
-                raise raised  # by a handler of a signal, it may be: not a failure of the call
-        return work
+            self._todo.put(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="antiphon", daemon=True)
+                self._thread.start()
 
     def _done(self) -> None:
         with self._lock:
@@ -236,8 +264,8 @@ class Worker:
                 self._todo.put(None)
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(patience)
-        over = self._turn.acquire(timeout=patience)  # by another thread, which carries out its own call
-        if over:
+        over = self._caller != threading.get_ident() and self._turn.acquire(timeout=patience)
+        if over:  # no other thread carries out a call of its own, nor does this one, in a handler of a signal
             self._turn.release()
         self.pool.close()
         return over and (self._thread is None or not self._thread.is_alive())
