@@ -1,19 +1,24 @@
 """How near to the bound the best plan comes: machines x collectives x sizes, by `tune` with model alpha-beta.
 
 Run: python bench/bench_zoo.py [--kinds gather,alltoall] [--sizes 1GB] [--part 0/8] [SPEC ...]. Without specs all
-machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics; a part of them with
---part, or some --planners alone, for runs that must be short. Told is best plan / bound, for every machine and size;
-what is above 1.05 with the planner, and which part of the time is latency. The bound is that of `antiphon bound`,
-which knows no latency: for small messages the ratio says more about latency than about plans.
+machines of the catalogue of up to 64 ranks, and clusters of 2, 4 and 8 boxes in three fabrics, smallest first; a part
+of them with --part, or some --planners alone, for runs that must be short. Told is best plan / bound, for every machine
+and size; what is above 1.05 with the planner, and which part of the time is latency. The bound is that of `antiphon
+bound`, which knows no latency: for small messages the ratio says more about latency than about plans.
 
-Every case is kept in results/zoo.json as soon as it is done, and one that is kept is not done again unless it is asked
-for (--again): a run that was stopped goes on where it was, and several may run at once. What some --planners find is
-told, and not kept. --table prints what is kept, as docs/zoo.md has it.
+Planners are asked in three rounds: those that usually win, then others that are quick, then all that are left. A case
+is done as soon as its best plan is within 1 % of the bound at all sizes; --rounds 1 stops after the first round. All
+cases have had one round before any has the next.
+
+Every case is kept in results/zoo.json after each round, with what was asked (nothing said: all planners), and what is
+done is not done again unless it is asked for (--again): a run that was stopped goes on where it was, and several may
+run at once. What some --planners find is told, and not kept. --table prints what is kept, as docs/zoo.md has it.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -23,13 +28,24 @@ from _common import keep, kept, print_machine
 
 import antiphon
 from antiphon.core.collective import KINDS
-from antiphon.registry import table
+from antiphon.core.topology import Topology
+from antiphon.registry import find, table
+from antiphon.select.uses import helpful, needs_switches
 from antiphon.units import format_size, parse_size
 
 BOXES = ("dgx-a100", "hgx-h100", "dgx1v", "mi250", "mi300x", "pcie8", "z52-pcie")
 FABRICS = ("switch", "rail", "fat-tree")
 MOST_RANKS = 64
-ABOVE = 1.05
+ABOVE, ENOUGH = 1.05, 1.01
+MOVES, ONE_ROOT, ALL_ROOTS = ("scatter", "gather", "alltoall"), ("broadcast", "reduce"), ("allgather", "reducescatter")
+USUAL = {
+    **dict.fromkeys(MOVES, ("flows",)),
+    **dict.fromkeys(ONE_ROOT, ("shallow",)),
+    **dict.fromkeys(ALL_ROOTS, ("trees",)),
+    "allreduce": ("trees",),
+}
+QUICK = ("direct", "ring", "multi-ring", "compose")
+ROUNDS = 3  # of planners: those that usually win, the quick ones, all others
 
 
 def machines() -> Iterator[str]:
@@ -46,22 +62,56 @@ def small(specs: list[str]) -> list[str]:
 
 def cases(specs: list[str], kinds: list[str], part: str) -> list[tuple[str, str]]:
     mine, parts = (int(number) for number in part.split("/"))
-    return [(spec, kind) for spec in small(specs) for kind in kinds][mine::parts]
+    mixed = sorted(small(specs), key=lambda spec: antiphon.topology(spec).ranks)
+    return [(spec, kind) for spec in mixed for kind in kinds][mine::parts]
+
+
+def everyone(machine: Topology, kind: str) -> list[str]:
+    """The planners that `tune` asks for this collective on this machine."""
+    usual = [name for name, entry in table("planner").items() if entry.can.get("tuned", True)]
+    able = [name for name in usual if kind in find("planner", name).can["collectives"]]
+    return [name for name in able if helpful(machine) or not needs_switches(find("planner", name))]
+
+
+def in_round(number: int, kind: str, left: list[str]) -> list[str]:
+    """Those of the planners not yet asked whose turn it is."""
+    first = [name for name in left if name in USUAL[kind] or needs_switches(find("planner", name))]
+    return (first, [name for name in left if name in QUICK], left)[number]
+
+
+def one_round(spec: str, kind: str, case: dict[str, Any], sizes: list[int], number: int) -> dict[str, Any]:
+    """What of a case is new after a round: nothing where no planner has its turn, or all sizes are near the bound."""
+    machine = antiphon.topology(spec)
+    out: dict[str, Any] = {}
+    for size in sizes:
+        name = format_size(size)
+        before = case.get(name, {"left": everyone(machine, kind)})
+        left = before.get("left", [])
+        planners = in_round(number, kind, left) if before.get("ratio", ABOVE) > ENOUGH else []
+        if planners:
+            found = measured(spec, kind, [size], planners)
+            best = min((before, found.get(name, {})), key=lambda one: one.get("ratio", math.inf))
+            out[name] = {**best, "left": [one for one in left if one not in planners]}
+            out["tight"] = found["tight"]
+            out["cpu"] = round(out.get("cpu", case.get("cpu", 0.0)) + found["cpu"], 1)
+    return out
 
 
 def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dict[str, Any]:
-    """CPU seconds, whether the bound is known to be attained, and of every size best plan / bound, who made it, and
-    the part of its time that is latency."""
+    """CPU seconds, whether the bound is known to be attained, and of every size for which there is a plan best
+    plan / bound, who made it, and the part of its time that is latency."""
     begin = time.process_time()
     machine = antiphon.topology(spec)
     found = antiphon.tune(
         kind, machine, nbytes=sizes, planners=planners, model="alpha-beta", workers="none", nccl=False
     )
-    took = time.process_time() - begin
     limit = antiphon.bound(kind, machine)
-    out: dict[str, Any] = {"cpu": round(took, 1), "tight": limit.tight}
+    out: dict[str, Any] = {"cpu": round(time.process_time() - begin, 1), "tight": limit.tight}
     for size in sizes:
-        best = min((one for one in found.candidates if size in one.seconds), key=lambda one: one.seconds[size])
+        some = [one for one in found.candidates if size in one.seconds]
+        if not some:
+            continue
+        best = min(some, key=lambda one: one.seconds[size])
         options = " ".join(f"{key}={value}" for key, value in best.options.items())
         out[format_size(size)] = {
             "ratio": round(best.seconds[size] / float(limit.seconds(size)), 4),
@@ -73,32 +123,43 @@ def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dic
 
 def told(spec: str, kind: str, case: dict[str, Any], sizes: list[str]) -> str:
     """A line of a case; who made what is above."""
-    who = "; ".join(
-        f"{case[size]['by']} (latency {case[size]['latency']:.0%})" for size in sizes if case[size]["ratio"] > ABOVE
-    )
-    return " ".join([spec, kind, *(f"{case[size]['ratio']:.3f}" for size in sizes), f"{case['cpu']:.1f}s", who]).strip()
+    some = [case.get(size, {}) for size in sizes]
+    ratios = [f"{one['ratio']:.3f}" if "ratio" in one else "-" for one in some]
+    above = [one for one in some if one.get("ratio", 0.0) > ABOVE]
+    who = "; ".join(f"{one['by']} (latency {one['latency']:.0%})" for one in above)
+    return " ".join([spec, kind, *ratios, f"{case['cpu']:.1f}s", who]).strip()
 
 
 def print_kept(cases: dict[str, dict[str, Any]], size: str, specs: list[str]) -> None:
-    """As a table of machines and collectives, then what is above."""
+    """As a table of machines and collectives, then what is above. A star: some planners were not asked, though it is
+    not within 1 %."""
     print(f"| machine | {' | '.join(KINDS)} | CPU s |\n|---|{'---|' * (len(KINDS) + 1)}")
     for spec in specs:
         row = [cases.get(f"{spec} {kind}", {}) for kind in KINDS]
-        if any(row):
-            cells = [f"{case[size]['ratio']:.3f}" if size in case else "" for case in row]
+        if any("ratio" in case.get(size, {}) for case in row):
+            cells = [cell(case.get(size, {})) for case in row]
             print(f"| `{spec}` | {' | '.join(cells)} | {sum(case.get('cpu', 0) for case in row):.0f} |")
     print()
     for name, case in cases.items():
-        if case.get(size, {}).get("ratio", 0) > ABOVE:
+        one = case.get(size, {})
+        if one.get("ratio", 0.0) > ABOVE:
             known = "attained" if case["tight"] else "not known to be attained"
-            one = case[size]
-            print(f"- `{name}` {one['ratio']:.3f} by {one['by']}, latency {one['latency']:.1%}; {known}")
+            print(f"- `{name}` {cell(one)} by {one['by']}, latency {one['latency']:.1%}; {known}")
+
+
+def cell(one: dict[str, Any]) -> str:
+    if "ratio" not in one:
+        return ""
+    return f"{one['ratio']:.3f}{'*' if one.get('left') and one['ratio'] > ENOUGH else ''}"
 
 
 def summary(cases: dict[str, dict[str, Any]], size: str) -> str:
-    values = [case[size]["ratio"] for case in cases.values() if size in case]
+    some = [case for case in cases.values() if "ratio" in case.get(size, {})]
+    if not some:
+        return f"{size}: no case"
+    values = [case[size]["ratio"] for case in some]
     above = sum(value > ABOVE for value in values)
-    attained = [case[size]["ratio"] for case in cases.values() if size in case and case["tight"]]
+    attained = [case[size]["ratio"] for case in some if case["tight"]]
     return (
         f"{size}: {len(values)} cases, median {statistics.median(values):.3f}, worst {max(values):.3f}, above {ABOVE}: "
         f"{above}; where the bound is known to be attained {len(attained)}, worst {max(attained, default=0):.3f}"
@@ -112,6 +173,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="1KB,1MB,1GB")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--planners", default="")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
@@ -121,18 +183,33 @@ def main() -> None:
     known = kept("zoo")
     wanted = cases(given.specs or list(machines()), given.kinds.split(","), given.part)
     planners = [name for name in given.planners.split(",") if name]
-    for spec, kind in [] if given.table else wanted:
-        key = f"{spec} {kind}"
-        if planners:
-            known[key] = measured(spec, kind, sizes, planners)
-        elif given.again or not all(name in known.get(key, {}) for name in names):
-            known = keep("zoo", {key: measured(spec, kind, sizes, planners)})
-        print(told(spec, kind, known[key], names), flush=True)
+    if planners:
+        for spec, kind in wanted:
+            known[f"{spec} {kind}"] = measured(spec, kind, sizes, planners)
+            print(told(spec, kind, known[f"{spec} {kind}"], names), flush=True)
+    elif not given.table:
+        known = in_rounds(wanted, sizes, given.rounds, given.again)
     if given.table:
         print_kept(known, names[-1], small(given.specs or list(machines())))
     mine = {f"{spec} {kind}": known[f"{spec} {kind}"] for spec, kind in wanted if f"{spec} {kind}" in known}
     for name in names:
         print(summary(mine, name))
+
+
+def in_rounds(wanted: list[tuple[str, str]], sizes: list[int], rounds: int, again: bool) -> dict[str, dict[str, Any]]:
+    """Asks for what is missing, and tells all that is kept then."""
+    names = [format_size(size) for size in sizes]
+    known = kept("zoo")
+    for number in range(rounds):
+        for spec, kind in wanted:
+            key = f"{spec} {kind}"
+            old = {} if again and not number else known.get(key, {})
+            new = one_round(spec, kind, old, sizes, number)
+            if new:
+                known = keep("zoo", {key: new})
+            if new or number == rounds - 1:
+                print(told(spec, kind, known[key], names), flush=True)
+    return known
 
 
 if __name__ == "__main__":

@@ -118,6 +118,43 @@ def test_pieces_are_the_best_by_the_model(spec: str) -> None:
             assert mine <= 1.01 * alpha_beta(replace(schedule, pieces=pieces), topology)(nbytes).seconds, pieces
 
 
+@pytest.mark.parametrize(
+    ("spec", "kind", "most"),
+    [
+        ("z52-pcie", "allreduce", 1.005),
+        pytest.param("mi250", "allgather", 1.03, marks=pytest.mark.slow),
+        pytest.param("mi250", "reducescatter", 1.03, marks=pytest.mark.slow),
+        pytest.param("mi250", "allreduce", 1.03, marks=pytest.mark.slow),
+        pytest.param("trn2", "allreduce", 1.02, marks=pytest.mark.slow),
+    ],
+)
+def test_uneven_parts_and_halves_lose_little_to_latency(spec: str, kind: str, most: float) -> None:
+    """A gigabyte; with the options that the plan tells it comes out the same."""
+    topology = antiphon.topology(spec)
+    schedule = made(trees, topology, wanted(kind, topology.ranks), nbytes=GB, pieces=None)
+    least = float(bound(topology, schedule.collective).seconds(GB))
+    assert alpha_beta(schedule, topology)(GB).seconds <= most * least
+    assert prove(as_plan(topology, schedule), topology).fault is None
+    options = schedule.provenance["options"]
+    again = made(trees, topology, schedule.collective, nbytes=GB, **{"pieces": None, **options})
+    assert alpha_beta(again, topology)(GB).seconds == alpha_beta(schedule, topology)(GB).seconds
+
+
+def test_halves_one_after_the_other() -> None:
+    """As fast in ever finer pieces as both at once; of any size and none, and of an allreduce alone."""
+    topology = antiphon.topology("dgx1v")
+    for nbytes in (None, 10**6):
+        found = list(trees(Request(topology, wanted("allreduce", 8), nbytes), halves=True, steps=6))
+        assert len(found) == 1
+        assert not verify(found[0], topology).fault
+        assert found[0].steps == 12
+        assert found[0].provenance["options"] == {"steps": 6, "halves": True}
+    with pytest.raises(Unsupported, match="has no halves"):
+        made(trees, topology, wanted("allgather", 8), halves=True)
+    with pytest.raises(Invalid, match="option halves"):
+        made(trees, topology, wanted("allreduce", 8), halves="both")
+
+
 def test_without_a_size_several_numbers_of_pieces() -> None:
     found = list(trees(Request(antiphon.topology("dgx1v"), wanted("allreduce", 8))))
     assert [int(schedule.pieces) for schedule in found] == [1, 4, 16, 64, 256, 1024]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from antiphon.core.loads import pipelined_steps
+from antiphon.core.loads import pipelined_steps, throughput
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
@@ -54,16 +55,18 @@ def staged(
     """
     if asked.pieces is not None and asked.steps is not None:
         raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
-    uneven = Uneven(kinds or plans, topology, whole=bool(kinds))
+    uneven = cache(lambda: Uneven(kinds or plans, topology, whole=bool(kinds)))
+    alone = not kinds and len(plans) == 1
     for nbytes in asked.sizes if asked.pieces is None else asked.sizes[:1]:
-        yield from _for(nbytes, plans, uneven, topology, asked)
+        yield from _for(nbytes, plans, uneven, topology, asked, alone)
 
 
 def _for(
-    nbytes: int | None, plans: Sequence[Schedule], uneven: Uneven, topology: Topology, asked: Asked
-) -> Iterator[Staged]:
+    nbytes: int | None, plans: Sequence[Schedule], uneven: Callable[[], Uneven], topology: Topology, asked: Asked,
+    alone: bool,
+) -> Iterator[Staged]:  # fmt: skip
     if asked.steps is not None:
-        yield Staged(_in_steps(uneven, asked, nbytes) if uneven.classes else plans[0], {"steps": asked.steps})
+        yield Staged(_in_steps(uneven(), asked, nbytes) if uneven().classes else plans[0], {"steps": asked.steps})
         return
     even = [
         Staged(made, {"pieces": int(made.pieces)}, number)
@@ -74,9 +77,9 @@ def _for(
         yield from even
     elif nbytes is None:
         yield from even
-        yield from _several(uneven)
+        yield from _several(uneven())
     else:
-        yield _faster(even, uneven, topology, asked, nbytes)
+        yield _faster(even, uneven, topology, asked, nbytes, plans[0] if alone else None)
 
 
 def _pieces(asked: Asked, number: int, nbytes: int | None) -> int | None:
@@ -92,14 +95,27 @@ def _several(uneven: Uneven) -> Iterator[Staged]:
             yield Staged(uneven.schedule(made[1]), {"steps": steps})
 
 
-def _faster(even: Sequence[Staged], uneven: Uneven, topology: Topology, asked: Asked, nbytes: int) -> Staged:
+def _faster(
+    even: Sequence[Staged], uneven: Callable[[], Uneven], topology: Topology, asked: Asked, nbytes: int,
+    plan: Schedule | None,
+) -> Staged:  # fmt: skip
+    """`plan`: the only one, of which no parts are faster than its rate and the latency of its steps allow."""
+
     def seconds(one: Staged) -> float:
         return alpha_beta(one.schedule, topology, profile=asked.profile)(nbytes).seconds
 
     best = min(even, key=seconds)
+    if plan is not None and asked.profile is None and seconds(best) <= WORTH * _floor(plan, topology, nbytes):
+        return best
     around = pipelined_steps(best.schedule)
-    other = _fastest(uneven, nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
+    other = _fastest(uneven(), nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
     return best if other is None or seconds(other) * WORTH >= seconds(best) else other
+
+
+def _floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
+    rate = throughput(plan, topology)
+    quickest = min((kind.latency for kind in topology.types), default=0.0)
+    return plan.steps * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
 def _in_steps(uneven: Uneven, asked: Asked, nbytes: int | None) -> Schedule:

@@ -86,7 +86,7 @@ def _allreduce(part: Slice, collective: Collective, asked: Asked) -> Set:
     if len(members) > FEW_RANKS:
         raise Unsupported("planner blink: no one-hop trees, and too many ranks for trees in and out; use planner trees")
     both = pack_allreduce_lp(part.topology, members)
-    pairs = tuple(_of_whole(part, pair) for pair in pairs_of(both))
+    pairs = tuple(_of_whole(part, pair) for pair in pairs_of(both.trees_in, both.trees_out))
     return Set(both.rate, "trees in and out with common roots", len(pairs), pairs)
 
 

@@ -15,17 +15,20 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.shared.staged import Asked, Staged, staged
 from antiphon.planners.trees.both_ways import Undirected, undirected
 from antiphon.planners.trees.fewest import Fewest, fewest_spanning
 from antiphon.planners.trees.images import Forest, spread_images
-from antiphon.planners.trees.in_and_out import InAndOut, pack_allreduce_lp
+from antiphon.planners.trees.in_and_out import pack_allreduce_lp
 from antiphon.planners.trees.lay import Pair, reduce_and_spread, refined, spread
 from antiphon.planners.trees.out import FEW_RANKS, MOST_HOPS, out_of
+from antiphon.planners.trees.portions import Portioned, portioned
 from antiphon.planners.trees.rounding import Part, Room, Rounding, parts_of, rounded, rounded_trees, with_shares
 from antiphon.planners.trees.spanning import spanning
 from antiphon.planners.trees.tree import Tree
 
-SOME_RANKS = 32  # up to which trees in and out are packed: ten seconds on an irregular machine
+SOME_RANKS = 32  # up to which trees in and out are packed tree by tree: ten seconds on an irregular machine
+MORE_RANKS = 256  # up to which that is done by cuts
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Made:
     best: bool
     few: str | None = None
     rounding: Rounding | None = None
+    halves: tuple[Schedule, Schedule] | None = None  # an allgather, and one of the machine with all links turned
 
     def exact_rate(self, topology: Topology) -> Fraction | None:
         """Bytes of nbytes per second before shares were rounded."""
@@ -55,7 +59,7 @@ def allreduces(
     """Ways to do it, the likeliest best first; none after one that comes within the loss of the bound (bytes/s).
     `most`: the greatest denominator of shares."""
     many = len(collective.members) ** 2 > MOST_HOPS
-    for way in (_in_halves,) if many else (_both_ways, _in_halves, _in_and_out):
+    for way in (in_halves,) if many else (_both_ways, in_halves, _in_and_out):
         made = way(topology, collective, loss, seed, most)
         if made is not None:
             yield made
@@ -100,7 +104,7 @@ def _undirected(topology: Topology, collective: Collective) -> Undirected | None
         return None  # others may pass data on
 
 
-def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None) -> Made:
+def in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None) -> Made:
     """A reducescatter, then an allgather, each by forests: one set of trees per rank. Even where each is the fastest,
     together they need not be: they share the links, and roots need not weigh the same."""
     gather = Collective("allgather", collective.ranks, collective.members)
@@ -117,22 +121,46 @@ def _in_halves(topology: Topology, collective: Collective, loss: Fraction, seed:
     rounding = rounded(parts, Room.seen(topology, group), denominator)
     trees_out = with_shares(given, rounding)
     trees_in = with_shares(turned, rounding, len(given))
-    laid = [spread(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
-            for trees in (trees_in, trees_out)]  # fmt: skip
-    both = compose(invert(laid[0]), laid[1])
+    turned_round, straight = (
+        spread(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
+        for trees in (trees_in, trees_out)
+    )
+    both = compose(invert(turned_round), straight)
     how = f"reducescatter and allgather by {out.how}"
-    return Made(both, (*trees_in, *trees_out), most(trees_out), how, False, rounding=rounding)
+    return Made(
+        both, (*trees_in, *trees_out), most(trees_out), how, False, rounding=rounding, halves=(straight, turned_round)
+    )
+
+
+def one_after_the_other(made: Made, topology: Topology, collective: Collective, asked: Asked) -> Iterator[Staged]:
+    """Its halves, each begun as unevenly as is best for the size, both with the same options. Both at once are no
+    slower in ever finer pieces; but alone each is half as deep, so that a pipeline is full sooner."""
+    assert made.halves is not None
+    gather, turned = made.halves
+    for one in staged([gather], topology, asked):
+        pieces, steps = one.options.get("pieces"), one.options.get("steps")
+        same = replace(asked, pieces=pieces, steps=steps, sizes=asked.sizes[:1])
+        try:
+            first = invert(next(iter(staged([turned], reverse(topology), same))).schedule)
+        except Unsupported:  # takes more steps
+            continue
+        yield Staged(replace(compose(first, one.schedule), collective=collective), {**one.options, "halves": True})
 
 
 def _in_and_out(
     topology: Topology, collective: Collective, loss: Fraction, seed: int, denominator: int | None
 ) -> Made | None:
     """Trees in and out with common roots: where links differ each way, or limits are shared."""
-    if len(collective.members) > SOME_RANKS:
-        return None
-    found = pack_allreduce_lp(topology, collective.members)
-    pairs = pairs_of(found)
-    trees = (*found.trees_in, *found.trees_out)
+    if len(collective.members) <= SOME_RANKS:
+        found = pack_allreduce_lp(topology, collective.members)
+        proved, into, out, how = found.proved, found.trees_in, found.trees_out, "trees in and out with common roots"
+    else:
+        by_cuts = _by_cuts(topology, collective)
+        if by_cuts is None:
+            return None
+        proved, into, out = False, by_cuts.trees[True], by_cuts.trees[False]
+        how = "trees in and out with common roots, parts of the links by cuts"
+    pairs = pairs_of(into, out)
     whole = sum((pair.rate for pair in pairs), Fraction(0))
     parts = [
         Part(None, pair.rate / whole, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
@@ -142,14 +170,19 @@ def _in_and_out(
     if rounding is not None:
         pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
     return Made(
-        reduce_and_spread(collective, pairs), trees, len(pairs), "trees in and out with common roots", found.proved,
-        rounding=rounding,
+        reduce_and_spread(collective, pairs), (*into, *out), len(pairs), how, proved, rounding=rounding,
     )  # fmt: skip
 
 
-def pairs_of(found: InAndOut) -> list[Pair]:
+def _by_cuts(topology: Topology, collective: Collective) -> Portioned | None:
+    """None on too many ranks, and where some take no part."""
+    ranks = len(collective.members)
+    return portioned(topology, None, (False, True)) if ranks == topology.ranks <= MORE_RANKS else None
+
+
+def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pair]:
     """Trees in and out of every root side by side."""
-    up, down = _by_root(found.trees_in), _by_root(found.trees_out)
+    up, down = _by_root(trees_in), _by_root(trees_out)
     pairs = []
     for root in sorted(up):
         whole = sum((tree.rate for tree in up[root]), Fraction(0))

@@ -64,6 +64,13 @@ def forests(
     return None
 
 
+def fitted(wires: Wires, supply: Mapping[int, int], tries: int) -> list[Tree] | None:
+    """Trees from every root to all ranks of just these whole weights; None where they do not fit."""
+    everyone = list(range(wires.ranks))
+    trees = _packed(wires, wires.pieces(), supply, everyone, tries)
+    return None if trees is None else [_tree(tree, set(everyone), Fraction(1)) for tree in trees]
+
+
 def _check(topology: Topology, weights: Mapping[int, int], members: Sequence[int]) -> None:
     for rank in members:
         if not 0 <= rank < topology.ranks:

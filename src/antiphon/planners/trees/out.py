@@ -14,9 +14,11 @@ from antiphon.planners.trees.columns import Packing, View, pack_lp, pack_orbits
 from antiphon.planners.trees.fewest import fewest_broadcast
 from antiphon.planners.trees.forest import forests
 from antiphon.planners.trees.images import Forest
+from antiphon.planners.trees.portions import at_full_rate, portioned
 from antiphon.planners.trees.tree import Tree
 
 FEW_RANKS = 16  # up to which the fewest trees are looked for
+FEW_HOPS = 2**9  # ranks times roots up to which trees are packed one by one, where that is proved to be the fastest
 MOST_HOPS = 2**18  # ranks times roots, or roots that no symmetry takes to each other
 
 _TOO_MANY = (
@@ -70,6 +72,12 @@ def out_of(
     cut = forests(topology, demand, members)
     if cut is not None:
         return Packed(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
+    if len(demand) * len(members) > FEW_HOPS and len(members) == topology.ranks:
+        parted = portioned(topology, demand, (False,))
+        if parted is not None:
+            trees = at_full_rate(topology, parted.trees[False])
+            rate = sum((tree.rate for tree in trees), Fraction(0)) / sum(demand.values())
+            return Packed(trees, rate, "Edmonds' forests, parts of the links by cuts", False)
     return _from(pack_lp(topology, demand, members), "columns over logical pairs of ranks")
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import bound
+from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
@@ -16,10 +16,12 @@ from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
+from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
-from antiphon.planners.trees.allreduce import Made, allreduces, most
+from antiphon.planners.shared.staged import Asked, Staged, staged
+from antiphon.planners.trees.allreduce import Made, allreduces, in_halves, most, one_after_the_other
 from antiphon.planners.trees.columns import check_reach
 from antiphon.planners.trees.images import spread_images
 from antiphon.planners.trees.lay import spread
@@ -28,18 +30,23 @@ from antiphon.planners.trees.rounding import denominator_of, rounded_trees
 from antiphon.planners.trees.tree import Tree
 
 SPREADING = ("broadcast", "allgather")
+NEARLY, FAR = 1.02, 2.0  # times the bound: from where on halves are tried, and until where
+HALVED = 128  # ranks up to which they are
 MOST_RANKS = 2048  # those that take part
 
 
 def trees(
-    request: Request, *, pieces: int | None = None, loss: float | str | Fraction = 0, denominator: int | None = None
-) -> Iterator[Schedule]:
-    """Yields the fastest packing of trees, pipelined in `pieces`: the best for `nbytes`, or several if none is given.
+    request: Request, *, pieces: int | None = None, steps: int | None = None, halves: bool | None = None,
+    loss: float | str | Fraction = 0, denominator: int | None = None,
+) -> Iterator[Schedule]:  # fmt: skip
+    """Yields the fastest packing of trees, in equal `pieces` or begun unevenly in so many `steps`: what is best for
+    `nbytes`, or several numbers of pieces if none is given.
 
     Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards; allreduce
-    takes whichever is best of undirected trees used both ways, two forests, and trees in and out. `loss`: the share of
-    the rate that may be given up for fewer trees (0.05), where one set of trees serves. `denominator`: the greatest of
-    the trees' shares (left out: 1024, more where that would lose over 0.5 %); what is lost is told. Growth: see docs.
+    takes whichever is best of undirected trees used both ways, two forests, and trees in and out; with `halves` (left
+    out: where that is faster) one forest after the other. `loss`: the share of the rate that may be given up for fewer
+    trees (0.05), where one set of trees serves. `denominator`: the greatest of the trees' shares (left out: 1024, more
+    where that would lose over 0.5 %); what is lost is told. Growth: see docs.
     """
     topology, collective = request.topology, request.collective
     given_up, most_of = _loss(loss), denominator_of(denominator)
@@ -51,7 +58,19 @@ def trees(
     most = bound(topology, collective)
     limit = most.without_help
     made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
-    rate = throughput(made.schedule, topology)
+    kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
+    kept |= {} if most_of is None else {"denominator": most_of}
+    asked = Asked("trees", pieces, steps, request.sizes, request.profile)
+    for which, one in _timed(made, request, asked, halves, limit, most_of):
+        told = _told(which, topology, most)
+        proof = {"bound": (most if told["optimal"] else limit).stated()}
+        by = {"planner": "trees", "options": {**kept, **one.options}, "seed": request.seed}
+        yield replace(one.schedule, provenance={**by, "found": told, **proof})
+
+
+def _told(made: Made, topology: Topology, most: Bound) -> dict[str, Any]:
+    """What a plan says of its trees."""
+    limit, rate = most.without_help, throughput(made.schedule, topology)
     lost = made.rounding is not None and made.rounding.loss > 0
     told: dict[str, Any] = {
         "rate": str(rate / topology.unit) if rate is not None else None,
@@ -72,14 +91,52 @@ def trees(
             "loss": float(made.rounding.loss),
             "exact_rate": None if exact is None else str(exact / topology.unit),
         }
-    kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
-    kept |= {} if most_of is None else {"denominator": most_of}
-    for schedule in piped(made.schedule, topology, pieces, request.sizes, request.profile):
-        options = {**kept, "pieces": int(schedule.pieces)}
-        proof = {"bound": (most if rate == most.bytes_per_second else limit).stated()}
-        yield replace(
-            schedule, provenance={"planner": "trees", "options": options, "seed": request.seed, "found": told, **proof}
-        )
+    return told
+
+
+def _timed(
+    made: Made, request: Request, asked: Asked, halves: object, limit: Bound, most_of: int | None
+) -> Iterator[tuple[Made, Staged]]:
+    """The trees in pieces, or in uneven parts; or, where that is asked for or is faster, halves one after the other."""
+    if halves is not None and not isinstance(halves, bool):
+        raise Invalid(f"option halves: expected yes or no, got {quote(halves)}")
+    topology, collective = request.topology, request.collective
+    if halves and collective.kind != "allreduce":
+        raise Unsupported(f"planner trees: a {collective.kind} has no halves; leave the option out")
+
+    def in_turn(asked: Asked) -> list[tuple[Made, Staged]]:
+        both = made if made.halves else in_halves(topology, collective, Fraction(0), request.seed, most_of)
+        return [(both, one) for one in one_after_the_other(both, topology, collective, asked)]
+
+    if halves:
+        yield from in_turn(asked)
+        return
+    rooted = collective.kind in ("broadcast", "reduce")  # uneven parts of these: see shallow
+    for nbytes in request.sizes if asked.pieces is None else request.sizes[:1]:
+        mine = replace(asked, sizes=(nbytes,))
+        if asked.steps is None and (nbytes is None or rooted or asked.pieces is not None):
+            some = piped(made.schedule, topology, asked.pieces, mine.sizes, request.profile)
+            found = [(made, Staged(one, {"pieces": int(one.pieces)})) for one in some]
+        else:
+            found = [(made, one) for one in staged([made.schedule], topology, mine)]
+        if nbytes is not None and collective.kind == "allreduce" and asked.pieces is None and asked.steps is None:
+            found = [_faster(found[0], in_turn, mine, nbytes, topology, limit)]
+        yield from found
+
+
+def _faster(
+    one: tuple[Made, Staged], in_turn: Callable[[Asked], list[tuple[Made, Staged]]], asked: Asked, nbytes: int,
+    topology: Topology, limit: Bound,
+) -> tuple[Made, Staged]:  # fmt: skip
+    """Halves where both at once are not near the bound, though more of their time than not is the bound's."""
+
+    def seconds(made: tuple[Made, Staged]) -> float:
+        return alpha_beta(made[1].schedule, topology, profile=asked.profile)(nbytes).seconds
+
+    taken, least = seconds(one), float(limit.seconds(nbytes))
+    if not NEARLY * least < taken < FAR * least or one[0].schedule.collective.ranks > HALVED:
+        return one
+    return min([one, *in_turn(asked)], key=seconds)
 
 
 def _loss(loss: float | str | Fraction) -> Fraction:

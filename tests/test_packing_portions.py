@@ -1,0 +1,160 @@
+"""Parts of links for trees in and out, by cuts: held against trees packed one by one; machines with dead links."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from generate import topology as random_machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import examples
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.reshape import degrade, reverse
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.core.verify import verify
+from antiphon.planners.trees.columns import pack_lp
+from antiphon.planners.trees.in_and_out import pack_allreduce_lp
+from antiphon.planners.trees.portions import Portioned, at_full_rate, portioned
+from antiphon.planners.trees.tree import Tree, overloaded
+from antiphon.planners.trees.trees import trees
+from antiphon.topologies import topology
+
+NEAR = Fraction(97, 100)  # rounding to parts loses some
+
+
+def machines(seed: int) -> Topology:
+    rng = random.Random(seed)
+    return random_machine(rng, rng.randint(2, 6))
+
+
+def spans(machine: Topology, tree: Tree) -> None:
+    """Every rank is reached once, along links that follow one another, from a rank that was."""
+    hops = dict(tree.hops)
+    assert set(hops) == set(range(machine.ranks)) - {tree.root}
+    for rank, hop in hops.items():
+        nodes = [hop.parent, *(int(machine.link_dst[link]) for link in hop.path)]
+        assert [int(machine.link_src[link]) for link in hop.path] == nodes[:-1]
+        assert nodes[-1] == rank
+        assert all(node >= machine.ranks for node in nodes[1:-1])
+        assert hop.depth == (hops[hop.parent].depth + 1 if hop.parent != tree.root else 1)
+
+
+def weights(trees: Sequence[Tree], ranks: int) -> list[Fraction]:
+    return [sum((tree.rate for tree in trees if tree.root == rank), Fraction(0)) for rank in range(ranks)]
+
+
+def rate_of(machine: Topology, made: Portioned) -> Fraction:
+    fast = at_full_rate(machine, [tree for some in made.trees.values() for tree in some])
+    assert not overloaded(fast, machine)
+    return sum((tree.rate for tree in fast), Fraction(0)) / len(made.trees)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_in_and_out_as_fast_as_trees_packed_one_by_one(seed: int) -> None:
+    """Switches, shared limits, one-way links: the trees share the links, roots weigh the same both ways."""
+    machine = machines(seed)
+    made = portioned(machine, None, (False, True))
+    assert made is not None
+    for turned, some in made.trees.items():
+        for tree in some:
+            spans(reverse(machine) if turned else machine, tree)
+    assert weights(made.trees[False], machine.ranks) == weights(made.trees[True], machine.ranks)
+    assert sum(weights(made.trees[False], machine.ranks)) == made.parts
+    exact = pack_allreduce_lp(machine, range(machine.ranks)).rate
+    assert exact * NEAR <= rate_of(machine, made) <= exact
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_out_of_several_roots_as_fast_as_trees_packed_one_by_one(seed: int) -> None:
+    machine = machines(seed)
+    rng = random.Random(seed)
+    roots = rng.sample(range(machine.ranks), rng.randint(1, machine.ranks))
+    demand = {root: rng.randint(1, 3) for root in roots}
+    made = portioned(machine, demand, (False,))
+    assert made is not None
+    whole = sum(demand.values())
+    assert weights(made.trees[False], machine.ranks) == [
+        Fraction(demand.get(rank, 0) * made.parts, whole) for rank in range(machine.ranks)
+    ]
+    exact = pack_lp(machine, demand, range(machine.ranks)).rate
+    assert exact * NEAR <= rate_of(machine, made) / whole <= exact
+
+
+def dead(machine: Topology, part: float, seed: int) -> Topology:
+    """Without a part of its links, one way each, drawn at random so that all ranks still reach each other."""
+    rng = random.Random(seed)
+    lost: list[int] = []
+    for link in rng.sample(range(machine.links), machine.links):
+        if len(lost) >= part * machine.links:
+            break
+        if joined(degrade(machine, links=[*lost, link], remove=True)):
+            lost.append(link)
+    return degrade(machine, links=lost, remove=True)
+
+
+def joined(machine: Topology) -> bool:
+    for way in (machine, reverse(machine)):
+        seen, todo = {0}, [0]
+        for node in todo:
+            for head in way.link_dst[way.link_src == node].tolist():
+                if head not in seen:
+                    seen.add(head)
+                    todo.append(head)
+        if not seen >= set(range(machine.ranks)):
+            return False
+    return True
+
+
+def rate_over_bound(machine: Topology, kind: str) -> float:
+    wanted = Collective(kind, machine.ranks)
+    made = next(trees(Request(machine, wanted), pieces=1))
+    assert not verify(made, machine).fault
+    rate, most = throughput(made, machine), bound(machine, wanted).bytes_per_second
+    assert rate is not None
+    assert most is not None
+    return float(rate / most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reducescatter"])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_of_a_hundred_links_dead(seed: int, kind: str) -> None:
+    machine = dead(topology("cluster:box=dgx-a100,boxes=8"), 0.02, seed)
+    assert rate_over_bound(machine, kind) >= 0.95
+
+
+def test_two_gpus_off_their_switch() -> None:
+    """They have their card alone: what goes in to it and what goes out of it are two things, so that sums and results
+    go at once, at the speed of a card."""
+    whole = topology("cluster:box=dgx-a100,boxes=2")
+    ends = np.stack([whole.link_src, whole.link_dst])
+    wide = np.array([kind.kind != "ib" for kind in whole.types])[whole.link_type]
+    off = np.flatnonzero(((ends == 3) | (ends == 13)).any(axis=0) & wide)
+    machine = degrade(whole, links=off.tolist(), remove=True)
+    made = portioned(machine, None, (False, True))
+    assert made is not None
+    most = bound(machine, Collective("allreduce", 16)).bytes_per_second
+    assert most is not None
+    assert rate_of(machine, made) >= most * NEAR
+
+
+def test_a_switch_that_more_leaves_than_enters() -> None:
+    """A switch copies nothing: of what it could pass on only what enters it is of use."""
+    narrow, wide = LinkType("in", Fraction(1)), LinkType("out", Fraction(10))
+    links = [(0, 12, narrow), *((12, rank, wide) for rank in range(1, 12))]
+    ring = both_ways([(rank, (rank + 1) % 12) for rank in range(12)], LinkType("ring", Fraction(1, 100)))
+    machine = build("odd", 12, [*links, *ring], switches=1)
+    made = portioned(machine, {0: 1}, (False,))
+    exact = pack_lp(machine, {0: 1}, range(12))
+    assert made is not None
+    assert exact.rate * NEAR <= rate_of(machine, made) <= exact.rate
