@@ -49,7 +49,7 @@ def written(name: str) -> antiphon.Writing:
 
 
 def seconds(plan: antiphon.Plan) -> list[float]:
-    return [row["seconds"] for row in antiphon.predict(plan, SIZES)]
+    return [row["seconds"] for row in antiphon.predict(plan, SIZES, model="alpha-beta")]
 
 
 @pytest.mark.parametrize("name", sorted(BESIDE))
