@@ -20,6 +20,7 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, reverse
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
+from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_lp
 from antiphon.planners.trees.in_and_out import pack_allreduce_lp
 from antiphon.planners.trees.portions import Portioned, at_full_rate, portioned
@@ -158,3 +159,17 @@ def test_a_switch_that_more_leaves_than_enters() -> None:
     exact = pack_lp(machine, {0: 1}, range(12))
     assert made is not None
     assert exact.rate * NEAR <= rate_of(machine, made) <= exact.rate
+
+
+def test_what_is_too_much_work_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network without any order needs ever more cuts; what was found before stands."""
+    rng = random.Random(1)
+    pairs = {(rank, (rank + 1) % 44) for rank in range(44)} | {
+        (rank, other) for rank in range(44) for other in rng.sample([*{*range(44)} - {rank}], 2)
+    }
+    machine = build("any", 44, [(*pair, LinkType("wire", 10**9, 1e-6)) for pair in sorted(pairs)])
+    assert portioned(machine, None, (False, True)) is not None
+    monkeypatch.setattr(portions, "MOST_WORK", 1000)
+    assert portioned(machine, None, (False, True)) is None
+    made = next(trees(Request(machine, Collective("allreduce", 44))))
+    assert verify(made, machine).fault is None

@@ -25,7 +25,9 @@ from antiphon.planners.trees.tree import Tree
 from antiphon.planners.trees.wires import Wires
 
 Floats = NDArray[np.float64]
-MOST_ROUNDS = 200
+MOST_WORK = (
+    10**8
+)  # the solver's pivots times rows, of all rounds: clusters and grids of 64 ranks take a third of it, some 3 s
 SCALED = 8.0  # what the rate is at most, and at least its inverse, in units of the solver's capacities
 VIOLATED = 1e-6  # of all that a sink must receive
 SHORT = 1e-5  # what a hop costs, against all of the rate: ways that are longer than need be are not taken
@@ -48,8 +50,8 @@ def portioned(topology: Topology, demand: Mapping[int, int] | None, turned: Sequ
     near the greatest rate that trees have.
 
     `demand`: how much of the data which root has; None: that is free, but the same in all directions. None where
-    rounding lost the cuts, or they were too many. A round solves a linear program of links times directions columns,
-    and finds a maximum flow per rank and direction.
+    rounding lost the cuts, or they were too much work. A round solves a linear program of links times directions
+    columns, and finds a maximum flow per rank and direction.
     """
     program = _Program(topology, demand, turned)
     found = program.run()
@@ -88,6 +90,7 @@ class _Program:
             (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
             for back in self.turned
         ]
+        self.work = 0
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
         for way in range(self.ways):
             for rank in range(topology.ranks):
@@ -105,7 +108,7 @@ class _Program:
 
     def run(self) -> tuple[Floats, Floats] | None:
         """By direction and link what is loaded, and the weight of every root."""
-        for _ in range(MOST_ROUNDS):
+        while self.work < MOST_WORK:
             answer = self._solved()
             if answer is None:
                 return None
@@ -134,6 +137,7 @@ class _Program:
             cost, A_ub=rows.tocsr(), b_ub=most, A_eq=even if even.shape[0] else None,
             b_eq=np.zeros(even.shape[0]) if even.shape[0] else None, method="highs-ds",
         )  # fmt: skip
+        self.work += found.nit * len(most)
         return np.maximum(found.x, 0) if found.status == 0 else None
 
     def _full(self) -> list[Any]:
