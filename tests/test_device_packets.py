@@ -200,6 +200,23 @@ def test_a_damaged_table_of_packets_is_refused_or_stays_within() -> None:
         hold(group, call, group.plan(plan.tables))
 
 
+def test_what_lies_in_packets_is_not_divided() -> None:
+    """As a damaged table may have it: such a place has no bounds of a buffer, and none of its three is meant."""
+    plan = plan_of(schedule_of("full:ranks=3", "ring", "allreduce"), False, 2, True)
+    words = plan.tables[0].words.copy()
+    parts, classes, regions, _, steps, arguments = words[8:14].tolist()
+    first = 17 + parts + 3 * classes  # the regions, which are followed by blocks, steps and arguments
+    boxes = [number for number in range(regions) if words[first + number * (3 + classes)] == 3]
+    at = len(words) - 5 * arguments
+    divides = [step for step in range(steps) if words[at - 4 * (steps - step)] == 7]
+    assert boxes
+    assert divides
+    for step in divides:
+        words[at + 5 * words[at - 4 * (steps - step) + 1] + 1] = boxes[-1]
+    with Group(threads(), 3, 2) as group, pytest.raises(Invalid, match="divided"):
+        group.plan([plan.tables[0]._replace(words=words), *plan.tables[1:]])
+
+
 def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried and timed; larger data is not even tried."""
     tried: list[Choice] = []

@@ -90,6 +90,7 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
         for (i64 k = 0; k < s.count && s.kind == PUT; k += 2)
             if (table->region(a[k + 1].region).buffer != PACKETS && (a[k].part != a[k + 1].part || a[k].number != a[k + 1].number))
                 return "a place is put to one of another length";
+        if (s.kind == DIVIDE && table->region(a[0].region).buffer == PACKETS) return "what lies in packets is divided";
     }
     return NULL;
 }

@@ -225,7 +225,7 @@ int ap_device_anywhere(const ap_call *call, int *anywhere);
 int ap_serve(const ap_call *call, double **spent, int *code);
 /* The way of a call by a plan that was not measured (preload_trial.c): AP_SERVED, or why it is the library's. Where *spent is not
  * NULL, ap_trial_over is for when it is done. Collective at times; an error of MPI in *code. */
-int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, double **spent, int *code);
+int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code);
 void ap_trial_over(double *spent);
 void ap_trials_forget(ap_group *g);
 

@@ -42,7 +42,10 @@ void ap_read_settings(ap_settings *s, char why[AP_TEXT]) {
     const char *device = getenv("ANTIPHON_DEVICE");
     char *end;
     *s = (ap_settings){.least = 2000, .after = USUAL_AFTER, .scratch = USUAL_SCRATCH};
-    if (least && *least && !read_size(least, &s->least)) ap_complain(why, "ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
+    if (least && *least && !read_size(least, &s->least)) {
+        ap_complain(why, "ANTIPHON_LEAST=%.60s is no size; 2KB is taken", least);
+        least = NULL;
+    }
     if (after && *after) {
         unsigned long calls = strtoul(after, &end, 10);
         if (*end || *after == '-' || calls > UINT32_MAX)

@@ -219,7 +219,7 @@ static int leave(const ap_choice *x, int reason) {
  * each call. */
 static int is_tried(const ap_choice *x) {
     const ap_page *page = x->row ? x->row->page : NULL;
-    return ap_preload.set.tries && page && !page->measured && !page->ordered && !ap_is_between_two(x->call->kind);
+    return ap_preload.set.tries && page && !x->general && !page->measured && !page->ordered && !ap_is_between_two(x->call->kind);
 }
 
 static int serve(ap_choice *x, double **spent, int *code) {
@@ -246,7 +246,8 @@ static int serve(ap_choice *x, double **spent, int *code) {
         if (*code) return fail(x, code, &error);
         return leave(x, x->g->reason ? x->g->reason : AP_REFUSED);
     }
-    int reason = is_tried(x) ? ap_trial_turn(x->g, x->row, x->call->kind, x->bytes, spent, code) : AP_SERVED;
+    const int op = ap_reduces(x->call->kind) ? x->op : 0; /* all name the same one; types may differ where data is moved */
+    int reason = is_tried(x) ? ap_trial_turn(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
     if (*code) return fail(x, code, &error);
     if (reason) return leave(x, reason);

@@ -14,6 +14,8 @@ struct ap_trial {
     const ap_row *row;
     int kind, scale, calls; /* scale: of bytes, in powers of two */
     int slower;             /* the plan was */
+    uint64_t bytes;         /* of the call by the plan: only one like it by the other way makes a pair with it */
+    int op;
     double spent[CALLS];
 };
 
@@ -57,12 +59,14 @@ static int decide(ap_group *g, ap_trial *t) {
     return code;
 }
 
-int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, double **spent, int *code) {
+int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
     ap_trial *t = find(g, row, kind, scale_of(bytes));
     *spent = NULL, *code = t ? MPI_SUCCESS : MPI_ERR_NO_MEM;
     if (t && t->calls == CALLS && !(*code = decide(g, t))) t->calls++;
     if (*code) return AP_SERVED;
     if (t->calls > CALLS) return t->slower ? AP_SLOWER : AP_SERVED;
+    if (t->calls % 2 && (t->bytes != bytes || t->op != op)) t->calls--;
+    t->bytes = bytes, t->op = op;
     /* all begin together, or who was late in one call would be waited for in the next */
     if ((*code = PMPI_Barrier(g->comm))) return AP_SERVED;
     *spent = &t->spent[t->calls];
