@@ -17,6 +17,7 @@ void ap_mail_break(ap_mail *m, int code, const char *why) {
     m->broken = code;
     snprintf(m->why, sizeof m->why, "%s", why);
     m->wire->turns->give_up(m->wire);
+    m->wire->broken = 1; /* it touches no memory of messages any more: they are the program's again */
     for (int state = 0; state < OVER; state++)
         while (m->lists[state]) ap_mail_finish(m, m->lists[state], code, m->why);
     ap_mail_changed(m);
