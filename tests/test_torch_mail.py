@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -250,6 +251,31 @@ def test_messages_that_nobody_waits_for_arrive(three: list[Any]) -> None:
         one = torch.zeros(40_000)
         b.recv([one], 0, 11).wait()
         assert one.eq(number).all()
+
+
+def test_many_threads_look_at_those_that_nobody_waits_for(three: list[Any]) -> None:
+    """Each finds as many as there were when it began to look, or fewer."""
+    a, b, _ = three
+    one = torch.zeros(40_000)
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(60):
+            for _ in range(4):
+                a.send([torch.ones(40_000)], 1, 12)
+            for _ in range(4):
+                b.recv([one], 0, 12).wait()
+            ready = threading.Barrier(3)
+
+            def talk(ready: threading.Barrier = ready) -> None:
+                ready.wait()
+                a.send([torch.ones(1)], 1, 13)
+
+            good(at_once(talk, talk, talk))
+            for _ in range(3):
+                b.recv([one[:1]], 0, 13).wait()
+    finally:
+        sys.setswitchinterval(switch)
 
 
 def test_the_report_has_them(three: list[Any]) -> None:
