@@ -62,8 +62,8 @@ def good(found: list[Any]) -> list[Any]:
     return found
 
 
-def made(size: int, seconds: float = 30.0) -> list[Any]:
-    store, patience = dist.HashStore(), timedelta(seconds=seconds)
+def made(size: int, seconds: float = 30.0, store: Any = None) -> list[Any]:
+    store, patience = store or dist.HashStore(), timedelta(seconds=seconds)
     return good(
         at_once(*(lambda r=r: AntiphonGroup(store, r, size, patience, range(size), size, True) for r in range(size)))
     )
@@ -331,6 +331,29 @@ def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
         b.recv_anysource([torch.zeros(1)]).wait()
     with pytest.raises(CollectiveFailed, match="the connection to rank 0 is lost"):
         b.send([torch.zeros(1)], 0).wait()
+
+
+def test_who_has_left_before_it_was_reached_is_missed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
+    monkeypatch.setenv("ANTIPHON_SHARED", "0")
+    store = dist.HashStore()
+    a, b, c = groups = made(3, store=store)
+    before = store.num_keys()
+    lost = b.recv([torch.zeros(1)], 0)
+    while store.num_keys() == before:  # until it has said where it listens
+        time.sleep(0.001)
+    b.shutdown(check=False)
+    with pytest.raises(CollectiveFailed):
+        lost.wait()
+    got = torch.zeros(1)
+    from_it, anybody = c.recv([torch.zeros(1)], 1), c.recv_anysource([got])
+    with pytest.raises(CollectiveFailed, match="the connection to rank 1 is lost"):
+        from_it.wait()
+    with pytest.raises(CollectiveFailed, match="the connection to rank 1 is lost"):
+        c.send([torch.zeros(1)], 1).wait()
+    good(at_once(a.send([torch.ones(1)], 2).wait, anybody.wait))
+    assert (got.item(), anybody.source_rank()) == (1.0, 0)
+    closed(groups)
 
 
 def test_a_process_made_by_fork_lets_go_of_it(three: list[Any]) -> None:
