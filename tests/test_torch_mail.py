@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -61,8 +62,8 @@ def good(found: list[Any]) -> list[Any]:
     return found
 
 
-def made(size: int, seconds: float = 30.0) -> list[Any]:
-    store, patience = dist.HashStore(), timedelta(seconds=seconds)
+def made(size: int, seconds: float = 30.0, store: Any = None) -> list[Any]:
+    store, patience = store or dist.HashStore(), timedelta(seconds=seconds)
     return good(
         at_once(*(lambda r=r: AntiphonGroup(store, r, size, patience, range(size), size, True) for r in range(size)))
     )
@@ -252,6 +253,31 @@ def test_messages_that_nobody_waits_for_arrive(three: list[Any]) -> None:
         assert one.eq(number).all()
 
 
+def test_many_threads_look_at_those_that_nobody_waits_for(three: list[Any]) -> None:
+    """Each finds as many as there were when it began to look, or fewer."""
+    a, b, _ = three
+    one = torch.zeros(40_000)
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(60):
+            for _ in range(4):
+                a.send([torch.ones(40_000)], 1, 12)
+            for _ in range(4):
+                b.recv([one], 0, 12).wait()
+            ready = threading.Barrier(3)
+
+            def talk(ready: threading.Barrier = ready) -> None:
+                ready.wait()
+                a.send([torch.ones(1)], 1, 13)
+
+            good(at_once(talk, talk, talk))
+            for _ in range(3):
+                b.recv([one[:1]], 0, 13).wait()
+    finally:
+        sys.setswitchinterval(switch)
+
+
 def test_the_report_has_them(three: list[Any]) -> None:
     a, b, _ = three
     before = {row["collective"]: row["calls"] for row in a.calls.ledger.as_json()}
@@ -305,6 +331,29 @@ def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
         b.recv_anysource([torch.zeros(1)]).wait()
     with pytest.raises(CollectiveFailed, match="the connection to rank 0 is lost"):
         b.send([torch.zeros(1)], 0).wait()
+
+
+def test_who_has_left_before_it_was_reached_is_missed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
+    monkeypatch.setenv("ANTIPHON_SHARED", "0")
+    store = dist.HashStore()
+    a, b, c = groups = made(3, store=store)
+    before = store.num_keys()
+    lost = b.recv([torch.zeros(1)], 0)
+    while store.num_keys() == before:  # until it has said where it listens
+        time.sleep(0.001)
+    b.shutdown(check=False)
+    with pytest.raises(CollectiveFailed):
+        lost.wait()
+    got = torch.zeros(1)
+    from_it, anybody = c.recv([torch.zeros(1)], 1), c.recv_anysource([got])
+    with pytest.raises(CollectiveFailed, match="the connection to rank 1 is lost"):
+        from_it.wait()
+    with pytest.raises(CollectiveFailed, match="the connection to rank 1 is lost"):
+        c.send([torch.zeros(1)], 1).wait()
+    good(at_once(a.send([torch.ones(1)], 2).wait, anybody.wait))
+    assert (got.item(), anybody.source_rank()) == (1.0, 0)
+    closed(groups)
 
 
 def test_a_process_made_by_fork_lets_go_of_it(three: list[Any]) -> None:

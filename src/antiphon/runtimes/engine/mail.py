@@ -22,7 +22,7 @@ class Mail:
         call.ap_mail_receive.argtypes = [*message, POINTER(c_uint32), failure]
         call.ap_mail_wait.argtypes = [c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int), failure]
         call.ap_mail_meet.argtypes = [c_void_p, c_uint32, c_int, failure]
-        for name, given in (("end", [c_char_p]), ("free", [])):
+        for name, given in (("miss", [c_uint32]), ("end", [c_char_p]), ("free", [])):
             function = getattr(call, f"ap_mail_{name}")
             function.argtypes, function.restype = [c_void_p, *given], None
         error = Failure()
@@ -61,6 +61,10 @@ class Mail:
         error = Failure()
         if self._library.ap_mail_meet(self._handle, rank, socket, byref(error)):
             raise raised(error)
+
+    def miss(self, rank: int) -> None:
+        """That one never comes: what has to do with it fails, and all else goes on."""
+        self._library.ap_mail_miss(self._handle, rank)
 
     def end(self, why: str) -> None:
         """All that is under way fails, here and at the others."""

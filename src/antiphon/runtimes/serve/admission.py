@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -113,8 +113,12 @@ class _Call:
 class Gathering:
     """Connections in the making, of one who makes them in `turn`. `met`: those that are there, by rank."""
 
-    def __init__(self, party: Party, key: bytes, awaited: Collection[int], end: float) -> None:
-        self.party, self.key, self.awaited, self.end = party, key, {*awaited}, end
+    def __init__(
+        self, party: Party, key: bytes, awaited: Collection[int], end: float,
+        absent: Callable[[int], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`absent` is told who cannot be reached, which without it is TransportFailed."""
+        self.party, self.key, self.awaited, self.end, self._absent = party, key, {*awaited}, end, absent
         self.selector = selectors.DefaultSelector()
         self.met: dict[int, socket.socket] = {}
         self.calls: list[_Call] = []
@@ -236,15 +240,22 @@ class Gathering:
     def _unreached(self, call: _Call, code: int) -> None:
         why = os.strerror(code)
         if code in _ABSENT and not call.knock.early:
-            raise TransportFailed(f"{self._to(call)}: {why}")
+            return self._given_up(call, why)
         call.first = math.inf
         self._drop(call, why)
 
     def _failed(self, call: _Call, why: str) -> None:
         """It was reached, and then not as it should be: once more, while there is patience."""
         if time.monotonic() - call.first >= call.knock.patience:
-            raise TransportFailed(f"{self._to(call)}: {why}; is this its address?")
+            return self._given_up(call, f"{why}; is this its address?")
         self._drop(call, why)
+
+    def _given_up(self, call: _Call, why: str) -> None:
+        if self._absent is None:
+            raise TransportFailed(f"{self._to(call)}: {why}")
+        self._drop(call, why)
+        call.done = True
+        self._absent(call.knock.to)
 
     def _drop(self, call: _Call, why: str) -> None:
         assert call.line is not None
@@ -282,7 +293,7 @@ class Gathering:
             elif stranger.secret:
                 raise Invalid(f"{self._to(line.call)}: {stranger}; {self.party.hint}") from None
             else:
-                raise TransportFailed(f"{self._to(line.call)}: {stranger}; is this its address?") from None
+                self._given_up(line.call, f"{stranger}; is this its address?")
 
     def _reached(self, line: _Line) -> bool:
         """A connection of ours is there, or cannot be."""

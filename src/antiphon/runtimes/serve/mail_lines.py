@@ -85,7 +85,13 @@ class Lines:
         known = self._secret.data if self._secret else b""
         party = Party(self._rank, self._ranks, f"rank {self._rank}", self._timeout, hint_of(self._secret))
         higher = range(self._rank + 1, self._ranks)
-        gathering = Gathering(party, derived(known, door.card.token), higher, 0.0)
+        absent: set[int] = set()  # who has been in the group, and has left it
+
+        def missed(peer: int) -> None:
+            absent.add(peer)
+            self._mail.miss(peer)
+
+        gathering = Gathering(party, derived(known, door.card.token), higher, 0.0, missed)
         called: set[int] = set()
         pause = _SHORTEST
         try:
@@ -93,7 +99,7 @@ class Lines:
             for one in door.sockets:
                 gathering.listen(one)
             self._store.set(str(self._rank), json.dumps(asdict(door.card)))
-            while not self._closed and len(gathering.met) < self._ranks - 1:
+            while not self._closed and len(gathering.met) + len(absent) < self._ranks - 1:
                 there = [peer for peer in self._wanted - called if self._store.check([str(peer)])]
                 for peer in there:
                     card = card_of(self._store.get(str(peer)).decode(), f"rank {peer}")

@@ -169,7 +169,10 @@ class Mails:
     def _sweep(self) -> None:
         """Some of these may be over."""
         for _ in range(min(_SWEPT, len(self._left))):
-            number, made = self._left.popleft()
+            try:
+                number, made = self._left.popleft()
+            except IndexError:  # other threads sweep, too
+                return
             with suppress(AntiphonError):
                 if not self.wait(number, 0.0)[0]:
                     self._left.append((number, made))

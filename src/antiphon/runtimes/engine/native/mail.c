@@ -17,6 +17,7 @@ void ap_mail_break(ap_mail *m, int code, const char *why) {
     m->broken = code;
     snprintf(m->why, sizeof m->why, "%s", why);
     m->wire->turns->give_up(m->wire);
+    m->wire->broken = 1; /* it touches no memory of messages any more: they are the program's again */
     for (int state = 0; state < OVER; state++)
         while (m->lists[state]) ap_mail_finish(m, m->lists[state], code, m->why);
     ap_mail_changed(m);
@@ -119,7 +120,10 @@ int ap_mail_send(ap_mail *m, uint32_t to, int32_t tag, const void *data, uint64_
     /* what goes out is only read */
     ap_message *one = ap_mail_new(m, 1, to, tag, (void *)(uintptr_t)data, bytes, UNMET);
     if (!one) return asked(m, NULL, ap_mail_no_memory(error), under_way, NULL, error);
-    if (m->with[to].met) code = start(m, one, error);
+    if (m->with[to].met)
+        code = start(m, one, error);
+    else if (m->gone[to])
+        ap_mail_finish(m, one, AP_TRANSPORT, lost_text(to).text);
     return asked(m, one, code, under_way, NULL, error);
 }
 
@@ -172,6 +176,15 @@ int ap_mail_meet(ap_mail *m, uint32_t rank, int socket, ap_error *error) {
     if (m->asleep) m->wire->turns->wake(m->wire); /* there is one more to listen to */
     ap_message *none;
     return asked(m, NULL, code, &none, NULL, error);
+}
+
+void ap_mail_miss(ap_mail *m, uint32_t rank) {
+    pthread_mutex_lock(&m->lock);
+    if (!m->broken && !m->with[rank].met) {
+        m->gone[rank] = 1;
+        ap_mail_mourn(m);
+    }
+    pthread_mutex_unlock(&m->lock);
 }
 
 void ap_mail_free(ap_mail *m) {

@@ -30,6 +30,8 @@ int ap_mail_receive(ap_mail *mail, uint32_t from, int32_t tag, void *data, uint6
 int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *source, int *moving, ap_error *error);
 /* By this socket, which is the wire's from now on. */
 int ap_mail_meet(ap_mail *mail, uint32_t rank, int socket, ap_error *error);
+/* That one will never be connected: what has to do with it fails. */
+void ap_mail_miss(ap_mail *mail, uint32_t rank);
 /* All that is under way fails, here and at the others. */
 void ap_mail_end(ap_mail *mail, const char *why);
 /* After its end, and when nobody uses it. (In the child of a fork both do nothing.) */
