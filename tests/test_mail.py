@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -118,3 +119,20 @@ def test_after_the_end_nothing_is_written(make: Any) -> None:
     ending.join()
     assert (into == 7).all()
     deaf.close()
+
+
+@pytest.mark.parametrize("size", [1 << 16, 1 << 30])
+def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
+    """Whatever another says: what nobody has asked for takes no more memory than is set apart for it."""
+    mail, (one, other) = make(0, 2), socket.socketpair()
+    mail.meet(1, one.detach())
+    awaited = receive(mail, 1, 99, line(4))
+    other.settimeout(0.2)
+    with suppress(TimeoutError, ConnectionError):
+        for number in range(8):  # heads of messages: that a note follows; the note; that so many bytes follow; some
+            note = struct.pack("<IiQQ", 1, 5, size, number) + bytes(16)
+            other.sendall(struct.pack("<IIQ", 0, 0x41504D32, 40) + bytes(40) + note)
+            other.sendall(struct.pack("<IIQ", 1, 0x41504D32, size) + bytes(40) + bytes(min(size, 1 << 20)))
+    with pytest.raises(TransportFailed, match="rank 1 sent what is no note"):
+        mail.wait(awaited, 20.0)
+    other.close()

@@ -110,7 +110,7 @@ static int taken(ap_mail *m, uint32_t from, uint64_t bytes, ap_error *error) {
     c->owed += bytes + CHARGE;
     if (c->owed < WINDOW / 2) return AP_OK;
     note told = {.kind = TAKEN, .bytes = c->owed};
-    c->owed = 0;
+    c->sent -= c->owed, c->owed = 0;
     return ap_mail_tell(m, from, &told, NULL, error);
 }
 
@@ -252,6 +252,8 @@ static int noted(ap_mail *m, uint32_t from, ap_error *error) {
     ap_message *one;
     switch (n.kind) {
     case COMES:
+        if (n.bytes > EAGER || (m->with[from].sent += n.bytes + CHARGE) > WINDOW) break;
+        return comes(m, from, &n, error);
     case ASKS: return comes(m, from, &n, error);
     case GO:
     case TOO_LONG:

@@ -67,6 +67,7 @@ typedef struct {
     note note;     /* the next one from there */
     uint64_t room; /* what may go there unasked */
     uint64_t owed; /* of what came unasked and was taken, not yet told */
+    uint64_t sent; /* what came unasked, of which it was not told that it was taken: at most WINDOW */
     int met;       /* it is connected */
 } correspondent;
 
