@@ -248,6 +248,11 @@ def test_a_narrow_table_says_it_in_each_line() -> None:
     lines = [line for line in tuning_text(found).splitlines() if line.split()[-2:-1] in (["partly"], ["yes"], ["no"])]
     assert len(lines) == len(found.ranges)
     assert found.rests_on("alltoall").endswith("sends not calibrated")
+    assert "held out of the fit" not in tuning_text(found)
+
+
+def test_how_near_the_figures_come_is_said_where_they_have_tables(tuned: Tuning) -> None:
+    assert "by 7.9% up to 64 KB" in " ".join(tuning_text(tuned).split())
 
 
 @pytest.mark.parametrize(
