@@ -233,11 +233,14 @@ def test_a_trace_begins_after_the_launch(tmp_path: Path) -> None:
     assert max(one["ts"] + one["dur"] for one in events) == pytest.approx(row["seconds"] * 1e6, abs=1e-3)
 
 
-def test_a_trace_of_what_switches_reduce_says_that_it_is_not_calibrated(tmp_path: Path) -> None:
+def test_a_trace_of_what_switches_reduce_is_by_another_model_and_the_figure_is_not(tmp_path: Path) -> None:
     plan = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
-    assert antiphon.simulate(plan, "1MB")[0]["rests_on"] == "calibrated by h100"
+    (alone,) = antiphon.simulate(plan, "1MB")
     (row,) = antiphon.simulate(plan, "1MB", trace=tmp_path / "trace.json")
-    assert (row["model"], row["rests_on"]) == ("critical-path", "not calibrated")
+    assert alone["rests_on"] == "calibrated by h100"
+    told = "; the trace is by model critical-path, not calibrated, and takes times of its own"
+    assert row == {**alone, "note": alone["note"] + told}
+    assert "model critical-path" in (tmp_path / "trace.json").read_text()
 
 
 def test_a_narrow_table_says_it_in_each_line() -> None:
@@ -245,6 +248,11 @@ def test_a_narrow_table_says_it_in_each_line() -> None:
     lines = [line for line in tuning_text(found).splitlines() if line.split()[-2:-1] in (["partly"], ["yes"], ["no"])]
     assert len(lines) == len(found.ranges)
     assert found.rests_on("alltoall").endswith("sends not calibrated")
+    assert "held out of the fit" not in tuning_text(found)
+
+
+def test_how_near_the_figures_come_is_said_where_they_have_tables(tuned: Tuning) -> None:
+    assert "by 7.9% up to 64 KB" in " ".join(tuning_text(tuned).split())
 
 
 @pytest.mark.parametrize(

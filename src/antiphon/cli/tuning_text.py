@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from antiphon.cost.basis import in_short
-from antiphon.cost.nccl.library import HOW_NEAR
+from antiphon.cost.nccl.library import how_near
 from antiphon.select import Range, Tuning, Tunings
 from antiphon.show.columns import paragraph
 from antiphon.show.text import table
@@ -192,7 +192,8 @@ def _told_over(tunings: Iterable[Tuning]) -> bool:
 
 def _baselines(tuning: Tuning) -> str:
     if tuning.library is not None:
-        return f"what its own model holds to be best at that size, {tuning.library.costs.basis()}; {HOW_NEAR}"
+        kinds = {r.collective for r in tuning.ranges}
+        return f"what its own model holds to be best at that size, {tuning.library.costs.basis()}{how_near(kinds)}"
     said: dict[tuple[str, ...], list[str]] = {}
     for kind, names in tuning.baselines.items():
         if names:

@@ -116,7 +116,8 @@ def simulate(
     plan: Plan, nbytes: int | str, *, model: str = "", profile: ProfileLike = None, trace: bool = False
 ) -> tuple[dict[str, Any], bytes | None]:
     """One size, with the path that held it up (its first LONGEST_PATH hops), and where asked a Chrome trace. `model`:
-    left out, what follows messages, with launch and protocols where those are known of the plan's machine.
+    left out, what follows messages, with launch and protocols where those are known of the plan's machine; where that
+    gives no trace, the trace alone is by FOLLOWS, as the row's note says.
 
     Keys besides those of `predict`: critical_path ([step, src, dst] each) and critical_path_length.
     """
@@ -125,10 +126,10 @@ def simulate(
     given, asked = as_profile(profile), model
     model = model or usual_model(plan.topology, given, FOLLOWS)
     ready = prepare(model, entry.schedule, plan.topology, profile=given)
+    traced, by = ready, model
     if trace and not asked and not hasattr(ready, "events"):  # switches that reduce, as they were measured
-        model = FOLLOWS
-        ready = prepare(model, entry.schedule, plan.topology, profile=given)
-    if trace and not hasattr(ready, "events"):
+        traced, by = prepare(FOLLOWS, entry.schedule, plan.topology, profile=given), FOLLOWS
+    if trace and not hasattr(traced, "events"):
         able = [name for name, other in sorted(registered("model").items()) if other.can.get("trace")]
         raise Unsupported(f"no trace here from model {model}; these give one: {', '.join(able)}")
     found = ready(size)
@@ -140,7 +141,11 @@ def simulate(
         "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
         "critical_path_length": len(path),
     }
-    title = f"{plan.collective.kind} on {plan.topology.name}, model {model}"
     if not trace:
         return row, None
-    return row, chrome_trace(ready.events(size), plan.topology, size, title, path)  # type: ignore[attr-defined]
+    if by != model:
+        told = f"the trace is by model {by}, {basis_of(by, given, plan.topology)({})}, and takes times of its own"
+        row["note"] = "; ".join(filter(None, (found.note, told)))
+        path = traced(size).critical_path
+    title = f"{plan.collective.kind} on {plan.topology.name}, model {by}"
+    return row, chrome_trace(traced.events(size), plan.topology, size, title, path)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon import __version__
 from antiphon.core.topology import Topology
-from antiphon.cost.nccl.library import HOW_NEAR
+from antiphon.cost.nccl.library import how_near
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning, uses_text
 from antiphon.show.pages._steps import as_script, plan_section
@@ -238,7 +238,7 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     legend = ", ".join(f'<i class="dot" style="background:{shade}"></i>{escape(t)}' for t, shade in shades.items())
     note += f" Time is made of {legend}." if shades else ""
     if tuning.library is not None:
-        nccl = f"what its own model holds to be best at that size; {tuning.library.costs.basis()}; {HOW_NEAR}"
+        nccl = f"what its own model holds to be best at that size; {tuning.library.costs.basis()}{how_near((kind,))}"
     note += f" What NCCL would do: {escape(nccl)}." if names else ""
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
