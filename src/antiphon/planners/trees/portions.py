@@ -25,15 +25,17 @@ from antiphon.planners.trees.tree import Tree
 from antiphon.planners.trees.wires import Wires
 
 Floats = NDArray[np.float64]
-MOST_WORK = (
-    10**8
-)  # the solver's pivots times rows, of all rounds: clusters and grids of 64 ranks take a third of it, some 3 s
+# the solver's pivots times rows, of all rounds: clusters and grids of 64 ranks take 2 to 4 times 10^7, some 3 s;
+# with dead links once in eight 16 times 10^7
+MOST_WORK = 25 * 10**7
 SCALED = 8.0  # what the rate is at most, and at least its inverse, in units of the solver's capacities
 VIOLATED = 1e-6  # of all that a sink must receive
 SHORT = 1e-5  # what a hop costs, against all of the rate: ways that are longer than need be are not taken
 SIMPLE, NEAR = 128, 1e-6  # parts that all amounts are whole numbers of, if there are so few
 FINE = 1024  # else amounts are rounded to such parts
-ROOM = (0, 1, 2, 4, 8, 16)  # of these parts: by how much all links are taken to be wider, so that cuts still hold
+LESS = (0, 1, 4, 16)  # of them: by how much a link may have less, where switches cannot be balanced otherwise
+OVER = 1.01  # by how much a link may be overloaded by rounding
+ROOM = (0, 1, 2, 4, 8, 16, 32)  # of these parts: by how much all links are taken to be wider, so that cuts still hold
 MOST_TRIES = 20  # to make trees fewer
 
 
@@ -261,14 +263,19 @@ def _packed(program: _Program, way: int, amounts: Floats, free: Floats, wanted: 
 
 def _rounded(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:
     """Whole numbers next to these or greater by what is free, as great as may be (which makes trees shallow), with as
-    much into each switch as out of it. The program's matrix is that of a network, so its vertices are whole."""
+    much into each switch as out of it. A link gets more than it has only where that is little to it: what is narrow
+    against a part gets none. The program's matrix is that of a network, so its vertices are whole."""
     from scipy.optimize import linprog
 
-    low, high = np.floor(amounts + NEAR), np.maximum(np.ceil(amounts - NEAR), np.floor(amounts + free + NEAR))
+    low, up = np.floor(amounts + NEAR), np.ceil(amounts - NEAR)
+    high = np.maximum(np.where(up <= amounts * OVER, up, low), np.floor(amounts + free + NEAR))
     even = balance(topology)
-    found = linprog(
-        -np.ones(len(amounts)), A_eq=even if topology.switches else None,
-        b_eq=np.zeros(topology.switches) if topology.switches else None,
-        bounds=np.stack([low, np.maximum(low, high)], axis=1), method="highs-ds",
-    )  # fmt: skip
-    return [round(x) for x in found.x.tolist()] if found.status == 0 else None
+    for less in LESS:
+        found = linprog(
+            -np.ones(len(amounts)), A_eq=even if topology.switches else None,
+            b_eq=np.zeros(topology.switches) if topology.switches else None,
+            bounds=np.stack([np.maximum(low - less, 0), high], axis=1), method="highs-ds",
+        )  # fmt: skip
+        if found.status == 0:
+            return [round(x) for x in found.x.tolist()]
+    return None
