@@ -188,6 +188,23 @@ def test_no_fence_may_be_missing(planner: str, kind: str) -> None:
             assert wrong(changed_step(one, rank, stream, at, ordered=False)), (rank, stream, at)
 
 
+def test_no_credit_within_a_call_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that is written a second time. Of 2 and 3 ranks no planner has one."""
+    whole = surely("binomial-tree", "allreduce", spec="full:ranks=5")
+    assert Case([whole], first=LAST).judged().startswith("right")
+    left_out = list[int]()
+
+    def none(*given: Any, **how: Any) -> Any:
+        found = credits(*given, **how)
+        left_out.append(int(found.sum()))
+        return found & False
+
+    monkeypatch.setattr(steps, "credits", none)
+    one = call.__wrapped__("binomial-tree", "allreduce", spec="full:ranks=5")
+    assert left_out == [1]
+    assert Case([one], first=LAST).judged().startswith("race")
+
+
 def _is_awaited_at_the_end(steps: tuple[Step, ...], at: int) -> bool:
     return all(step.kind == WAIT for step in steps[at:])
 
