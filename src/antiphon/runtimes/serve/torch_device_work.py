@@ -6,25 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from antiphon.runtimes.serve.torch_streams import Held, Streams
-from antiphon.runtimes.serve.torch_work import CollectiveFailed
-
-if TYPE_CHECKING:
-
-    class _Work: ...
-
-else:
-    _Work = dist.Work
+from antiphon.runtimes.serve.torch_work import CollectiveFailed, Waited
 
 _NAP = 0.0002  # seconds between two looks, where the host is told to wait
 
 
-class DeviceWork(_Work):
+class DeviceWork(Waited):
     """A call that our stream was asked for. `fault`: what has gone wrong, or nothing; `give_up`: ends what is under
     way."""
 
@@ -68,12 +60,6 @@ class DeviceWork(_Work):
         if self._held is not None:
             self._streams.waited(self._held)
         return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        self.wait()
 
     # ---- asking ----
 

@@ -8,30 +8,21 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.mail import ANYBODY, Mail
 from antiphon.runtimes.serve._torch_data import plain, put_back
 from antiphon.runtimes.serve.ledger import Ledger
-from antiphon.runtimes.serve.torch_work import CollectiveFailed
-
-if TYPE_CHECKING:
-
-    class _Work: ...
-
-else:
-    _Work = dist.Work
+from antiphon.runtimes.serve.torch_work import CollectiveFailed, Waited
 
 _SLICE = 0.2  # seconds after which a wait looks whether the program is interrupted
 _MET = -2
 _SWEPT = 4  # of those that nobody waits for, looked at by each new one
 
 
-class Message(_Work):
+class Message(Waited):
     """A send or a receive that is under way. `tensor` is the program's, `made` what the engine works in."""
 
     def __init__(self, mail: Mails, says: str, tensor: torch.Tensor, made: torch.Tensor, comes: bool) -> None:
@@ -96,12 +87,6 @@ class Message(_Work):
         if self._error is not None:
             raise self._error
         return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        self.wait()
 
     def is_completed(self) -> bool:
         return not self._looked(0.0)

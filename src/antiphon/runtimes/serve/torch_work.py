@@ -29,7 +29,20 @@ class CollectiveFailed(AntiphonError, dist.DistBackendError):
     exit_code = 1
 
 
-class Work(_Work):
+class Waited(_Work):
+    """For PyTorch, what is asked of a device is waited for, too."""
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+
+class Work(Waited):
     """A call that a worker carries out. What it raised is raised to whoever waits."""
 
     def __init__(
@@ -117,12 +130,6 @@ class Work(_Work):
                 return False
             self._under_way.release()  # for others who wait
         return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def block_current_stream(self) -> None:
-        self.wait()
 
     def is_completed(self) -> bool:
         return self._over
