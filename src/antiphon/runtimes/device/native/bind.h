@@ -114,7 +114,9 @@ static i64 slot_of(const Table &t, i64 unit, i64 width) {
 
 /* Bytes of packets that come to this rank in a call, at most. */
 static i64 box_of(const Table &t, i64 unit, i64 width) {
-    return t.head.atoms ? t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64) : 0;
+    if (!t.head.atoms) return 0;
+    const __int128 found = (__int128)t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64);
+    return found < MOST_ELEMENTS ? (i64)found : MOST_ELEMENTS;
 }
 
 static Size size_of(const Table &t, i64 unit, i64 width) {
