@@ -21,7 +21,7 @@ struct Table {
     const i64 *before(i64 number) const { return regions + number * (3 + head.classes) + 3; }
 };
 
-const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2}; /* bytes of an element */
+const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2}; /* bytes of an element */
 const i64 MOST_WEIGHT = (i64)1 << 40; /* of a slot */
 const i64 MOST_PLACE = (i64)1 << 50, MOST_ATOMS = (i64)1 << 60; /* of the line, in units; of a place */
 const i64 MOST_ELEMENTS = (i64)1 << 59; /* more than any memory has */
