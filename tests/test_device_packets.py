@@ -45,6 +45,17 @@ def hold(group: Group, call: Call, held: DevicePlan) -> None:
         np.testing.assert_array_equal(mine.view(np.uint8), right.view(np.uint8))
 
 
+def test_no_room_however_long() -> None:
+    """How many bytes it takes is told without going round."""
+    made = tables(schedule_of("full:ranks=4", "ring", "allreduce"), packets=True)
+    with Group(threads(), 4) as group:
+        plan = group.plan(made)
+        assert plan.fits(64, np.dtype(np.float64))
+        for bits in range(16, 60):
+            for dtype in (np.int8, np.float32, np.float64):
+                assert not plan.fits(3 << bits - 1, np.dtype(dtype)), (bits, dtype)
+
+
 def sweep(ranks: int, pairs: Sequence[tuple[str, str]], units: Sequence[int], random: np.random.Generator) -> int:
     """With packets and without, in turn as chance has it; numbers of calls begin again meanwhile."""
     done, spec = 0, f"full:ranks={ranks}"

@@ -63,6 +63,8 @@ CASES = [
         for case in (
             ("allreduce", "dgx1v", "trees", {}),
             ("allreduce", "hgx-h100", "nvls", {"dtype": "bfloat16"}),
+            ("allreduce", "full:ranks=16", "direct", {"dtype": "float8_e5m2"}),
+            ("allreduce", "full:ranks=16", "ring", {"dtype": "float8_e4m3fn", "op": "avg"}),
             ("alltoall", "full:ranks=4", "pairwise", {"dtype": "int8", "in_place": True}),
         )
     ),
@@ -99,14 +101,15 @@ def test_who_receives_may_read(tmp_path: Path, kind: str, spec: str, planner: st
 def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
     """Types and operators in turn."""
     done, spec = 0, f"full:ranks={ranks}"
-    types, operators = ["float32", "int8", "float16", "uint32", "float64", "bfloat16"], ["sum", "max", "avg", "prod"]
+    types = ["float32", "int8", "float16", "uint32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+    operators = ["sum", "max", "avg", "prod"]
     for planner, entry in table("planner").items():
         for kind in entry.can["collectives"]:
             for in_place in (False, True):
                 try:
                     schedule = schedule_of(kind, spec, planner)
                     op = operators[done % 4] if schedule.collective.combining else "sum"
-                    text = source(schedule, spec, types[done % 6], op, in_place, 1 + done % 4)
+                    text = source(schedule, spec, types[done // 2 % 8], op, in_place, 1 + done % 4)
                 except AntiphonError:
                     continue
                 program = compiled(tmp_path, text)

@@ -234,6 +234,18 @@ def test_all_float16_go_to_float32_and_back(engine: Engine) -> None:
             assert same(result, values[-n:])
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_every_two_float8(engine: Engine, dtype: str) -> None:
+    every = np.arange(2**8, dtype=np.uint8).view(data_type(dtype))
+    some = [np.repeat(every, 2**8), np.tile(every, 2**8)]
+    for op in ("sum", "prod"):
+        with np.errstate(all="ignore"):
+            want = combine_of(op)(*(one.astype(np.float32) for one in some)).astype(every.dtype)
+        result = np.empty_like(want)
+        engine.fold(result, some, op)
+        assert same(result, want), op
+
+
 # ---- what is wrong ----
 
 

@@ -110,7 +110,11 @@ def check_reductions(rank: int, size: int) -> Found:
 
 
 def check_unusual_operators(rank: int, size: int) -> None:
-    with served("allreduce", 4):
+    with served("allreduce", 6):
+        for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+            narrow = torch.full((3,), float(rank + 1)).to(kind)
+            dist.all_reduce(narrow)
+            same(narrow.float(), torch.full((3,), size * (size + 1) / 2).to(kind).float())
         got = torch.full((5,), float(rank + 1))
         dist.all_reduce(got, dist._make_nccl_premul_sum(0.5))
         same(got, torch.full((5,), size * (size + 1) / 4))

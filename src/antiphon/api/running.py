@@ -45,7 +45,8 @@ def run(  # noqa: PLR0913
     `nbytes`: a size ("64MiB"), a range ("1KB:1GB:4"), or several sizes.
     `on`: "local" is all ranks in this process; "mpi", "torch" and "lab" a process for each. Under mpiexec or srun all
     processes but the first get no rows.
-    `dtype`, `op`: of the data: int8 ... float64, float16, bfloat16; sum, prod, min, max or avg.
+    `dtype`, `op`: of the data: int8 ... float64, float16, bfloat16, float8_e4m3fn, float8_e5m2; sum, prod,
+    min, max or avg.
     `seed`: of the data.
     `repeat`: runs of each, of which the median time is told.
     `in_place`: whether results take the place of what was given.

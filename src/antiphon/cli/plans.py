@@ -294,7 +294,7 @@ def _run_command(
         ),
     ] = "local",
     dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, float16, bfloat16")
+        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
     ] = "float32",
     op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
     repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,

@@ -1,7 +1,8 @@
 """The data types and operators of collectives, with the names and the arithmetic of NCCL and C.
 
-Whole numbers wrap around as in C. float16 and bfloat16 are combined in float32 and stored back once per
-combination; every other type is combined in itself. avg is a sum whose division happens once, at the end.
+Whole numbers wrap around as in C. float16, bfloat16 and float8 are combined in float32 and stored back once per
+combination, to the nearest and ties to even (float8_e4m3fn has no infinity: what is too large is no number); every
+other type is combined in itself. avg is a sum whose division happens once, at the end.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ _PLAIN = (
     "float32",
     "float64",
 )
-DATA_TYPES = (*_PLAIN, "bfloat16")
+_NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # those of ml_dtypes
+DATA_TYPES = (*_PLAIN, *_NARROW)
 _ALIASES = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
     **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    "f8e4m3": "float8_e4m3fn", "float8_e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
     "bf16": "bfloat16", "half": "float16", "float": "float32", "double": "float64",
 }  # fmt: skip
 
@@ -52,11 +55,11 @@ def data_type(name: object) -> np.dtype[Any]:
     """
     if isinstance(name, str):
         full = _ALIASES.get(name.lower(), name.lower())
-        if full == "bfloat16":
+        if full in _NARROW:
             import ml_dtypes
 
-            bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-            return bfloat16
+            narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, full))
+            return narrow
         if full not in _PLAIN:
             raise unknown("data type", name, DATA_TYPES)
         return np.dtype(full)
@@ -78,7 +81,7 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The type in which values of a data type are combined."""
-    return np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
+    return np.dtype(np.float32) if dtype.name in ("float16", *_NARROW) else dtype
 
 
 def combine_of(op: object) -> np.ufunc:

@@ -26,8 +26,8 @@ from antiphon.options import parse_yes
 NATIVE = Path(__file__).parents[2] / "runtimes" / "device" / "native"
 TYPES = {
     "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t",
-    "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "half16", "bfloat16": "brain16", "float32": "float",
-    "float64": "double",
+    "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "half16", "bfloat16": "brain16",
+    "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "float32": "float", "float64": "double",
 }  # fmt: skip
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes
@@ -280,7 +280,7 @@ enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 
 def _data(collective: Collective, inputs: Side, outputs: Side) -> str:
     """Of each rank the blocks that it holds and that it must end with: rank, block, begin, length in units, and which
-    contributions to it."""
+    contributions to it. Those to a block are numbered from 0 on."""
     relation = collective.relation
     held: dict[tuple[int, int], list[int]] = {}
     for block, rank, name in _zipped(relation.pre_block, relation.pre_rank, relation.pre_id):
@@ -292,13 +292,14 @@ def _data(collective: Collective, inputs: Side, outputs: Side) -> str:
         (rank, block): sorted(everyone[block]) if want < 0 else list(relation.wants[want])
         for block, rank, want in _zipped(relation.post_block, relation.post_rank, relation.post_want)
     }
+    number_of = {block: {name: at for at, name in enumerate(sorted(some))} for block, some in everyone.items()}
     names: list[int] = []
     known: dict[tuple[int, ...], int] = {}
     text = ""
     for title, side, of in (("HELD", inputs, held), ("WANTED", outputs, wanted)):
         rows = []
         for rank, block, start in _zipped(side.rank, side.block, side.start):
-            which = tuple(of.get((rank, block), ()))
+            which = tuple(number_of[block][name] for name in of.get((rank, block), ()))
             if not which:
                 continue
             if which not in known:

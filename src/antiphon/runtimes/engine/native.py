@@ -46,6 +46,8 @@ TYPES = {
             "float32",
             "float64",
             "bfloat16",
+            "float8_e4m3fn",
+            "float8_e5m2",
             "int16",
             "uint16",
         )

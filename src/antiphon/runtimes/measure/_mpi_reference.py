@@ -23,7 +23,7 @@ def reference(
     collective: Collective, comm: Any, mpi: Any, unit: int, dtype: np.dtype[Any], op: str, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
     """A call that takes (input, output) like ours; None where MPI has none: custom relations, several roots, relays
-    among the processes, reductions of float16 and bfloat16. In place the input is not looked at."""
+    among the processes, reductions of float16, bfloat16 and float8. In place the input is not looked at."""
     if collective.custom is not None or len(collective.roots) > 1 or comm.size != len(collective.members):
         return None
     if collective.combining and dtype.name not in _MPI_TYPES:

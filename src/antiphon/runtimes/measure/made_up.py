@@ -205,7 +205,7 @@ def smallest(dtype: np.dtype[Any]) -> float:
 
 
 def _finfo(dtype: np.dtype[Any]) -> Any:
-    if dtype.name == "bfloat16":
+    if dtype.name == "bfloat16" or dtype.itemsize == 1:
         import ml_dtypes
 
         finfo: Any = ml_dtypes.finfo
@@ -220,7 +220,8 @@ def random_values(random: np.random.Generator, count: int, dtype: np.dtype[Any],
         found = random.integers(limits.min, limits.max, count, dtype, endpoint=True)
         return found | dtype.type(1) if op == "prod" else found  # products of even numbers soon are 0
     if op == "prod":
-        size = np.exp(random.uniform(-1.0, 1.0, count) * min(1.0, 8.0 / contributions))
+        most = 8.0 if dtype.itemsize > 1 else 4.0  # of float8 the largest number is e^6
+        size = np.exp(random.uniform(-1.0, 1.0, count) * min(1.0, most / contributions))
         return np.asarray(np.where(random.random(count) < 0.5, -size, size).astype(dtype))
     drawn = np.float64 if dtype.itemsize == 8 else np.float32
     scale = 0.9876 * min(1.0, 2.0**14 / contributions)  # what is drawn are multiples of one number: adding is exact

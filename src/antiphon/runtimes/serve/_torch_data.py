@@ -18,6 +18,7 @@ _OWN = {
     torch.float16, torch.float32, torch.float64,
 }  # fmt: skip
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_FLOAT8 = {torch.float8_e4m3fn: ml_dtypes.float8_e4m3fn, torch.float8_e5m2: ml_dtypes.float8_e5m2}
 _REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 _OPERATORS = (
     (ReduceOp.SUM, "sum"), (ReduceOp.AVG, "avg"), (ReduceOp.MAX, "max"), (ReduceOp.MIN, "min"),
@@ -34,6 +35,8 @@ def array_of(tensor: torch.Tensor) -> Array:
     line = tensor.detach().reshape(-1)
     if line.dtype is torch.bfloat16:
         return np.asarray(line.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
+    if line.dtype in _FLOAT8:
+        return np.asarray(line.view(torch.uint8).numpy().view(_FLOAT8[line.dtype]))
     if line.dtype is torch.bool:
         return np.asarray(line.view(torch.uint8).numpy())
     if line.dtype in _REAL:
@@ -72,6 +75,8 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
         return None
     if dtype in _OWN or dtype is torch.bfloat16:
         return Reduction(name, factor)
+    if dtype in _FLOAT8 and factor is None:  # PyTorch multiplies none
+        return Reduction(name)
     if dtype in (torch.complex64, torch.complex128):  # the parts of a sum are sums
         return Reduction(name) if name in ("sum", "avg") else None
     if dtype is torch.bool and name in _OF_BOOLEANS:

@@ -73,7 +73,8 @@ def over_mpi_comm(communicator: Any, table: Any, timeout: float, compiler: str) 
 class Comm:
     """Made by `antiphon.comm`; closed by `close` or at the end of a `with` block, by all processes.
 
-    Arrays are contiguous, of one type at all processes: int8 to int64, uint8 to uint64, float16 to float64, bfloat16.
+    Arrays are contiguous, of one type at all processes: int8 to int64, uint8 to uint64, float16 to float64, bfloat16,
+    float8_e4m3fn and float8_e5m2.
     `op`: sum, prod, max, min or avg. `out`: where the result goes, of fitting size; made where it is left out. A call
     is in place if `out` is the input (of an allgather or gather: if the input is its own block of `out`, of a
     reducescatter or scatter: if `out` is its own block of the input).

@@ -21,7 +21,7 @@ struct Table {
     const i64 *before(i64 number) const { return regions + number * (3 + head.classes) + 3; }
 };
 
-const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2}; /* bytes of an element */
+const size_t WIDTHS[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2}; /* bytes of an element */
 const i64 MOST_WEIGHT = (i64)1 << 40; /* of a slot */
 const i64 MOST_PLACE = (i64)1 << 50, MOST_ATOMS = (i64)1 << 60; /* of the line, in units; of a place */
 const i64 MOST_ELEMENTS = (i64)1 << 59; /* more than any memory has */
@@ -114,7 +114,9 @@ static i64 slot_of(const Table &t, i64 unit, i64 width) {
 
 /* Bytes of packets that come to this rank in a call, at most. */
 static i64 box_of(const Table &t, i64 unit, i64 width) {
-    return t.head.atoms ? t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64) : 0;
+    if (!t.head.atoms) return 0;
+    const __int128 found = (__int128)t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64);
+    return found < MOST_ELEMENTS ? (i64)found : MOST_ELEMENTS;
 }
 
 static Size size_of(const Table &t, i64 unit, i64 width) {

@@ -61,8 +61,9 @@ SEEN i64 ad_plan_scratch(void *plan, i64 unit);
 /* Bytes of half a box that its packets take; 0: it has none. */
 SEEN i64 ad_plan_box(void *plan, i64 unit, int type);
 
-/* Begins a call of these ranks, all of this process. `buffers` and `lengths` (elements): input, output and scratch of every
- * rank. Signals of a rank ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun;
+/* Begins a call of these ranks, which are of this process: of a GPU all that it has, since it does one thing that it is asked for
+ * after another, and these wait for each other; of threads any. `buffers` and `lengths` (elements): input, output and scratch
+ * of every rank. Signals of a rank ascend with `call`, modulo 2^36; what stands in them first must be those of the call before. 0: begun;
  * else none has, and it is the place among them, from 1, of one that cannot. */
 SEEN int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
                   char *const *buffers, const i64 *lengths);

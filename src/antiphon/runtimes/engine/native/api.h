@@ -25,10 +25,10 @@ enum {
     AP_MISMATCH = 7, AP_STOPPED = 8
 };
 
-/* The first ten are numbered as in NCCL. */
+/* The first twelve are numbered as in NCCL. */
 enum {
     AP_INT8, AP_UINT8, AP_INT32, AP_UINT32, AP_INT64, AP_UINT64, AP_FLOAT16, AP_FLOAT32, AP_FLOAT64, AP_BFLOAT16,
-    AP_INT16, AP_UINT16, AP_TYPES
+    AP_FLOAT8_E4M3, AP_FLOAT8_E5M2, AP_INT16, AP_UINT16, AP_TYPES
 };
 enum { AP_SUM, AP_PROD, AP_MAX, AP_MIN, AP_AVG, AP_OPERATORS };
 

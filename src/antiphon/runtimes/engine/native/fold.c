@@ -1,7 +1,7 @@
 /* Combinations, in loops that compilers turn into vector instructions.
  *
- * Whole numbers wrap around (signed ones are added as unsigned). float16 and bfloat16 are combined in float32 and stored
- * once. min and max of something that is not a number is that; of equal numbers (0 and -0) the first: there NumPy does as
+ * Whole numbers wrap around (signed ones are added as unsigned). float16, bfloat16 and float8 are combined in float32 and
+ * stored once. min and max of something that is not a number is that; of equal numbers (0 and -0) the first: there NumPy does as
  * the processor does. No sum is reordered.
  */
 #include "fold.h"
@@ -51,27 +51,32 @@ const ap_combine ap_combines[AP_TYPES][AP_OPERATORS] = {
     [AP_INT8] = ROW(i8),     [AP_UINT8] = ROW(u8),     [AP_INT16] = ROW(i16),   [AP_UINT16] = ROW(u16),
     [AP_INT32] = ROW(i32),   [AP_UINT32] = ROW(u32),   [AP_INT64] = ROW(i64),   [AP_UINT64] = ROW(u64),
     [AP_FLOAT32] = ROW(f32), [AP_FLOAT64] = ROW(f64), [AP_FLOAT16] = ROW(f32), [AP_BFLOAT16] = ROW(f32),
+    [AP_FLOAT8_E4M3] = ROW(f32), [AP_FLOAT8_E5M2] = ROW(f32),
 };
 
-static int is_half(int type) { return type == AP_FLOAT16 || type == AP_BFLOAT16; }
+/* Combined in float32. */
+static int is_narrow(int type) {
+    return type == AP_FLOAT16 || type == AP_BFLOAT16 || type == AP_FLOAT8_E4M3 || type == AP_FLOAT8_E5M2;
+}
 
 size_t ap_type_size(int type) {
-    static const unsigned char sizes[AP_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 2, 2};
+    static const unsigned char sizes[AP_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, 2, 2};
     return type >= 0 && type < AP_TYPES ? sizes[type] : 0;
 }
 
 enum { BLOCK = 1024 }; /* elements that stay in the nearest cache while all operands are combined */
 
-static void fold_halves(uint16_t *result, const void *const *operands, size_t count, size_t n, int type, ap_combine f) {
+static void fold_narrow(char *result, const void *const *operands, size_t count, size_t n, int type, ap_combine f) {
     float sum[BLOCK], next[BLOCK];
+    const size_t size = ap_type_size(type);
     for (size_t low = 0; low < n; low += BLOCK) {
         size_t m = n - low < BLOCK ? n - low : BLOCK;
-        ap_widen(sum, (const uint16_t *)operands[0] + low, m, type);
+        ap_widen(sum, (const char *)operands[0] + low * size, m, type);
         for (size_t k = 1; k < count; k++) {
-            ap_widen(next, (const uint16_t *)operands[k] + low, m, type);
+            ap_widen(next, (const char *)operands[k] + low * size, m, type);
             f(sum, sum, next, m);
         }
-        ap_narrow(result + low, sum, m, type);
+        ap_narrow(result + low * size, sum, m, type);
     }
 }
 
@@ -91,8 +96,8 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
         return;
     }
     ap_combine f = ap_combines[type][operation];
-    if (is_half(type)) {
-        fold_halves(result, operands, count, n, type, f);
+    if (is_narrow(type)) {
+        fold_narrow(result, operands, count, n, type, f);
         return;
     }
     if (count == 2) {
@@ -115,13 +120,14 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
         break;                                                                           \
     }
 
-static void divide_halves(uint16_t *v, size_t n, float count, int type) {
+static void divide_narrow(char *v, size_t n, float count, int type) {
     float wide[BLOCK];
+    const size_t size = ap_type_size(type);
     for (size_t low = 0; low < n; low += BLOCK) {
         size_t m = n - low < BLOCK ? n - low : BLOCK;
-        ap_widen(wide, v + low, m, type);
+        ap_widen(wide, v + low * size, m, type);
         for (size_t i = 0; i < m; i++) wide[i] /= count;
-        ap_narrow(v + low, wide, m, type);
+        ap_narrow(v + low * size, wide, m, type);
     }
 }
 
@@ -139,6 +145,6 @@ void ap_divide(void *values, size_t n, uint64_t count, int type) {
     case AP_UINT64: DIVIDE_WHOLE(uint64_t, uint64_t)
     case AP_FLOAT32: DIVIDE_WHOLE(float, float)
     case AP_FLOAT64: DIVIDE_WHOLE(double, double)
-    default: divide_halves(values, n, (float)count, type);
+    default: divide_narrow(values, n, (float)count, type);
     }
 }

@@ -1,5 +1,5 @@
-/* float16 and bfloat16 to float32 and back, to the nearest and ties to even, in whole numbers that vectorise; where the
- * processor has instructions for float16 those. What is not a number stays so, its other bits may change. */
+/* float16, bfloat16 and float8 to float32 and back, to the nearest and ties to even, in whole numbers that vectorise; where
+ * the processor has instructions for float16 those. What is not a number stays so, its other bits may change. */
 #include <string.h>
 
 #include "fold.h"
@@ -44,6 +44,48 @@ static inline uint16_t to_brain(float x) {
     return (uint16_t)((u & 0x7FFFFFFFu) > 0x7F800000u ? (u >> 16 & 0x8000) | 0x7FC0u : rounded);
 }
 
+/* The exponent moves by 120; 448 is the largest number, and what would be beyond it is no number. */
+static inline float from_e4m3(uint8_t b) {
+    uint32_t sign = (uint32_t)(b & 0x80) << 24, rest = (uint32_t)(b & 0x7F) << 20;
+    uint32_t tiny = bits_of(float_of(rest + (121u << 23)) - float_of(121u << 23));
+    uint32_t magnitude = rest == 0x07F00000u ? 0x7FC00000u : rest < 0x00800000u ? tiny : rest + (120u << 23);
+    return float_of(magnitude | sign);
+}
+
+static inline uint8_t to_e4m3(float x) {
+    uint32_t u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
+    uint32_t tiny = bits_of(float_of(rest) + 16384.0f) - bits_of(16384.0f);
+    uint32_t normal = (rest - (120u << 23) + 0x7FFFFu + (rest >> 20 & 1)) >> 20;
+    return (uint8_t)((rest >= 0x43F00000u ? 0x7Fu : rest < 0x3C800000u ? tiny : normal) | sign);
+}
+
+/* The upper half of a float16. */
+static inline float from_e5m2(uint8_t b) { return from_half((uint16_t)(b << 8)); }
+
+static inline uint8_t to_e5m2(float x) {
+    uint32_t u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
+    uint32_t tiny = bits_of(float_of(rest) + 128.0f) - bits_of(128.0f);
+    uint32_t normal = (rest - (112u << 23) + 0xFFFFFu + (rest >> 21 & 1)) >> 21;
+    uint32_t magnitude = rest > 0x7F800000u ? 0x7Eu : rest >= 0x47800000u ? 0x7Cu : rest < 0x38800000u ? tiny : normal;
+    return (uint8_t)(magnitude | sign);
+}
+
+AP_VECTORS static void widen_e4m3(float *out, const uint8_t *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = from_e4m3(in[i]);
+}
+
+AP_VECTORS static void narrow_e4m3(uint8_t *out, const float *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = to_e4m3(in[i]);
+}
+
+AP_VECTORS static void widen_e5m2(float *out, const uint8_t *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = from_e5m2(in[i]);
+}
+
+AP_VECTORS static void narrow_e5m2(uint8_t *out, const float *in, size_t n) {
+    AP_LOOP for (size_t i = 0; i < n; i++) out[i] = to_e5m2(in[i]);
+}
+
 AP_VECTORS static void widen_halves(float *out, const uint16_t *in, size_t n) {
     AP_LOOP for (size_t i = 0; i < n; i++) out[i] = from_half(in[i]);
 }
@@ -79,26 +121,36 @@ __attribute__((target("avx,f16c"))) static size_t narrow_f16c(uint16_t *out, con
 static int has_f16c(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("avx"); }
 #endif
 
-void ap_widen(float *out, const uint16_t *in, size_t n, int type) {
+static void widen_float16(float *out, const uint16_t *in, size_t n) {
     size_t done = 0;
-    if (type == AP_BFLOAT16) {
-        widen_brains(out, in, n);
-        return;
-    }
 #ifdef HAS_F16C
     if (has_f16c()) done = widen_f16c(out, in, n); /* every processor with AVX2 has these */
 #endif
     widen_halves(out + done, in + done, n - done);
 }
 
-void ap_narrow(uint16_t *out, const float *in, size_t n, int type) {
+static void narrow_float16(uint16_t *out, const float *in, size_t n) {
     size_t done = 0;
-    if (type == AP_BFLOAT16) {
-        narrow_brains(out, in, n);
-        return;
-    }
 #ifdef HAS_F16C
     if (has_f16c()) done = narrow_f16c(out, in, n);
 #endif
     narrow_halves(out + done, in + done, n - done);
+}
+
+void ap_widen(float *out, const void *in, size_t n, int type) {
+    switch (type) {
+    case AP_BFLOAT16: widen_brains(out, in, n); break;
+    case AP_FLOAT8_E4M3: widen_e4m3(out, in, n); break;
+    case AP_FLOAT8_E5M2: widen_e5m2(out, in, n); break;
+    default: widen_float16(out, in, n);
+    }
+}
+
+void ap_narrow(void *out, const float *in, size_t n, int type) {
+    switch (type) {
+    case AP_BFLOAT16: narrow_brains(out, in, n); break;
+    case AP_FLOAT8_E4M3: narrow_e4m3(out, in, n); break;
+    case AP_FLOAT8_E5M2: narrow_e5m2(out, in, n); break;
+    default: narrow_float16(out, in, n);
+    }
 }

@@ -81,6 +81,8 @@ int launch_as(int type, const Fold &fold, ap_queue queue) {
     case FLOAT32: return launch<float>(fold, queue);
     case FLOAT64: return launch<double>(fold, queue);
     case BFLOAT16: return launch<brain16>(fold, queue);
+    case FLOAT8_E4M3: return launch<e4m3>(fold, queue);
+    case FLOAT8_E5M2: return launch<e5m2>(fold, queue);
     }
     return why = "there is no such type", 1;
 }
