@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from csv import DictReader
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import antiphon
+from antiphon.cli import run
 from antiphon.core.reshape import degrade, join, only
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.cost.basis import in_short, together
@@ -174,3 +177,16 @@ def test_a_group_within_a_node_rests_on_no_network() -> None:
 def test_what_several_rest_on_is_told_once() -> None:
     assert together(["calibrated by x; y", "calibrated by x; z"]) == "calibrated by x; y; z"
     assert together([]) == ""
+
+
+def test_measured_beside_predicted_says_what_the_prediction_rests_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above a table all that its lines rest on, in a file each line by itself."""
+    line = "bench allreduce hgx-h100 --planner direct --on local -b 1KB -e 64KB -f 64 -n 1 -w 0"
+    assert run([*line.split(), "--csv", str(tmp_path / "rows.csv")]) == 0
+    with (tmp_path / "rows.csv").open() as file:
+        told = list(dict.fromkeys(row["predicted_by"] for row in DictReader(file)))
+    simple, both = "; hop simple, share simple of h100 not calibrated", "; several messages at once not calibrated"
+    assert told == [f"calls; calibrated by h100{both}", f"calls; calibrated by h100{simple}{both}"]
+    assert f"# model: {told[0]}{simple}\n" in capsys.readouterr().out

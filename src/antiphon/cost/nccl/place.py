@@ -83,8 +83,9 @@ def node_of_ranks(machine: Topology) -> Longs:
 
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
-    """The node of every rank, and of switches whose place is in one; -1: in none."""
-    if not of_rank.any():
+    """The node of every rank, and of switches whose place is in one; -1: in none. Where no places tell of nodes, all is
+    in one."""
+    if not of_rank.any() and not _host(machine.places[0]):
         return np.zeros(machine.nodes, np.int64)
     prefix = {_host(place): int(node) for place, node in zip(machine.places, of_rank, strict=False)}
     switches = [prefix.get(_host(place), -1) for place in machine.places[machine.ranks :]]
