@@ -20,7 +20,8 @@ from fit_nccl import LARGE, LEAST, SMALL, algorithms_of
 
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs, prices
-from antiphon.cost.nccl.place import gpu_of, place_of
+from antiphon.cost.nccl.gpus import gpu_of
+from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.published import FIT, HELD_OUT, ONE_FOR_ALL, published
 from antiphon.show.pictures.chart import DARK, FONT, GREY, Frame
 from antiphon.topologies import topology

@@ -40,8 +40,8 @@ FAR = {LL: 6e-6, LL128: 8e-6, SIMPLE: 15e-6}
 FAR_SHARES = {LL: 0.4, LL128: 0.85, SIMPLE: 0.93}
 GPUS: Mapping[str, dict[str, Any]] = {
     "v100": {"boxes": ["dgx1v", "dgx1v_sccl", "dgx2"]},
-    "a100": {"boxes": ["dgx-a100", "p4d", "p4de", "delta", "polaris"]},
-    "h100": {"boxes": ["hgx-h100", "hgx-h200", "p5", "p5e"], "nvls": True},
+    "a100": {"boxes": ["dgx-a100", "p4d", "delta", "polaris"]},
+    "h100": {"boxes": ["hgx-h100", "hgx-h200", "p5"], "nvls": True},
     "mi300x": {"boxes": ["mi300x"], "library": "RCCL"},
 }
 # Multiprocessors of a GPU by its vendor's data sheet; channels as NCCL's log tells them ("24 coll channels, 16 nvls

@@ -113,9 +113,10 @@ def test_a_speedup_is_over_what_nccl_would_choose(tuned: Tuning) -> None:
 
 def test_every_line_says_what_it_rests_on(tuned: Tuning) -> None:
     told = tuned.as_json()["ranges"]
-    more = "; several messages at once not calibrated"
-    for row in told:
-        assert row["rests_on"] == "calibrated by h100" + (more if row["planner"] == "direct" else "")
+    more = "; hop simple, share simple of h100 not calibrated; several messages at once not calibrated"
+    assert {row["planner"]: row["rests_on"] for row in told} == {
+        "direct": "calibrated by h100" + more, "nvls": "calibrated by h100",
+    }  # fmt: skip
     assert [row["over"] for row in told] == [r.over for r in tuned.ranges]
     assert antiphon.report(tuned).count("calibrated by h100") >= len(told)
     plain = tune("allreduce", "hgx-h100", nbytes="1KB", workers="none", planners="direct")
@@ -126,7 +127,7 @@ def test_every_line_says_what_it_rests_on(tuned: Tuning) -> None:
 
 def test_another_generation_and_another_collective_say_so() -> None:
     new = tune("allreduce", "hgx-b200", nbytes="1KB", model="calls", workers="none", planners="direct")
-    assert new.ranges[0].rests_on == "b200 not calibrated"
+    assert new.ranges[0].rests_on == "b200 not calibrated; several messages at once not calibrated"
     each = tune("alltoall", "hgx-h100", nbytes="1KB", model="calls", workers="none", planners="pairwise")
     assert each.ranges[0].rests_on == "calibrated by h100; sends not calibrated"
 
@@ -141,7 +142,7 @@ def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
         ranks=[0, 1, 8],
     )  # fmt: skip
     assert odd.library is None
-    assert odd.ranges[0].rests_on == "not calibrated"
+    assert odd.ranges[0].rests_on == "calibrated by h100, ib; what NCCL would do here not calibrated"
 
 
 @pytest.mark.parametrize(
@@ -189,10 +190,11 @@ def test_predictions_of_plans_say_what_they_rest_on(tmp_path: Path, capsys: pyte
     antiphon.save(plan, path)
     told = {
         model: antiphon.predict(plan, "1MB", model=model)[0]["rests_on"]
-        for model in ("alpha-beta", "calls", "calls:gpu=b200")
+        for model in ("alpha-beta", "calls", "calls:gpu=h100", "calls:gpu=b200")
     }
     assert told == {
-        "alpha-beta": "not calibrated", "calls": "calibrated by h100", "calls:gpu=b200": "b200 not calibrated",
+        "alpha-beta": "not calibrated", "calls": "calibrated by h100", "calls:gpu=h100": "calibrated by h100",
+        "calls:gpu=b200": "b200 not calibrated; GPUs taken for b200 as asked",
     }  # fmt: skip
     (row,) = antiphon.simulate(plan, "1MB", profile=Profile(alpha={"nvlink": 1e-6}))
     assert row["rests_on"] == "profile (unnamed)"
@@ -220,8 +222,20 @@ def test_a_plan_is_priced_by_the_figures_of_its_machine(
     (priced,) = antiphon.predict(plan, "1MB", profile=profile)
     (followed,) = antiphon.simulate(plan, "1MB", profile=profile)
     assert (priced["model"], followed["model"]) == models
-    assert (priced["rests_on"], followed["rests_on"]) == (told, told)
+    assert [row["rests_on"].partition("; share")[0] for row in (priced, followed)] == [told, told]
     assert followed["seconds"] <= priced["seconds"] * 1.0001
+
+
+@pytest.mark.parametrize(
+    ("machine", "ranks", "model"),
+    [("dgx1v", [0, 5], "alpha-beta"), ("dgx1v", [0, 1], "calls"), ("hgx-h100", [2, 5], "calls")],
+)
+def test_a_plan_for_some_ranks_is_priced_as_it_was_tuned(machine: str, ranks: list[int], model: str) -> None:
+    found = tune("allreduce", machine, nbytes="1MB", model="", ranks=ranks, workers="none", planners=("ring", "relay"))
+    (row,) = antiphon.predict(found.plan, "1MB")
+    assert found.model == row["model"] == model
+    assert row["seconds"] == pytest.approx(found.ranges[0].seconds)
+    assert antiphon.simulate(found.plan, "1MB")[0]["model"].startswith("calls") == (model == "calls")
 
 
 def test_a_trace_begins_after_the_launch(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost.nccl.calls import PROTOCOLS, Calls, read_calls, shipped_calls
 from antiphon.cost.nccl.choice import CHOSEN, COLLNET, NVLS, NVLS_TREE, PAT, RING, SENDS, TREE, Costs, prices
+from antiphon.cost.nccl.gpus import gpu_of
 from antiphon.cost.nccl.library import OFF, how_near
 from antiphon.cost.nccl.msccl import read_algorithms
-from antiphon.cost.nccl.place import gpu_of, place_of
+from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.published import FIT, HELD_OUT, ONE_FOR_ALL, published
 from antiphon.errors import Invalid, Unsupported
 from antiphon.topologies import topology

@@ -189,7 +189,7 @@ def test_gains_say_what_choosing_is_worth(swept: Tuning) -> None:
     told = json.loads(json.dumps(swept.as_json(), allow_nan=False))
     assert told["sweep"] == {"pieces": [1, 2, 4, 16]}
     assert told["gains"][0]["first"] == {"pieces": 1}
-    assert {"collective", "planner", "first", "mean", "most", "at", "best"} == set(told["gains"][0])
+    assert {"collective", "planner", "first", "mean", "most", "at", "best", "rests_on"} == set(told["gains"][0])
     assert {"from", "to", "options"} == set(told["gains"][0]["best"][0])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.cli.choices import choices_told
+from antiphon.cost.basis import together
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size
 
@@ -20,7 +21,7 @@ def bench_text(rows: Sequence[Row]) -> str:
     """A table per plan, and the average bus bandwidth at the end. Lines that are no measurements begin with #."""
     lines: list[str] = []
     for first, mine in _tables(rows):
-        lines += [*([""] if lines else []), *_head(first), *_aligned([_cells(*pair) for pair in _pairs(mine)])]
+        lines += [*([""] if lines else []), *_head(first, mine), *_aligned([_cells(*pair) for pair in _pairs(mine)])]
     busbw, wrong = [row["busbw"] for row in rows], sum(row["wrong"] for row in rows)
     lines += ["#", f"# out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}"]
     lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_remarks(rows)]
@@ -52,8 +53,9 @@ def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     return found
 
 
-def _head(row: Row) -> list[str]:
-    by = [f"# model: {row['predicted_by']}"] if row.get("predicted_by") else []
+def _head(row: Row, mine: Sequence[Row]) -> list[str]:
+    told = together([one["predicted_by"] for one in mine if one.get("predicted_by")])
+    by = [f"# model: {told}"] if told else []
     return [f"# {row['collective']} on {row['topology']}, {row['ranks']} ranks", *by]
 
 

@@ -120,7 +120,7 @@ def _gains(tuning: Tuning) -> list[str]:
     for gain in tuning.gains:
         who = f"{gain.planner} for {gain.collective}" if several else gain.planner
         at = format_size(gain.at) if gain.most > 1.0005 else "-"
-        rests = in_short(tuning.rests_on(gain.collective))
+        rests = in_short(gain.rests_on)
         rows.append([who, options_text(dict(gain.first)), f"{gain.mean:.3g}x", f"{gain.most:.3g}x", at, rests])
     head = ["choosing", "over", "on average", "at most", "at", CALIBRATED]
     lines = ["", f"  what choosing {', '.join(tuning.sweep)} by size is worth:", "", *table(head, rows)]

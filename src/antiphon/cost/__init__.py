@@ -94,21 +94,21 @@ def predict(
     profile: ProfileLike = None,
 ) -> list[dict[str, Any]]:
     """What a plan takes at each size (a size, a range "1KB:1GB", or several): a row per size. `model`: left out, the
-    usual one of the plan's machine.
+    usual one of the plan's machine and ranks.
 
     Keys: nbytes (as asked, not rounded to elements), seconds, algbw, busbw, terms, bottleneck, note, model,
     rests_on (the measurements that the figure is calibrated by, a profile, or: not calibrated).
     """
     given = as_profile(profile)
-    model = model or usual_model(plan.topology, given)
+    model = model or usual_model(plan.topology, given, wanted=(plan.collective,))
     ready: dict[int, Predictor] = {}
-    rows, rests_on = [], basis_of(model, given, plan.topology)
+    rows = []
     for size in parse_sizes(nbytes):
         entry = plan.at(size)
         if id(entry) not in ready:
             ready[id(entry)] = prepare(model, entry.schedule, plan.topology, profile=given)
-        found = row_of(entry.schedule, size, ready[id(entry)](size))
-        rows.append({**found, "model": model, "rests_on": rests_on(found["terms"])})
+        found = ready[id(entry)](size)
+        rows.append({**row_of(entry.schedule, size, found), "model": model, "rests_on": basis_of(found, given)})
     return rows
 
 
@@ -124,7 +124,7 @@ def simulate(
     size = parse_size(nbytes, "nbytes")
     entry: Entry = plan.at(size)
     given, asked = as_profile(profile), model
-    model = model or usual_model(plan.topology, given, FOLLOWS)
+    model = model or usual_model(plan.topology, given, FOLLOWS, wanted=(plan.collective,))
     ready = prepare(model, entry.schedule, plan.topology, profile=given)
     traced, by = ready, model
     if trace and not asked and not hasattr(ready, "events"):  # switches that reduce, as they were measured
@@ -137,14 +137,14 @@ def simulate(
     row = {
         **row_of(entry.schedule, size, found),
         "model": model,
-        "rests_on": basis_of(model, given, plan.topology)(found.terms),
+        "rests_on": basis_of(found, given),
         "critical_path": [list(hop) for hop in path[:LONGEST_PATH]],
         "critical_path_length": len(path),
     }
     if not trace:
         return row, None
     if by != model:
-        told = f"the trace is by model {by}, {basis_of(by, given, plan.topology)({})}, and takes times of its own"
+        told = f"the trace is by model {by}, {basis_of(traced(size), given)}, and takes times of its own"
         row["note"] = "; ".join(filter(None, (found.note, told)))
         path = traced(size).critical_path
     title = f"{plan.collective.kind} on {plan.topology.name}, model {by}"

@@ -15,7 +15,8 @@ class Prediction:
     """What a model predicts: seconds, the terms they are the sum of, and what holds it up.
 
     `bottleneck` names a link, limit or rank in the user's terms; `critical_path` lists (step, src, dst) in order.
-    `note` says where the figure is a bound only, or what it rests on.
+    `note` says where the figure is a bound only, or what it rests on; `rests_on`: the measurements that it is
+    calibrated by, in a few words, of models that have figures of their own.
     """
 
     seconds: float
@@ -23,6 +24,7 @@ class Prediction:
     bottleneck: str
     critical_path: Sequence[Hop] = field(default=())
     note: str = ""
+    rests_on: str = ""
 
 
 Predictor = Callable[[int], Prediction]

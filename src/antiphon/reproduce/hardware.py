@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from time import process_time
 
 from antiphon.core.topology import Topology
-from antiphon.cost import prepare
+from antiphon.cost import Predictor, prepare
+from antiphon.cost.basis import together
 from antiphon.cost.nccl.library import Library, library_here
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.parameter_server import colocated_ps
@@ -47,12 +48,11 @@ def sccl_figures(machine: Topology | None = None) -> Iterator[Row]:
     machine = machine or topology("dgx1v_sccl")
     for kind, points in SCCL_POINTS.items():
         begin = process_time()
-        curve = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
+        curve, basis = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
         told = {size: gain for size, (gain, _) in curve.items()}
         proof = [f"{size} B: {gain:.3f} by ({', '.join(map(str, point))})" for size, (gain, point) in curve.items()]
         small = max(gain for size, gain in told.items() if size <= SMALL)
         large = max(gain for size, gain in told.items() if size >= LARGE)
-        basis = library_here(machine).costs.brief()
         for name, said, ours in zip(("small", "large"), SCCL_SAID[kind], (small, large), strict=True):
             yield row(
                 f"DGX-1 {kind}, {name} sizes", {"speedup": said}, {"speedup": round(ours, 3)},
@@ -72,15 +72,23 @@ def sccl_figures(machine: Topology | None = None) -> Iterator[Row]:
     yield from _z52()
 
 
-def _over_nccl(machine: Topology, kind: str, ones: Sequence[Made]) -> dict[int, tuple[float, tuple[int, int, int]]]:
-    """By size the greatest speedup over NCCL's choice, and by which algorithm."""
+def _over_nccl(
+    machine: Topology, kind: str, ones: Sequence[Made]
+) -> tuple[dict[int, tuple[float, tuple[int, int, int]]], str]:
+    """By size the greatest speedup over NCCL's choice, and by which algorithm; and what all of these rest on."""
     library = library_here(machine)
     priced = {one.point: prepare("calls", one.schedule, machine) for one in ones}
     found = {}
     for size in SIZES:
         nccl = library.at(kind, size)[0].seconds
         found[size] = max((nccl / predict(size).seconds, point) for point, predict in priced.items())
-    return found
+    return found, _basis(library, kind, list(priced.values()))
+
+
+def _basis(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
+    """What the figures of both sides rest on, at all sizes."""
+    told = [library.brief(kind, size) for size in SIZES]
+    return together([*told, *(one(size).rests_on for one in ours for size in SIZES)])
 
 
 def _z52() -> Iterator[Row]:
@@ -205,6 +213,7 @@ def dgx2_figures() -> Iterator[Row]:
     begin, machine = process_time(), topology("dgx2")
     library = library_here(machine)
     trees = [prepare("calls", made(planner, machine), machine) for planner in (colocated_ps, direct)]
+    basis = _basis(library, "allreduce", trees)
     told = {size: _gain(library, min(one(size).seconds for one in trees), size) for size in SIZES}
     proof = [f"{size} B: {gain:.3f}" for size, gain in told.items()]
     small = max(gain for size, gain in told.items() if size <= SMALL)
@@ -215,7 +224,7 @@ def dgx2_figures() -> Iterator[Row]:
         exact = near(ours, said)
         yield row(
             f"dgx2, {name} over NCCL", {"speedup": said}, {"speedup": round(ours, 3)}, judged(exact, ours > 1),
-            note=f"5.2.3, {where}: up to {said} times; {library.costs.brief()}", engine="calls", since=begin,
+            note=f"5.2.3, {where}: up to {said} times; {basis}", engine="calls", since=begin,
             proof=proof,
             deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
             "its rings; in the model of it one box has rings alone",

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from antiphon.cost.basis import together
 from antiphon.select.candidates import Candidate
 from antiphon.select.ranges import runs, winners
 from antiphon.select.sweep import Value
@@ -20,6 +21,7 @@ class Gain:
     """Of one planner: how many times faster than by its first setting it is by the best one for each size.
 
     `mean`: geometric, over the sizes; `most`: the greatest, which is at size `at`. `best`: (from, to, setting).
+    `rests_on`: what the figures of all its settings do.
     """
 
     collective: str
@@ -29,6 +31,7 @@ class Gain:
     most: float
     at: int
     best: tuple[tuple[int, int, Setting], ...]
+    rests_on: str
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -38,6 +41,7 @@ class Gain:
             "mean": self.mean,
             "most": self.most,
             "at": self.at,
+            "rests_on": self.rests_on,
             "best": [{"from": start, "to": stop, "options": dict(setting)} for start, stop, setting in self.best],
         }
 
@@ -79,7 +83,8 @@ def gains(candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Se
             )
             mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
             most = max(range(len(ratios)), key=lambda s: ratios[s])
-            found.append(Gain(kind, planner, order[0], mean, ratios[most], sizes[most], best))
+            rests = together([c.rests_on[at] for c in ones if c.planner == planner for at in c.rests_on])
+            found.append(Gain(kind, planner, order[0], mean, ratios[most], sizes[most], best, rests))
     return tuple(found)
 
 

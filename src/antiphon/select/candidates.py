@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from antiphon.cost.basis import NOT_CALIBRATED
+from antiphon.cost.basis import NOT_CALIBRATED, together
 from antiphon.select.task import OK
 from antiphon.select.uses import Without
 from antiphon.units import format_seconds, format_size
@@ -18,6 +18,7 @@ class Candidate:
     """A planner with its options, and what came of it. status: ok | refused | failed | timed out.
 
     `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
+    `rests_on` by size: what the figures are calibrated by, a profile, or that they are not calibrated.
     `may_win`: False for what is only there to compare with. `also`: options by which the planner gives the same.
     `ended_by`: budget, memory or crash, where one of these ended it before it was done. `alone`: where it uses
     switches, the seconds by size with every row alone.
@@ -31,6 +32,7 @@ class Candidate:
     variant: int = 0
     seconds: Mapping[int, float] = field(default_factory=dict)
     why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)
+    rests_on: Mapping[int, str] = field(default_factory=dict)
     figures: Mapping[str, Any] = field(default_factory=dict)
     seconds_per_byte: Fraction = Fraction(0)
     may_win: bool = True
@@ -54,6 +56,7 @@ class Candidate:
         found["seconds"] = {str(size): seconds for size, seconds in self.seconds.items()}
         if self.status == OK:
             found["variant"] = self.variant
+            found["rests_on"] = together(list(self.rests_on.values()))
         if self.ended_by:
             found["ended_by"] = self.ended_by
         if self.uses:

@@ -13,7 +13,7 @@ from antiphon.core.plan import Entry as PlanEntry
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
-from antiphon.cost.basis import profile_basis
+from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, together
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library
 from antiphon.select.candidates import Candidate, Range
@@ -29,6 +29,7 @@ from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, Without, needs_switches
 from antiphon.units import format_seconds, format_size
 
+HERE = "what NCCL would do here"  # where its ways are not known, and planners stand for it
 Progress = Callable[[int, int, str], None]
 
 
@@ -211,7 +212,8 @@ class Ledger:
         return Candidate(
             task.kind, task.planner, self._options(key, calls[key[0]]), OK, "", found.variant,
             dict(zip(sizes, found.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
-            found.figures, found.seconds_per_byte, task.planner in self.names, tuple(others.values()),
+            dict(zip(sizes, found.rests_on, strict=True)), found.figures, found.seconds_per_byte,
+            task.planner in self.names, tuple(others.values()),
             alone=dict(zip(sizes, found.alone, strict=False)),
         )  # fmt: skip
 
@@ -246,12 +248,12 @@ class Ledger:
         return found
 
     def _basis(self, mine: Candidate, at: int) -> tuple[str, str]:
-        """What NCCL would choose, where that is known, and what figures rest on."""
-        if self.library is not None:
-            kind, at_once = mine.collective, self.library.costs.at_once(mine.why[at][1])
-            over = self.library.at(kind, at)[0].name if self.compare else ""
-            return over, self.library.brief(kind, at) + at_once
-        return "", profile_basis(self.context.profile)
+        """What NCCL would choose, where that is known, and what its figures and ours rest on."""
+        if self.library is None or not self.compare:
+            alone = self.compare and CALIBRATED in mine.rests_on[at]
+            return "", mine.rests_on[at] + (f"; {HERE} {NOT_CALIBRATED}" if alone else "")
+        kind = mine.collective
+        return self.library.at(kind, at)[0].name, together([mine.rests_on[at], self.library.brief(kind, at)])
 
     def _units(self, mine: Candidate) -> tuple[int | None, int | None]:
         """Multiprocessors that it takes at most, and how many there are: as many as NCCL for what does the like."""

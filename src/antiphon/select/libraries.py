@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from antiphon.core.collective import KINDS, Collective
-from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
-from antiphon.cost.basis import CALLS, PLAIN, usual_model
-from antiphon.cost.nccl.choice import KINDS as PRICED
-from antiphon.cost.nccl.library import OPTIONS, Library, library_here
+from antiphon.cost.basis import CALLS, usual_model
+from antiphon.cost.nccl.library import OPTIONS, Library, library_among
 from antiphon.cost.profile import Profile
-from antiphon.errors import Invalid, Unsupported
 from antiphon.registry import find
 from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
 
@@ -37,29 +34,18 @@ NOBODY = "can plan it here"
 
 
 def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Profile | None = None) -> str:
-    """The model where none is asked for: the usual one of the machine; for collectives that NCCL has not, and groups of
-    which nothing is known, that which needs no figures, as there is nothing with such figures to compare with."""
-    model = usual_model(topology, profile)
-    return model if own_choice(model, {}, topology, targets) is not None else PLAIN
+    """The model where none is asked for: the usual one of the machine for all of these."""
+    return usual_model(topology, profile, wanted=tuple(targets.values()))
 
 
 def own_choice(
     model: str, options: Mapping[str, Any], topology: Topology, targets: Mapping[str, Collective]
 ) -> Library | None:
-    """What tells NCCL's own choice, by the figures that the model calls has; among some ranks only, on the machine that
-    these make up. Nothing is known of collectives of one's own."""
-    groups = {tuple(sorted(one.members)) for one in targets.values()}
-    if model.partition(":")[0] != CALLS or len(groups) != 1 or any(kind not in PRICED for kind in targets):
+    """What tells NCCL's own choice, by the figures that the model calls has."""
+    if model.partition(":")[0] != CALLS:
         return None
     told = {key: str(value) for key, value in options.items() if key in OPTIONS}
-    (members,) = groups
-    if len(members) == topology.ranks:
-        return library_here(topology, **told)
-    try:
-        found = library_here(keep(topology, members, name=topology.name).topology, **told)
-    except (Invalid, Unsupported):
-        return None
-    return found if found.place.all_meet else None  # else its links may make no ring
+    return library_among(topology, targets.values(), **told)
 
 
 def by_switches(topology: Topology, kind: str) -> bool:

@@ -205,7 +205,7 @@ class ByLibrary:
         if library is None:
             return None
         best = library.at(kind, nbytes)[0]
-        by = f"{best.name}; {library.basis(kind, best.algorithm, nbytes)}"
+        by = f"{best.name}; {library.basis(kind, nbytes)}"
         return Price(best.seconds, by, library.brief(kind, nbytes))
 
     def _library(self, members: tuple[int, ...]) -> Any:

@@ -23,6 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Cuts, unjoined
 from antiphon.core.verify import verify
 from antiphon.cost import Predictor, Profile, as_cut
+from antiphon.cost.basis import basis_of
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
@@ -77,7 +78,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A verified schedule, priced: per size its seconds, its bottleneck and its terms."""
+    """A verified schedule, priced: per size its seconds, its bottleneck, its terms and what these rest on."""
 
     index: int
     variant: int  # how many schedules this planner yielded before
@@ -85,6 +86,7 @@ class Found:
     seconds: tuple[float, ...]
     bottlenecks: tuple[str, ...]
     terms: tuple[Mapping[str, float], ...]
+    rests_on: tuple[str, ...]
     figures: Mapping[str, Any]
     seconds_per_byte: Fraction
     made_with: Mapping[str, Any]  # the options that the planner says it used
@@ -263,6 +265,7 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
         mark=mark, seconds=seconds,
         bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
         terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),
+        rests_on=tuple(one_line(basis_of(p, context.profile)) for p in predicted),
         figures={**claims(schedule, topology), **({"uses": list(uses)} if uses else {})},
         alone=_alone(context, schedule) if uses else (), seconds_per_byte=timeline(schedule, topology).total,
         schedule=schedule, order=order_of_combining(schedule) if context.deterministic else None, **own,

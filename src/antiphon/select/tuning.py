@@ -10,7 +10,7 @@ from typing import Any
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.cost.basis import NOT_CALIBRATED
+from antiphon.cost.basis import NOT_CALIBRATED, together
 from antiphon.cost.nccl.library import Library
 from antiphon.errors import Invalid
 from antiphon.select._gains import Gain, gains
@@ -130,8 +130,8 @@ class Tuning:
         return sum(c.ended_by == BUDGET for c in self.candidates)
 
     def rests_on(self, collective: str) -> str:
-        """What figures of this collective are calibrated by, at the greatest size."""
-        return next((r.rests_on for r in reversed(self.ranges) if r.collective == collective), NOT_CALIBRATED)
+        """What figures of this collective are calibrated by, at some size or other."""
+        return together([r.rests_on for r in self.ranges if r.collective == collective]) or NOT_CALIBRATED
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
         return tuple(c for c in self.candidates if c.collective == collective)

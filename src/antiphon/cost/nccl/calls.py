@@ -11,7 +11,8 @@ The files in `profiles/calls` (seconds; shares of the nominal bandwidth), one of
     {"format": "antiphon-calls", "version": 1, "name": "ib", "kinds": ["ib"], "calibrated_by": ["h100-nebius-2"],
      "hop": {"ll": 3e-6, "ll128": 8e-6, "simple": 1.2e-5}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.93}}
 
-`assumed` names the figures that no measurement tells: they are as documents have them, or of the nearest generation.
+`assumed` names the figures that no measurement tells ("hop simple", "share ll", "more", "message"): they are as
+documents have them, or of the nearest generation. A file without `calibrated_by` says nothing that was measured.
 What communication takes of a GPU (`units`) and what its copy engines do (`copies`) is as published, fitted to nothing.
 """
 
@@ -107,6 +108,10 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         for name, value in shares.items():
             if not 0 < value <= 1:
                 raise Invalid(f"share of {name}: expected more than 0, at most 1, got {value}")
+
+    def assumes(self, figure: str) -> bool:
+        """Whether no measurement tells this figure, such as "hop simple": one that is assumed, or all of them."""
+        return not self.calibrated_by or figure in self.assumed
 
     def basis(self) -> str:
         """What the figures rest on, for the line that tells one."""

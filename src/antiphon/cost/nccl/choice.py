@@ -39,6 +39,7 @@ HALVES = ("allgather", "reducescatter")
 CHAINS = ("broadcast", "reduce")
 TO_EACH = ("alltoall", "gather", "scatter")
 AT_ONCE = "several messages at once"
+ONE_AFTER_ANOTHER = "launches of one process"
 KINDS = ("allreduce", *HALVES, *CHAINS, *TO_EACH)
 
 
@@ -59,11 +60,13 @@ class Priced:
 
 @dataclass(frozen=True)
 class Costs:
-    """The figures that a machine is priced by: of its GPUs, of its network, and how processes drive the GPUs."""
+    """The figures that a machine is priced by: of its GPUs, of its network, and how processes drive the GPUs. `taken`:
+    where the machine does not tell that these are its own, who says so."""
 
     gpu: Calls
     network: Calls | None = None
     one_process: bool = False
+    taken: str = ""
 
     def launch(self, local: int, rest: float) -> float:
         """Until its kernel is at work. One process launches on one GPU after the other, and that while what it
@@ -73,18 +76,36 @@ class Costs:
 
     def basis(self) -> str:
         """What every figure says in its line."""
-        return "; ".join(calls.basis() for calls in self._both)
+        return "; ".join([*(calls.basis() for calls in self._both), *self._taken])
 
     def brief(self) -> str:
         """The same without the names of the tables."""
         known = [calls.name for calls in self._both if calls.calibrated_by]
         told = [f"{calls.name} not calibrated" for calls in self._both if not calls.calibrated_by]
-        return "; ".join([*([f"calibrated by {', '.join(known)}"] if known else []), *told])
+        return "; ".join([*([f"calibrated by {', '.join(known)}"] if known else []), *told, *self._taken])
+
+    def beyond(self, protocol: str, *, in_switches: bool = False) -> str:
+        """What is to be added to a figure by this protocol: what of it no table tells. `in_switches`: those of a node
+        do what GPUs do elsewhere."""
+        wanted = [f"hop {protocol}", f"share {protocol}"]
+        told = []
+        for calls in self._both:
+            if calls.calibrated_by and not (in_switches and calls is self.gpu):
+                assumed = ", ".join(figure for figure in wanted if calls.assumes(figure))
+                told += [f"; {assumed} of {calls.name} not calibrated"] if assumed else []
+        if self.one_process and self.gpu.assumes("more"):
+            told.append(f"; {ONE_AFTER_ANOTHER} not calibrated")
+        return "".join(told)
 
     def at_once(self, terms: Mapping[str, float]) -> str:
         """What is to be added where several messages at once take a part of the time, and no table tells what."""
-        known = not terms.get("messages") and "message" not in self.gpu.assumed
-        return "" if known or not (terms.get("messages") or terms.get("fan")) else f"; {AT_ONCE} not calibrated"
+        near = bool(terms.get("fan")) and self.gpu.assumes("message")
+        far = bool(terms.get("messages")) and (self.network is None or self.network.assumes("message"))
+        return f"; {AT_ONCE} not calibrated" if near or far else ""
+
+    @property
+    def _taken(self) -> list[str]:
+        return [self.taken] if self.taken else []
 
     @property
     def _both(self) -> list[Calls]:

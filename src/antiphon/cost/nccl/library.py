@@ -9,6 +9,7 @@ from typing import Any
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import busbw_factor
+from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import Calls, shipped_calls
 from antiphon.cost.nccl.choice import (
@@ -16,6 +17,9 @@ from antiphon.cost.nccl.choice import (
     CHOSEN,
     COLLNET,
     COPIES,
+    KINDS,
+    NVLS,
+    NVLS_TREE,
     PAT,
     SENDS,
     TO_EACH,
@@ -25,8 +29,9 @@ from antiphon.cost.nccl.choice import (
     prices,
     taken,
 )
+from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
-from antiphon.cost.nccl.place import Place, by_name, gpu_of, network_of, place_of
+from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options
 from antiphon.units import format_seconds
@@ -73,22 +78,26 @@ class Library:
         mine = self._registered(collective, nbytes)
         return mine.blocks if mine is not None else taken(self.costs, self.at(collective, nbytes)[0].algorithm)
 
-    def basis(self, collective: str, algorithm: str, nbytes: int | None = None) -> str:
-        """Whether a figure is calibrated, and by which tables: as it stands in the line of the figure."""
-        mine = None if nbytes is None else self._registered(collective, nbytes)
-        return mine.basis(self.costs) if mine is not None else self.costs.basis() + self._beyond(collective, algorithm)
+    def basis(self, collective: str, nbytes: int) -> str:
+        """Whether the figure of its choice is calibrated, and by which tables: as it stands in that line."""
+        mine = self._registered(collective, nbytes)
+        if mine is not None:
+            return mine.basis(self.costs)
+        return self.costs.basis() + self._beyond(collective, self.at(collective, nbytes)[0])
 
     def brief(self, collective: str, nbytes: int) -> str:
         """The same of its choice at a size, without the names of the tables."""
         mine = self._registered(collective, nbytes)
         if mine is not None:
             return mine.basis(self.costs)
-        return self.costs.brief() + self._beyond(collective, self.at(collective, nbytes)[0].algorithm)
+        return self.costs.brief() + self._beyond(collective, self.at(collective, nbytes)[0])
 
-    def _beyond(self, collective: str, algorithm: str) -> str:
-        if algorithm in NO_TABLE:
-            return f"; {algorithm} not calibrated"
-        return "" if collective == "allreduce" else f"; {collective} by the figures of allreduce"
+    def _beyond(self, collective: str, way: Priced) -> str:
+        """What of a figure no table of this collective tells."""
+        told = self.costs.beyond(way.protocol, in_switches=way.algorithm in (NVLS, NVLS_TREE))
+        if way.algorithm in NO_TABLE:
+            return f"; {way.algorithm} not calibrated{told}"
+        return told if collective == "allreduce" else f"; {collective} by the figures of allreduce{told}"
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
@@ -113,7 +122,7 @@ class Library:
                     "sms": self.taken(collective, nbytes),
                     "sms_of": units and units.of,
                     "without_sms": copied and copied.seconds,
-                    "calibrated": self.basis(collective, best.algorithm, nbytes),
+                    "calibrated": self.basis(collective, nbytes),
                     "others": {one.name: one.seconds for one in rest},
                 }
             )
@@ -169,21 +178,43 @@ def library_here(
     machine: Topology, *, gpu: str = "", network: str = "", processes: str = PROCESSES[0], algorithm: str = ""
 ) -> Library:
     """The library that the figures of this machine are of."""
-    place, figures = place_of(machine), _gpu(machine, gpu)
-    between = _network(machine, place, figures, network)
+    place = place_of(machine)
+    figures, by_name_alone = _gpu(machine, place, gpu)
+    between, asked = _network(machine, place, figures, network)
     if processes not in PROCESSES:
         raise Invalid(f"processes={quote(processes)}: expected {' or '.join(PROCESSES)}")
     if algorithm and algorithm not in ALGORITHMS:
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
-    costs = Costs(figures, between, processes == PROCESSES[1])
+    taken = "; ".join(filter(None, (by_name_alone, asked)))
+    costs = Costs(figures, between, processes == PROCESSES[1], taken)
     return Library(figures.library.lower(), place, costs, (algorithm,) if algorithm else CHOSEN)
 
 
-def _gpu(machine: Topology, asked: str) -> Calls:
+def library_among(machine: Topology, wanted: Iterable[Collective], **told: str) -> Library | None:
+    """What tells NCCL's own choice of these collectives; among some ranks only, on the machine that these make up. None
+    for groups of which nothing is known, and for collectives of one's own."""
+    wanted = tuple(wanted)
+    groups = {tuple(sorted(one.members)) for one in wanted}
+    if len(groups) != 1 or any(one.kind not in KINDS for one in wanted):
+        return None
+    (members,) = groups
+    if len(members) == machine.ranks:
+        return library_here(machine, **told)
+    try:
+        found = library_here(keep(machine, members, name=machine.name).topology, **told)
+    except (Invalid, Unsupported):
+        return None
+    return found if found.place.all_meet else None  # else its links may make no ring
+
+
+def _gpu(machine: Topology, place: Place, asked: str) -> tuple[Calls, str]:
+    """Its figures, and what is to be said where these are not known to be its own."""
     known = shipped_calls()
+    found = generation_of(machine, place, known)
     if asked:
-        return by_name(asked, known, "gpu", boxes=True)
-    found = gpu_of(machine.name, known)
+        told = by_name(asked, known, "gpu", boxes=True)
+        own = found is not None and told is found[0] and not found[1]
+        return told, "" if own else f"GPUs taken for {told.name} as asked"
     if found is None:
         able = ", ".join(name for name, calls in known.items() if calls.boxes)
         raise Unsupported(
@@ -192,17 +223,19 @@ def _gpu(machine: Topology, asked: str) -> Calls:
     return found
 
 
-def _network(machine: Topology, place: Place, gpu: Calls, asked: str) -> Calls | None:
+def _network(machine: Topology, place: Place, gpu: Calls, asked: str) -> tuple[Calls | None, str]:
+    """The same of its network; None where it has none."""
     known = shipped_calls()
-    if asked:
-        return by_name(asked, known, "network", boxes=False)
+    told = by_name(asked, known, "network", boxes=False) if asked else None
     if place.nodes == 1:
-        return None
+        return None, ""
     found = network_of(place, gpu.name, known)
+    if told is not None:
+        return told, "" if told is found else f"network taken for {told.name} as asked"
     if found is None:
         able = ", ".join(name for name, calls in known.items() if not calls.boxes)
         raise Unsupported(
             f"topology {machine.name}: no figures are known of a network of {' and '.join(place.kinds)} links; name "
             f"one by network= (figures of {able})"
         )
-    return found
+    return found, ""

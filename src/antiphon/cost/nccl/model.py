@@ -18,15 +18,18 @@ from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
-from antiphon.cost.nccl.choice import NVLS, RING, Costs, taken
+from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
 from antiphon.cost.nccl.library import Library, library_here
 from antiphon.cost.nccl.place import node_of_ranks
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
 from antiphon.cost.trace import Events
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid, Unsupported, quote
 
+Seen = Mapping[
+    str, tuple[float | None, float]
+]  # by kind of link its latency, None: as the machine has it, and the share
 By = Callable[..., Predictor]
 BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
 NVLS_PASSES = 4  # links that a reduction in a node's switches and the multicast after it pass, one after the other
@@ -59,21 +62,23 @@ def calls(
     node, between = node_of_ranks(topology), own.costs.network
     more = {"messages": _messages(schedule, node) * between.message if between is not None else 0.0}
     more["fan"] = _fan(schedule, node) * own.costs.gpu.message if NVLS not in ways else 0.0
-    told = units_text(own.costs, NVLS if schedule.joint is not None else RING) + own.costs.basis()
-    told += own.costs.at_once(more)
+    far = node[schedule.src] != node[schedule.dst]
+    costs = own.costs if far.any() else replace(own.costs, network=None)
+    joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
     traced = all(hasattr(way, "events") for way in ways.values())
-    return (_Traced if traced else _Called)(ways, partial(own.costs.launch, own.place.local), more, told)
+    return (_Traced if traced else _Called)(ways, partial(own.costs.launch, own.place.local), more, costs, joined)
 
 
 @dataclass(frozen=True, eq=False)
 class _Called:
-    """`ways`: by protocol; `launch`: seconds of it, by those of the rest; `more`: of several messages at once; `told`:
-    what it takes of a GPU, and what the figures rest on."""
+    """`ways`: by protocol; `launch`: seconds of it, by those of the rest; `more`: of several messages at once; `costs`:
+    the figures that it needs; `joined`: whether switches between nodes multicast or reduce."""
 
     ways: Mapping[str, Predictor]
     launch: Callable[[float], float]
     more: Mapping[str, float]
-    told: str
+    costs: Costs
+    joined: bool
 
     def best(self, nbytes: int) -> tuple[str, Prediction]:
         return min(((name, way(nbytes)) for name, way in self.ways.items()), key=lambda pair: pair[1].seconds)
@@ -82,8 +87,15 @@ class _Called:
         name, best = self.best(nbytes)
         rest = sum(self.more.values()) + best.seconds
         terms = {"launch": self.launch(rest), **self.more, **best.terms}
-        note = f"protocol {name}; {self.told}"
-        return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, note)
+        return Prediction(terms["launch"] + rest, terms, best.bottleneck, best.critical_path, *self._told(name))
+
+    def _told(self, way: str) -> tuple[str, str]:
+        """What it takes of a GPU and what the figures rest on, at length and in a few words."""
+        switched = way == NVLS
+        more = self.costs.beyond(SIMPLE if switched else way, in_switches=switched) + self.costs.at_once(self.more)
+        more += f"; {COLLNET} not calibrated" if self.joined else ""
+        taken = units_text(self.costs, NVLS if switched else RING)
+        return f"protocol {way}; {taken}{self.costs.basis()}{more}", self.costs.brief() + more
 
 
 class _Traced(_Called):
@@ -148,22 +160,25 @@ def _passes(schedule: Schedule) -> float:
 def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
     """On the machine as each protocol sees it: the latency of a link and the share of it, by kind."""
     gpu, network = own.costs.gpu, own.costs.network
-    far = set(own.place.kinds)
-    near = {kind.kind for kind in topology.types} - far
+    far, trunks = set(own.place.kinds), set(own.place.trunks) - set(own.place.kinds)
+    near = {kind for kind, _ in own.place.inner}
+    if near & (far | trunks):
+        some = ", ".join(sorted(near & (far | trunks)))
+        raise Unsupported(f"model calls: links of kind {some} are within nodes and between them; give them names apart")
     if schedule.joint is not None and gpu.nvls is not None:
         latency, share = gpu.nvls.latency / NVLS_PASSES, gpu.nvls.share
-        seen = dict.fromkeys(near, (latency, share)) | _far(network, far, SIMPLE)
+        seen = {**dict.fromkeys(near, (latency, share)), **_far(network, far, trunks, SIMPLE)}
         return {"nvls": _flowing(schedule, topology, seen)}
     able = [p for p in PROTOCOLS if p in gpu.hop and (network is None or p in network.hop)]
     links = 2 if own.place.switched else 1
     found: dict[str, Predictor] = {}
     for p in able:
-        seen = dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])) | _far(network, far, p)
+        seen = {**dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])), **_far(network, far, trunks, p)}
         found[p] = by(schedule, topology, profile=_profile(seen))
     return found
 
 
-def _flowing(schedule: Schedule, topology: Topology, seen: Mapping[str, tuple[float, float]]) -> Predictor:
+def _flowing(schedule: Schedule, topology: Topology, seen: Seen) -> Predictor:
     """Through switches that reduce and multicast pieces flow on: latency once for each step of the whole, not of every
     piece, as the figure was measured."""
     late = Barriers(replace(schedule, pieces=1), _profile(seen).on(topology)).predictor()(0)
@@ -179,13 +194,16 @@ def _flowing(schedule: Schedule, topology: Topology, seen: Mapping[str, tuple[fl
     return predict
 
 
-def _far(network: Calls | None, kinds: set[str], protocol: str) -> dict[str, tuple[float, float]]:
-    """Half of a hop on either side of the network's switch."""
-    return {} if network is None else dict.fromkeys(kinds, (network.hop[protocol] / 2, network.share[protocol]))
+def _far(network: Calls | None, kinds: set[str], trunks: set[str], protocol: str) -> Seen:
+    """Half of a hop on either side of the network; what is between its switches keeps the latency that it has."""
+    if network is None:
+        return {}
+    share = network.share[protocol]
+    return {**dict.fromkeys(kinds, (network.hop[protocol] / 2, share)), **dict.fromkeys(trunks, (None, share))}
 
 
-def _profile(by_kind: Mapping[str, tuple[float, float]]) -> Profile:
+def _profile(by_kind: Seen) -> Profile:
     return Profile(
-        alpha={kind: latency for kind, (latency, _) in by_kind.items()},
+        alpha={kind: latency for kind, (latency, _) in by_kind.items() if latency is not None},
         bandwidth_factor={kind: Fraction(share) for kind, (_, share) in by_kind.items()},
     )

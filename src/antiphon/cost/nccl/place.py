@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,16 @@ from antiphon.core.topology import BOXES, Topology, hosts
 from antiphon.cost.nccl.calls import Calls
 from antiphon.errors import Invalid, Unsupported, quote
 
+TRUNK = "trunk"  # between switches of a network, whatever it is
+
 
 @dataclass(frozen=True)
 class Place:
     """`wire`: bytes per second that a rank sends within its node; `card`: that a node sends to others, by all its
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
     `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
+    `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
+    and bandwidth of those within nodes.
     """
 
     ranks: int
@@ -31,6 +35,8 @@ class Place:
     in_switches: bool = False
     in_network: bool = False
     all_meet: bool = True
+    inner: frozenset[tuple[str, Fraction]] = frozenset()
+    trunks: tuple[str, ...] = ()
 
     @property
     def local(self) -> int:
@@ -50,7 +56,10 @@ def place_of(machine: Topology) -> Place:
     leaving = (src >= 0) & (dst != src)
     wire = np.bincount(machine.link_src[inside], weights=speed[inside], minlength=machine.nodes)[: machine.ranks]
     card = _leaving(machine, leaving, speed, src)
-    kinds = tuple(sorted({machine.types[int(t)].kind for t in machine.link_type[leaving]}))
+    trunks = _kinds(machine, (src < 0) & (dst < 0))
+    kinds = _kinds(machine, src != dst)
+    near = [machine.types[int(t)] for t in np.unique(machine.link_type[(src == dst) & (src >= 0)])]
+    inner = frozenset((kind.kind, kind.bandwidth) for kind in near)
     in_switches, in_network = _abilities(machine, node_of)
     local = machine.ranks // nodes
     if nodes > 1 and not card:
@@ -60,7 +69,12 @@ def place_of(machine: Topology) -> Place:
     pairs = inside & (machine.link_dst < machine.ranks)
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
     meet = switched or linked == machine.ranks * (local - 1)
-    return Place(machine.ranks, nodes, reach, card, kinds, switched, in_switches and local > 1, in_network, meet)
+    able = in_switches and local > 1
+    return Place(machine.ranks, nodes, reach, card, kinds, switched, able, in_network, meet, inner, trunks)
+
+
+def _kinds(machine: Topology, some: NDArray[np.bool_]) -> tuple[str, ...]:
+    return tuple(sorted({machine.types[int(t)].kind for t in np.unique(machine.link_type[some])}))
 
 
 def node_of_ranks(machine: Topology) -> Longs:
@@ -69,8 +83,9 @@ def node_of_ranks(machine: Topology) -> Longs:
 
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
-    """The node of every rank, and of switches whose place is in one; -1: in none."""
-    if not of_rank.any():
+    """The node of every rank, and of switches whose place is in one; -1: in none. Where no places tell of nodes, all is
+    in one."""
+    if not of_rank.any() and not _host(machine.places[0]):
         return np.zeros(machine.nodes, np.int64)
     prefix = {_host(place): int(node) for place, node in zip(machine.places, of_rank, strict=False)}
     switches = [prefix.get(_host(place), -1) for place in machine.places[machine.ranks :]]
@@ -109,15 +124,10 @@ def _abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
     return found[0], found[1]
 
 
-def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:
-    """The generation of GPUs that a machine of this name has; None where no figures are known of it."""
-    words = set(re.findall(r"[a-z0-9][a-z0-9.-]*", name))
-    return next((calls for calls in known.values() if words & set(calls.boxes)), None)
-
-
 def network_of(place: Place, gpu: str, known: Mapping[str, Calls]) -> Calls | None:
-    """The network that these links are, for this generation rather than for any."""
-    able = [c for c in known.values() if set(c.kinds) & set(place.kinds) and (not c.gpus or gpu in c.gpus)]
+    """The network that all of these links are, for this generation rather than for any."""
+    mine, above = set(place.kinds), set(place.trunks) - {TRUNK}
+    able = [c for c in known.values() if mine and mine | above <= set(c.kinds) and (not c.gpus or gpu in c.gpus)]
     return min(able, key=lambda calls: not calls.gpus, default=None)
 
 

@@ -28,14 +28,16 @@ FEW_ROOTS = 8  # that no symmetry takes to one another: of so many each has its 
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times as fast as by the best plain way a collective is predicted to be, at the greatest size."""
+    """How many times as fast as by the best plain way a collective is predicted to be, at the greatest size, and what
+    that rests on."""
 
     kind: str
     nbytes: int
     times: float
+    rests_on: str
 
     def __str__(self) -> str:
-        return f"{self.kind} of {format_size(self.nbytes)} {self.times:.2f} times as fast"
+        return f"{self.kind} of {format_size(self.nbytes)} {self.times:.2f} times as fast ({self.rests_on})"
 
 
 def planned(machine: Topology, heard: Callable[[Plan, Gain], None]) -> None:
@@ -102,7 +104,7 @@ def _worth(found: Tuning, whole: Plan, plainly: Callable[[int], float]) -> tuple
         if since is None or since > sizes[0]:
             entries.append(_left(entry, since or entry.stop))
         if since is not None:
-            gain = Gain(kind, max(times), times[max(times)])
+            gain = Gain(kind, max(times), times[max(times)], entry.claims["rests_on"])
             entries.append(replace(entry, start=since if since > sizes[0] else entry.start))
     return None if gain is None else (Plan(whole.topology, whole.collective, tuple(entries)), gain)
 

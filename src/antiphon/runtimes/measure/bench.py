@@ -341,10 +341,10 @@ class _Predictions:
     def told(self, line: _Line) -> str:
         """The model, and what its figures rest on."""
         model = self._model(line)
-        return f"{model}; {basis_of(model, self.profile, line.plan.topology)(self._of(line).terms)}"
+        return f"{model}; {basis_of(self._of(line), self.profile)}"
 
     def _model(self, line: _Line) -> str:
-        return self.model or usual_model(line.plan.topology, self.profile)
+        return self.model or usual_model(line.plan.topology, self.profile, wanted=(line.plan.collective,))
 
 
 def _row(line: _Line, row: Row, predicted: float, told_by: str) -> Row:

@@ -24,10 +24,11 @@ FORMULAS = {
 
 
 def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    """A line for each row, with the names of its keys; first_quartile and third_quartile are of seconds."""
-    cells = [[*(row[key] for key in (*ABOUT, *MEASURED)), *row["quartiles"]] for row in rows]
+    """A line for each row, with the names of its keys; first_quartile and third_quartile are of seconds, predicted_by
+    is the model and what it rests on (nothing where the runtime predicts)."""
+    cells = [[*(row[key] for key in (*ABOUT, *MEASURED)), *row["quartiles"], row.get("predicted_by")] for row in rows]
     lines = [["" if cell is None else cell for cell in line] for line in cells]
-    write_rows([*ABOUT, *MEASURED, "first_quartile", "third_quartile"], lines, path)
+    write_rows([*ABOUT, *MEASURED, "first_quartile", "third_quartile", "predicted_by"], lines, path)
 
 
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:

@@ -112,7 +112,7 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
         rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
         best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
         ups = [r.speedup for r in mine if r.speedup is not None]
-        rests = "; ".join(dict.fromkeys(r.rests_on for r in mine))
+        rests = tuning.rests_on(kind) if mine else "-"
         cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None)), rests]
         rows.append(_row(cells))
     head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
@@ -267,9 +267,11 @@ def _choosing(tuning: Tuning, kind: str) -> str:
     if not mine:
         return ""
     head = _row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
-    rests = tuning.rests_on(kind)
     rows = [
-        _row([g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), rests], words=2)
+        _row(
+            [g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), g.rests_on],
+            words=2,
+        )
         for g in mine
     ]
     what = escape(", ".join(tuning.sweep))

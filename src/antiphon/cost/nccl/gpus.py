@@ -1,0 +1,93 @@
+"""Which generation of GPUs a machine has, as far as it tells: one of the catalogue by its name and its links, one that
+was probed by what a tool calls its GPUs.
+
+A name alone says nothing: what is within its nodes must be what is within those of the catalogue's machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+
+from antiphon.core.topology import Topology
+from antiphon.cost.nccl.calls import Calls
+from antiphon.cost.nccl.place import Place, place_of
+from antiphon.errors import AntiphonError
+from antiphon.topologies.spec import made
+
+DEGRADED = " degraded"
+# What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
+_CHANGED = re.compile(rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*")
+_PROBED = re.compile(r"[0-9]+ x (?P<model>[^,]+)")
+# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes
+_MODELS = (
+    (r"(Tesla )?V100-SXM[23](-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100-SXM4?-[0-9]+GB", "a100"),
+    (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
+    (r"(AMD )?(Instinct )?MI300X( OAM)?", "mi300x"),
+)  # fmt: skip
+EC2 = "ec2:instance="
+Wires = frozenset[tuple[str, Fraction]]
+
+
+def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -> tuple[Calls, str] | None:
+    """The figures of its GPUs, and who says so where these are not the catalogue's; None where nobody does."""
+    calls = gpu_of(machine.name, known)
+    if calls is not None:
+        box, what = _box(machine.name), machine.name.removeprefix(_spec(machine.name))
+        return (calls, "") if box and _fits(place, box, slowed=DEGRADED in what) else None
+    model = _PROBED.fullmatch(machine.name)
+    found = model and next((name for form, name in _MODELS if re.fullmatch(form, model["model"])), None)
+    if not model or not found or found not in known:
+        return None
+    fits = any(_fits(place, box, slowed=False) for box in known[found].boxes)
+    return (known[found], f"GPUs taken for {found} by their name, {model['model']}") if fits else None
+
+
+def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:
+    """The generation of GPUs that a machine of the catalogue has, by its name; None where nothing is known of it."""
+    box = _box(name).removeprefix(EC2)
+    return next((calls for calls in known.values() if box in calls.boxes), None) if box else None
+
+
+def _spec(name: str) -> str:
+    """The name as of the catalogue, without what is behind it."""
+    return name.split(" ", 1)[0]
+
+
+def _box(name: str) -> str:
+    """The machine of the catalogue that one of this name is, or is made of: `cluster:box=hgx-h100:sharp=false,boxes=2`
+    is of hgx-h100. Empty where more stands in the name than the catalogue and changes put there."""
+    spec = _spec(name)
+    if not _CHANGED.fullmatch(name.removeprefix(spec)):
+        return ""
+    kind, _, told = spec.partition(":")
+    options = dict(part.partition("=")[::2] for part in told.split(","))
+    if kind == "cluster":
+        return options.get("box", "").partition(":")[0]
+    return EC2 + options.get("instance", "") if kind == "ec2" else kind
+
+
+def _fits(place: Place, box: str, *, slowed: bool) -> bool:
+    """Whether its nodes are no larger than those of this one, and have no other wires within, but slower ones where
+    `slowed`."""
+    own = _within(box)
+    if own is None or place.local > own[1]:
+        return False
+    most = dict[str, Fraction]()
+    for kind, bandwidth in own[0]:
+        most[kind] = max(bandwidth, most.get(kind, bandwidth))
+    if slowed:
+        return all(bandwidth <= most.get(kind, 0) for kind, bandwidth in place.inner)
+    return place.inner <= own[0]
+
+
+@cache
+def _within(box: str) -> tuple[Wires, int] | None:
+    """The wires within a box of the catalogue, and its ranks; None of what is no machine by itself."""
+    try:
+        place = place_of(made(box))
+    except AntiphonError:
+        return None
+    return place.inner, place.local
