@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +101,17 @@ def outcome(mail: Mail, message: int) -> str:
     return ""
 
 
+def waited(mail: Mail, of: int, tag: int, into: Any) -> str:
+    """By who waits again and again, for a short time; he may learn it at once, too."""
+    try:
+        asked = receive(mail, of, tag, into)
+        while not mail.wait(asked, 0.002)[0]:
+            pass
+    except TransportFailed as error:
+        return str(error)
+    return ""
+
+
 def test_after_the_end_nothing_is_written(make: Any) -> None:
     """Where somebody else does not take what is for him, too."""
     a, c = make(0, 3), make(2, 3)
@@ -121,6 +135,122 @@ def test_after_the_end_nothing_is_written(make: Any) -> None:
     deaf.close()
 
 
+def frame(channel: int, data: bytes) -> bytes:
+    """A message as it goes over a socket."""
+    return struct.pack("<IIQ", channel, 0x41504D32, len(data)) + bytes(40) + data
+
+
+def note(kind: int, tag: int, size: int, number: int = 1) -> bytes:
+    return frame(0, struct.pack("<IiQQ", kind, tag, size, number) + bytes(16))
+
+
+ASKS, GO_BYTES = 2, 96
+
+
+@pytest.mark.parametrize("family", ["unix", "tcp"])
+def test_what_was_sent_before_the_end_comes_though_nothing_goes_back(make: Any, family: str) -> None:
+    """A receiver tells what it has taken, which he who has ended does not hear."""
+    a, b = make(0, 2), make(1, 2)
+    one, other = socket.socketpair() if family == "unix" else over_tcp()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    sent = [line(60_000, number) for number in range(1, 5)]
+    a.meet(1, one.detach())
+    assert [send(a, 1, 1, data) for data in sent] == [0] * 4
+    ending = threading.Thread(target=a.close)
+    ending.start()
+    if family == "unix":
+        ending.join()
+    places = [line(60_000, 0) for _ in sent]
+    asked = [receive(b, 0, 1, into) for into in places]
+    b.meet(0, other.detach())
+    assert [outcome(b, one) for one in asked] == [""] * 4
+    assert all((into == data).all() for into, data in zip(places, sent, strict=True))
+    assert "the connection to rank 0 is lost" in waited(b, 0, 1, places[0])
+    ending.join()
+
+
+def over_tcp() -> tuple[socket.socket, socket.socket]:
+    """Of which much lies with who sends it until the other begins to read."""
+    with socket.socket() as door:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        one = socket.create_connection(door.getsockname())
+        return one, door.accept()[0]
+
+
+def test_only_messages_with_who_is_gone_fail(make: Any) -> None:
+    """Also where a part of one was under way; and what has come in full from there is still received."""
+    a, c = make(0, 3), make(2, 3)
+    mine, dying = socket.socketpair()
+    a.meet(1, mine.detach())
+    connected(a, 0, c, 2)
+    into, from_c = line(LONG, 0), line(LONG, 0)
+    asked, other = receive(a, 1, 5, into), receive(a, 2, 6, from_c)
+    there = receive(a, 1, 9, line(4))
+    dying.sendall(note(1, 7, 8) + note(ASKS, 8, LONG, 2) + note(ASKS, 5, LONG))
+    while len(dying.recv(GO_BYTES, socket.MSG_PEEK)) < GO_BYTES:
+        assert not a.wait(asked, 0.001)[0]
+    dying.sendall(frame(2, bytes(LONG))[:100_000])
+    unasked = send(a, 1, 7, line(60_000)), send(a, 1, 7, line(LONG))
+    assert unasked[1]
+    dying.close()
+    for one in (asked, there, unasked[1]):
+        assert "the connection to rank 1 is lost" in outcome(a, one)
+    assert not receive(a, 1, 7, line(8, 0))  # it is here
+    with pytest.raises(TransportFailed, match="the connection to rank 1 is lost"):
+        receive(a, 1, 8, into)  # which never came
+    into[:] = 7
+    sent = send(c, 0, 6, line(LONG, 3))
+    assert outcome(a, other) == outcome(c, sent) == ""
+    assert (from_c == 3).all()
+    assert (into == 7).all()
+
+
+def test_nothing_is_done_for_who_is_gone(make: Any) -> None:
+    """The thread that carries on what nobody waits for goes to sleep."""
+    mail, (mine, other) = make(0, 3), socket.socketpair()
+    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    before = {*os.listdir("/proc/self/task")}
+    mail.meet(1, mine.detach())
+    lost = send(mail, 1, 1, line(60_000))
+    assert lost
+    (thread,) = {*os.listdir("/proc/self/task")} - before
+    other.close()
+    assert "the connection to rank 1 is lost" in outcome(mail, lost)
+
+    def woken() -> str:
+        return Path(f"/proc/self/task/{thread}/status").read_text().split("\nvoluntary_ctxt_switches:")[1]
+
+    for _ in range(100):
+        then = woken()
+        time.sleep(0.1)
+        if woken() == then:
+            break
+    else:
+        pytest.fail("it wakes again and again")
+
+
+def test_how_much_has_moved_is_told(make: Any) -> None:
+    a, b = make(0, 2), make(1, 2)
+    goes_on = pumped(a, 0, b, 1, 2 << 20)
+    into = line(LONG, 0)
+    asked = receive(a, 1, 5, into)
+    assert a.wait(asked, 0.0) == (False, -1)
+    sent = send(b, 0, 5, line(LONG))
+    while not into[1 << 20]:
+        assert not a.wait(asked, 0.001)[0]
+    while (then := a.wait(asked, 0.1)) != a.wait(asked, 0.1):  # until the pump has stopped
+        pass
+    assert then[1] > 1 << 20
+    assert b.wait(sent, 0.0)[1] > 1 << 20
+    goes_on.set()
+    while not (now := a.wait(asked, 0.001))[0]:
+        assert now[1] >= then[1]
+        then = now
+    assert outcome(b, sent) == ""
+
+
 @pytest.mark.parametrize("size", [1 << 16, 1 << 30])
 def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
     """Whatever another says: what nobody has asked for takes no more memory than is set apart for it."""
@@ -130,8 +260,7 @@ def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
     other.settimeout(0.2)
     with suppress(TimeoutError, ConnectionError):
         for number in range(8):  # heads of messages: that a note follows; the note; that so many bytes follow; some
-            note = struct.pack("<IiQQ", 1, 5, size, number) + bytes(16)
-            other.sendall(struct.pack("<IIQ", 0, 0x41504D32, 40) + bytes(40) + note)
+            other.sendall(note(1, 5, size, number))
             other.sendall(struct.pack("<IIQ", 1, 0x41504D32, size) + bytes(40) + bytes(min(size, 1 << 20)))
     with pytest.raises(TransportFailed, match="rank 1 sent what is no note"):
         mail.wait(awaited, 20.0)

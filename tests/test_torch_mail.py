@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -62,11 +62,13 @@ def good(found: list[Any]) -> list[Any]:
     return found
 
 
-def made(size: int, seconds: float = 30.0, store: Any = None) -> list[Any]:
-    store, patience = store or dist.HashStore(), timedelta(seconds=seconds)
-    return good(
-        at_once(*(lambda r=r: AntiphonGroup(store, r, size, patience, range(size), size, True) for r in range(size)))
-    )
+def made(size: int, seconds: float = 30.0, stores: Sequence[Any] = ()) -> list[Any]:
+    stores, patience = stores or [dist.HashStore()] * size, timedelta(seconds=seconds)
+
+    def one(rank: int) -> Any:
+        return AntiphonGroup(stores[rank], rank, size, patience, range(size), size, True)
+
+    return good(at_once(*(partial(one, rank) for rank in range(size))))
 
 
 def closed(groups: list[Any]) -> None:
@@ -339,7 +341,7 @@ def test_who_has_left_before_it_was_reached_is_missed_alone(monkeypatch: pytest.
     monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
     monkeypatch.setenv("ANTIPHON_SHARED", "0")
     store = dist.HashStore()
-    a, b, c = groups = made(3, store=store)
+    a, b, c = groups = made(3, stores=[store] * 3)
     before = store.num_keys()
     lost = b.recv([torch.zeros(1)], 0)
     while store.num_keys() == before:  # until it has said where it listens

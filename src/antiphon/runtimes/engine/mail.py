@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 from antiphon.runtimes.engine.native import Engine, Failure, Wire, raised
 
 ANYBODY = 2**32 - 1
 _TIMEOUT = 5
+_SHORTLY, _LONG = 1.0, 10.0  # seconds at most until others have what was sent: where it fails, and at its close
 
 
 class Mail:
@@ -20,9 +21,9 @@ class Mail:
         message = [c_void_p, c_uint32, c_int32, c_void_p, c_uint64, under_way]
         call.ap_mail_send.argtypes = [*message, failure]
         call.ap_mail_receive.argtypes = [*message, POINTER(c_uint32), failure]
-        call.ap_mail_wait.argtypes = [c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int), failure]
+        call.ap_mail_wait.argtypes = [c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int64), failure]
         call.ap_mail_meet.argtypes = [c_void_p, c_uint32, c_int, failure]
-        for name, given in (("miss", [c_uint32]), ("end", [c_char_p]), ("free", [])):
+        for name, given in (("miss", [c_uint32]), ("end", [c_char_p, c_double]), ("free", [])):
             function = getattr(call, f"ap_mail_{name}")
             function.argtypes, function.restype = [c_void_p, *given], None
         error = Failure()
@@ -46,14 +47,15 @@ class Mail:
         return under_way.value or 0, source.value
 
     def wait(self, message: int, seconds: float) -> tuple[bool, int]:
-        """Whether it is over after so long at most, and then is no more; whose it is. Where it is not: -1, or -2 where
-        it has met its other end. Raises what became of it."""
-        error, source, moving = Failure(), c_uint32(), c_int()
+        """Whether it is over after so long at most, and then is no more; whose it is. Where it is not: -1 until it has
+        met its other end, then another number whenever something has moved between the two. Raises what became of it.
+        """
+        error, source, moved = Failure(), c_uint32(), c_int64()
         given = self._handle, message, seconds
-        if self._library.ap_mail_wait(*given, byref(source), byref(moving), byref(error)):
+        if self._library.ap_mail_wait(*given, byref(source), byref(moved), byref(error)):
             if error.code != _TIMEOUT:
                 raise raised(error)
-            return False, -2 if moving.value else -1
+            return False, moved.value
         return True, source.value
 
     def meet(self, rank: int, socket: int) -> None:
@@ -66,12 +68,13 @@ class Mail:
         """That one never comes: what has to do with it fails, and all else goes on."""
         self._library.ap_mail_miss(self._handle, rank)
 
-    def end(self, why: str) -> None:
-        """All that is under way fails, here and at the others."""
-        self._library.ap_mail_end(self._handle, why.encode())
+    def end(self, why: str, seconds: float = _SHORTLY) -> None:
+        """All that is under way fails, here and at the others; what was sent before reaches these, in so long at
+        most."""
+        self._library.ap_mail_end(self._handle, why.encode(), seconds)
 
     def close(self) -> None:
-        self.end("the group was closed")
+        self.end("the group was closed", _LONG)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", 0):

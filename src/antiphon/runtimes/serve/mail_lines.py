@@ -34,6 +34,13 @@ class _Bell:
     call = None
 
 
+def _of_its_own(store: Any) -> Any:
+    """For a thread: while a program's thread waits in a store for a key, other threads wait for that store."""
+    with suppress(RuntimeError):  # those that are written in Python may lack it
+        return store.clone()
+    return store
+
+
 class Lines:
     """Those of one process of a group; a thread makes them, until it has one to each other."""
 
@@ -71,7 +78,7 @@ class Lines:
     def _run(self, heard: int) -> None:
         try:
             with Door((interface_addresses() or [""])[0], self._ranks) as door:
-                self._meet(door, heard)
+                self._meet(door, heard, _of_its_own(self._store))
         except (AntiphonError, OSError, RuntimeError) as error:  # the store's are RuntimeErrors
             if not self._closed:
                 self._mail.end(str(error))
@@ -81,7 +88,7 @@ class Lines:
                 os.close(self._bell)
                 self._bell = -1
 
-    def _meet(self, door: Door, heard: int) -> None:
+    def _meet(self, door: Door, heard: int, store: Any) -> None:
         known = self._secret.data if self._secret else b""
         party = Party(self._rank, self._ranks, f"rank {self._rank}", self._timeout, hint_of(self._secret))
         higher = range(self._rank + 1, self._ranks)
@@ -98,11 +105,11 @@ class Lines:
             gathering.selector.register(heard, selectors.EVENT_READ, _Bell())
             for one in door.sockets:
                 gathering.listen(one)
-            self._store.set(str(self._rank), json.dumps(asdict(door.card)))
+            store.set(str(self._rank), json.dumps(asdict(door.card)))
             while not self._closed and len(gathering.met) + len(absent) < self._ranks - 1:
-                there = [peer for peer in self._wanted - called if self._store.check([str(peer)])]
+                there = [peer for peer in self._wanted - called if store.check([str(peer)])]
                 for peer in there:
-                    card = card_of(self._store.get(str(peer)).decode(), f"rank {peer}")
+                    card = card_of(store.get(str(peer)).decode(), f"rank {peer}")
                     gathering.knock(knock_at(peer, card, door.card, known))
                     called.add(peer)
                 pause = _SHORTEST if there else min(2 * pause, _LONGEST)

@@ -26,7 +26,7 @@ from antiphon.runtimes.serve.torch_mail import Mails, Need
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
 from antiphon.runtimes.serve.torch_store import Exchanges
-from antiphon.runtimes.serve.torch_work import CollectiveFailed, Worker
+from antiphon.runtimes.serve.torch_work import CollectiveFailed, Together, Worker
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
 _SETUP = 300.0  # seconds in which all processes of a group must have come together
@@ -166,7 +166,7 @@ class Group(About):
         far, self._far_together = self._far_together, None
         if far is not None:
             return far.end()
-        return self._worker.submit([], lambda: _wait_for(works))
+        return Together(works, self._worker.pool)
 
     # ---- from one to another ----
 
@@ -189,8 +189,3 @@ class Group(About):
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._carried(tensors, None, lambda by: by.recv_anysource(tensors, tag))
-
-
-def _wait_for(works: Sequence[Any]) -> None:
-    for one in works:
-        one.wait()

@@ -15,10 +15,9 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.mail import ANYBODY, Mail
 from antiphon.runtimes.serve._torch_data import plain, put_back
 from antiphon.runtimes.serve.ledger import Ledger
-from antiphon.runtimes.serve.torch_work import CollectiveFailed, Waited
+from antiphon.runtimes.serve.torch_work import CollectiveFailed, Waited, settle
 
 _SLICE = 0.2  # seconds after which a wait looks whether the program is interrupted
-_MET = -2
 _SWEPT = 4  # of those that nobody waits for, looked at by each new one
 
 
@@ -51,35 +50,35 @@ class Message(Waited):
         elif error is not None:
             self._error = CollectiveFailed(f"{error} ({self._says})")
 
-    def _looked(self, seconds: float) -> int:
-        """Waits so long at most: 0 where it is over, else as Mail.wait."""
+    def _looked(self, seconds: float) -> int | None:
+        """Waits so long at most: None where it is over, else what has moved, as Mail.wait says."""
         if not self.number:
-            return 0
+            return None
         with self._lock:
             if not self.number:
-                return 0
+                return None
             try:
                 over, source = self._mail.wait(self.number, seconds)
             except AntiphonError as error:
                 self._over(error)
-                return 0
+                return None
             if not over:
                 return source
             self._source = source
             self._over(None)
-        return 0
+        return None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """With a time of its own, which may pass without an end to the message; else as long as the group allows."""
         own = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         limit = own if own > 0 else self._mail.patience()
-        end, met = time.monotonic() + limit if self.number else 0.0, False
+        end, seen = time.monotonic() + limit if self.number else 0.0, -1
         while self.number:
-            state = self._looked(max(0.0, min(_SLICE, end - time.monotonic())))
-            if not state:
+            moved = self._looked(max(0.0, min(_SLICE, end - time.monotonic())))
+            if moved is None:
                 break
-            if state == _MET and not met and own <= 0:
-                end, met = time.monotonic() + limit, True  # now it is on its way
+            if moved != seen and own <= 0:
+                end, seen = time.monotonic() + limit, moved  # it is on its way
             elif time.monotonic() >= end:
                 if own > 0:
                     raise CollectiveFailed(f"{self._says} was not done within {limit:g} seconds")
@@ -89,7 +88,7 @@ class Message(Waited):
         return True
 
     def is_completed(self) -> bool:
-        return not self._looked(0.0)
+        return self._looked(0.0) is None
 
     def is_success(self) -> bool:
         return self.is_completed() and self._error is None
@@ -108,14 +107,7 @@ class Message(Waited):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-
-        def end() -> None:
-            try:
-                future.set_result(self.result())
-            except Exception as error:
-                future.set_exception(error)
-
-        self._mail.later(end)
+        self._mail.later(lambda: settle(future, self.result))
         return future
 
     def __del__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +158,45 @@ class Work(Waited):
         if self._error is not None:
             raise self._error
         return self._results
+
+
+class Together(Waited):
+    """Several that are waited for as one, by whoever waits. The first that failed says why."""
+
+    def __init__(self, works: Sequence[Any], pool: Pool) -> None:
+        super().__init__()
+        self._works, self._pool = list(works), pool
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        own = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        end = time.monotonic() + own
+        for one in self._works:
+            one.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if own > 0 else timedelta(0))
+        return True
+
+    def is_completed(self) -> bool:
+        return all(one.is_completed() for one in self._works)
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        return next((error for one in self._works if (error := one.exception()) is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for one in self._works for tensor in one.result()]
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._pool.submit(lambda: settle(future, self.result))
+        return future
+
+
+def settle(future: torch.futures.Future[list[torch.Tensor]], find: Callable[[], list[torch.Tensor]]) -> None:
+    try:
+        future.set_result(find())
+    except Exception as error:
+        future.set_exception(error)
 
 
 class Pool:

@@ -43,26 +43,30 @@ static int lost(const ap_mail *m, uint32_t peer) {
     return 1;
 }
 
-/* Of one list those with processes that are gone. Where data may be moving, nothing else can go on: the wire knows its place. */
+/* Of one list those with processes that are gone; none of these moves any more. */
 static void bury(ap_mail *m, int state) {
-    for (ap_message *one = m->lists[state], *next; one && !m->broken; one = next) {
-        const uint32_t peer = state == MOVING && !one->sends ? one->source : one->peer;
+    for (ap_message *one = m->lists[state], *next; one; one = next) {
         next = one->next;
-        if (!lost(m, peer)) continue;
-        if (state == MOVING)
-            ap_mail_break(m, AP_TRANSPORT, lost_text(peer).text);
-        else
-            ap_mail_finish(m, one, AP_TRANSPORT, lost_text(peer).text);
+        if (lost(m, one->peer)) ap_mail_finish(m, one, AP_TRANSPORT, lost_text(one->peer).text);
     }
 }
 
 void ap_mail_mourn(ap_mail *m) {
     int some = 0;
-    for (uint32_t r = 0; r < m->ranks; r++) some |= m->gone[r] |= m->wire->turns->is_gone(m->wire, r) != 0;
+    for (uint32_t r = 0; r < m->ranks; r++) {
+        if (!m->gone[r] && m->wire->turns->is_gone(m->wire, r)) m->gone[r] = GONE;
+        some |= m->gone[r] == GONE;
+    }
     if (m->gone[m->rank]) ap_mail_break(m, AP_TRANSPORT, "the group has been aborted here");
     if (!some) return;
     while (ap_mail_pass(m)) continue; /* what they left behind is still there */
-    for (int state = 0; state < OVER; state++) bury(m, state);
+    if (m->broken) return;
+    for (uint32_t r = 0; r < m->ranks; r++)
+        if (m->gone[r] == GONE) {
+            m->gone[r] = BURIED;
+            ap_mail_let_go(m, r, lost_text(r).text);
+        }
+    bury(m, POSTED), bury(m, UNMET), bury(m, UNHEARD);
 }
 
 /* ---- asked by programs ---- */
@@ -101,7 +105,7 @@ static int start(ap_mail *m, ap_message *one, ap_error *error) {
     correspondent *c = &m->with[to];
     const int unasked = bytes <= EAGER && c->room >= bytes + CHARGE, is_here = unasked && bytes <= HERE;
     note told = {.kind = unasked ? COMES : ASKS, .tag = one->tag, .bytes = bytes, .id = one->id};
-    if (m->wire->turns->is_gone(m->wire, to)) {
+    if (m->gone[to] || m->wire->turns->is_gone(m->wire, to)) {
         ap_mail_finish(m, one, AP_TRANSPORT, lost_text(to).text);
         return AP_OK;
     }
@@ -135,6 +139,7 @@ int ap_mail_receive(ap_mail *m, uint32_t from, int32_t tag, void *data, uint64_t
     ap_message *one = m->broken ? NULL : ap_mail_new(m, 0, from, tag, data, bytes, POSTED);
     if (!one) code = m->broken ? ap_fail(error, m->broken, "%s", m->why) : ap_mail_no_memory(error);
     if (one) code = ap_mail_look_for(m, one, error);
+    if (one && !code && one->state == POSTED && lost(m, from)) ap_mail_finish(m, one, AP_TRANSPORT, lost_text(from).text);
     return asked(m, one, code, under_way, source, error);
 }
 
@@ -156,7 +161,7 @@ ap_mail *ap_mail_open(ap_wire *wire, uint32_t rank, ap_error *error) {
         if (r != rank && !wire->turns->meet) code = ap_mail_met(m, r, error);
     }
     if (!code) return m;
-    ap_mail_end(m, "it could not begin");
+    ap_mail_end(m, "it could not begin", 0);
     ap_mail_free(m);
     return NULL;
 }
@@ -166,6 +171,11 @@ int ap_mail_meet(ap_mail *m, uint32_t rank, int socket, ap_error *error) {
     if (code) {
         close(socket);
         return code;
+    }
+    if (m->gone[rank]) {
+        close(socket);
+        pthread_mutex_unlock(&m->lock);
+        return AP_OK;
     }
     code = m->wire->turns->meet(m->wire, rank, socket, error);
     if (!code) code = ap_mail_met(m, rank, error);
@@ -181,7 +191,7 @@ int ap_mail_meet(ap_mail *m, uint32_t rank, int socket, ap_error *error) {
 void ap_mail_miss(ap_mail *m, uint32_t rank) {
     pthread_mutex_lock(&m->lock);
     if (!m->broken && !m->with[rank].met) {
-        m->gone[rank] = 1;
+        m->gone[rank] = GONE;
         ap_mail_mourn(m);
     }
     pthread_mutex_unlock(&m->lock);

@@ -25,15 +25,16 @@ int ap_mail_send(ap_mail *mail, uint32_t to, int32_t tag, const void *data, uint
 /* `from`: or AP_ANYBODY. *source: who it came from, where it is over at once. Of a shorter message the rest stays. */
 int ap_mail_receive(ap_mail *mail, uint32_t from, int32_t tag, void *data, uint64_t bytes, ap_message **under_way,
                     uint32_t *source, ap_error *error);
-/* Until it is over, `seconds` at most (0: as it is now): AP_TIMEOUT where it is not. Else it is no more. *moving: it has met
- * its other end. */
-int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *source, int *moving, ap_error *error);
+/* Until it is over, `seconds` at most (0: as it is now): AP_TIMEOUT where it is not. Else it is no more. *moved: -1 until it has
+ * met its other end, then another number whenever something has moved between the two. */
+int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *source, int64_t *moved, ap_error *error);
 /* By this socket, which is the wire's from now on. */
 int ap_mail_meet(ap_mail *mail, uint32_t rank, int socket, ap_error *error);
 /* That one will never be connected: what has to do with it fails. */
 void ap_mail_miss(ap_mail *mail, uint32_t rank);
-/* All that is under way fails, here and at the others. */
-void ap_mail_end(ap_mail *mail, const char *why);
+/* All that is under way fails, here and at the others. Waits until these can still receive what was sent before, so many
+ * seconds at most. */
+void ap_mail_end(ap_mail *mail, const char *why, double seconds);
 /* After its end, and when nobody uses it. (In the child of a fork both do nothing.) */
 void ap_mail_free(ap_mail *mail);
 

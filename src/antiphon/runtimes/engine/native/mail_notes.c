@@ -52,18 +52,18 @@ ap_message *ap_mail_new(ap_mail *m, int sends, uint32_t peer, int32_t tag, void 
 /* ---- parts that the wire carries ---- */
 
 /* The number of a message of the wire; 0 where there is no memory. */
-static uint32_t number_of(ap_mail *m, int what, void *of) {
+static uint32_t number_of(ap_mail *m, uint32_t peer, int what, void *of) {
     if (m->unused == m->space) {
         uint32_t space = m->space ? 2 * m->space : 64;
         slot *more = realloc(m->slots, space * sizeof *more);
         if (!more) return 0;
-        for (uint32_t i = m->space; i < space; i++) more[i] = (slot){FREE, i + 1, NULL};
+        for (uint32_t i = m->space; i < space; i++) more[i] = (slot){FREE, 0, i + 1, NULL};
         m->slots = more, m->space = space;
     }
     slot *s = &m->slots[m->unused];
     uint32_t number = m->ranks + m->unused; /* below that: notes that are waited for, by who sends them */
     m->unused = s->next;
-    *s = (slot){what, 0, of};
+    *s = (slot){what, peer, 0, of};
     return number;
 }
 
@@ -71,7 +71,7 @@ int ap_mail_no_memory(ap_error *error) { return ap_fail(error, AP_MEMORY, "out o
 
 int ap_mail_send_part(ap_mail *m, uint32_t to, uint32_t channel, const void *data, uint64_t bytes, int what, void *of,
                      ap_error *error) {
-    uint32_t number = number_of(m, what, of);
+    uint32_t number = number_of(m, to, what, of);
     if (!number) return ap_mail_no_memory(error);
     m->sending++;
     return m->wire->send(m->wire, to, channel, data, bytes, number, error);
@@ -79,12 +79,13 @@ int ap_mail_send_part(ap_mail *m, uint32_t to, uint32_t channel, const void *dat
 
 static int receive_part(ap_mail *m, uint32_t from, uint32_t channel, void *data, uint64_t bytes, int what, void *of,
                         ap_error *error) {
-    uint32_t number = number_of(m, what, of);
+    uint32_t number = number_of(m, from, what, of);
     return number ? m->wire->receive(m->wire, from, channel, data, bytes, number, error) : ap_mail_no_memory(error);
 }
 
 int ap_mail_tell(ap_mail *m, uint32_t to, const note *told, ap_message *over, ap_error *error) {
     out_note *out = m->spare;
+    if (m->gone[to]) return AP_OK; /* nobody hears it */
     if (out)
         m->spare = out->next;
     else if (!(out = malloc(sizeof *out)))
@@ -271,16 +272,20 @@ static int noted(ap_mail *m, uint32_t from, ap_error *error) {
     return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no note", from);
 }
 
+static slot freed(ap_mail *m, uint32_t place) {
+    const slot was = m->slots[place];
+    m->slots[place] = (slot){FREE, 0, m->unused, NULL};
+    m->unused = place;
+    m->sending -= was.what == SENT_NOTE || was.what == SENT_DATA;
+    return was;
+}
+
 static int done(ap_mail *m, uint32_t number, ap_error *error) {
     if (number < m->ranks) {
         int code = noted(m, number, error);
         return code ? code : await_note(m, number, error);
     }
-    slot *s = &m->slots[number - m->ranks];
-    const slot was = *s;
-    *s = (slot){FREE, m->unused, NULL};
-    m->unused = number - m->ranks;
-    m->sending -= was.what == SENT_NOTE || was.what == SENT_DATA;
+    const slot was = freed(m, number - m->ranks);
     if (was.what == CAME_UNASKED) return arrived(m, was.of, error);
     if (was.what == SENT_NOTE) {
         out_note *out = was.of;
@@ -290,6 +295,29 @@ static int done(ap_mail *m, uint32_t number, ap_error *error) {
         ap_mail_finish(m, was.of, AP_OK, "");
     }
     return AP_OK;
+}
+
+void ap_mail_let_go(ap_mail *m, uint32_t rank, const char *why) {
+    m->wire->turns->let_go(m->wire, rank);
+    for (uint32_t i = 0; i < m->space; i++) {
+        if (m->slots[i].what == FREE || m->slots[i].peer != rank) continue;
+        const slot was = freed(m, i);
+        ap_message *one = was.of;
+        if (was.what == SENT_NOTE) {
+            out_note *out = was.of;
+            one = out->over;
+            out->next = m->spare, m->spare = out;
+        } else if (was.what == CAME_UNASKED) {
+            one = ((arrival *)was.of)->wanted;
+            let_go(m, place_of(m, was.of));
+        }
+        if (one) ap_mail_finish(m, one, AP_TRANSPORT, why);
+    }
+    for (arrival **at = &m->first; *at;) /* what was there, and will not come */
+        if ((*at)->from == rank && (*at)->asks)
+            let_go(m, at);
+        else
+            at = &(*at)->next;
 }
 
 int ap_mail_pass(ap_mail *m) {

@@ -93,7 +93,7 @@ void ap_mail_begun(ap_mail *m) {
     }
 }
 
-int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, int *moving, ap_error *error) {
+int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, int64_t *moved, ap_error *error) {
     double end = ap_now() + seconds, left = seconds;
     unsigned vain = 0;
     pthread_mutex_lock(&m->lock);
@@ -108,9 +108,10 @@ int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, 
             m->driven = 0;
         }
     }
+    if (one->state != OVER && seconds > 0 && !m->driven) ap_mail_mourn(m); /* who waits for short times only learns it, too */
     if (--m->waiting) pthread_cond_signal(&m->turn); /* another takes over */
     int code = one->state == OVER ? one->code : AP_TIMEOUT;
-    *moving = one->state == MOVING;
+    *moved = one->state == MOVING ? (int64_t)m->wire->turns->moved(m->wire, one->sends ? one->peer : one->source) : -1;
     *source = one->source;
     if (code) ap_fail(error, code, "%s", one->state == OVER ? one->why : "it is not over");
     if (one->state == OVER) free(one);
@@ -118,7 +119,7 @@ int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, 
     return code;
 }
 
-void ap_mail_end(ap_mail *m, const char *why) {
+void ap_mail_end(ap_mail *m, const char *why, double seconds) {
     if (m->process != getpid()) return; /* the child of a fork has neither the thread nor a lock that anybody opens */
     pthread_mutex_lock(&m->lock);
     ap_mail_break(m, AP_TRANSPORT, why);
@@ -132,5 +133,6 @@ void ap_mail_end(ap_mail *m, const char *why) {
     m->wire = NULL, m->started = 0;
     pthread_mutex_unlock(&m->lock);
     if (started) pthread_join(m->thread, NULL);
+    if (wire && wire->turns->see_off) wire->turns->see_off(wire, seconds);
     if (wire) wire->close(wire);
 }

@@ -59,9 +59,12 @@ typedef struct out_note {
 enum { FREE, SENT_NOTE, SENT_DATA, CAME_DATA, CAME_UNASKED };
 typedef struct {
     int what;
-    uint32_t next; /* free ones */
+    uint32_t peer, next; /* next: free ones */
     void *of;
 } slot;
+
+/* Of processes: GONE: nothing more comes from there. BURIED: what was under way with it has ended. */
+enum { PRESENT, GONE, BURIED };
 
 typedef struct {
     note note;     /* the next one from there */
@@ -108,6 +111,8 @@ void ap_mail_move(ap_mail *m, ap_message *one, int state);
 int ap_mail_look_for(ap_mail *m, ap_message *one, ap_error *error);
 /* carries on what can be, without waiting: whether anything was done. */
 int ap_mail_pass(ap_mail *m);
+/* What is under way with that one, of which nothing more comes, ends. */
+void ap_mail_let_go(ap_mail *m, uint32_t rank, const char *why);
 /* mail.c: whether anything is under way */
 int ap_mail_busy(const ap_mail *m);
 /* what is with processes that are gone ends */

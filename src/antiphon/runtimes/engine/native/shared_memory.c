@@ -111,22 +111,47 @@ void ap_shared_touch(ap_shared *s, ap_pace *pace) {
         ap_touch(from, share_of(s->members), pace);
 }
 
-static void free_letters(letter *one) {
-    for (letter *next; one; one = next) {
+static uint32_t free_letters(letter *one) {
+    uint32_t count = 0;
+    for (letter *next; one; one = next, count++) {
         next = one->next;
         free(one->own), free(one);
     }
+    return count;
+}
+
+/* Data for others, too, goes on to these. */
+static void free_targets(ap_shared *s, outgoing *o) {
+    for (target *t; (t = o->first);) {
+        target **at = &t->of->targets;
+        while (*at != t) at = &(*at)->sibling;
+        *at = t->sibling;
+        if (!--t->of->left) free(t->of);
+        o->first = t->next;
+        free(t);
+        s->active--;
+    }
+    o->last = NULL;
+    s->freshes = 0;
+}
+
+void ap_shared_let_go(ap_shared *s, uint32_t member, int reads) {
+    outgoing *o = &s->out[member];
+    incoming *in = &s->in[member];
+    free_targets(s, o);
+    for (uint32_t i = 0; i < in->count; i++) {
+        lane *l = &in->lanes[i];
+        s->active -= free_letters(l->asked), free_letters(l->stray);
+        l->asked = l->asked_last = l->stray = l->stray_last = NULL;
+    }
+    in->asked = 0;
+    if (!reads) atomic_store(&o->queue->tail, o->head); /* as if it had read all */
 }
 
 void ap_shared_close(ap_shared *s) {
     ap_shared_complete(s);
     if (s->bytes && s->memory != MAP_FAILED) munmap(s->memory, s->bytes);
-    for (uint32_t i = 0; s->out && i < s->members; i++)
-        for (target *t = s->out[i].first, *next; t; t = next) {
-            next = t->next;
-            if (!--t->of->left) free(t->of);
-            free(t);
-        }
+    for (uint32_t i = 0; s->out && i < s->members; i++) free_targets(s, &s->out[i]);
     for (uint32_t i = 0; s->in && i < s->members; i++) {
         for (uint32_t k = 0; k < s->in[i].count; k++)
             free_letters(s->in[i].lanes[k].asked), free_letters(s->in[i].lanes[k].stray);

@@ -1,9 +1,11 @@
 /* A wire over sockets that carries mail: others are connected to it one by one, go one by one, and several threads use it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "sockets_types.h"
 #include "transport_sockets.h"
 
@@ -15,7 +17,8 @@ static int lie_down(ap_wire *self) {
     w->slept[w->sleeps++] = (struct pollfd){.fd = w->wakes[0], .events = POLLIN};
     for (uint32_t i = 0; i < w->base.ranks; i++) {
         const stream *s = &w->streams[i];
-        short events = (short)((s->sends.first ? POLLOUT : 0) | (ap_sockets_wanted(w, &w->peers[i], s) ? POLLIN : 0));
+        int in = ap_sockets_wanted(w, &w->peers[i], s);
+        short events = (short)((ap_sockets_sends(w, s) ? POLLOUT : 0) | (in ? POLLIN : 0));
         if (s->fd >= 0 && events && !w->peers[i].lost) w->slept[w->sleeps++] = (struct pollfd){.fd = s->fd, .events = events};
     }
     return 1;
@@ -43,6 +46,46 @@ static void give_up(ap_wire *self) {
         if (w->streams[i].fd >= 0) shutdown(w->streams[i].fd, SHUT_WR);
 }
 
+static int of_internet(int fd) {
+    struct sockaddr_storage own;
+    socklen_t bytes = sizeof own;
+    return !getsockname(fd, (struct sockaddr *)&own, &bytes) && own.ss_family != AF_UNIX;
+}
+
+/* Whether some of what was sent is not yet with the other's system, where it stays whatever becomes of this end: what lies here
+ * is lost once the other sends something to a socket that is closed. Of a socket within a host nothing lies here. */
+static int lies_here(int fd) {
+    int bytes = 0;
+#ifdef __linux__
+    if (of_internet(fd) && ioctl(fd, TIOCOUTQ, &bytes)) return 0;
+#else
+    bytes = of_internet(fd); /* until the other has closed it */
+#endif
+    return bytes > 0;
+}
+
+static void see_off(ap_wire *self, double seconds) {
+    socket_wire *w = (socket_wire *)self;
+    const double end = ap_now() + seconds;
+    for (uint32_t i = 0; i < w->base.ranks; i++) {
+        struct pollfd one = {.fd = w->streams[i].fd};
+        while (one.fd >= 0 && !one.revents && lies_here(one.fd) && ap_now() < end) poll(&one, 1, 1);
+    }
+}
+
+static void let_go(ap_wire *self, uint32_t rank) {
+    socket_wire *w = (socket_wire *)self;
+    peer *p = &w->peers[rank];
+    stream *s = p->rail;
+    if (s->coming && !s->coming->own) free(s->coming);
+    s->coming = NULL;
+    forget(&s->sends, 0), forget(&p->receives, 0), forget(&p->aside, 1);
+    if (s->fd >= 0) close(s->fd);
+    s->fd = -1, p->lost = 1;
+}
+
+static uint64_t moved(ap_wire *self, uint32_t rank) { return ((socket_wire *)self)->peers[rank].moved; }
+
 static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int flags = fcntl(socket, F_GETFL);
@@ -54,7 +97,7 @@ static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
     return AP_OK;
 }
 
-const ap_by_turns ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, meet};
+const ap_by_turns ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, see_off, let_go, moved, meet};
 
 ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error) {
     int32_t *none = malloc(ranks * sizeof *none);

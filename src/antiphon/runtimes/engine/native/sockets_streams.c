@@ -19,7 +19,8 @@ static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
 
 /* As many of the messages as a socket takes now. */
 int ap_sockets_push(socket_wire *w, stream *p, ap_error *error) {
-    while (p->sends.first && !w->peers[ap_sockets_rank(w, p)].lost) {
+    peer *to = &w->peers[ap_sockets_rank(w, p)];
+    while (ap_sockets_sends(w, p)) {
         struct iovec part[PARTS];
         int parts = 0;
         uint64_t skip = p->sent;
@@ -34,8 +35,9 @@ int ap_sockets_push(socket_wire *w, stream *p, ap_error *error) {
         ssize_t sent = sendmsg(p->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) return AP_OK;
+        if (sent < 0 && w->mail) return to->deaf = 1, AP_OK; /* what was sent from there still comes, before its end */
         if (sent < 0) return gone(w, ap_sockets_rank(w, p), errno, error);
-        w->moved = 1;
+        w->moved = 1, to->moved += (uint64_t)sent;
         p->sent += (uint64_t)sent;
         while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
             letter *one = pop(&p->sends);
@@ -168,7 +170,7 @@ static size_t places(socket_wire *w, const peer *of, stream *p, struct iovec *pa
 
 int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error) {
     const uint32_t rank = ap_sockets_rank(w, p);
-    const peer *of = &w->peers[rank];
+    peer *of = &w->peers[rank];
     int code = AP_OK;
     while (!code && ap_sockets_wanted(w, of, p)) {
         struct iovec part[2] = {{0}};
@@ -181,7 +183,7 @@ int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error) {
         /* what was sent before may still come by another */
         if (got <= 0 && !p->coming && !p->head_bytes && ap_sockets_next(w, of) != p) return p->over = 1, AP_OK;
         if (got <= 0) return gone(w, rank, got < 0 ? errno : 0, error);
-        w->moved = 1;
+        w->moved = 1, of->moved += (uint64_t)got;
         size_t came = (size_t)got, first = came < part->iov_len ? came : part->iov_len;
         if (part->iov_base == w->stage)
             code = digest(w, p, w->stage, came, error);

@@ -38,7 +38,8 @@ typedef struct {
     stream *rail;
     queue receives, aside;
     uint64_t kept;      /* bytes that the letters aside take */
-    int lost;           /* of a wire for mail: it is gone */
+    int lost, deaf;     /* of a wire for mail: it is gone; it takes nothing any more */
+    uint64_t moved;     /* bytes that have come from there and gone there */
     uint32_t out, next; /* messages that went there, and that have come from there: they go round over the rails */
 } peer;
 
@@ -69,6 +70,12 @@ static inline stream *ap_sockets_next(const socket_wire *w, const peer *p) { ret
 static inline int ap_sockets_wanted(const socket_wire *w, const peer *p, const stream *s) {
     if (s->held || (s->over && ap_sockets_next(w, p) != s)) return 0;
     return p->receives.first || (s->coming && !s->coming->own);
+}
+
+/* Whether something is to go by it, and may. */
+static inline int ap_sockets_sends(const socket_wire *w, const stream *s) {
+    const peer *p = &w->peers[ap_sockets_rank(w, s)];
+    return s->sends.first && !p->lost && !p->deaf;
 }
 
 /* As many of a socket's messages as it takes now; as much as comes by it now. */

@@ -18,6 +18,12 @@ typedef struct {
     /* Of whom nothing more comes than what is there; of this one itself: all is to end. */
     int (*is_gone)(ap_wire *self, uint32_t rank);
     void (*give_up)(ap_wire *self); /* so that this one is gone to the others */
+    /* Then, with no other thread: until what was sent is with the others' systems, so long at most. NULL: it is there. */
+    void (*see_off)(ap_wire *self, double seconds);
+    /* That one is gone: what is under way with it is let go of, and its numbers never come back. */
+    void (*let_go)(ap_wire *self, uint32_t rank);
+    /* Another number whenever something has come from there or gone there. */
+    uint64_t (*moved)(ap_wire *self, uint32_t rank);
     /* By this socket from now on, which is the wire's; NULL where all are connected from the beginning. */
     int (*meet)(ap_wire *self, uint32_t rank, int socket, ap_error *error);
 } ap_by_turns;

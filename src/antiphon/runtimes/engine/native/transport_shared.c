@@ -104,16 +104,31 @@ static void get_up(ap_wire *self) { ap_shared_get_up(((shared_wire *)self)->shar
 
 static void wake(ap_wire *self) { ap_shared_wake(((shared_wire *)self)->shared); }
 
-static int is_gone(ap_wire *self, uint32_t rank) {
-    const shared_wire *w = (shared_wire *)self;
+/* What its pipe says. */
+static short said(const shared_wire *w, uint32_t rank) {
     uint32_t i = 0;
     while (i < w->count && w->whose[i] != rank) i++;
-    return i == w->count || poll(&w->polled[i], 1, 0) > 0 || ap_shared_gave_up(w->shared, rank);
+    if (i == w->count) return POLLHUP;
+    struct pollfd one = w->polled[i]; /* others look, too */
+    return poll(&one, 1, 0) > 0 ? one.revents : 0;
+}
+
+static int is_gone(ap_wire *self, uint32_t rank) {
+    const shared_wire *w = (shared_wire *)self;
+    return said(w, rank) || ap_shared_gave_up(w->shared, rank);
 }
 
 static void give_up(ap_wire *self) { ap_shared_give_up(((shared_wire *)self)->shared); }
 
-static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL};
+/* Who has only been told to end may be at it still. */
+static void let_go(ap_wire *self, uint32_t rank) {
+    const shared_wire *w = (shared_wire *)self;
+    ap_shared_let_go(w->shared, rank, !ap_shared_gave_up(w->shared, rank) && !(said(w, rank) & POLLHUP));
+}
+
+static uint64_t moved(ap_wire *self, uint32_t rank) { return ap_shared_moved(((shared_wire *)self)->shared, rank); }
+
+static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL, let_go, moved, NULL};
 
 ap_wire *ap_shared_beside(ap_wire *first, ap_error *error) {
     const shared_wire *other = (shared_wire *)first;

@@ -121,7 +121,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
         stream *s = &w->streams[i];
         const peer *p = &w->peers[i / w->rails];
         int in = ap_sockets_wanted(w, p, s);
-        short events = (short)((s->sends.first ? POLLOUT : 0) | (in ? POLLIN : 0));
+        short events = (short)((ap_sockets_sends(w, s) ? POLLOUT : 0) | (in ? POLLIN : 0));
         if (s->fd < 0 || !events || p->lost) continue;
         if (in) set_least(w, p, s), held |= s->least > 1;
         w->whose[count] = s;
@@ -138,7 +138,7 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
         int look = !found && held && milliseconds;
         if (what & POLLIN || ((what || look) && ap_sockets_wanted(w, &w->peers[ap_sockets_rank(w, s)], s)))
             code = ap_sockets_pull(w, s, error);
-        if (!code && what && s->sends.first) code = ap_sockets_push(w, s, error);
+        if (!code && what) code = ap_sockets_push(w, s, error);
     }
     return code;
 }
@@ -188,7 +188,7 @@ static void close_wire(ap_wire *self) {
     ap_error ignored;
     double end = ap_now() + FLUSH;
     for (uint32_t i = 0; i < self->ranks * w->rails; i++)
-        while (!self->broken && w->streams[i].sends.first && ap_now() < end)
+        while (!self->broken && ap_sockets_sends(w, &w->streams[i]) && ap_now() < end)
             if (turn(w, 1.0, &ignored)) self->broken = 1;
     for (uint32_t i = 0; i < self->ranks * w->rails; i++) {
         stream *s = &w->streams[i];

@@ -1,0 +1,137 @@
+"""Who waits for messages of a process group, and for what: how long, beside what else, over which store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from test_torch_mail import at_once, closed, good, made  # noqa: E402
+
+from antiphon.errors import Missing  # noqa: E402
+from antiphon.runtimes.engine.build import library  # noqa: E402
+from antiphon.runtimes.serve import torch_mail  # noqa: E402
+from antiphon.runtimes.serve.ledger import Ledger  # noqa: E402
+from antiphon.torch import CollectiveFailed  # noqa: E402
+
+
+class Played:
+    """Mail whose message has moved as far as is written here, look by look, then is over; it has a clock of its own."""
+
+    def __init__(self, moved: list[int]) -> None:
+        self.moved, self.time, self.why = moved, 0.0, ""
+
+    def receive(self, *_: int) -> tuple[int, int]:
+        return 1, -1
+
+    def wait(self, _: int, seconds: float) -> tuple[bool, int]:
+        if self.why:
+            raise CollectiveFailed(self.why)
+        self.time += seconds
+        return (False, self.moved.pop(0)) if self.moved else (True, 1)
+
+    def end(self, why: str) -> None:
+        self.why = why
+
+
+@pytest.mark.parametrize(
+    ("moved", "gives_up_after"),
+    [
+        ([-1] * 4, None),
+        ([-1] * 6, 1.0),  # nobody is there
+        ([*range(100)], None),  # for much longer than a second
+        ([-1] * 4 + [0, 5, 5, 5, 5, 7, 7, 7, 7], None),
+        ([-1] * 4 + [0, 5, 5, 5, 5, 7] + [7] * 6, 3.0),  # it has come to a stop
+    ],
+)
+def test_a_message_has_time_as_long_as_it_moves(
+    moved: list[int], gives_up_after: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(moved)
+    clock = SimpleNamespace(monotonic=lambda: played.time, perf_counter=lambda: played.time)
+    monkeypatch.setattr(torch_mail, "time", clock)
+    mails = torch_mail.Mails(lambda: (played, None), 0, 2, lambda: 1.0, Ledger(), lambda do: do())
+    message = mails.recv([torch.zeros(1)], 1, 0)
+    if gives_up_after is None:
+        assert message.wait()
+    else:
+        with pytest.raises(CollectiveFailed, match="nothing came or went for 1 seconds, the timeout of the group"):
+            message.wait()
+        assert played.time == pytest.approx(gives_up_after)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    try:
+        library("sockets")
+    except Missing as error:
+        pytest.skip(str(error))
+    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
+    groups = made(2)
+    yield groups
+    closed(groups)
+
+
+def test_several_messages_as_one_hold_up_no_collective(two: list[Any]) -> None:
+    a, b = two
+    into, more = torch.zeros(3), torch.zeros(3)
+    a._start_coalescing(torch.device("cpu"))
+    a.recv([into], 1, 5)
+    a.recv([more], 1, 6)
+    batch = a._end_coalescing(torch.device("cpu"))
+    sums = [torch.ones(2), torch.ones(2)]
+    good(at_once(lambda: a.allreduce([sums[0]]).wait(), lambda: b.allreduce([sums[1]]).wait()))
+    assert sums[0].tolist() == [2.0, 2.0]
+    with pytest.raises(CollectiveFailed, match="was not done within"):
+        batch.wait(timedelta(seconds=0.01))
+    assert not batch.is_completed()
+    found = batch.get_future()
+    good(at_once(b.send([torch.ones(3)], 0, 6).wait, b.send([torch.ones(3)], 0, 5).wait, batch.wait))
+    assert [one.tolist() for one in found.wait()] == [one.tolist() for one in batch.result()] == [[1.0] * 3] * 2
+    assert batch.is_completed()
+    assert batch.is_success()
+
+
+def test_one_of_several_fails(two: list[Any]) -> None:
+    a, b = two
+    b._start_coalescing(torch.device("cpu"))
+    b.recv([torch.zeros(1)], 0, 1)
+    b.recv([torch.zeros(1)], 0, 2)
+    batch = b._end_coalescing(torch.device("cpu"))
+    good(at_once(a.send([torch.ones(1)], 1, 1).wait, a.send([torch.ones(3)], 1, 2).wait))
+    with pytest.raises(ValueError, match="rank 0 sends 12 bytes where 4 are expected"):
+        batch.wait()
+    assert isinstance(batch.exception(), ValueError)
+    assert not batch.is_success()
+
+
+def test_processes_connect_while_the_program_waits_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
+    monkeypatch.setenv("ANTIPHON_SHARED", "0")
+    try:
+        library("sockets")
+    except Missing as error:
+        pytest.skip(str(error))
+    server = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+    stores = [dist.TCPStore("127.0.0.1", server.port, None, False, timedelta(seconds=60)) for _ in range(2)]
+    groups = made(2, stores=stores)
+    waiting = [threading.Thread(target=store.get, args=("later",)) for store in stores]
+    for one in waiting:
+        one.start()
+    into = torch.zeros(1)
+    try:
+        good(at_once(groups[0].send([torch.ones(1)], 1).wait, groups[1].recv([into], 0).wait, seconds=40.0))
+        assert all(one.is_alive() for one in waiting)
+    finally:
+        server.set("later", "now")
+    for one in waiting:
+        one.join()
+    assert into.item() == 1.0
+    closed(groups)
