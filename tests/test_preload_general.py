@@ -110,3 +110,94 @@ def test_long_and_short_blocks_of_one_call(request: pytest.FixtureRequest, folde
     run = Run(mpi, folder, 3, [mpi.python, "-c", LONG_BLOCKS], [path], ANTIPHON_LEAST="0").right()
     assert run.by(WAY) == {"alltoallv": 20}
     assert run.warnings == []
+
+
+UNLIKE = """
+import sys, numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Set_errhandler(MPI.ERRORS_RETURN)
+me, size = comm.rank, comm.size
+LONG = 1 << 19
+far = [(LONG + 9, LONG - 9), (LONG - 9, LONG + 9), (LONG + 9, LONG), (LONG, LONG + 9)]
+near = [(100, 60), (60, 100), (20000, 30000), (30000, 20000), (0, 5), (5, 0)]
+every = MPI.UNSIGNED_CHAR.Create_vector(1, 1, 2).Create_resized(0, 2).Commit()  # a byte, and one that is skipped
+
+def block(i, j, n):
+    return (np.arange(n) % 241 + 7 * i + j).astype(np.uint8)
+
+def call(sent, expected, pair, gaps):
+    # one process of the pair says that it sends so much, the other expects something else; all other blocks are of 10
+    counts, gets = [10] * size, [10] * size
+    if me == pair[0]: counts[pair[1]] = sent
+    if me == pair[1]: gets[pair[0]] = expected
+    at, to = (np.concatenate([[0], np.cumsum(c)[:-1]]) for c in (counts, gets))
+    given = np.concatenate([block(me, j, counts[j]) for j in range(size)])
+    out = np.full(sum(gets) * (2 if gaps else 1), 255, np.uint8)
+    code = 0
+    try:
+        comm.Alltoallv([given, (counts, at), MPI.BYTE], [out, (gets, to), every if gaps else MPI.BYTE])
+    except MPI.Exception as error:
+        code = error.Get_error_class()
+    long = me == pair[1] and sent > expected
+    assert code == (MPI.ERR_TRUNCATE if long else 0), (me, sent, expected, pair, code)
+    come = out[::2] if gaps else out
+    assert not gaps or (out[1::2] == 255).all()
+    for i in range(size):
+        part = come[to[i] : to[i] + gets[i]]
+        n = sent if me == pair[1] and i == pair[0] else 10
+        if not (long and i == pair[0]):
+            assert (part[:n] == block(i, me, n)).all() and (part[n:] == 255).all(), (me, i, sent, expected)
+
+for sent, expected in far + near:
+    for pair in ((0, 1), (2, 0), (1, 1)):
+        for gaps in (False, True):
+            call(sent, expected, pair, gaps)
+            call(10, 10, pair, gaps)
+if me == 0:
+    print("right")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_two_that_say_different_lengths(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
+    """Less than is expected is taken; more is an error at who expects less, and all go on."""
+    mpi = request.getfixturevalue(which)
+    run = Run(mpi, folder, 3, [mpi.python, "-c", UNLIKE], [table(folder, 3)], ANTIPHON_LEAST="0").right()
+    assert run.by(WAY) == {"alltoallv": 120}
+    assert any("process 0 of the communicator sends 524297 bytes, of which 1 expects 524279" in w for w in run.warnings)
+
+
+LATE = """
+import sys, numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD if sys.argv[1] == "world" else MPI.COMM_WORLD.Dup()
+comm.Set_errhandler(MPI.ERRORS_RETURN)
+code, told = 0, MPI.COMM_WORLD.Dup()
+if comm.rank:
+    told.recv(source=0)  # never takes part
+    MPI.COMM_WORLD.Abort(3)
+try:
+    comm.Alltoallv([np.ones(20, np.uint8), [10, 10]], [np.ones(20, np.uint8), [10, 10]])
+except MPI.Exception as error:
+    code = error.Get_error_class()
+print("told" if code == MPI.ERR_OTHER else code, flush=True)
+told.send(1, dest=1)
+import time; time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["world", "copy"])
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_a_first_call_that_somebody_does_not_make(
+    request: pytest.FixtureRequest, folder: Path, which: str, comm: str
+) -> None:
+    """What is made ready for it waits no longer than a call may."""
+    mpi = request.getfixturevalue(which)
+    command = [mpi.python, "-c", LATE, comm]
+    run = Run(mpi, folder, 2, command, [table(folder, 2)], ANTIPHON_LEAST="0", ANTIPHON_TIMEOUT="0.5")
+    assert run.done.stdout.startswith("told")
+    assert "not all of its processes have come" in run.done.stderr
+    assert "ANTIPHON_TIMEOUT" in run.done.stderr

@@ -9,8 +9,6 @@ from mpi_env import Mpi
 from test_preload import Run, compiled, folder, table
 
 import antiphon
-from antiphon.core.plan import Entry, Plan
-from antiphon.core.transform import pipeline
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book
 from antiphon.select import save_plans
 
@@ -35,19 +33,61 @@ def test_the_first_calls_go_both_ways_and_the_others_one_way(openmpi: Mpi, folde
     assert run.served("allreduce", 2) + sum(run.left.values()) == 3 * CALLS
 
 
+def tried(mpi: Mpi, folder: Path, ranks: int, times: str, kind: str, *how: str) -> tuple[int, int, int]:
+    """Calls of one kind by plans, by the library while both ways were tried, and by the library as that took less time.
+    `times`: what calls are to have taken (ANTIPHON_TRIED)."""
+    command = [compiled(folder, mpi, "tried"), kind, *how]
+    tables = [table(folder, ranks), table(folder, 2)] if "halves" in how else [table(folder, ranks)]
+    run = Run(mpi, folder, ranks, command, tables, ANTIPHON_TRIED=times).right()
+    left = run.left
+    both, slower = left.pop(TURNS.replace("allreduce", kind), 0), left.pop(SLOWER.replace("allreduce", kind), 0)
+    assert left == {}
+    assert run.warnings == []
+    return run.served(kind, 2 if "halves" in how else ranks), both, slower
+
+
+REST = CALLS - 2 * TRIED
+PLAN, LIBRARY = (TRIED + REST, TRIED, 0), (TRIED, TRIED, REST)
+CASES = [  # of four processes
+    ("allreduce", "world", "0", "out", "1:2", PLAN),
+    ("allreduce", "world", "0", "in", "2:1", LIBRARY),
+    # who was slowest counts: by themselves all but the last would keep to the plan
+    ("allreduce", "turned", "0", "out", "1:8,1:8,1:8,9:8", LIBRARY),
+    ("broadcast", "world", "3", "in", "8:1,1:9,1:2,1:2", PLAN),
+    ("reduce", "world", "2", "in", "2:1", LIBRARY),
+    ("gather", "world", "1", "in", "1:2", PLAN),
+    ("scatter", "world", "3", "in", "2:1,1:1", LIBRARY),
+    ("allgather", "world", "0", "in", "1:2", PLAN),
+    ("reducescatter", "world", "0", "in", "2:1", LIBRARY),
+    ("alltoall", "world", "0", "in", "1:2,2:3", PLAN),
+    # each half decides for itself: of the world's processes 0 and 2, and 1 and 3
+    ("allgather", "halves", "0", "out", "1:2,2:1,1:2,1:1", (2 * TRIED + REST, 2 * TRIED, REST)),
+    ("broadcast", "halves", "1", "out", "2:1,1:2,2:1,1:2", (2 * TRIED + REST, 2 * TRIED, REST)),
+]  # fmt: skip
+
+
+def test_all_decide_by_what_the_slowest_took(openmpi: Mpi, folder: Path) -> None:
+    assert tried(openmpi, folder, 2, "1:8,9:8", "allreduce", "world", "0", "in", "4000") == LIBRARY
+    assert tried(openmpi, folder, 2, "8:1,1:9", "broadcast", "turned", "1", "in", "4000") == PLAN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "comm", "root", "place", "times", "expected"), CASES)
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_which_way_is_kept_to(
+    request: pytest.FixtureRequest, folder: Path, which: str, kind: str, comm: str, root: str, place: str, times: str,
+    expected: tuple[int, int, int],
+) -> None:  # fmt: skip
+    mpi = request.getfixturevalue(which)
+    assert tried(mpi, folder, 4, times, kind, comm, root, place, "4000") == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_a_plan_of_thousands_of_messages_is_left(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
-    machine = antiphon.topology("full:ranks=2")
-    one = antiphon.plan("allreduce", machine, planner="ring").at(0)
-    slow = pipeline(one.schedule, 4096)
-    path = folder / "slow.json"
-    save_plans(path, {"allreduce": Plan(machine, slow.collective, (Entry(0, None, slow, {}),))}, table=True)
-    mpi = request.getfixturevalue(which)
-    run = sums(mpi, folder, path, [40000])
-    assert run.left == {TURNS: TRIED, SLOWER: CALLS - 2 * TRIED}
-    assert run.served("allreduce", 2) == TRIED
-    run = sums(mpi, folder, path, [40000], ANTIPHON_LEAST="2KB")
+def test_where_a_size_is_given_nothing_is_tried(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
+    run = sums(
+        request.getfixturevalue(which), folder, table(folder, 2), [40000], ANTIPHON_LEAST="2KB", ANTIPHON_TRIED="2:1"
+    )
     assert run.left == {}
     assert run.served("allreduce", 2) == CALLS
 

@@ -2,13 +2,17 @@
 #ifndef ANTIPHON_EXCHANGE_H
 #define ANTIPHON_EXCHANGE_H
 
+#include "shared.h"
 #include "transport.h"
 
-typedef struct {
+typedef struct ap_leg {
     uint32_t peer;
     int comes;
     void *data;
     size_t bytes; /* the same at both ends */
+    /* Where ends may differ (ap_mpi_any_length): what was sent, and memory of ours for it where that is too much. */
+    ap_came came;
+    void *scrap;
 } ap_leg;
 
 /* Starts all that come, then all that go, and waits for them. One message each way between two ranks at most. */

@@ -235,8 +235,8 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, in
                      ap_error *error);
 /* Whether all processes can run a row's program; asks them once. An MPI error in *code. */
 int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error);
-/* Raises an error on the communicator; returns its code. */
-int ap_raise(MPI_Comm comm, const char *what, const ap_error *error);
+/* Raises an error of this class on the communicator; returns it. */
+int ap_raise(MPI_Comm comm, int class, const char *what, const ap_error *error);
 
 /* ---- general schedules (preload_general.c) ---- */
 
@@ -253,7 +253,7 @@ typedef struct {
 uint64_t ap_general_most(int kind);
 /* What combines elements: in the order of the processes, by any operator. */
 int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
-/* What only moves blocks that differ. */
+/* What only moves blocks that differ. AP_MISMATCH: all has gone its way, but more was sent to this process than it expects. */
 int ap_general_move(ap_group *g, const ap_call *call, int *code, ap_error *error);
 /* Between elements and plain bytes; at most 2^30 of these at once. */
 int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into);

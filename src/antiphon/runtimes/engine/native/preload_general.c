@@ -14,7 +14,7 @@
 /* Of a vector: up to here every process that needs a result gets all the operands. Beyond, each combines a share. */
 enum { FEW = 1 << 12 };
 /* Blocks of an alltoallv from here on go by MPI, which copies them once, where it can: nobody else wants them, so that
- * memory of ours in between gains nothing. Only two processes know how much a block is, and both do. */
+ * memory of ours in between gains nothing. Its sender decides, and says so through memory. */
 enum { LONG = 1 << 19 };
 
 /* `python bench/bench_general.py`: chains of processes, of which each reads the memory of the one before, take fewer copies. */
@@ -37,9 +37,19 @@ static int begin(parcel *p, ap_group *g, ap_error *error) {
     return p->leg ? AP_OK : AP_MEMORY;
 }
 
+static void add_any(parcel *p, int process, int comes, const void *data, size_t bytes) {
+    p->leg[p->count++] =
+        (ap_leg){.peer = (uint32_t)p->g->found.rank_of[process], .comes = comes, .data = (void *)(uintptr_t)data, .bytes = bytes};
+}
+
 static void add(parcel *p, int process, int comes, const void *data, size_t bytes) {
-    if (bytes)
-        p->leg[p->count++] = (ap_leg){(uint32_t)p->g->found.rank_of[process], comes, (void *)(uintptr_t)data, bytes};
+    if (bytes) add_any(p, process, comes, data, bytes);
+}
+
+static int process_of(const ap_group *g, uint32_t peer) {
+    int process = 0;
+    while (g->found.rank_of[process] != (int32_t)peer) process++;
+    return process;
 }
 
 static int run(const parcel *p, ap_error *error) {
@@ -193,6 +203,7 @@ typedef struct {
     ap_kind_of_data data;
     MPI_Aint extent;
     uint64_t *from; /* where each block begins in `bytes` */
+    uint64_t *came; /* bytes of each that came, where it is staged */
     int there, staged;
 } blocks;
 
@@ -210,7 +221,7 @@ static char *block(const blocks *b, int i) {
 }
 
 static int transfer(const blocks *b, MPI_Comm comm, int i, int into) {
-    uint64_t n = count_of(b, i);
+    uint64_t n = into || !b->data.size ? count_of(b, i) : b->came[i] / (uint64_t)b->data.size;
     if (!n) return MPI_SUCCESS;
     if (b->data.plain && into) ap_copy(block(b, i), user_block(b, i), bytes_of(b, i));
     if (b->data.plain) return MPI_SUCCESS;
@@ -231,10 +242,11 @@ static int look(blocks *b, ap_group *g, const void *user, MPI_Datatype type, MPI
     const int n = b->list ? g->size : 1;
     char *room;
     for (int i = 0; i < n; i++) all += bytes_of(b, i);
-    if (!(room = ap_group_stage(g, number, all + (uint64_t)n * sizeof *b->from, error))) return error->code;
-    b->from = (uint64_t *)(void *)room, b->bytes = room + (uint64_t)n * sizeof *b->from;
+    if (!(room = ap_group_stage(g, number, all + 2 * (uint64_t)n * sizeof *b->from, error))) return error->code;
+    b->from = (uint64_t *)(void *)room, b->came = b->from + n, b->bytes = (char *)(b->came + n);
     b->from[0] = 0;
     for (int i = 1; i < n; i++) b->from[i] = b->from[i - 1] + bytes_of(b, i - 1);
+    for (int i = 0; i < n; i++) b->came[i] = bytes_of(b, i);
     return AP_OK;
 }
 
@@ -261,31 +273,57 @@ static int goes(int kind, int root, int from, int to) {
     return kind != AP_SCATTERV || from == root;
 }
 
+/* What a process was sent, beside what it expects: less is what MPI lets pass, too; more is its error. */
+static int came(blocks *in, int process, int me, uint64_t bytes, ap_error *error) {
+    const int place = in->list ? process : 0;
+    const uint64_t expected = bytes_of(in, place);
+    if (in->staged) in->came[place] = bytes < expected ? bytes : expected;
+    if (bytes <= expected) return AP_OK;
+    return ap_fail(error, AP_MISMATCH, "process %d of the communicator sends %llu bytes, of which %d expects %llu", process,
+                   (unsigned long long)bytes, me, (unsigned long long)expected);
+}
+
+/* Its own block. */
+static int keep_own(const blocks *out, blocks *in, int me, ap_error *error) {
+    const uint64_t bytes = bytes_of(out, out->list ? me : 0), expected = bytes_of(in, in->list ? me : 0);
+    ap_copy(block(in, me), block(out, me), bytes < expected ? bytes : expected);
+    return came(in, me, me, bytes, error);
+}
+
+/* All blocks between this process and others; what came is told in the legs of *p. */
+static int exchange(parcel *p, ap_group *g, const ap_call *c, ap_error *error) {
+    const double timeout = ap_preload.set.timeout;
+    int failed = ap_mpi_any_length(g->wire, p->leg, c->kind == AP_ALLTOALLV ? LONG : 0, timeout, error);
+    if (!failed) failed = run(p, error);
+    ap_mpi_known_length(g->wire);
+    return failed;
+}
+
 int ap_general_move(ap_group *g, const ap_call *c, int *code, ap_error *error) {
     const int me = g->rank;
     blocks out, in;
     parcel p;
-    int failed = look_at_both(g, c, &out, &in, error);
+    int failed = look_at_both(g, c, &out, &in, error), wrong = AP_OK;
     if (failed || begin(&p, g, error)) return error->code;
     const int n = out.list ? g->size : 1;
+    /* of an alltoallv also blocks of nothing: who expects more must not wait for it */
+    void (*const put)(parcel *, int, int, const void *, size_t) = c->kind == AP_ALLTOALLV ? add_any : add;
     for (int i = 0; out.there && out.staged && i < n && !*code; i++) *code = transfer(&out, c->comm, i, 1);
     if (*code) return ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together");
     for (int turn = 0; turn < g->size - 1; turn++) {
-        int process = other(g, turn);
-        if (out.there && goes(c->kind, c->root, me, process)) add(&p, process, 0, block(&out, process), bytes_of(&out, process));
-        if (in.there && goes(c->kind, c->root, process, me)) add(&p, process, 1, block(&in, process), bytes_of(&in, process));
+        int process = other(g, turn), outwards = out.there && goes(c->kind, c->root, me, process);
+        if (outwards) put(&p, process, 0, block(&out, process), bytes_of(&out, process));
+        if (in.there && goes(c->kind, c->root, process, me)) put(&p, process, 1, block(&in, process), bytes_of(&in, process));
     }
-    if (c->kind == AP_ALLTOALLV && (failed = ap_mpi_once(g->wire, LONG, error))) return failed;
-    failed = run(&p, error);
-    if (c->kind == AP_ALLTOALLV) ap_mpi_once(g->wire, 0, error);
-    if (failed) return failed;
+    if ((failed = exchange(&p, g, c, error))) return failed;
+    for (uint32_t i = 0; i < p.count; i++) {
+        if (p.leg[i].comes && p.leg[i].came.bytes != p.leg[i].bytes)
+            wrong |= came(&in, process_of(g, p.leg[i].peer), me, p.leg[i].came.bytes, error);
+        free(p.leg[i].scrap);
+    }
     int own = out.there && in.there && goes(c->kind, c->root, me, me) && c->send != MPI_IN_PLACE;
-    if (own) {
-        if (bytes_of(&out, me) != bytes_of(&in, me))
-            return ap_fail(error, AP_INVALID, "its own block has another size where it is sent than where it comes");
-        ap_copy(block(&in, me), block(&out, me), bytes_of(&in, me));
-    }
+    if (own) wrong |= keep_own(&out, &in, me, error);
     for (int i = 0; in.there && in.staged && i < (in.list ? g->size : 1) && !*code; i++)
         if (i != me || own || !in.list) *code = transfer(&in, c->comm, i, 0);
-    return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not spread elements") : AP_OK;
+    return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not spread elements") : wrong;
 }

@@ -183,9 +183,19 @@ void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error) {
 
 /* ---- agreeing ---- */
 
+/* All are here, or what MPI does then would have no end. */
+static int meet(const ap_group *g, ap_error *error) {
+    return ap_mpi_meet(g->comm, ap_preload.set.timeout, "a call that makes something ready on this communicator", error);
+}
+
 /* The least rank at which something is not good; INT_MAX: all is well. */
-static int ask_all(const ap_group *g, int good, int *code) {
+static int ask_all(const ap_group *g, int good, int *code, ap_error *error) {
     int mine = good ? INT_MAX : g->rank, least = INT_MAX;
+    ap_error late = {0, ""};
+    if (meet(g, &late)) {
+        *error = late, *code = MPI_ERR_OTHER;
+        return least;
+    }
     *code = PMPI_Allreduce(&mine, &least, 1, MPI_INT, MPI_MIN, g->comm);
     return least;
 }
@@ -213,6 +223,7 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     int is_world = g->comm == MPI_COMM_WORLD;
     if (g->wired) return g->wire != NULL;
     g->wired = 1;
+    if (meet(g, error)) return 0;
     const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : room, &g->taken};
     /* while plans are waited for they will be for the world, in its order */
     const int32_t *rank_of = g->found.rank_of ? g->found.rank_of : g->process;
@@ -233,7 +244,7 @@ int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error) {
         good = try_row(g, row, error);
     else if (!error->code)
         snprintf(error->text, sizeof error->text, "it has no connection");
-    int who = ask_all(g, good, code);
+    int who = ask_all(g, good, code, error);
     if (*code) return 0;
     row->state = who == INT_MAX ? 1 : -1;
     if (row->state < 0) tell(g, row, who, error);
@@ -245,7 +256,7 @@ int ap_group_general(ap_group *g, int *code, ap_error *error) {
     if (g->general) return g->general > 0;
     int good = ap_group_connect(g, error);
     if (g->reason) return 0;
-    int who = ask_all(g, good, code);
+    int who = ask_all(g, good, code, error);
     if (*code) return 0;
     g->general = who == INT_MAX ? 1 : -1;
     if (who == g->rank) fprintf(stderr, "antiphon: calls that no plan is for are left to the MPI library: %s\n", error->text);
@@ -303,7 +314,7 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, in
     }
     if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, unit, type, in_place, error);
     if (is_new && bytes >= AGREE_BYTES) {
-        int who = ask_all(g, k->plan[in_place] != NULL, code);
+        int who = ask_all(g, k->plan[in_place] != NULL, code, error);
         if (!*code && who != INT_MAX) {
             tell(g, row, who, error);
             row->state = -1;

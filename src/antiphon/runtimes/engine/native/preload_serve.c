@@ -165,10 +165,10 @@ static int gather_bytes(ap_choice *x, sides *s, int *back, int *code, ap_error *
 
 /* ---- running ---- */
 
-int ap_raise(MPI_Comm comm, const char *what, const ap_error *error) {
+int ap_raise(MPI_Comm comm, int class, const char *what, const ap_error *error) {
     fprintf(stderr, "antiphon: %s on process %d: %s\n", what, ap_preload.rank, error->text);
-    PMPI_Comm_call_errhandler(comm, MPI_ERR_OTHER);
-    return MPI_ERR_OTHER;
+    PMPI_Comm_call_errhandler(comm, class);
+    return class;
 }
 
 /* AP_OK, and *left if all processes leave it to the library. */
@@ -197,7 +197,7 @@ static int run(ap_choice *x, int *left, int *code, ap_error *error) {
 
 static int fail(ap_choice *x, int *code, const ap_error *error) {
     x->g->broken = 1;
-    *code = ap_raise(x->call->comm, names[x->call->kind], error);
+    *code = ap_raise(x->call->comm, MPI_ERR_OTHER, names[x->call->kind], error);
     return 1;
 }
 
@@ -227,7 +227,7 @@ static int serve(ap_choice *x, double **spent, int *code) {
     int left = 0;
     if (!x->g) {
         ap_fail(&error, AP_MEMORY, "out of memory");
-        *code = ap_raise(x->call->comm, names[x->call->kind], &error);
+        *code = ap_raise(x->call->comm, MPI_ERR_OTHER, names[x->call->kind], &error);
         return 1;
     }
     if (x->g->broken) {
@@ -251,12 +251,13 @@ static int serve(ap_choice *x, double **spent, int *code) {
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
     if (*code) return fail(x, code, &error);
     if (reason) return leave(x, reason);
-    if (x->general ? run_general(x, code, &error) : run(x, &left, code, &error)) return fail(x, code, &error);
+    int failed = x->general ? run_general(x, code, &error) : run(x, &left, code, &error);
+    if (failed && failed != AP_MISMATCH) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
     if (*spent) ap_trial_over(*spent);
     ap_use *use = x->general ? &ap_preload.general[x->call->kind][x->g->size != ap_preload.size] : x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
-    *code = MPI_SUCCESS;
+    *code = failed ? ap_raise(x->call->comm, MPI_ERR_TRUNCATE, names[x->call->kind], &error) : MPI_SUCCESS;
     return 1;
 }
 

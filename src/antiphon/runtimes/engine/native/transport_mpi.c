@@ -7,25 +7,35 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "exchange.h"
 #include "mpi_types.h"
 
-/* Whether a message goes through memory. Both ends know its length, so they agree. */
-static int goes_near(const mpi_wire *w, uint32_t peer, size_t bytes) {
-    return w->shared && w->near[peer] >= 0 && !(w->once && bytes >= w->once);
-}
+/* Fruitless looks at shared memory: where there are more processes than processors, until it sleeps, from NAP microseconds
+ * to MOST_NAP, one after another longer; else until it gives the processor away. */
+enum { LOOKS = 16, NAP = 100, MOST_NAP = 1000, SPINS = 1000 };
+
+static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
+
+static const uint32_t UNTOLD = UINT32_MAX; /* number of what the engine does not know of */
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer, bytes))
-        return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
-    return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
+    int by_mpi = !goes_near(w, peer), code = AP_OK;
+    if (!by_mpi && w->leg && w->once && bytes >= w->once) {
+        by_mpi = 1;
+        code = ap_shared_send_elsewhere(w->shared, (uint32_t)w->near[peer], channel, bytes, UNTOLD, error);
+    }
+    if (!by_mpi) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    return code ? code : ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
 static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer, bytes))
+    if (goes_near(w, peer) && w->leg)
+        return ap_shared_receive_any(w->shared, (uint32_t)w->near[peer], channel, data, bytes, &w->leg[number].came, number, error);
+    if (goes_near(w, peer))
         return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
 }
@@ -60,15 +70,34 @@ static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbe
     }
 }
 
-enum { SPINS = 1000 };
+/* Of messages that are done, those that have only been announced: what was is received by MPI. */
+static int await_announced(mpi_wire *w, uint32_t *numbers, int *count, ap_error *error) {
+    int kept = 0, code = AP_OK;
+    for (int i = 0; i < *count && !code; i++) {
+        ap_leg *leg = numbers[i] == UNTOLD ? NULL : &w->leg[numbers[i]];
+        if (leg && !(leg->comes && leg->came.elsewhere)) numbers[kept++] = numbers[i];
+        if (!leg || !leg->comes || !leg->came.elsewhere) continue;
+        void *data = leg->data;
+        leg->came.elsewhere = 0;
+        if (leg->came.bytes > leg->bytes && !(data = leg->scrap = malloc(leg->came.bytes)))
+            code = ap_fail(error, AP_MEMORY, "no memory for a block of %llu bytes", (unsigned long long)leg->came.bytes);
+        if (!code) code = ap_mpi_start(w, 0, leg->peer, 0, data, leg->came.bytes, numbers[i], error);
+    }
+    *count = kept;
+    return code;
+}
 
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
- * it has to do. */
+ * it has to do: so sleeps are short, and who has messages with MPI himself does not sleep. */
 static int idle(mpi_wire *w, unsigned turn) {
+    const int sleeps = w->yields && turn >= LOOKS && !w->active;
     int found, code = MPI_SUCCESS;
-    if (turn % (w->yields ? 4 : 64) == 3)
+    if (sleeps || turn % (w->yields ? 4 : 64) == 3)
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &found, MPI_STATUS_IGNORE);
-    if (w->yields || turn > SPINS) sched_yield();
+    if (sleeps)
+        ap_shared_doze(w->shared, NAP * (turn - LOOKS + 1) < MOST_NAP ? NAP * (int)(turn - LOOKS + 1) : MOST_NAP);
+    else if (w->yields || turn > SPINS)
+        sched_yield();
     return code;
 }
 
@@ -80,11 +109,12 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, most, count, error);
     for (unsigned turn = 0;; turn++) {
         int moved, more = 0, code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
+        if (!code && w->leg) code = await_announced(w, numbers, count, error);
         if (!code && w->active && *count < most) code = ap_mpi_far(w, 0, 0, numbers + *count, most - *count, &more, error);
         *count += more;
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;
-        if ((timeout > 0 || self->call) && turn % 64 == 63) {
+        if ((timeout > 0 || self->call) && (turn % 64 == 63 || (w->yields && turn > LOOKS))) {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
             if (timeout > 0 && time > end) return too_late(w, timeout, error);
@@ -327,12 +357,33 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     return NULL;
 }
 
-int ap_mpi_once(ap_wire *wire, size_t least, ap_error *error) {
+int ap_mpi_meet(MPI_Comm comm, double timeout, const char *where, ap_error *error) {
+    MPI_Request request;
+    if (timeout <= 0) return AP_OK;
+    int done = 0, code = PMPI_Ibarrier(comm, &request);
+    double end = ap_now() + timeout;
+    while (!code && !done) {
+        code = PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!code && !done && ap_now() > end)
+            return ap_fail(error, AP_TIMEOUT, "not all of its processes have come to %s within %g seconds; all must make the same "
+                           "calls, and ANTIPHON_TIMEOUT be longer than one may be late", where, timeout);
+        if (!done) sched_yield();
+    }
+    return code ? ap_mpi_failed(error, "MPI_Ibarrier", code) : AP_OK;
+}
+
+int ap_mpi_any_length(ap_wire *wire, ap_leg *leg, size_t least, double timeout, ap_error *error) {
     mpi_wire *w = (mpi_wire *)wire;
-    int code = least && w->comm == MPI_COMM_NULL ? connect_far(w) : MPI_SUCCESS;
-    w->once = least;
+    int code = MPI_SUCCESS;
+    if (least && w->comm == MPI_COMM_NULL) {
+        if (ap_mpi_meet(w->of, timeout, "the first call whose long blocks go by MPI", error)) return error->code;
+        code = connect_far(w);
+    }
+    w->leg = leg, w->once = least;
     return code ? ap_mpi_failed(error, "MPI could not connect", code) : AP_OK;
 }
+
+void ap_mpi_known_length(ap_wire *wire) { ((mpi_wire *)wire)->leg = NULL; }
 
 void ap_mpi_touch(ap_wire *wire, ap_pace *pace) {
     mpi_wire *w = (mpi_wire *)wire;
