@@ -161,6 +161,11 @@ def test_another_type_and_operator_for_the_compiler(tmp_path: Path) -> None:
     )
     code, rows, _ = told(program, "-n 1")
     assert (code, rows[0][2:4]) == (0, ["half16", "Min"])
+    assert told(program, "-n 1 -b 2K -e 2KB")[1][0][0] == "2048"
+    for wrong in ("-b x", "-b", "-b -1", "-b 1X", "-b 1KBx", "-b nan", "-begin 1", "--help", "b 1"):
+        code, _, last = told(program, wrong)
+        assert code == 2, wrong
+        assert "-p 0: with signals" in last
 
 
 def test_what_ranks_do_alike_is_one_function() -> None:
@@ -240,6 +245,8 @@ def test_what_cannot_be_written_is_told() -> None:
     assert [b"w.relay" in file["plan0.cu"].partition(b"== The plan ")[2] for file in files] == [True, False, False]
     assert antiphon.export(plan, "cuda", options={"packets": "yes", "pull": "no"}) == files[0]
     assert set(antiphon.export(plan, "hip")) == {"plan0.hip.cpp"}
+    short, full = (antiphon.export(plan, "cuda", options={"dtype": one}) for one in ("f8e4m3", "float8_e4m3fn"))
+    assert short == full != files[0]
     assert source(schedule, "full") == source(schedule, "full")
 
 

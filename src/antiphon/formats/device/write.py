@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import AnyInts
+from antiphon.core.datatypes import data_type
 from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
@@ -98,13 +99,11 @@ def _one_of(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
 
 
 def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
-    if how.dtype not in TYPES:
-        raise unknown("dtype", how.dtype, TYPES)
     if how.op not in OPERATORS:
         raise unknown("op", how.op, OPERATORS)
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
         raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
-    how = how._replace(in_place=parse_yes(how.in_place, "option in_place"))
+    how = how._replace(dtype=data_type(how.dtype).name, in_place=parse_yes(how.in_place, "option in_place"))
     return {
         f"plan{number}.{suffix}": source(entry.schedule, plan.topology.name, **how._asdict())
         for number, entry in enumerate(plan.entries)

@@ -164,10 +164,13 @@ struct Asked {
     i64 begin, end, factor, calls, warm, lanes, rounds, threads, packets;
 };
 
+/* As 64, 64K, 64KB; -1: it is no number. */
 static i64 bytes_of(const char *text) {
     char *unit;
     const double number = strtod(text, &unit);
     const char *const known = "KMG", *found = *unit ? strchr(known, *unit & ~32) : NULL;
+    const char *const end = unit + (found != NULL);
+    if (unit == text || !(number >= 0) || (*end && strcmp(end, "B"))) return -1;
     const double bytes = number * (found ? (double)((i64)1 << (10 * (found - known + 1))) : 1);
     return bytes < 1e18 ? (i64)bytes : (i64)1e18; /* more than there is */
 }
@@ -182,7 +185,7 @@ static Asked asked_for(int argc, char **argv) {
     Asked asked = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
     for (int i = 1; i < argc; i += 2) {
         const i64 value = i + 1 < argc ? bytes_of(argv[i + 1]) : -1;
-        if (argv[i][0] != '-' || value < 0) help(argv[0]);
+        if (argv[i][0] != '-' || !argv[i][1] || argv[i][2] || value < 0) help(argv[0]);
         switch (argv[i][1]) {
         case 'b': asked.begin = value; break;
         case 'e': asked.end = value; break;
