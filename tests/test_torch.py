@@ -160,14 +160,15 @@ def test_long_training_and_compiling(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["memory", "sockets"])
 def test_messages_between_all_and_what_a_group_takes(tmp_path: Path, way: str) -> None:
-    """Fewer descriptors and threads than gloo: made, after collectives, and within a host after messages with all."""
+    """Fewer descriptors and threads than gloo: made, after collectives, and after messages with all; over sockets then
+    as many descriptors, of four processes."""
     found, codes, said = launch(tmp_path, SIZE, ["many", "counted"], ANTIPHON_SHARED=str(int(way == "memory")))
     assert codes == [0] * SIZE, said
     assert sum(one["many"]["received"] for one in found) == 400
     for one in found:
         ours, theirs = one["counted"]["antiphon"], one["counted"]["gloo"]
-        for mine, other in list(zip(ours, theirs, strict=True))[: 3 if way == "memory" else 2]:
-            assert mine[0] < other[0]
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine[0] < other[0] or (way == "sockets" and mine is ours[2] and mine[0] == other[0])
             assert mine[1] < other[1]
 
 

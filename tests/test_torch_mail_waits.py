@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,3 +139,15 @@ def test_processes_connect_while_the_program_waits_in_the_store(monkeypatch: pyt
         one.join()
     assert into.item() == 1.0
     closed(groups)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["", "ANTIPHON_SHARED=0", "ANTIPHON_INTERFACE=lo"])
+def test_messages_in_random_order_while_some_are_killed(way: str) -> None:
+    """Nothing is delivered wrong, nobody hangs, what was sent before an end is received, others go on."""
+    library("sockets")
+    own = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_TABLE")}
+    own |= dict([way.split("=")]) if way else {}
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("torch_mail_random.py")), "0", "9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=own)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]

@@ -61,34 +61,33 @@ class Lines:
         with self._lock:
             self._wanted |= lower
             if self._thread is None:
-                heard, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-                self._thread = threading.Thread(target=self._run, args=(heard,), name="antiphon-lines", daemon=True)
+                self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                self._thread = threading.Thread(target=self._run, name="antiphon-lines", daemon=True)
                 self._thread.start()
             elif self._bell >= 0:
-                os.write(self._bell, b".")
+                os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             if self._bell >= 0:
-                os.write(self._bell, b".")
+                os.eventfd_write(self._bell, 1)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)  # it may hang in the store; what it finds then is closed
 
-    def _run(self, heard: int) -> None:
+    def _run(self) -> None:
         try:
             with Door((interface_addresses() or [""])[0], self._ranks) as door:
-                self._meet(door, heard, _of_its_own(self._store))
+                self._meet(door)
         except (AntiphonError, OSError, RuntimeError) as error:  # the store's are RuntimeErrors
             if not self._closed:
                 self._mail.end(str(error))
         finally:
             with self._lock:
-                os.close(heard)
                 os.close(self._bell)
                 self._bell = -1
 
-    def _meet(self, door: Door, heard: int, store: Any) -> None:
+    def _meet(self, door: Door) -> None:
         known = self._secret.data if self._secret else b""
         party = Party(self._rank, self._ranks, f"rank {self._rank}", self._timeout, hint_of(self._secret))
         higher = range(self._rank + 1, self._ranks)
@@ -101,23 +100,26 @@ class Lines:
         gathering = Gathering(party, derived(known, door.card.token), higher, 0.0, missed)
         called: set[int] = set()
         pause = _SHORTEST
+        store: Any = _of_its_own(self._store)
         try:
-            gathering.selector.register(heard, selectors.EVENT_READ, _Bell())
+            gathering.selector.register(self._bell, selectors.EVENT_READ, _Bell())
             for one in door.sockets:
                 gathering.listen(one)
             store.set(str(self._rank), json.dumps(asdict(door.card)))
             while not self._closed and len(gathering.met) + len(absent) < self._ranks - 1:
-                there = [peer for peer in self._wanted - called if store.check([str(peer)])]
+                wanted = self._wanted - called
+                store = (store or _of_its_own(self._store)) if wanted else None  # it is a descriptor
+                there = [peer for peer in wanted if store.check([str(peer)])]
                 for peer in there:
                     card = card_of(store.get(str(peer)).decode(), f"rank {peer}")
                     gathering.knock(knock_at(peer, card, door.card, known))
                     called.add(peer)
                 pause = _SHORTEST if there else min(2 * pause, _LONGEST)
-                gathering.end = time.monotonic() + (pause if self._wanted - called else _QUIET)
+                gathering.end = time.monotonic() + (pause if wanted - called else _QUIET)
                 gathering.turn()
                 with suppress(BlockingIOError):
-                    while os.read(heard, 64):
-                        pause = _SHORTEST
+                    os.eventfd_read(self._bell)
+                    pause = _SHORTEST
                 self._hand_over(gathering)
         finally:
             gathering.close()

@@ -1,6 +1,7 @@
 /* A wire over sockets that carries mail: others are connected to it one by one, go one by one, and several threads use it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -9,12 +10,12 @@
 #include "sockets_types.h"
 #include "transport_sockets.h"
 
-/* Of who sleeps: all sockets by which something may come or is to go, and the pipe. */
+/* Of who sleeps: all sockets by which something may come or is to go, and the bell. */
 static int lie_down(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
     if (ap_done_any(&w->done)) return 0;
     w->sleeps = 0;
-    w->slept[w->sleeps++] = (struct pollfd){.fd = w->wakes[0], .events = POLLIN};
+    w->slept[w->sleeps++] = (struct pollfd){.fd = w->bell, .events = POLLIN};
     for (uint32_t i = 0; i < w->base.ranks; i++) {
         const stream *s = &w->streams[i];
         int in = ap_sockets_wanted(w, &w->peers[i], s);
@@ -30,12 +31,13 @@ static void sleep_on(ap_wire *self, int microseconds) {
 }
 
 static void get_up(ap_wire *self) {
-    char some[64];
-    while (read(((socket_wire *)self)->wakes[0], some, sizeof some) == sizeof some) continue;
+    uint64_t rung;
+    while (read(((socket_wire *)self)->bell, &rung, sizeof rung) < 0 && errno == EINTR) continue;
 }
 
 static void wake(ap_wire *self) {
-    while (write(((socket_wire *)self)->wakes[1], "", 1) < 0 && errno == EINTR) continue; /* a full pipe wakes, too */
+    const uint64_t once = 1;
+    while (write(((socket_wire *)self)->bell, &once, sizeof once) < 0 && errno == EINTR) continue;
 }
 
 static int is_gone(ap_wire *self, uint32_t rank) { return ((socket_wire *)self)->peers[rank].lost; }
@@ -109,11 +111,12 @@ ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error) {
         ap_fail(error, AP_MEMORY, "out of memory");
         return NULL;
     }
-    w->mail = 1, w->wakes[0] = w->wakes[1] = -1;
+    w->mail = 1;
     w->slept = calloc(ranks + 1, sizeof *w->slept);
-    if (!w->slept || pipe2(w->wakes, O_CLOEXEC | O_NONBLOCK)) {
+    w->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!w->slept || w->bell < 0) {
         made->close(made);
-        ap_fail(error, AP_MEMORY, "no memory, or no pipe, for messages from one to another");
+        ap_fail(error, AP_MEMORY, "no memory, or no descriptor, for messages from one to another");
         return NULL;
     }
     made->turns = &ap_sockets_turns;

@@ -55,7 +55,7 @@ typedef struct {
     int moved; /* whether anything came or went */
     int quiet; /* the others have been told which call this one is in */
     int mail;  /* it carries mail: peers come and go one by one */
-    int wakes[2]; /* a pipe, for who sleeps */
+    int bell; /* for who sleeps */
     struct pollfd *slept; /* what he waits for */
     nfds_t sleeps;
     unsigned char stage[STAGE];

@@ -198,7 +198,7 @@ static void close_wire(ap_wire *self) {
     }
     for (uint32_t r = 0; r < self->ranks; r++) forget(&w->peers[r].receives, 0), forget(&w->peers[r].aside, 1);
     for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
-    if (w->mail && w->wakes[0] >= 0) close(w->wakes[0]), close(w->wakes[1]);
+    if (w->mail && w->bell >= 0) close(w->bell);
     free(w->peers), free(w->streams), free(w->asked), free(w->whose), free(w->done.number), free(w->slept);
     free(w);
 }
