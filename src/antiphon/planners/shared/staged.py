@@ -16,10 +16,10 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.uneven import Sizes, Uneven
 
-STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest steps: tried where no size is given
 USUAL = 2**20  # the size for which steps are made quiet, where none is given
-MOST_ROWS = 2**19  # transfers of a schedule that begins unevenly
+MOST_ROWS = 2**20  # transfers of a schedule that begins unevenly
 WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
 QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
@@ -47,15 +47,15 @@ class Staged:
 
 
 def staged(
-    plans: Sequence[Schedule], topology: Topology, asked: Asked, kinds: Sequence[Schedule] = ()
+    plans: Sequence[Schedule], topology: Topology, asked: Asked, kinds: Sequence[Schedule] = (), least: int = 1
 ) -> Iterator[Staged]:
     """Schedules with the options that give them: every plan in equal pieces (where `pieces` is given: the first), and
     all together unevenly. `kinds`: what begins unevenly instead of the plans, each as a whole: plans of their own, of
-    which the others may be made.
+    which the others may be made, the first `least` of them or none.
     """
     if asked.pieces is not None and asked.steps is not None:
         raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
-    uneven = cache(lambda: Uneven(kinds or plans, topology, whole=bool(kinds)))
+    uneven = cache(lambda: Uneven(kinds or plans, topology, whole=bool(kinds), least=least))
     alone = not kinds and len(plans) == 1
     for nbytes in asked.sizes if asked.pieces is None else asked.sizes[:1]:
         yield from _for(nbytes, plans, uneven, topology, asked, alone)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 
 Floats = NDArray[np.float64]
-LEVELS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # parts that sizes are whole numbers of
+LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
 LOSS = 2e-3  # of the time, that rounding them may cost
 MOST_ALONE = 64  # chunks up to which each is a class
 MOST_CELLS = 50_000  # of a linear program
@@ -29,6 +30,7 @@ ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ b
 EDGE = 12  # steps beyond the deepest in which what begins is still its own: with 4, 0.7 % of the time is lost at worst
 MANY = 1000  # variables from which the interior point method (then a basis, as ever) takes half the time
 NOTHING = 1e-9
+LONG = 8  # starts with equal parts, one after the other, from which on they are the pieces of one chunk
 SIMPLE, NEAR = 256, 1e-7
 
 
@@ -88,8 +90,10 @@ class _Line:
 class Uneven:
     """Plans taken apart into classes, with what each loads."""
 
-    def __init__(self, plans: Sequence[Schedule], topology: Topology, whole: bool = False) -> None:
-        """`whole`: the chunks of a plan take as many steps, and begin together."""
+    def __init__(self, plans: Sequence[Schedule], topology: Topology, whole: bool = False, least: int = 1) -> None:
+        """`whole`: the chunks of a plan take as many steps, and begin together. `least`: so many of the first plans
+        are worth a linear program, not fewer."""
+        self.least = least
         self.plans = [replace(plan, pieces=1) for plan in plans]
         found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
         self.classes = _by_kinds(found) if found else []
@@ -114,7 +118,7 @@ class Uneven:
     def rows(self, sizes: Sizes) -> int:
         """How many transfers that will be."""
         per = [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
-        return sum(rows * int((sizes.parts[n] > 0).sum()) for n, rows in enumerate(per))
+        return sum(rows * len(begun) for rows, begun in zip(per, _begun(sizes.parts), strict=True))
 
     def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
         """The best for so many steps; None where no plan is done in them, or the program is too large or not solved.
@@ -128,6 +132,8 @@ class Uneven:
             more = sum(self.cells(one, steps) for one in self.classes if one.plan == plan)
             if 0 < self.deepest(plan) <= steps:
                 if cells + more > MOST_CELLS:
+                    if plan < self.least:
+                        return None
                     break
                 usable.append(plan)
                 cells += more
@@ -220,7 +226,7 @@ class Uneven:
         for number, one in enumerate(self.classes):
             share = int(shares[one.plan])
             if share:
-                out[number] = _whole(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
+                out[number] = _whole_alike(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
         return out
 
     def _time(self, sizes: Floats, steps: int) -> float:
@@ -231,24 +237,25 @@ class Uneven:
         return float(busy.max(axis=0).sum())
 
     def schedule(self, sizes: Sizes) -> Schedule:
-        """One schedule: every class from every step on, with its part."""
+        """One schedule: every class from every step on, with its part; equal parts one after the other are pieces."""
         common = math.lcm(*(plan.chunks.denominator for plan in self.plans))
         table, rows = [_still(self.plans, sizes.whole, common)], []
         count = len(table[0][0])
-        for part, one in zip(sizes.parts, self.classes, strict=True):
+        pieces = [np.ones(count, np.int64)]
+        for part, begun, one in zip(sizes.parts, _begun(sizes.parts), self.classes, strict=True):
             plan = self.plans[one.plan]
             number = np.full(len(plan.chunks), -1, np.int64)
             number[one.chunks] = np.arange(len(one.chunks))
             mine = np.flatnonzero(number[plan.chunk] >= 0)
-            begun = _first(plan)[plan.chunk[mine]]
+            level = plan.step[mine] - _first(plan)[plan.chunk[mine]]
             scale = common // plan.chunks.denominator
-            for start in np.flatnonzero(part).tolist():
-                table.append(
-                    (plan.chunks.block[one.chunks], plan.chunks.share[one.chunks] * (scale * int(part[start])))
-                )
-                rows.append((one.plan, mine, plan.step[mine] - begun + start, number[plan.chunk[mine]] + count))
+            for start, many in begun.items():
+                share = plan.chunks.share[one.chunks] * (scale * int(part[start]) * many)
+                table.append((plan.chunks.block[one.chunks], share))
+                pieces.append(np.full(len(one.chunks), many))
+                rows.append((one.plan, mine, level + start, number[plan.chunk[mine]] + count))
                 count += len(one.chunks)
-        return _joined(self.plans, table, rows, common * sizes.whole)
+        return _joined(self.plans, table, rows, common * sizes.whole, np.concatenate(pieces))
 
 
 def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> list[Class]:
@@ -329,6 +336,42 @@ def _whole(values: Floats, total: int) -> NDArray[np.int64]:
     return found
 
 
+def _whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
+    """The same, of which those of a long run of equal values stay equal."""
+    start, length = _longest(values)
+    each = round(float(values[start] / values.sum()) * total)
+    rest = total - each * length
+    others = values.copy()
+    others[start : start + length] = 0
+    if length < LONG or rest < 0 or not (each and others.any()):
+        return _whole(values, total)
+    found = _whole(others, rest)
+    found[start : start + length] = each
+    return found
+
+
+def _longest(values: NDArray[Any]) -> tuple[int, int]:
+    """Where the longest run of equal values that are not 0 begins, and its length."""
+    edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))
+    lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
+    at = int(lengths.argmax())
+    return int(edges[at]), int(lengths[at])
+
+
+def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
+    """By class where chunks begin, with their pieces: 1, or as many as the shortest of the long runs of equal parts,
+    the same number in all classes."""
+    longest = [_longest(row) for row in parts]
+    pieces = min((length for _, length in longest if length >= LONG), default=1)
+    out = []
+    for row, (start, length) in zip(parts, longest, strict=True):
+        begun = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
+        if 1 < pieces <= length:
+            begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
+        out.append(begun)
+    return out
+
+
 def _still(plans: Sequence[Schedule], whole: int, common: int) -> tuple[NDArray[np.int32], Longs]:
     """Chunks that never move: those of the first plan, which are of blocks that move in no plan."""
     moving = np.zeros(plans[0].collective.blocks, bool)
@@ -344,6 +387,7 @@ def _joined(
     table: Sequence[tuple[NDArray[np.int32], Longs]],
     rows: Sequence[tuple[int, Longs, Longs, Longs]],
     denominator: int,
+    pieces: Longs,
 ) -> Schedule:
     block = np.concatenate([one for one, _ in table])
     share = np.concatenate([one for _, one in table]).astype(np.int64)
@@ -372,4 +416,5 @@ def _joined(
         plans[0].collective, chunks, np.concatenate([step for _, _, step, _ in rows]),
         place[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
         column("op").astype(np.uint8), route=np.concatenate([route(n, some) for n, some, _, _ in rows]), routes=routes,
+        pieces=pieces[order],
     )  # fmt: skip

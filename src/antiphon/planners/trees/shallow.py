@@ -11,13 +11,14 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
-from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.backwards import backwards
+from antiphon.planners.shared.orbits import Table
 from antiphon.planners.shared.staged import Asked, staged
-from antiphon.planners.trees.bounded import Bounded, Machine, around, bounded
+from antiphon.planners.trees.bounded import Bounded, Machine, around, bounded, with_images
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.lay import spread
 from antiphon.planners.trees.out import out_of
@@ -35,14 +36,24 @@ TWICE = 64  # ranks up to which symmetries are done without where they seem to c
 
 @dataclass(frozen=True, eq=False)
 class _Forest:
-    """A schedule of trees of one depth; `kinds`: schedules of one of the trees and its images alone."""
+    """A schedule of trees of one depth, and the packing that it is made of."""
 
     schedule: Schedule
-    kinds: tuple[Schedule, ...]
+    packed: Bounded
     depth: int
     trees: int
     rate: Fraction
     how: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Forests, the fastest first, and what may begin unevenly: of each kind of trees a schedule. The first `least`
+    kinds are those of one fast forest, without which the others are of no use."""
+
+    forests: list[_Forest]
+    kinds: list[Schedule]
+    least: int
 
 
 def shallow(
@@ -58,9 +69,11 @@ def shallow(
     most = bound(topology, collective)
     limit = most.without_help.bytes_per_second
     back = collective.kind == "reduce"
-    machine, spread_out = (reverse(topology), dual(collective)[0]) if back else (topology, collective)
+    machine, links = backwards(topology) if back else (topology, None)
+    spread_out = dual(collective)[0] if back else collective
     check_reach(machine, [collective.roots[0]], collective.members, back)
-    forests = _forests(machine, spread_out, limit or Fraction(0), depth, request.seed)
+    found = _found(machine, spread_out, limit or Fraction(0), depth, request.seed)
+    forests = found.forests
     told: dict[str, Any] = {
         "forests": [
             {"depth": one.depth, "rate": str(one.rate / topology.unit), "trees": one.trees, "how": one.how}
@@ -69,9 +82,8 @@ def shallow(
         "optimal": forests[0].rate == limit,
     }
     asked = Asked("shallow", pieces, steps, request.sizes, request.profile)
-    plans, kinds = [one.schedule for one in forests], [kind for one in forests for kind in one.kinds]
-    for one in staged(plans, machine, asked, kinds):
-        made = replace(invert(one.schedule), collective=collective) if back else one.schedule
+    for one in staged([one.schedule for one in forests], machine, asked, found.kinds, found.least):
+        made = replace(invert(one.schedule, links), collective=collective) if back else one.schedule
         most_of = forests[one.plan].depth if one.plan else depth
         kept = {**({} if most_of is None else {"depth": most_of}), **one.options}
         provenance = {"planner": "shallow", "options": kept, "seed": request.seed, "found": told}
@@ -85,19 +97,37 @@ def _check(depth: object, collective: Collective) -> None:
         raise Unsupported("planner shallow: takes one root; use planner trees")
 
 
-def _forests(machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int) -> list[_Forest]:
-    """Of a broadcast. The fastest first; each shallower and slower than the one before."""
+def _found(machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int) -> _Found:
+    """Of a broadcast: every forest shallower and slower than the one before."""
     root = collective.roots[0]
+    ranks = _spanned(machine, root, collective.members)
+    group = around(machine, root, ranks, seed)
     found: list[_Forest] = []
-    for one in _by_depth(machine, root, _spanned(machine, root, collective.members), limit, depth, seed):
-        forest = _laid(machine, collective, one)
+    alike: list[Bounded] = []
+    for packed, how, seen in _by_depth(machine, root, ranks, group, limit, depth):
+        forest = _laid(machine, collective, packed, how)
         if not found or forest.rate > found[-1].rate * FASTER:
             found.append(forest)
+        if seen is not None and (not alike or seen.rate > alike[-1].rate * float(FASTER)):
+            alike.append(seen)
         if forest.rate >= limit * ENOUGH:
             break
     if not found:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
-    return found[::-1]
+    if group is None:
+        alike = [one.packed for one in found]
+    elif not alike or alike[-1].rate * float(FASTER) < found[-1].rate:
+        alike.append(with_images(machine, group, found[-1].packed))
+    kinds = [_kinds(collective, one) for one in alike[::-1]]
+    return _Found(found[::-1], [kind for some in kinds for kind in some], len(kinds[0]))
+
+
+def _kinds(collective: Collective, packed: Bounded) -> list[Schedule]:
+    """A schedule of every tree and its images, alone: all links that symmetries take to each other are loaded alike."""
+    found: dict[tuple[int, int], list[Tree]] = {}
+    for tree, label in zip(packed.trees, packed.label, strict=True):
+        found.setdefault((label, tree.depth), []).append(replace(tree, rate=Fraction(1)))
+    return [spread(collective, kind) for kind in found.values()]
 
 
 def _spanned(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
@@ -123,16 +153,16 @@ def _reached(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
 
 
 def _by_depth(
-    machine: Topology, root: int, ranks: Sequence[int], limit: Fraction, depth: int | None, seed: int
-) -> Iterator[tuple[Bounded, str]]:
-    """Packings of growing depth, then one without a bound of it, unless `depth` is asked for."""
-    group = around(machine, root, ranks, seed)
+    machine: Topology, root: int, ranks: Sequence[int], group: Table | None, limit: Fraction, depth: int | None
+) -> Iterator[tuple[Bounded, str, Bounded | None]]:
+    """Packings of growing depth, then one without a bound of it, unless `depth` is asked for: the fastest, how it was
+    found, and what there is of that depth as these symmetries see the machine."""
     view, plain = Machine(machine, root, ranks, group), Machine(machine, root, ranks)
     goal = float(limit)
     least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
     top = least + DEEPER if depth is None else depth
     for most in range(least, min(top, max(len(ranks) - 1, 1)) + 1):
-        best = bounded(view, most, goal)
+        seen = best = bounded(view, most, goal)
         if best is None:
             continue
         how = "hubs"
@@ -142,23 +172,23 @@ def _by_depth(
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
             exact = pack_lp(machine, {root: 1}, ranks, hops=most)
             if float(exact.rate) > best.rate:
-                best, how = Bounded(exact.trees, tuple(range(len(exact.trees))), float(exact.rate)), "columns"
-        yield best, how
+                best, how = _each(exact.trees, exact.rate), "columns"
+        yield best, how, seen
     if depth is None:
         packed = out_of(machine, {root: 1}, ranks)
-        yield Bounded(packed.trees, tuple(range(len(packed.trees))), float(packed.rate)), packed.how
+        yield _each(packed.trees, packed.rate), packed.how, None
 
 
-def _laid(machine: Topology, collective: Collective, found: tuple[Bounded, str]) -> _Forest:
-    packed, how = found
+def _each(trees: Sequence[Tree], rate: Fraction) -> Bounded:
+    """Trees that are no images of each other."""
+    return Bounded(tuple(trees), tuple(range(len(trees))), float(rate))
+
+
+def _laid(machine: Topology, collective: Collective, packed: Bounded, how: str) -> _Forest:
     trees, lost = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, None)
     if lost is not None and lost.loss > LOST and len(trees) <= FINELY:
         trees, _ = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, FINE)
     made = spread(collective, trees)
-    kinds: dict[tuple[int, int], list[Tree]] = {}
-    for tree, label in zip(packed.trees, packed.label, strict=True):
-        kinds.setdefault((label, tree.depth), []).append(replace(tree, rate=Fraction(1)))
     rate = throughput(made, machine) or Fraction(0)
     deepest = max((tree.depth for tree in trees), default=0)
-    alone = tuple(spread(collective, kind) for kind in kinds.values())
-    return _Forest(made, alone, deepest, len(trees), rate, how)
+    return _Forest(made, packed, deepest, len(trees), rate, how)

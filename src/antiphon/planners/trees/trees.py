@@ -12,12 +12,12 @@ from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
-from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.backwards import backwards
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
 from antiphon.planners.shared.staged import Asked, Staged, staged
@@ -164,14 +164,15 @@ def _best(
         return replace(made, best=proved and rate == top)
     if collective.kind in SPREADING:
         return _spread(topology, collective, loss, seed, most_of)
-    turned = _spread(reverse(topology), dual(collective)[0], loss, seed, most_of, back=True)
-    return replace(turned, schedule=replace(invert(turned.schedule), collective=collective))
+    machine, links = backwards(topology)
+    turned = _spread(machine, dual(collective)[0], loss, seed, most_of, back=True)
+    return replace(turned, schedule=replace(invert(turned.schedule, links), collective=collective))
 
 
 def _spread(
     topology: Topology, collective: Collective, loss: Fraction, seed: int, most_of: int | None, back: bool = False
 ) -> Made:
-    """`back`: all links were turned round."""
+    """`back`: what is made will be run backwards."""
     relation = collective.relation
     demand: Counter[int] = Counter()
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
