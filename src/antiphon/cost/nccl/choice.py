@@ -115,7 +115,8 @@ class Costs:
 @dataclass(frozen=True)
 class Load:
     """Hops within nodes and between, bytes over a rank's wire and over a node's cards; `fixed`: seconds beside;
-    `messages`: that a rank sends to other nodes at once, beyond the first."""
+    `messages`: that a rank sends to other nodes at once, beyond the first. `to_all`: each node sends to all others, and
+    not to the next alone."""
 
     inside: float
     between: float
@@ -123,6 +124,12 @@ class Load:
     cards: float
     fixed: float = 0.0
     messages: int = 0
+    to_all: bool = False
+
+    def out_of(self, nodes: int, place: Place) -> float:
+        """Bytes that a group of nodes sends to others: as a single one to the next, or all of its nodes."""
+        away = (place.nodes - nodes) / (place.nodes - 1) if self.to_all else 1.0
+        return self.cards * away * (nodes if self.to_all else 1)
 
 
 def prices(
@@ -175,7 +182,8 @@ def priced(load: Load, algorithm: str, protocol: str, place: Place, costs: Costs
     waits = {"wire": load.wire / (place.wire * share) if place.wire else 0.0}
     between = 0.0
     if place.nodes > 1 and costs.network is not None:
-        waits["cards"] = load.cards / (place.card * costs.network.share[protocol])
+        slowest = max(load.out_of(nodes, place) / out for nodes, out in ((1, place.card), *place.cuts))
+        waits["cards"] = slowest / costs.network.share[protocol]
         between = load.between * costs.network.hop[protocol] + load.messages * costs.network.message
     limit = max(waits, key=lambda name: waits[name])
     inside = load.inside * costs.gpu.hop[protocol] + load.fixed
@@ -254,4 +262,6 @@ def _sends(place: Place, nbytes: int) -> Load:
     """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes."""
     part, away = nbytes / place.ranks, place.ranks - place.local
     messages = max(away - 1, 0)
-    return Load(1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages)
+    return Load(
+        1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages, to_all=True
+    )

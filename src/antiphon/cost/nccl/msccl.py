@@ -136,4 +136,4 @@ def _load(way: str, place: Place, nbytes: int) -> Load:
     if way == DIRECT:
         return Load(1, 0, (n - 1) / n * nbytes, 0)
     inside, part = (2 if way == HIERARCHICAL else 3), nbytes / n
-    return Load(inside, 1, nbytes * (g - 1) / g, part * g * (n - g), messages=max(place.nodes - 2, 0))
+    return Load(inside, 1, nbytes * (g - 1) / g, part * g * (n - g), messages=max(place.nodes - 2, 0), to_all=True)

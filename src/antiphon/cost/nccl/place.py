@@ -23,7 +23,8 @@ class Place:
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
     `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
     `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
-    and bandwidth of those within nodes.
+    and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, how many nodes
+    these are, and what leads out of them.
     """
 
     ranks: int
@@ -37,6 +38,7 @@ class Place:
     all_meet: bool = True
     inner: frozenset[tuple[str, Fraction]] = frozenset()
     trunks: tuple[str, ...] = ()
+    cuts: tuple[tuple[int, float], ...] = ()
 
     @property
     def local(self) -> int:
@@ -70,7 +72,8 @@ def place_of(machine: Topology) -> Place:
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
     meet = switched or linked == machine.ranks * (local - 1)
     able = in_switches and local > 1
-    return Place(machine.ranks, nodes, reach, card, kinds, switched, able, in_network, meet, inner, trunks)
+    cuts = _cuts(machine, node_of, speed) if trunks else ()
+    return Place(machine.ranks, nodes, reach, card, kinds, switched, able, in_network, meet, inner, trunks, cuts)
 
 
 def _kinds(machine: Topology, some: NDArray[np.bool_]) -> tuple[str, ...]:
@@ -113,6 +116,44 @@ def _leaving(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.fl
         node = int(src[link])
         per_node[node] = per_node.get(node, 0.0) + value
     return min(per_node.values(), default=0.0)
+
+
+def _cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
+    """Groups of nodes on the same switches, then groups of such groups: the number of nodes of each, and what
+    its links to others carry, once for all that are alike. O(links * levels)."""
+    nodes = int(node_of.max()) + 1
+    above = node_of < 0
+    group = np.where(above, nodes + np.arange(machine.nodes), node_of)  # a switch in no group yet is one by itself
+    size = np.zeros(machine.nodes)  # a rank of each node stands for it
+    size[np.unique(node_of[: machine.ranks], return_index=True)[1]] = 1
+    found: set[tuple[int, float]] = set()
+    while True:
+        made = _joined(machine, group, nodes)
+        if (made == group).all():
+            return tuple(sorted(found))
+        group = made
+        src, dst = group[machine.link_src], group[machine.link_dst]
+        out = np.bincount(src[src != dst], weights=speed[src != dst], minlength=nodes + machine.nodes)
+        many = np.bincount(group, weights=size, minlength=nodes + machine.nodes).astype(int)
+        found |= {(int(many[g]), float(out[g])) for g in np.unique(group[group < nodes]) if many[g] < nodes}
+
+
+def _joined(machine: Topology, group: Longs, nodes: int) -> Longs:
+    """Groups that meet the same switches made one, together with the switches that meet no other group."""
+    src, dst = group[machine.link_src], group[machine.link_dst]
+    meets: dict[int, set[int]] = {}
+    for a, b in {*zip(src.tolist(), dst.tolist(), strict=True)}:
+        for one, switch in ((a, b), (b, a)):
+            if one < nodes <= switch:
+                meets.setdefault(one, set()).add(switch)
+    alike: dict[frozenset[int], int] = {}
+    made = {one: alike.setdefault(frozenset(switches), one) for one, switches in sorted(meets.items())}
+    owners: dict[int, set[int]] = {}
+    for one, switches in meets.items():
+        for switch in switches:
+            owners.setdefault(switch, set()).add(made[one])
+    made |= {switch: min(owner) for switch, owner in owners.items() if len(owner) == 1}
+    return np.array([made.get(one, one) for one in group.tolist()], np.int64)
 
 
 def _abilities(machine: Topology, node_of: Longs) -> tuple[bool, bool]:
