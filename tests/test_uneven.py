@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -151,6 +152,24 @@ def test_equal_parts_of_a_long_pipeline_are_pieces() -> None:
     assert int(long.pieces.max()) > 200
     assert len(np.unique(long.pieces)) == 2  # one number of pieces for all: each more would make loads hard to add
     assert long.transfers < 200 * plan.transfers
+
+
+def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that take as many steps; all are still done, and little slower than when each begins as it likes."""
+    machine = topology("mesh:dims=2x4")
+    plan = one("flows", machine, Collective("gather", 8), pieces=1)
+    alone = begun([plan], machine, 30)
+    module = sys.modules[Uneven.__module__]
+    monkeypatch.setattr(module, "MOST_CELLS", 550)
+    together = begun([plan], machine, 30)
+    assert timeline(alone, machine).total <= timeline(together, machine).total
+    equal = replace(plan, pieces=31 - plan.steps)
+    assert timeline(together, machine).total <= timeline(equal, machine).total
+    parts = Uneven([plan], machine).sizes(30)
+    assert parts is not None
+    assert 1 < len(np.unique(parts.parts, axis=0)) < len(parts.parts)
+    monkeypatch.setattr(module, "MOST_CELLS", 10)
+    assert Uneven([plan], machine).sizes(30) is None
 
 
 def test_parts_are_as_fine_as_they_must_be() -> None:
