@@ -15,6 +15,7 @@ from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.example import of_rows
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
@@ -130,6 +131,15 @@ def test_what_is_asked_for() -> None:
         list(staged([plan], machine, Asked("flows", steps=0)))
     with pytest.raises(Unsupported, match="3 steps or more"):
         list(staged([plan], machine, Asked("flows", steps=2)))
+
+
+def test_what_waits_for_nothing_may_begin_sooner() -> None:
+    """Two sends one after the other, though neither needs the other: at once they save a latency."""
+    machine = topology("star:ranks=3")
+    apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
+    (made,) = staged([apart], machine, Asked("flows", sizes=(1,)))
+    assert made.options == {"steps": 1}
+    verify(made.schedule, machine).or_raise()
 
 
 def test_sizes_are_shares_of_few_parts() -> None:

@@ -299,6 +299,11 @@ def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> 
     return found
 
 
+def longest(schedule: Schedule) -> int:
+    """The most steps from the first move of a chunk to its last."""
+    return int((schedule.step - _first(schedule)[schedule.chunk]).max(initial=-1)) + 1
+
+
 def _first(schedule: Schedule) -> Longs:
     """The step in which each chunk first moves."""
     first = np.full(len(schedule.chunks), np.iinfo(np.int32).max, np.int64)
@@ -363,7 +368,7 @@ def _whole(values: Floats, total: int) -> NDArray[np.int64]:
 
 def _whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     """The same, of which those of a long run of equal values stay equal."""
-    start, length = _longest(values)
+    start, length = _run(values)
     each = round(float(values[start] / values.sum()) * total)
     rest = total - each * length
     others = values.copy()
@@ -375,7 +380,7 @@ def _whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     return found
 
 
-def _longest(values: NDArray[Any]) -> tuple[int, int]:
+def _run(values: NDArray[Any]) -> tuple[int, int]:
     """Where the longest run of equal values that are not 0 begins, and its length."""
     edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))
     lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
@@ -386,10 +391,10 @@ def _longest(values: NDArray[Any]) -> tuple[int, int]:
 def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
     """By class where chunks begin, with their pieces: 1, or as many as the shortest of the long runs of equal parts,
     the same number in all classes."""
-    longest = [_longest(row) for row in parts]
-    pieces = min((length for _, length in longest if length >= LONG), default=1)
+    runs = [_run(row) for row in parts]
+    pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
-    for row, (start, length) in zip(parts, longest, strict=True):
+    for row, (start, length) in zip(parts, runs, strict=True):
         begun = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
         if 1 < pieces <= length:
             begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
