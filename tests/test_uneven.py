@@ -135,7 +135,7 @@ def test_what_is_asked_for() -> None:
 
 def test_what_waits_for_nothing_may_begin_sooner() -> None:
     """Two sends one after the other, though neither needs the other: at once they save a latency."""
-    machine = topology("star:ranks=3")
+    machine = topology("full:ranks=3")
     apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
     (made,) = staged([apart], machine, Asked("flows", sizes=(1,)))
     assert made.options == {"steps": 1}
