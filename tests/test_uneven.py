@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,6 +15,7 @@ from quick import examples
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.example import of_rows
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
@@ -131,6 +133,15 @@ def test_what_is_asked_for() -> None:
         list(staged([plan], machine, Asked("flows", steps=2)))
 
 
+def test_what_waits_for_nothing_may_begin_sooner() -> None:
+    """Two sends one after the other, though neither needs the other: at once they save a latency."""
+    machine = topology("full:ranks=3")
+    apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
+    (made,) = staged([apart], machine, Asked("flows", sizes=(1,)))
+    assert made.options == {"steps": 1}
+    verify(made.schedule, machine).or_raise()
+
+
 def test_sizes_are_shares_of_few_parts() -> None:
     machine = topology("cluster:box=hgx-h100,boxes=4")
     plan = next(flows(Request(machine, Collective("gather", 32)), pieces=1))
@@ -151,6 +162,24 @@ def test_equal_parts_of_a_long_pipeline_are_pieces() -> None:
     assert int(long.pieces.max()) > 200
     assert len(np.unique(long.pieces)) == 2  # one number of pieces for all: each more would make loads hard to add
     assert long.transfers < 200 * plan.transfers
+
+
+def test_where_a_program_would_be_too_large_chunks_begin_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that take as many steps; all are still done, and little slower than when each begins as it likes."""
+    machine = topology("mesh:dims=2x4")
+    plan = one("flows", machine, Collective("gather", 8), pieces=1)
+    alone = begun([plan], machine, 30)
+    module = sys.modules[Uneven.__module__]
+    monkeypatch.setattr(module, "MOST_CELLS", 550)
+    together = begun([plan], machine, 30)
+    assert timeline(alone, machine).total <= timeline(together, machine).total
+    equal = replace(plan, pieces=31 - plan.steps)
+    assert timeline(together, machine).total <= timeline(equal, machine).total
+    parts = Uneven([plan], machine).sizes(30)
+    assert parts is not None
+    assert 1 < len(np.unique(parts.parts, axis=0)) < len(parts.parts)
+    monkeypatch.setattr(module, "MOST_CELLS", 10)
+    assert Uneven([plan], machine).sizes(30) is None
 
 
 def test_parts_are_as_fine_as_they_must_be() -> None:

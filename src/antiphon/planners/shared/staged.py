@@ -14,7 +14,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pieces import piped
-from antiphon.planners.shared.uneven import Sizes, Uneven
+from antiphon.planners.shared.uneven import Sizes, Uneven, longest
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest steps: tried where no size is given
@@ -99,7 +99,7 @@ def _faster(
     even: Sequence[Staged], uneven: Callable[[], Uneven], topology: Topology, asked: Asked, nbytes: int,
     plan: Schedule | None,
 ) -> Staged:  # fmt: skip
-    """`plan`: the only one, of which no parts are faster than its rate and the latency of its steps allow."""
+    """`plan`: the only one; where it is as fast as any parts of it could be, none are tried."""
 
     def seconds(one: Staged) -> float:
         return alpha_beta(one.schedule, topology, profile=asked.profile)(nbytes).seconds
@@ -113,9 +113,10 @@ def _faster(
 
 
 def _floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
+    """Parts of the plan load what it loads, and its longest chunk takes as many steps, whenever it begins."""
     rate = throughput(plan, topology)
     quickest = min((kind.latency for kind in topology.types), default=0.0)
-    return plan.steps * quickest + (float(nbytes / rate) if rate else 0.0)
+    return longest(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
 def _in_steps(uneven: Uneven, asked: Asked, nbytes: int | None) -> Schedule:

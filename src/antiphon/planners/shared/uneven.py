@@ -9,8 +9,10 @@ Chunks of one class (where there are few: every chunk) begin when they like.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,9 @@ class Class:
     @property
     def steps(self) -> int:
         return self.load.shape[1]
+
+
+Tied = tuple[Class, tuple[int, ...]]  # classes that begin together, as one, and their numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,24 +128,15 @@ class Uneven:
     def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
         """The best for so many steps; None where no plan is done in them, or the program is too large or not solved.
 
-        Where it would be too large the last plans are left out. `quiet`: so many steps at the beginning and at the end
-        in which nothing takes a way slower than the quickest of all.
+        Where it would be too large classes that take as many steps begin together, then the last plans are left out.
+        `quiet`: so many steps at the beginning and at the end in which nothing takes a way slower than the quickest.
         """
-        usable: list[int] = []
-        cells = 0
-        for plan in range(len(self.plans)):
-            more = sum(self.cells(one, steps) for one in self.classes if one.plan == plan)
-            if 0 < self.deepest(plan) <= steps:
-                if cells + more > MOST_CELLS:
-                    if plan < self.least:
-                        return None
-                    break
-                usable.append(plan)
-                cells += more
-        mine = [n for n, one in enumerate(self.classes) if one.plan in usable]
-        if not mine:
-            return None
-        exact = self._solved(steps, usable, mine, quiet)
+        exact = None
+        for some in (self._alone, self._tied):
+            usable = self._usable(steps, some)
+            if usable:
+                exact = self._solved(steps, usable, [one for one in some if one[0].plan in usable], quiet)
+                break
         if exact is None:
             return None
         time = self._time(exact, steps)
@@ -150,6 +146,35 @@ class Uneven:
             if made.time <= time * (1 + LOSS):
                 break
         return made
+
+    @cached_property
+    def _alone(self) -> list[Tied]:
+        return [(one, (number,)) for number, one in enumerate(self.classes)]
+
+    @cached_property
+    def _tied(self) -> list[Tied]:
+        """Classes of a plan that take as many steps begin together."""
+        some: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, one in enumerate(self.classes):
+            some[one.plan, one.steps].append(number)
+        out = []
+        for numbers in some.values():
+            load = np.sum([self.classes[n].load for n in numbers], axis=0)
+            late = np.max([self.classes[n].latency for n in numbers], axis=0)
+            out.append((replace(self.classes[numbers[0]], load=load, latency=late), tuple(numbers)))
+        return out
+
+    def _usable(self, steps: int, some: Sequence[Tied]) -> list[int]:
+        """Plans that are done in so many steps, as many as a linear program has room for."""
+        usable: list[int] = []
+        cells = 0
+        for plan in range(len(self.plans)):
+            if 0 < self.deepest(plan) <= steps:
+                cells += sum(self.cells(one, steps) for one, _ in some if one.plan == plan)
+                if cells > MOST_CELLS:
+                    return usable if plan >= self.least else []
+                usable.append(plan)
+        return usable
 
     def _loud(self, one: Class, steps: int, quiet: tuple[int, int]) -> Bools:
         """By the step in which it begins: whether a slow way would be taken in a quiet one."""
@@ -165,12 +190,12 @@ class Uneven:
                 slowest[span] = np.maximum(slowest[span], one.latency)
         return float(slowest.sum())
 
-    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[int], quiet: tuple[int, int]) -> Floats | None:
+    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[Tied], quiet: tuple[int, int]) -> Floats | None:
         """Variables: what begins of every class in every step, how long steps take, what goes by every plan."""
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        classes = [self.classes[n] for n in mine]
+        classes = [one for one, _ in mine]
         line = _Line(steps, max(one.steps for one in classes))
         kinds, places = len(self.some), [line.begins(one.steps) for one in classes]
         first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
@@ -213,8 +238,8 @@ class Uneven:
         if found.status != 0:
             return None
         out = np.zeros((len(self.classes), steps))
-        for number, begin, place in zip(mine, first.tolist(), places, strict=False):
-            out[number, : len(place)] = found.x[begin + place]
+        for (_, numbers), begin, place in zip(mine, first.tolist(), places, strict=False):
+            out[list(numbers), : len(place)] = found.x[begin + place]
         return out
 
     def _rounded(self, exact: Floats, whole: int) -> NDArray[np.int64]:
@@ -272,6 +297,11 @@ def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> 
         steps = int((last - first)[chunks].max()) + 1
         found.append(Class(plan, chunks, *_loads(part, topology, steps)))
     return found
+
+
+def longest(schedule: Schedule) -> int:
+    """The most steps from the first move of a chunk to its last."""
+    return int((schedule.step - _first(schedule)[schedule.chunk]).max(initial=-1)) + 1
 
 
 def _first(schedule: Schedule) -> Longs:
@@ -338,7 +368,7 @@ def _whole(values: Floats, total: int) -> NDArray[np.int64]:
 
 def _whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     """The same, of which those of a long run of equal values stay equal."""
-    start, length = _longest(values)
+    start, length = _run(values)
     each = round(float(values[start] / values.sum()) * total)
     rest = total - each * length
     others = values.copy()
@@ -350,7 +380,7 @@ def _whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
     return found
 
 
-def _longest(values: NDArray[Any]) -> tuple[int, int]:
+def _run(values: NDArray[Any]) -> tuple[int, int]:
     """Where the longest run of equal values that are not 0 begins, and its length."""
     edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))
     lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
@@ -361,10 +391,10 @@ def _longest(values: NDArray[Any]) -> tuple[int, int]:
 def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
     """By class where chunks begin, with their pieces: 1, or as many as the shortest of the long runs of equal parts,
     the same number in all classes."""
-    longest = [_longest(row) for row in parts]
-    pieces = min((length for _, length in longest if length >= LONG), default=1)
+    runs = [_run(row) for row in parts]
+    pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
-    for row, (start, length) in zip(parts, longest, strict=True):
+    for row, (start, length) in zip(parts, runs, strict=True):
         begun = dict.fromkeys(np.flatnonzero(row).tolist(), 1)
         if 1 < pieces <= length:
             begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
