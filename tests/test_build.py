@@ -166,6 +166,7 @@ def test_folders_that_are_made_are_ours_whatever_the_mask(cache: Path, tmp_path:
     assert build.library("threads", a_compiler(tmp_path, "echo made > $out")) == made
 
 
+@pytest.mark.slow
 def test_a_real_compiler() -> None:
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")

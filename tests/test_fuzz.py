@@ -52,7 +52,7 @@ def test_schedules() -> None:
 
 
 def test_joints() -> None:
-    counts = few(joints, 400)
+    counts = few(joints, 250)
     assert min(counts["right"], counts["wrong by a joint"], counts["run"]) > 20
     assert min(counts[f"with a {kind}"] for kind in joints.KINDS) > 10
 
@@ -69,12 +69,12 @@ def test_runs() -> None:
 
 def test_loaders() -> None:
     loaders.good_files_load()
-    counts = few(loaders, 400)
+    counts = few(loaders, 150)
     assert min(counts["refused"], counts["loaded"]) > 5
 
 
 def test_msccl() -> None:
-    counts = few(msccl, 300)
+    counts = few(msccl, 150)
     assert min(counts["changed and right"], counts["wrong"]) > 20
 
 

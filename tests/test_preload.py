@@ -262,7 +262,7 @@ def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> 
     assert any("allreduce" in line and "2 ranks" in line and "by ring" in line for line in run.warnings)
 
 
-@pytest.mark.parametrize("ranks", [6, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [5, pytest.param(16, marks=pytest.mark.slow)])
 def test_many_processes(openmpi: Mpi, folder: Path, ranks: int) -> None:
     sizes = ["4", "4004", "300000"]
     run = small(openmpi, folder, [table(folder, ranks)], *sizes, ranks=ranks, ANTIPHON_LEAST="0").right()
@@ -517,6 +517,7 @@ def test_communicators_some_of_which_share_memory(
     assert [run.served("allgather", ranks) for ranks in (5, 2, 3)] == [14, 8, 8]
 
 
+@pytest.mark.slow
 def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> None:
     """Those that are called once take nothing at all."""
     run = Run(

@@ -155,6 +155,7 @@ def test_a_peer_that_does_not_come_ends_in_an_error_where_a_timeout_is_given(tmp
     assert "again: an earlier run failed" in done.stdout
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_who_is_late_delays_only_those_that_need_it(tmp_path: Path) -> None:
     """A scatter: rank 3 begins when ranks 1, 2 and 4 have told it that they are done."""

@@ -101,10 +101,10 @@ def test_every_row_of_table_5_is_made_and_judged() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
+@pytest.mark.slow  # test_sccl_canonical.py renumbers, too
+@pytest.mark.parametrize("seed", range(1, 8))
 @pytest.mark.parametrize(
-    ("table", "spec"),
-    [pytest.param(table4, "dgx1v_sccl", id="4", marks=pytest.mark.slow), pytest.param(table5, "z52", id="5")],
+    ("table", "spec"), [pytest.param(table4, "dgx1v_sccl", id="4"), pytest.param(table5, "z52", id="5")]
 )
 def test_the_rows_on_renumbered_machines(table: Callable[..., Any], spec: str, seed: int) -> None:
     machine = renumbered(topology(spec), seed)

@@ -301,6 +301,7 @@ def test_perfetto_reads_a_simulation(tmp_path: Path) -> None:
         assert asked.one("select count(*) from counter") == 0
 
 
+@pytest.mark.slow
 def test_perfetto_reads_what_takes_no_time(tmp_path: Path) -> None:
     """Of no bytes and no latency: slices of no length."""
     machine = antiphon.topology("full:ranks=3,latency=0")
@@ -319,6 +320,7 @@ def test_perfetto_reads_counters(tmp_path: Path) -> None:
         assert asked.one("select count(distinct track_id) from counter") == 48
 
 
+@pytest.mark.slow
 def test_perfetto_reads_two_side_by_side(two: list[str]) -> None:
     antiphon.trace("merge", two, "both.json")
     with opened(Path("both.json")) as asked:
