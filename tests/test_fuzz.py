@@ -74,7 +74,7 @@ def test_loaders() -> None:
 
 
 def test_msccl() -> None:
-    counts = few(msccl, 150)
+    counts = few(msccl, 200)
     assert min(counts["changed and right"], counts["wrong"]) > 20
 
 
