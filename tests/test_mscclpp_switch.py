@@ -80,7 +80,7 @@ def test_a_multicast_is_one_operation_of_its_source(kind: str) -> None:
         assert count(plan, "gstore", "glres", "put", "copy") == [5 if kind == "allgather" else 1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("machine", ["hgx-h100", "gb200-nvl72"])
+@pytest.mark.parametrize("machine", in_turn(["hgx-h100", "gb200-nvl72"]))
 def test_machines_of_the_catalogue(machine: str) -> None:
     for plan in files("allreduce", antiphon.topology(machine), pieces=1).values():
         assert judge(read(plan)) is None

@@ -32,6 +32,7 @@ def folder_of_mpi() -> Path | None:
     return folder if there and shutil.which("gfortran") else None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(folder_of_mpi() is None, reason="needs an MPI with Fortran: apt install gfortran libopenmpi-dev")
 @pytest.mark.parametrize(
     "way",

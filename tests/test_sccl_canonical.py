@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples, some
+from quick import examples, in_turn, some
 from sccl_cases import case
 
 from antiphon.core.collective import Collective, custom_relation
@@ -231,7 +231,7 @@ MACHINES = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "kind", "options"), MACHINES)
+@pytest.mark.parametrize(("spec", "kind", "options"), in_turn(MACHINES))
 def test_a_machine_numbered_otherwise_has_the_same_frontier_for_the_same_work(
     spec: str, kind: str, options: dict[str, int], watched: Watched
 ) -> None:

@@ -311,6 +311,7 @@ def test_perfetto_reads_what_takes_no_time(tmp_path: Path) -> None:
         assert asked.one("select count(*) from slice where category = 'send'") == 24
 
 
+@pytest.mark.slow
 def test_perfetto_reads_counters(tmp_path: Path) -> None:
     made = antiphon.plan("allreduce", "ss24", planner="hierarchical-ps", options={"fanins": "8x3"})
     antiphon.simulate(made, "4MB", model="flows", profile="genmodel-table5", trace=tmp_path / "trace.json")
