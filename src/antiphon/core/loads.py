@@ -52,7 +52,7 @@ class Timeline:
 class Loads:
     """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
-    `begins`: the steps from which on anything is on its way; `slowest`: the seconds of the slowest way from each of these.
+    `begins`: the steps at which anything begins; `slowest`: the seconds of the slowest way taken from each of these on.
     """
 
     resource: Longs
