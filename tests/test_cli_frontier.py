@@ -423,7 +423,7 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", ["found", pytest.param("trying", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after", ["found", "trying"])
 def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
     command = [sys.executable, "-m", "antiphon", "frontier", "broadcast", MACHINE, "--steps", "60", "-o", "plan.json"]

@@ -142,7 +142,7 @@ def test_processes_of_one_host_share_memory_if_all_want_to(other: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wanted", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("wanted", [1, 0])
 def test_mpi_processes_of_one_host_share_memory(openmpi: Mpi, tmp_path: Path, wanted: int) -> None:
     command = [*openmpi.mpiexec(3), openmpi.python, "-c", SHARES, "mpi", str(table(tmp_path, 3))]
     found, said = launch(command, {**openmpi.env, "ANTIPHON_SHARED": str(wanted)})

@@ -149,9 +149,9 @@ def test_all_on_other_machines(spec: str) -> None:
     ("planner", "kind", "ranks", "dtype"),
     [
         ("ring", "allreduce", 3, "bfloat16"),
-        pytest.param("direct", "alltoall", 5, "uint8", marks=pytest.mark.slow),
-        pytest.param("halving-doubling", "allreduce", 7, "float16", marks=pytest.mark.slow),
-        pytest.param("multi-ring", "reducescatter", 3, "float64", marks=pytest.mark.slow),
+        ("direct", "alltoall", 5, "uint8"),
+        ("halving-doubling", "allreduce", 7, "float16"),
+        ("multi-ring", "reducescatter", 3, "float64"),
     ],
 )
 def test_eight_megabytes(planner: str, kind: str, ranks: int, dtype: str) -> None:

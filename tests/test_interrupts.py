@@ -42,7 +42,7 @@ QUICK = ("topology", "verify")  # those that take longer: in the slow set
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tries", "busy", "names", "least"),
-    [(3, 0, QUICK, 1), *(pytest.param(40, busy, (), 21, marks=pytest.mark.slow) for busy in (0, 4))],
+    [(3, 0, QUICK, 1), *((40, busy, (), 21) for busy in (0, 4))],
 )
 def test_at_random_moments(fuzzer: ModuleType, tries: int, busy: int, names: tuple[str, ...], least: int) -> None:
     commands = [command for command in fuzzer.COMMANDS if not names or command[0] in names]

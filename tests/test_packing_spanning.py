@@ -172,9 +172,9 @@ def test_dgx1v_broadcast_in_four_trees() -> None:
 @pytest.mark.parametrize(
     ("name", "count", "loss"),
     [
-        ("dgx1p", 14, Fraction(0)), pytest.param("dgx1v", 46, Fraction(0), marks=pytest.mark.slow),
-        pytest.param("dgx1p", 14, Fraction(1, 20), marks=pytest.mark.slow),
-        pytest.param("dgx1v", 46, Fraction(1, 20), marks=pytest.mark.slow),
+        ("dgx1p", 14, Fraction(0)), ("dgx1v", 46, Fraction(0)),
+        ("dgx1p", 14, Fraction(1, 20)),
+        ("dgx1v", 46, Fraction(1, 20)),
     ],
 )  # fmt: skip
 def test_all_allocations_are_settled(name: str, count: int, loss: Fraction) -> None:

@@ -143,8 +143,8 @@ def sample(
 @pytest.mark.parametrize(
     ("ranks", "sizes", "types", "planners"),
     [
-        (2, "7,4097", "f4,i1", OTHERS), pytest.param(4, "4097", "f4,u2", PLANNERS, marks=pytest.mark.slow),
-        pytest.param(8, "3", "f8", OTHERS, marks=pytest.mark.slow),
+        (2, "7,4097", "f4,i1", OTHERS), (4, "4097", "f4,u2", PLANNERS),
+        (8, "3", "f8", OTHERS),
     ],
 )  # fmt: skip
 def test_an_mpi4py_program_gets_what_it_should(
@@ -266,7 +266,7 @@ def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [5, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [5, 16])
 def test_many_processes(openmpi: Mpi, folder: Path, ranks: int) -> None:
     sizes = ["4", "4004", "300000"]
     run = small(openmpi, folder, [table(folder, ranks)], *sizes, ranks=ranks, ANTIPHON_LEAST="0").right()
@@ -535,9 +535,7 @@ def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "which", ["two", pytest.param("one", marks=pytest.mark.slow), pytest.param("after nothing", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("which", ["two", "one", "after nothing"])
 def test_a_further_table_is_for_all_processes_in_another_order(openmpi: Mpi, folder: Path, which: str) -> None:
     """Of three communicators and one at the end the second is of halves and the third the world backwards; before, more
     copies than can have memory at once are made and freed."""

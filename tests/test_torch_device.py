@@ -67,7 +67,7 @@ def right_and_wrong(found: Found) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """One launch for all of the ordinary set: loading PyTorch costs more than most checks."""
+    """One launch for several tests: loading PyTorch costs more than most checks."""
 
     def launched(folder: Path) -> Found:
         table = nccl_env.tables(folder, [2], PLANNERS)

@@ -33,9 +33,7 @@ def ended(backend: str, *names: str, seconds: float = 120) -> dict[str, tuple[st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("backend", "names"), [("antiphon", SAMPLE), pytest.param("instead", FOR_GLOO, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("backend", "names"), [("antiphon", SAMPLE), ("instead", FOR_GLOO)])
 def test_a_sample(backend: str, names: list[str]) -> None:
     assert ended(backend, *names) == dict.fromkeys(names, ("passed", ""))
 

@@ -123,10 +123,10 @@ def test_pieces_are_the_best_by_the_model(spec: str) -> None:
     ("spec", "kind", "most"),
     [
         ("z52-pcie", "allreduce", 1.005),
-        pytest.param("mi250", "allgather", 1.03, marks=pytest.mark.slow),
-        pytest.param("mi250", "reducescatter", 1.03, marks=pytest.mark.slow),
-        pytest.param("mi250", "allreduce", 1.03, marks=pytest.mark.slow),
-        pytest.param("trn2", "allreduce", 1.02, marks=pytest.mark.slow),
+        ("mi250", "allgather", 1.03),
+        ("mi250", "reducescatter", 1.03),
+        ("mi250", "allreduce", 1.03),
+        ("trn2", "allreduce", 1.02),
     ],
 )
 def test_uneven_parts_and_halves_lose_little_to_latency(spec: str, kind: str, most: float) -> None:
