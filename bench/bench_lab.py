@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import _common
+from _bars import Bar, measured_svg
 
 import antiphon
 from antiphon.core.reshape import only
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError
-from antiphon.show.pictures.measured import Bar, measured_svg
 
 REPEAT = 7
 SCALE = "link=40Mbit"

@@ -16,6 +16,7 @@ import mpi_env
 import pytest
 import quick
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile(
     "default",
@@ -45,17 +46,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test is read."""
     quick.ordinary = config.getoption("markexpr") == "not slow"
     settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or ("quick" if quick.ordinary else "default"))
+    if quick.ordinary:  # else every process reads all sources for constants to try: seconds
+        providers.__dict__["_get_local_constants"] = lambda: providers.__dict__["_local_constants"]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: it is not looked through for garbage meanwhile. (Not frozen: what counts frozen objects
-    goes through all of them, and the package asks whether somebody else froze any.)"""
+    """What is collected stays: it is not looked through for garbage meanwhile, and afterwards seldom. (Not frozen: what
+    counts frozen objects goes through all of them, and the package asks whether somebody else froze any.)"""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
+        gc.set_threshold(10_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """pytest looks through all that there is once more, for nothing."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 from loggp_plain import Machine, Message
+from numpy.typing import NDArray
 
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.messages import MessageGraph
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
@@ -119,3 +121,12 @@ def planned(here: Topology, kind: str, planner: str, **options: Any) -> Schedule
 def placed(topology: Topology, per_host: int) -> Topology:
     places = tuple(f"host{rank // per_host}/gpu{rank % per_host}" for rank in range(topology.ranks))
     return replace(topology, places=places + topology.places[topology.ranks :])
+
+
+def level_of(levels: Sequence[Longs], src: NDArray[Any], dst: NDArray[Any]) -> Longs:
+    """The inmost level that both ends of each pair share; as many as there are levels where they share none."""
+    out = np.full(len(src), len(levels), np.int64)
+    for number in range(len(levels) - 1, -1, -1):
+        group = levels[number]
+        out[(group[src] == group[dst]) & (group[src] >= 0)] = number
+    return out

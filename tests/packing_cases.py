@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 
 import antiphon
+from antiphon.core.topology import Topology
 from antiphon.planners.trees.both_ways import Arc, Directed, Edge, Undirected
+from antiphon.planners.trees.tree import Tree
 from antiphon.reproduce.blink_allocations import unique
 
 Plain = tuple[int, int, int]  # a, b, capacity
@@ -139,3 +141,19 @@ def arborescences(vertices: int, arcs: Sequence[Plain], root: int) -> list[tuple
     return [
         tuple(sorted(chosen)) for chosen in itertools.product(*into) if connected(vertices, [arcs[e] for e in chosen])
     ]
+
+
+def overloaded(trees: Iterable[Tree], topology: Topology) -> list[str]:
+    """Links and shared limits that carry more than they can: empty for a packing. O(hops)."""
+    load = [Fraction(0)] * topology.links
+    for tree in trees:
+        for _, hop in tree.hops:
+            for link in (*hop.path, *hop.back):
+                load[link] += tree.rate
+    speed = [topology.bandwidth(link) for link in range(topology.links)]
+    wrong = [f"link {i}: {load[i]} of {speed[i]}" for i in range(topology.links) if load[i] > speed[i]]
+    for limit in topology.limits:
+        total = sum((load[link] for link in limit.links), Fraction(0))
+        if total > limit.bandwidth:
+            wrong.append(f"limit {limit.name}: {total} of {limit.bandwidth}")
+    return wrong

@@ -37,9 +37,15 @@ def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 2) -> list
 
 
 def in_turn(cases: Iterable[Any], every: int = 2) -> list[Any]:
-    """For `parametrize`: every second, third of the cases in the ordinary set, the others among the slow ones."""
-    found = []
-    for number, case in enumerate(cases):
-        values = case if isinstance(case, tuple) else (case,)
-        found.append(pytest.param(*values, marks=[pytest.mark.slow] if number % every else []))
+    """For `parametrize`: every second, third of the cases in the ordinary set, the others among the slow ones, as are
+    those that are marked so already, which do not count."""
+    found, number = [], 0
+    for case in cases:
+        known = hasattr(case, "values") and hasattr(case, "marks")
+        values = case.values if known else case if isinstance(case, tuple) else (case,)
+        marks = [*case.marks] if known else []
+        if not marks:
+            marks = [pytest.mark.slow] if number % every else []
+            number += 1
+        found.append(pytest.param(*values, marks=marks, id=case.id if known else None))
     return found

@@ -351,6 +351,7 @@ def test_tune_compares_with_what_nccl_would_let_the_switches_do(capsys: Capture)
     assert plain["ranges"][0]["speedup"] is not None
 
 
+@pytest.mark.slow
 def test_where_a_switch_joins_all_nothing_is_said_of_rings() -> None:
     """NVLinks reach everywhere through it, whatever those that stand for NCCL are refused for."""
     from antiphon.cli.tuning_text import tuning_text
@@ -385,6 +386,7 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
     assert "help of switches" not in report_html(plain, lambda machine: "<svg width='1'></svg>", lambda machine: "")
 
 
+@pytest.mark.slow
 def test_the_frontier_says_so(capsys: Capture) -> None:
     arguments = ("frontier", "allgather", "hgx-h100", "--steps", "1", "--budget", "20s")
     assert answer(capsys, *arguments)["assumes"] == [MULTICAST]

@@ -61,6 +61,7 @@ def pings(rows: list[RoundTrip], nbytes: int) -> float:
     return float(np.median([r.seconds for r in rows if (r.kind, r.n, r.nbytes) == ("rtt", 1, nbytes)]))
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
     path = tmp_path / "trips.csv"

@@ -35,6 +35,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_plans_run_by_rounds_of_messages(standin: None) -> None:
     for kind, planner, in_place in (("allreduce", "ring", False), ("reducescatter", "direct", True)):

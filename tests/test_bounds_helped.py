@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from quick import examples
+from quick import examples, in_turn
 from trees_plain import best_time
 
 import antiphon
@@ -114,7 +114,9 @@ def test_an_allreduce_among_boxes_is_as_fast_as_their_cards(spec: str) -> None:
 ABLE = [name for name, entry in table("topology").items() if antiphon.topology(entry.can["example"]).abilities]
 
 
-@pytest.mark.parametrize("spec", [*ABLE, "cluster:box=hgx-h100,boxes=2", "cluster:box=dgx-a100,boxes=2,sharp=true"])
+@pytest.mark.parametrize(
+    "spec", in_turn([*ABLE, "cluster:box=hgx-h100,boxes=2", "cluster:box=dgx-a100,boxes=2,sharp=true"], 3)
+)
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "reduce", "alltoall"])
 def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str, kind: str) -> None:
     machine = antiphon.topology(spec)

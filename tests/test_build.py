@@ -44,7 +44,8 @@ def a_compiler(folder: Path, does: str) -> str:
 # ---- a full disk ----
 
 
-@pytest.mark.parametrize("size", ["4k", pytest.param("40k", marks=pytest.mark.slow)])  # nothing fits, or not all
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["4k", "40k"])  # nothing fits, or not all
 def test_a_disk_that_is_full(tmp_path: Path, size: str) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -166,6 +167,7 @@ def test_folders_that_are_made_are_ours_whatever_the_mask(cache: Path, tmp_path:
     assert build.library("threads", a_compiler(tmp_path, "echo made > $out")) == made
 
 
+@pytest.mark.slow
 def test_a_real_compiler() -> None:
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")

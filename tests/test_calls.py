@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -71,6 +72,7 @@ def test_all_to_all_twice_is_what_msccl_took_for_it() -> None:
     assert abs(sorted(off)[len(off) // 2]) < 0.15
 
 
+@pytest.mark.slow
 def test_several_messages_at_once_to_other_nodes_take_longer_than_one() -> None:
     (all_at_once,) = predict(plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="direct"), 8, model="calls")
     assert all_at_once["terms"]["messages"] == pytest.approx(7 * 5e-6)  # to the eight of the other box
@@ -147,16 +149,19 @@ def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
 
 @pytest.mark.parametrize(
     ("machine", "more", "model"),
-    [
-        ("hgx-h100", {}, "calls"),
-        ("hgx-h100", {"model": "alpha-beta"}, "alpha-beta"),
-        ("hgx-h100", {"ranks": [0, 1]}, "calls"),
-        ("cluster:box=hgx-h100,boxes=2", {"ranks": [0, 1, 8]}, "alpha-beta"),
-        ("hgx-h100", {"profile": Profile(alpha={"nvlink": 1e-6})}, "alpha-beta"),
-        ("cluster:box=mi300x,boxes=2", {}, "calls"),
-        ("mi250", {}, "alpha-beta"),
-        ("ring:ranks=4", {}, "alpha-beta"),
-    ],
+    in_turn(
+        [
+            ("hgx-h100", {}, "calls"),
+            ("hgx-h100", {"model": "alpha-beta"}, "alpha-beta"),
+            ("hgx-h100", {"ranks": [0, 1]}, "calls"),
+            ("cluster:box=hgx-h100,boxes=2", {"ranks": [0, 1, 8]}, "alpha-beta"),
+            ("hgx-h100", {"profile": Profile(alpha={"nvlink": 1e-6})}, "alpha-beta"),
+            ("cluster:box=mi300x,boxes=2", {}, "calls"),
+            ("mi250", {}, "alpha-beta"),
+            ("ring:ranks=4", {}, "alpha-beta"),
+        ],
+        3,
+    ),
 )
 def test_the_model_where_none_is_asked_for(machine: str, more: dict[str, Any], model: str) -> None:
     assert antiphon.tune("allreduce", machine, nbytes="1KB", workers="none", planners="ring", **more).model == model
@@ -247,6 +252,7 @@ def test_a_trace_begins_after_the_launch(tmp_path: Path) -> None:
     assert max(one["ts"] + one["dur"] for one in events) == pytest.approx(row["seconds"] * 1e6, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_trace_of_what_switches_reduce_is_by_another_model_and_the_figure_is_not(tmp_path: Path) -> None:
     plan = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
     (alone,) = antiphon.simulate(plan, "1MB")

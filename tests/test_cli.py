@@ -346,6 +346,7 @@ def test_a_full_disk_leaves_the_old_file(capsys: Capture) -> None:
     assert [p.name for p in Path().iterdir()] == ["plan.json"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away() -> None:
     code = "from antiphon.cli import main; main()"
     line = f"{sys.executable} -c '{code}' topology show full:ranks=300 --json | head -c 100 > /dev/null"
@@ -467,7 +468,7 @@ def test_the_python_functions_can_be_called_again() -> None:
     plan = antiphon.plan("allgather", antiphon.topology("ring:ranks=3"))
     for _ in range(2):  # importing the folder antiphon.run must not take the function's place
         assert antiphon.run(plan, "3KB")[0]["correct"]
-    from antiphon.runtimes.measure.local import run_local
+    from local_runs import run_local
 
     assert run_local(plan.at(0).schedule, 3072)[0]["agree"]
     assert antiphon.run(plan, 300, dtype="int8")[0]["correct"]

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import stubborn_planners
+from quick import in_turn
 
 import antiphon
 from antiphon import registry
@@ -102,12 +103,12 @@ def test_the_plan_takes_the_point_that_is_fastest_for_a_size(capsys: Capture) ->
 
 @pytest.mark.parametrize(
     ("kind", "points"),
-    [
+    in_turn([
         ("reducescatter", [(16, 2, 3), (48, 3, 7)]), ("gather", [(6, 2, 7)]),
         pytest.param("reduce", [(2, 2, 2)], marks=pytest.mark.slow),
         pytest.param("scatter", [(48, 2, 7)], marks=pytest.mark.slow),
         pytest.param("allreduce", [(2, 2, 3), (16, 4, 6)], marks=pytest.mark.slow),
-    ],
+    ]),
 )  # fmt: skip
 def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, int, int]]) -> None:
     steps = {"reduce": "2", "allreduce": "4", "reducescatter": "3"}.get(kind, "2")
@@ -142,6 +143,7 @@ def test_what_no_algorithm_can_do_is_told(capsys: Capture) -> None:
     assert "--steps N lets it take more steps" in said
 
 
+@pytest.mark.slow
 def test_groups_and_parts_of_machines(capsys: Capture) -> None:
     here = answer(capsys, "frontier", "allgather", MACHINE, "--only", "0-3")
     assert here["points"][0]["steps"] == 1
@@ -162,6 +164,7 @@ def test_in_python_the_same() -> None:
     assert antiphon.topology(MACHINE) == plan.topology
 
 
+@pytest.mark.slow
 def test_progress_is_on_stderr(capsys: Capture) -> None:
     assert run(["frontier", "reducescatter", MACHINE, "--steps", "2"]) == 0
     err = capsys.readouterr().err
@@ -283,7 +286,7 @@ def _no_object(plan: dict[str, Any]) -> None:
     plan["entries"][0]["schedule"]["provenance"]["certificate"] = "believe me"
 
 
-@pytest.mark.parametrize("change", [_price, _label, _claim, _told, _other_point, _twice, _missing, _no_object])
+@pytest.mark.parametrize("change", in_turn([_price, _label, _claim, _told, _other_point, _twice, _missing, _no_object]))
 def test_a_certificate_that_does_not_hold_is_a_fault(capsys: Capture, change: Callable[[dict[str, Any]], None]) -> None:
     rewrite(written(capsys, "frontier", "allgather", MACHINE), change)
     assert answer(capsys, "verify", "plan.json")["ok"]
@@ -292,6 +295,7 @@ def test_a_certificate_that_does_not_hold_is_a_fault(capsys: Capture, change: Ca
     assert found["fault"]["message"].startswith("(2, 2, 3): certificate: ")
 
 
+@pytest.mark.slow
 def test_of_halves_the_point_is_checked_too(capsys: Capture) -> None:
     plan = written(capsys, "plan", "allreduce", MACHINE, "--planner", "sccl", "--steps", "4", "--rounds", "6",
                    "--chunks", "16")  # fmt: skip
@@ -418,7 +422,8 @@ def test_memory_is_limited(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(found["points"]), found["stopped"]) == (1, "its 0.5 GiB of memory are spent")
 
 
-@pytest.mark.parametrize("after", ["found", pytest.param("trying", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("after", ["found", "trying"])
 def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     """A broadcast of many steps: the first points come at once, the last would take very long."""
     command = [sys.executable, "-m", "antiphon", "frontier", "broadcast", MACHINE, "--steps", "60", "-o", "plan.json"]

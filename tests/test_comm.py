@@ -20,6 +20,7 @@ import pytest
 from addresses import free_addresses
 from mpi_env import Mpi
 from program_cases import idle_book
+from quick import in_turn
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -134,13 +135,14 @@ os.write(1, f'{{"during": {before}, "after": {mapped()}}}\\n'.encode())
 
 @needs_cc
 @pytest.mark.skipif(sys.platform != "linux", reason="such memory is Linux's")
-@pytest.mark.parametrize("other", ["1", "0"])
+@pytest.mark.parametrize("other", in_turn(["1", "0"]))
 def test_processes_of_one_host_share_memory_if_all_want_to(other: str) -> None:
     found, said = launch([sys.executable, "-c", SHARES, "fork", *free_addresses(1), other])
     assert found == [{"during": int(other), "after": 0}] * 2, said
 
 
-@pytest.mark.parametrize("wanted", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [1, 0])
 def test_mpi_processes_of_one_host_share_memory(openmpi: Mpi, tmp_path: Path, wanted: int) -> None:
     command = [*openmpi.mpiexec(3), openmpi.python, "-c", SHARES, "mpi", str(table(tmp_path, 3))]
     found, said = launch(command, {**openmpi.env, "ANTIPHON_SHARED": str(wanted)})
@@ -160,11 +162,14 @@ def test_a_killed_process_is_an_error_at_the_others() -> None:
 @needs_cc
 @pytest.mark.parametrize(
     ("checks", "given", "told"),
-    [
-        (["lonely"], "", "the first is rank 2|did not all answer|is gone|did not answer"),
-        (["odd"], "", "expects 4 processes|is gone|did not answer|does not listen"),
-        ([], "absent.json", "absent.json: cannot be read"),
-    ],
+    in_turn(
+        [
+            (["lonely"], "", "the first is rank 2|did not all answer|is gone|did not answer"),
+            (["odd"], "", "expects 4 processes|is gone|did not answer|does not listen"),
+            ([], "absent.json", "absent.json: cannot be read"),
+        ],
+        3,
+    ),
     ids=["a process that does not come", "another number of processes", "no table"],
 )
 def test_what_cannot_be_is_told_to_all(checks: list[str], given: str, told: str) -> None:
@@ -200,6 +205,7 @@ def check_wrong_book(mpi: Mpi, folder: Path) -> None:
     assert all(re.search(WRONG, row["error"]) for row in found), said
 
 
+@pytest.mark.slow
 def test_a_book_that_is_not_its_collective_under_open_mpi(openmpi: Mpi, tmp_path: Path) -> None:
     check_wrong_book(openmpi, tmp_path)
 

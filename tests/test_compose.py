@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import crossed
+from quick import crossed, in_turn
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -200,7 +200,7 @@ def test_every_collective_on_some_machines(kind: str, spec: str, options: dict[s
     assert best(kind, machine, **again).same_as(made)
 
 
-@pytest.mark.parametrize("kind", ["reducescatter", "allreduce", "alltoall"])
+@pytest.mark.parametrize("kind", in_turn(["reducescatter", "allreduce", "alltoall"], 3))
 @pytest.mark.parametrize("spec", ["torus:dims=3x3", "mesh:dims=3x3", "hypercube:ranks=8"])
 def test_grids_are_at_the_bound_in_one_piece(kind: str, spec: str) -> None:
     machine = antiphon.topology(spec)
@@ -211,7 +211,7 @@ def test_grids_are_at_the_bound_in_one_piece(kind: str, spec: str) -> None:
     assert float(timeline(made, machine).total * limit) <= worst + 1e-9
 
 
-@pytest.mark.parametrize("fabric", [pytest.param("switch", marks=pytest.mark.slow), "rail", "fat-tree"])
+@pytest.mark.parametrize("fabric", in_turn([pytest.param("switch", marks=pytest.mark.slow), "rail", "fat-tree"]))
 def test_clusters_are_at_the_bound_in_fine_pieces(fabric: str) -> None:
     machine = antiphon.topology(f"cluster:box=dgx-a100,boxes=2,fabric={fabric}")
     assert rate(best("allreduce", machine, best="rate"), machine) <= 1.01
@@ -232,7 +232,7 @@ def test_every_way_from_a_root_is_right_both_ways(kind: str, groups: str, root: 
         assert not verify(way.schedule(wanted(kind, size, root)), machine).fault
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize("kind", in_turn(["broadcast", "reduce"]))
 def test_all_leaves_the_root_once(kind: str) -> None:
     """A plan of few steps with the rate of the bound; smaller parts at both ends bring it nearer for a size."""
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=3")
@@ -249,7 +249,10 @@ def test_all_leaves_the_root_once(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "kind"),
-    [("cluster:box=dgx-a100,boxes=2", "broadcast"), ("torus:dims=3x4", "allgather"), ("star:ranks=9", "allreduce")],
+    in_turn(
+        [("cluster:box=dgx-a100,boxes=2", "broadcast"), ("torus:dims=3x4", "allgather"), ("star:ranks=9", "allreduce")],
+        3,
+    ),
 )
 def test_ends_are_told_as_they_are_laid(spec: str, kind: str) -> None:
     """Times are those of the model, none is greater with more parts, and the middle keeps its pieces."""

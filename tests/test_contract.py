@@ -102,13 +102,13 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 12, 0))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 18, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
 
 @pytest.mark.parametrize(
-    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 12, 1)
+    ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 24, 1)
 )
 def test_other_sizes(spec: str, kind: str) -> None:
     hold(setting(spec, kind), Judge(MODELS), "defaults")

@@ -81,7 +81,7 @@ def run(group: Group, made: Sequence[Table], schedule: Schedule, unit: int, in_p
         np.testing.assert_array_equal(mine, right)
 
 
-@pytest.mark.parametrize(("kind", "machine", "planner", "in_place"), crossed(CASES, [False, True]))
+@pytest.mark.parametrize(("kind", "machine", "planner", "in_place"), crossed(CASES, [False, True], 4))
 def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str, in_place: bool) -> None:
     schedule = schedule_of(kind, machine, planner)
     made = tables(schedule, in_place=in_place, streams=4)
@@ -166,8 +166,9 @@ def puts(made: Table) -> int:
     return sum(form[0] == "copy" and values[0] != values[3] for form, values in statements(made).streams[0])
 
 
-@pytest.mark.parametrize(("ranks", "k"), in_turn([(9, 3), (8, 2), (12, 4), (7, 2)], 3))
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("ranks", "k", "in_place"), crossed(in_turn([(9, 3), (8, 2), (12, 4), (7, 2)], 3), [False, True])
+)
 def test_blocks_that_arrive_in_another_order_are_permuted_in_place(ranks: int, k: int, in_place: bool) -> None:
     schedule = (
         antiphon.plan("allgather", f"full:ranks={ranks}", planner="permrecmult", options={"k": k}).at(2**20).schedule
@@ -194,8 +195,9 @@ def runs(made: Table) -> int:
 FOLDED = [(7, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((10, 3), (5, 4), (13, 2), (15, 4)))]
 
 
-@pytest.mark.parametrize(("ranks", "k"), [*in_turn([(9, 3), (8, 2), (12, 4), (16, 2)]), *FOLDED])
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("ranks", "k", "in_place"), crossed([*in_turn([(9, 3), (8, 2), (12, 4), (16, 2)]), *FOLDED], [False, True])
+)
 def test_blocks_of_sums_are_permuted_first(ranks: int, k: int, in_place: bool) -> None:
     """Where ranks fold, too: they hand in all their blocks, and get their own."""
     options = {"k": k, "fold": ranks in (5, 7, 10, 13, 15)}

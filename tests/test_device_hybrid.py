@@ -121,6 +121,7 @@ def test_on_threads_every_call_is_right() -> None:
         hybrid.close()
 
 
+@pytest.mark.slow
 def test_links_that_a_plan_leaves_idle_have_one_of_their_own() -> None:
     machine = antiphon.topology("dgx1v:pcie=true")
     made = antiphon.plan("broadcast", machine, planner="blink", root=3).at(2**20).schedule

@@ -99,8 +99,8 @@ def hold(calls: list[tuple[str, Call]], **options: Any) -> None:
 
 
 def test_every_planner_in_every_order() -> None:
-    calls = list(all_calls("full:ranks=3", 13))
-    assert len(calls) > 10
+    calls = list(all_calls("full:ranks=3", 26))
+    assert len(calls) > 5
     hold(calls)
 
 
@@ -266,6 +266,7 @@ def packets_wrong(one: Call, **options: Any) -> str:
     return "" if said.startswith("right") else said.split(":")[0]
 
 
+@pytest.mark.slow
 def test_every_planner_by_packets_in_every_order() -> None:
     calls = list(all_calls("full:ranks=3", 7, packets=True))
     assert len(calls) > 15

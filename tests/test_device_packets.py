@@ -83,8 +83,8 @@ def sweep(ranks: int, pairs: Sequence[tuple[str, str]], units: Sequence[int], ra
 def test_some_of_all() -> None:
     random, done = np.random.default_rng(1), 0
     for number, ranks in enumerate((2, 3, 4, 5, 7, 8)):
-        done += sweep(ranks, PAIRS[number::27], (0, 61), random)
-    assert done > 30
+        done += sweep(ranks, PAIRS[number::54], (0, 61), random)
+    assert done > 15
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def calls(plans: Sequence[Plan], count: int) -> list[Call]:
     return list(drawn(np.random.default_rng(3), plans, count, 4))
 
 
-@pytest.mark.parametrize("first", [0, FLAGS - 150])
+@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), FLAGS - 150])
 def test_calls_of_all_sorts_one_after_another(first: int) -> None:
     """Those at whose end all have heard from all, those where they have not, and those without packets."""
     some = [plan_of(schedule_of("full:ranks=4", planner, kind), in_place, 2, packets)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from device_cases import Call, Plan, drawn, plan_of, written
 from device_started import in_processes
+from quick import in_turn
 
 import antiphon
 from antiphon.lower.onesided import steps
@@ -216,6 +217,7 @@ def test_what_is_made_weaker_is_found(folder: Path, name: str) -> None:
     assert (code, "data race" in said) == (RACE, True), said[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_right_whatever_is_held_up(folder: Path, how: str) -> None:
     for seed, (spec, threads) in enumerate((("full:ranks=2", 2), ("full:ranks=3", 1))):
@@ -249,7 +251,7 @@ def test_who_is_told_twice_hears_the_numbers_in_their_order(folder: Path, monkey
     assert any(run(driver, file, blocks=4, threads=3, calls=60, seed=seed, limit=30)[0] for seed in range(3))
 
 
-@pytest.mark.parametrize("way", ["kernel", "any", pytest.param("steps", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", in_turn(["kernel", "any", pytest.param("steps", marks=pytest.mark.slow)]))
 @pytest.mark.parametrize("groups", [[[0], [1, 2]], pytest.param([[2], [0], [3, 1], [4]], marks=pytest.mark.slow)])
 def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
     """Each has some, with memory of its own that all reach; past the last number of a call. By a kernel, by steps, or
@@ -257,6 +259,7 @@ def test_ranks_of_several_processes(groups: list[list[int]], way: str) -> None:
     assert in_processes(groups, way, 30) == ["wrong: 0"] * len(groups)
 
 
+@pytest.mark.slow
 def test_switches_of_several_processes() -> None:
     """Memory of all ranks with one address, wherever they are."""
     assert in_processes([[0, 1, 2], [3, 4, 5, 6, 7]], "switches", 3) == ["wrong: 0"] * 2

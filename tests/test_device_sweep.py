@@ -107,9 +107,9 @@ def test_some_of_all() -> None:
     """Every planner with one collective or two, every number of ranks."""
     done = 0
     for number, ranks in enumerate([*range(2, 9), 16]):
-        done += sweep([f"full:ranks={ranks}"], PAIRS[number :: 30 if ranks == 16 else 8], (7,), ranks)
+        done += sweep([f"full:ranks={ranks}"], PAIRS[number :: 30 if ranks == 16 else 16], (7,), ranks)
     done += sweep(["hgx-h100"], [("nvls", "allreduce"), ("nvls", "allgather")], UNITS, 1)
-    assert done > 100
+    assert done > 50
 
 
 @pytest.mark.slow
@@ -144,13 +144,14 @@ def test_all_on_other_machines(spec: str) -> None:
     assert sweep([spec], PAIRS, (*UNITS, 300), 3) > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("planner", "kind", "ranks", "dtype"),
     [
         ("ring", "allreduce", 3, "bfloat16"),
-        pytest.param("direct", "alltoall", 5, "uint8", marks=pytest.mark.slow),
-        pytest.param("halving-doubling", "allreduce", 7, "float16", marks=pytest.mark.slow),
-        pytest.param("multi-ring", "reducescatter", 3, "float64", marks=pytest.mark.slow),
+        ("direct", "alltoall", 5, "uint8"),
+        ("halving-doubling", "allreduce", 7, "float16"),
+        ("multi-ring", "reducescatter", 3, "float64"),
     ],
 )
 def test_eight_megabytes(planner: str, kind: str, ranks: int, dtype: str) -> None:

@@ -68,7 +68,8 @@ def test_a_rank_that_is_out_of_reach_is_told(library: Path, source: str) -> None
     assert told == [f"{why}, 1 taken, 0 left"] * 2
 
 
-@pytest.mark.parametrize("source", ["windows", pytest.param("heap", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["windows", "heap"])
 def test_where_one_process_has_no_memory_none_waits_for_it(library: Path, source: str) -> None:
     """Neither for a window of NCCL, nor to give back what only the others have of NVSHMEM."""
     other = "another process has no such memory that all reach"

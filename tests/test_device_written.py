@@ -129,8 +129,8 @@ def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
             "0",
         ),  # data of another place
         pytest.param("w.fold<2, 2>", "w.spread<2, 2>", "0", marks=pytest.mark.slow),  # combined by another rule
-        ("NumberOf<Rule>::is", "SUM", "1"),
-        ("    {1, 0, 0, 1, 3, 3},", "    {1, 0, 0, 1, 3, 2},", "0"),  # what is promised
+        pytest.param("NumberOf<Rule>::is", "SUM", "1", marks=pytest.mark.slow),
+        pytest.param("    {1, 0, 0, 1, 3, 3},", "    {1, 0, 0, 1, 3, 2},", "0", marks=pytest.mark.slow),  # promised
     ],
 )
 def test_its_check_finds_what_is_wrong(tmp_path: Path, before: str, after: str, packets: str) -> None:
@@ -142,6 +142,7 @@ def test_its_check_finds_what_is_wrong(tmp_path: Path, before: str, after: str, 
     assert int(rows[0][-1]) > 0
 
 
+@pytest.mark.slow
 @needs_a_compiler
 def test_a_call_that_hangs_is_stopped(tmp_path: Path) -> None:
     text = source(schedule_of("allreduce", "ring:ranks=3", "ring"), "ring:ranks=3")
@@ -151,6 +152,7 @@ def test_a_call_that_hangs_is_stopped(tmp_path: Path) -> None:
     assert told(compiled(tmp_path, changed), "-n 1 -p 0")[0::2] == (1, "# WRONG")
 
 
+@pytest.mark.slow
 @needs_a_compiler
 def test_another_type_and_operator_for_the_compiler(tmp_path: Path) -> None:
     program = compiled(
@@ -202,6 +204,7 @@ def test_all_that_a_table_says_is_read() -> None:
         assert named == arguments
 
 
+@pytest.mark.slow
 @needs_a_compiler
 def test_small_data_as_packets(tmp_path: Path) -> None:
     """Also where many places are named one by one, and where calls must wait for their receivers to begin; left out
@@ -271,6 +274,7 @@ def test_a_file_or_a_folder(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @needs_a_compiler
 def test_the_order_of_arrival_by_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

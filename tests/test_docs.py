@@ -94,6 +94,7 @@ LONG = {
     "docs/bench.md",
     "docs/device.md",
     "docs/guide.md",
+    "docs/measuring-gpus.md",
     "docs/models/nccl.md",
     "docs/nccl-preload.md",
     "docs/reproduction.md",

@@ -308,6 +308,7 @@ def test_every_call_between_processes(here: None, tmp_path: Path) -> None:
     assert calls(told["report"])["allreduce", "ring", ""] == 87
 
 
+@pytest.mark.slow
 @needs_cc
 def test_a_killed_process_is_an_error_at_the_others(here: None) -> None:
     found, said = over_sockets(4, "", "killed")

@@ -14,6 +14,7 @@ import pytest
 from msccl_cases import FOREIGN as MSCCL_FILES
 from mscclpp_cases import FOREIGN as PLANS
 from mscclpp_cases import SWITCHED
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -84,7 +85,7 @@ def test_a_file_that_is_right_is_a_plan_like_any_other(ring: Path, capsys: Captu
     assert loaded.entries[0].schedule.steps == 3
 
 
-@pytest.mark.parametrize("name", [*MSCCL_FILES, *PLANS, "switched"])
+@pytest.mark.parametrize("name", in_turn([*MSCCL_FILES, *PLANS, "switched"], 3))
 def test_files_of_others_are_verified_bounded_priced_and_run(name: str, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "file"
     if name in MSCCL_FILES:
@@ -282,6 +283,7 @@ def test_gather_counts_what_one_rank_gives() -> None:
     assert "ignored" in outcomes(head, replace(CALL, nbytes=4100, ranks=4, root=0))
 
 
+@pytest.mark.slow
 def test_check_at_the_command_line(ring: Path, tmp_path: Path, capsys: Capture) -> None:
     code, found = told(capsys, "check", str(ring), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
     assert (code, found["runs"]) == (0, True)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 from antiphon.core import joints as core_joints
 from antiphon.core.collective import Collective
@@ -52,7 +53,7 @@ def test_schedules() -> None:
 
 
 def test_joints() -> None:
-    counts = few(joints, 400)
+    counts = few(joints, 250)
     assert min(counts["right"], counts["wrong by a joint"], counts["run"]) > 20
     assert min(counts[f"with a {kind}"] for kind in joints.KINDS) > 10
 
@@ -69,12 +70,12 @@ def test_runs() -> None:
 
 def test_loaders() -> None:
     loaders.good_files_load()
-    counts = few(loaders, 400)
+    counts = few(loaders, 150)
     assert min(counts["refused"], counts["loaded"]) > 5
 
 
 def test_msccl() -> None:
-    counts = few(msccl, 300)
+    counts = few(msccl, 200)
     assert min(counts["changed and right"], counts["wrong"]) > 20
 
 
@@ -148,14 +149,16 @@ def _always_none(*_: Any) -> None:
 
 @pytest.mark.parametrize(
     ("where", "name", "lax", "seed"),
-    [
-        (verify_joined, "fault", _always_none, 1),
-        (branching.Bound, "lacking", property(lambda bound: np.zeros(len(bound), np.int64)), 84),
-        (verify_joined, "_at_once", lambda *_: {}, 14),
-        (branching, "_no_hub", lambda *_: np.zeros(0, np.int64), 1),
-        (core_joints, "_own", lambda *_: np.zeros(0, np.int64), 1),
-        (core_joints, "joints_of", _always_none, 1),
-    ],
+    in_turn(
+        [
+            (verify_joined, "fault", _always_none, 1),
+            (branching.Bound, "lacking", property(lambda bound: np.zeros(len(bound), np.int64)), 84),
+            (verify_joined, "_at_once", lambda *_: {}, 14),
+            (branching, "_no_hub", lambda *_: np.zeros(0, np.int64), 1),
+            (core_joints, "_own", lambda *_: np.zeros(0, np.int64), 1),
+            (core_joints, "joints_of", _always_none, 1),
+        ]
+    ),
 )
 def test_what_passes_over_a_part_of_the_meaning_of_joints_is_caught(
     where: Any, name: str, lax: Any, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -382,7 +385,9 @@ def test_every_fuzzer_of_the_table_is_told_of() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted([*(ROOT / "fuzz").rglob("*.py"), *(ROOT / "bench").glob("*.py")]), ids=lambda path: path.name
+    "path",
+    in_turn(sorted([*(ROOT / "fuzz").rglob("*.py"), *(ROOT / "bench").glob("*.py")]), 3),
+    ids=lambda path: path.name,
 )
 def test_what_is_not_run_here_takes_names_that_are_there(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):

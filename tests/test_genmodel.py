@@ -15,7 +15,7 @@ import oracle
 import pytest
 from generate import Case, case, cases
 from hypothesis import example, given, settings
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import (
@@ -99,7 +99,7 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize("n", [*SOME, *MORE])
+@pytest.mark.parametrize("n", in_turn([*SOME, *MORE]))
 def test_every_factorisation_agrees(n: int) -> None:
     machine = star(n)
     every = list(find("planner", "hierarchical-ps").load()(Request(machine, Collective("allreduce", n))))

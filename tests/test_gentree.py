@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
@@ -85,7 +85,7 @@ def seconds(schedule: Schedule) -> float:
 # ---- what is published ----
 
 
-@pytest.mark.parametrize("network", sorted({network for network, _ in PUBLISHED}))
+@pytest.mark.parametrize("network", in_turn(sorted({network for network, _ in PUBLISHED})))
 def test_table_6(network: str) -> None:
     for number, nbytes in enumerate(SIZES):
         told = words(planned(network, nbytes=nbytes, profile=TABLE5))

@@ -10,7 +10,7 @@ from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import KINDS, Collective, custom_relation
@@ -80,7 +80,7 @@ def test_no_longer_than_a_plain_greedy(spec: str) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "kind", "most"),
-    [
+    in_turn([
         ("mesh:dims=6x6", "allgather", 1.05), ("torus:dims=3x3x3", "reducescatter", 1.05),
         ("cluster:box=dgx-a100,boxes=4", "allgather", 1.06),
         *(
@@ -92,7 +92,7 @@ def test_no_longer_than_a_plain_greedy(spec: str) -> None:
                 ("cluster:box=dgx-a100,boxes=128", "allreduce", 1.05), ("torus:dims=16x16x16", "allgather", 1.02),
             ]
         ),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_near_the_bound(spec: str, kind: str, most: float) -> None:
     machine = topology(spec)

@@ -79,5 +79,5 @@ def test_a_search_ends_with_its_effort_alike() -> None:
     idle = found()
     assert "effort is spent" in idle[0]["stopped"]
     assert idle[1]["stopped"] == 0
-    with beside(6):
+    with beside(3):
         assert found() == idle

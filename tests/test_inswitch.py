@@ -33,6 +33,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_runs import run_local
 from quick import examples
 
 from antiphon.core.bounds import bound
@@ -49,7 +50,6 @@ from antiphon.core.verify import verify
 from antiphon.errors import Unsupported
 from antiphon.lower.lowering import lower
 from antiphon.registry import table
-from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 B = 10**9
@@ -254,6 +254,7 @@ def test_boxes_whose_switches_cannot_go_around() -> None:
         assert B / (throughput(schedule, machine) or 1) == Fraction(4, 3)
 
 
+@pytest.mark.slow
 def test_boxes_on_a_fabric_that_serves_few_at_once() -> None:
     machine = boxes(2, 4, B, replace(SHARP, at_once=2), NVLS)
     for p in (1, 4):
@@ -266,6 +267,7 @@ def test_boxes_on_a_fabric_that_serves_few_at_once() -> None:
         right(schedule, busy)
 
 
+@pytest.mark.slow
 def test_some_ranks_of_planes_of_switches() -> None:
     """Every rank is on two switches that join all: each has half of the data. A third that is narrower has none."""
     narrow = LinkType("narrow", Fraction(B // 4), 1e-6)

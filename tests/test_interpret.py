@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core import interpret as package
 from antiphon.core.collective import KINDS, Collective, custom_relation
@@ -274,7 +274,7 @@ def naive(schedule: Schedule, inputs: list[Array], op: str) -> list[Array]:
 # --- Every kind, type, operator, count -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", in_turn(SCHEDULES, 3))
 @pytest.mark.parametrize("op", OPERATORS)
 def test_every_kind_with_every_type_and_operator(name: str, op: str) -> None:
     schedule = SCHEDULES[name]()

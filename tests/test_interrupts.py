@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 from antiphon.cli import run
 from antiphon.cli.signals import Signals
@@ -38,9 +39,10 @@ def fuzzer() -> ModuleType:
 QUICK = ("topology", "verify")  # those that take longer: in the slow set
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tries", "busy", "names", "least"),
-    [(3, 0, QUICK, 1), *(pytest.param(40, busy, (), 21, marks=pytest.mark.slow) for busy in (0, 4))],
+    [(3, 0, QUICK, 1), *((40, busy, (), 21) for busy in (0, 4))],
 )
 def test_at_random_moments(fuzzer: ModuleType, tries: int, busy: int, names: tuple[str, ...], least: int) -> None:
     commands = [command for command in fuzzer.COMMANDS if not names or command[0] in names]
@@ -71,7 +73,7 @@ main()
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
-@pytest.mark.parametrize("module", ["typing", "signal", "typer", "numpy", "antiphon.cli.tuning"])
+@pytest.mark.parametrize("module", in_turn(["typing", "signal", "typer", "numpy", "antiphon.cli.tuning"], 3))
 def test_while_modules_are_loaded(number: int, said: str, module: str) -> None:
     assert ended(FIRST_LINE, str(int(number)), module) == (128 + number, "", f"antiphon: {said}\n")
 
@@ -106,41 +108,44 @@ KILL = "os.kill(os.getpid(), signal.SIGINT)"
 
 @pytest.mark.parametrize(
     "work",
-    [
-        KILL,
-        # raised where nobody can catch it
-        f"x = type('X', (), {{'__del__': lambda self: {KILL}}})(); del x; time.sleep(60)",
-        # made into something else by a library
-        f"""
+    in_turn(
+        [
+            KILL,
+            # raised where nobody can catch it
+            f"x = type('X', (), {{'__del__': lambda self: {KILL}}})(); del x; time.sleep(60)",
+            # made into something else by a library
+            f"""
     try:
         {KILL}
         time.sleep(60)
     except KeyboardInterrupt:
         raise ImportError('half')""",
-        # a second one while the first ends what was begun
-        f"""
+            # a second one while the first ends what was begun
+            f"""
     try:
         {KILL}
     finally:
         {KILL}""",
-        # while a library is imported: after it
-        "sys.path.insert(0, '{folder}'); import interrupting; time.sleep(60)",
-        # in a process that was forked from it
-        f"""
+            # while a library is imported: after it
+            "sys.path.insert(0, '{folder}'); import interrupting; time.sleep(60)",
+            # in a process that was forked from it
+            f"""
     if not os.fork():
         {KILL}
         os._exit(1)
     os.wait()
     {KILL}""",
-        # while it leaves: a thread that takes its time
-        f"""
+            # while it leaves: a thread that takes its time
+            f"""
     def late():
         time.sleep(1)
         {KILL}
         time.sleep(60)
     threading.Thread(target=late).start()
     {KILL}""",
-    ],
+        ],
+        3,
+    ),
 )
 def test_within_a_command(work: str, tmp_path: Path) -> None:
     (tmp_path / "interrupting.py").write_text(f"import os, signal\n{KILL}\nready = True\n")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
@@ -54,7 +55,7 @@ def held() -> Iterator[Held]:
         pipe.close(end)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("workers", in_turn([1, 2, 3, 8]))
 def test_results_come_in_order(workers: int) -> None:
     assert list(in_order(range(9), terms(lambda job, _: job * job, workers))) == [(i, i * i) for i in range(9)]
 

@@ -86,6 +86,7 @@ def test_effort_spent() -> None:
     assert refute(torus(), Question(12, 4, 8), Effort(conflicts=50))[0] is None
 
 
+@pytest.mark.slow
 def test_same_every_time() -> None:
     again = refute(torus(), Question(8, 4, 6, ordered=True), Effort())[0]
     assert again == proved(8, 6, True)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import mpi_env
 import pytest
@@ -35,7 +34,6 @@ from antiphon.runtimes.lab.keeping import SCRIPT, find_lab, find_labs
 from antiphon.runtimes.lab.layout import lay_out
 from antiphon.runtimes.measure.case import How, Runnable
 from antiphon.runtimes.measure.rows import run_schedule
-from antiphon.show.pictures.measured import Bar, measured_svg
 from antiphon.units import parse_size
 
 MBIT = 125_000  # bytes per second
@@ -252,6 +250,7 @@ def test_an_irregular_allocation_every_byte_crosses_the_links(name: str) -> None
         assert sum(link["expected"] for link in row["links"]) > 0
 
 
+@pytest.mark.slow
 def test_sizes_down_to_nothing(name: str) -> None:
     machine = antiphon.topology("line:ranks=3")
     schedule = antiphon.plan("broadcast", machine, planner="trees", root=1).at(0).schedule
@@ -261,6 +260,7 @@ def test_sizes_down_to_nothing(name: str) -> None:
     assert [link["expected"] for link in rows[3]["links"]] == [0, 1001, 1001, 0]
 
 
+@pytest.mark.slow
 def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) -> None:
     """A ratio of 0.005, say, would be one of bursts. The border is that of the load of a link, not of the buffer."""
     machine = antiphon.topology("line:ranks=2")
@@ -277,6 +277,7 @@ def test_below_what_the_shapers_let_pass_at_once_there_is_no_ratio(name: str) ->
     assert "nothing over" not in rows_text(rows[2:])
 
 
+@pytest.mark.slow
 def test_switches_in_two_levels(name: str) -> None:
     machine = antiphon.topology("tree:fanouts=2x2,oversubscription=4")
     plan = antiphon.plan("allreduce", machine, planner="gentree")
@@ -285,6 +286,7 @@ def test_switches_in_two_levels(name: str) -> None:
     assert {link["link"] for link in row["links"] if link["expected"]} >= {"s0>s1", "r0>s1", "s1>r0"}
 
 
+@pytest.mark.slow
 def test_a_shared_limit_limits(name: str) -> None:
     """Two ranks of a box share a card as wide as one link: together they get that, not twice."""
     link = LinkType("x", Fraction(10**9))
@@ -301,6 +303,7 @@ def test_a_shared_limit_limits(name: str) -> None:
 # ---- programs of others ----
 
 
+@pytest.mark.slow
 def test_a_program_for_each_rank(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     machine = antiphon.topology("line:ranks=3")
     told = (
@@ -394,6 +397,7 @@ def test_a_rank_that_is_killed(name: str, long_run: Callable[[], Any]) -> None:
     thread.join()
 
 
+@pytest.mark.slow
 def test_a_link_that_disappears(name: str, long_run: Callable[[], Any]) -> None:
     def cut(found: Any) -> None:
         command = [*SCRIPT, "enter", str(found.keeper), "r1", "once", "ip", "link", "set", "dev", "r2", "down"]
@@ -446,6 +450,7 @@ def test_a_lab_ends_with_who_made_it(name: str, number: signal.Signals) -> None:
     assert gone(lambda: find_lab(mark) is None and not Path(f"/proc/{found.keeper}/ns").exists() and not _sleeping())
 
 
+@pytest.mark.slow
 def test_a_lab_that_stays_outlives_those_who_use_it(name: str) -> None:
     """But what they ran there ends with them."""
     lab.lab_up(antiphon.topology("ring:ranks=3"), name=name)
@@ -481,13 +486,3 @@ def test_plans_for_other_paths_are_refused(name: str) -> None:
         pytest.skip("no planner spreads here")
     with contextlib.suppress(Unsupported):
         checked(lab_plan(plan, "8KB", repeat=1, name=name)[0], machine)
-
-
-def test_a_picture_of_what_was_measured() -> None:
-    bars = [Bar("ours & theirs", 0.2, 0.19, 0.25, 0.1), Bar("library", 0.4, 0.4, 0.4)]
-    drawn = measured_svg("a < b", bars)
-    ElementTree.fromstring(drawn)
-    assert "200 ms (2.00)" in drawn
-    assert "ours &amp; theirs" in drawn
-    with pytest.raises(Invalid, match="nothing"):
-        measured_svg("none", [])

@@ -34,7 +34,7 @@ LOADERS = bench()
 
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.slow] if number % 5 else [])
+    pytest.param(name, marks=[pytest.mark.slow] if number % 10 else [])
     for number, name in enumerate(LOADERS.SHAPES) if not name.startswith("gzip")
 ])  # fmt: skip
 @pytest.mark.parametrize("size", [4 * 10**5, pytest.param(2 * 10**6, marks=pytest.mark.slow)])
@@ -45,11 +45,9 @@ def test_twenty_times_the_file(name: str, size: int) -> None:
     assert found["peak"] <= LOADERS.MOST * found["bytes"] + whatever_the_size, found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.slow] if number else [])
-    for number, name in enumerate(name for name in LOADERS.SHAPES if name.startswith("gzip"))
-])  # fmt: skip
+@pytest.mark.parametrize("name", [name for name in LOADERS.SHAPES if name.startswith("gzip")])
 def test_what_is_unpacked_has_a_limit(name: str) -> None:
     found = LOADERS.forked(name, 14 * 10**5)
     assert "unpacks to more than 134217728 bytes" in str(found["said"])

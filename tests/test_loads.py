@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -218,7 +219,12 @@ def by_corners(schedule: Schedule, topology: Topology) -> Fraction:
 def test_idle_steps_cost_nothing() -> None:
     two = Chunks(np.zeros(2, np.int32), np.array([0, 1]), np.array([1, 3]), 4)
     schedule = broadcast([(3, 0, 0, 1), (10**9, 1, 0, 1)], 2, two, np.array([2, 1]))
-    line = timeline(schedule, chain(2))
+    tracemalloc.start()
+    try:
+        line = timeline(schedule, chain(2))
+        assert tracemalloc.get_traced_memory()[1] < 10**6
+    finally:
+        tracemalloc.stop()
     assert line.begin.tolist() == [3, 5, 10**9]
     assert line.length.tolist() == [2, 10**9 - 5, 1]
     assert line.seconds == (Fraction(1, 8), Fraction(0), Fraction(3, 4))

@@ -23,6 +23,7 @@ from loggp_build import (
     delta,
     figures,
     held_to_account,
+    level_of,
     placed,
     plain,
     planned,
@@ -38,7 +39,6 @@ from antiphon.core.schedule import REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.cost import Level, LogGP, Profile
-from antiphon.cost.figures import level_of
 from antiphon.cost.loggp.heap import new_queue, put, take
 from antiphon.cost.loggp.loggp import loggp, simulate_graph
 from antiphon.cost.loggp.run import Simulation

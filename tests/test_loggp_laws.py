@@ -29,7 +29,7 @@ from loggp_build import (
     topology_of,
 )
 from loggp_plain import Message
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
@@ -157,7 +157,7 @@ def slower(given_: LogGP, name: str, *factors: float) -> LogGP:
     return replace(given_, levels=tuple(levels))
 
 
-@pytest.mark.parametrize("fidelity", FIDELITIES)
+@pytest.mark.parametrize("fidelity", in_turn(FIDELITIES, 3))
 @pytest.mark.parametrize(("kind", "planner", "k", "here"), STEADY)
 def test_slower_figures_and_fewer_ports_take_longer(
     kind: str, planner: str, k: int | None, here: Topology, fidelity: str

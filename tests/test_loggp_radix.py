@@ -119,6 +119,7 @@ def test_where_overheads_overlap_with_everything_they_are_latency(between: bool)
     assert [figures[name].state for name in ("o_s", "o_r")] == ["undetermined"] * 2
 
 
+@pytest.mark.slow
 def test_no_limit_is_told_as_such() -> None:
     found = fitted(Gpus(g=2e-5, device_radix=64), repetitions=1, iterations=1)
     assert (found.radices["device"].state, found.radices["device"].up_to) == ("unseen", HOST - 1)
@@ -130,6 +131,7 @@ def test_no_limit_is_told_as_such() -> None:
     assert found.regimes[0].figures["G"].value == pytest.approx(1e-10, rel=NEAR, abs=0)
 
 
+@pytest.mark.slow
 def test_what_sends_and_receives_differently_is_said() -> None:
     """A profile has one number for both."""
     rows = []
@@ -173,6 +175,7 @@ def test_two_numbers_of_messages_tell_nothing() -> None:
     assert found.regimes[0].figures["G"].value is not None
 
 
+@pytest.mark.slow
 def test_radices_without_measurements_stay_as_they_were() -> None:
     found = fitted(Gpus(), ranks=None, repetitions=2, iterations=2)
     assert found.at_once == []

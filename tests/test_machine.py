@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_runs import run_local
 from quick import examples
 
 from antiphon.core.collective import Collective
@@ -27,7 +28,6 @@ from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
 from antiphon.lower.machine.order import Accesses, Flat, Order
 from antiphon.lower.machine.waves import Waves, ends
-from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 Cells = tuple[tuple[str, ...], ...]

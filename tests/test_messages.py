@@ -120,7 +120,7 @@ def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
             break
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(table("planner")))
 def test_no_order_of_rows_changes_what_is_said_of_a_plan(name: str, every: int) -> None:
     plans = list(planned(name, every))

@@ -110,6 +110,7 @@ def check_mpi(mpi: Mpi, folder: Path, near: str, each: int = 1) -> None:
     check(found, NAMES[::each], 3)
 
 
+@pytest.mark.slow
 def test_some_kinds_under_open_mpi(openmpi: Mpi, tmp_path: Path) -> None:
     check_mpi(openmpi, tmp_path, "", 4)
 
@@ -126,6 +127,7 @@ def test_every_kind_under_mpich(mpich: Mpi, tmp_path: Path, near: str) -> None:
     check_mpi(mpich, tmp_path, near)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: pip install 'antiphon[torch]'")
 @pytest.mark.parametrize("near", NEAR)
 def test_every_kind_under_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: str) -> None:

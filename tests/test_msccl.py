@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msccl_cases as cases
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.core.collective import Collective
@@ -73,7 +74,7 @@ def programs(coll: str, planner: str, topology: str) -> list[Program]:
 # ---- what is written ----
 
 
-@pytest.mark.parametrize(("number", "planner", "coll"), [(n, *which) for n, which in enumerate(PLANNERS)])
+@pytest.mark.parametrize(("number", "planner", "coll"), in_turn([(n, *which) for n, which in enumerate(PLANNERS)], 3))
 def test_every_planner_in_and_out_of_place(number: int, planner: str, coll: str) -> None:
     dice = random.Random(f"{planner} {coll}")
     machines = f"full:ranks={dice.choice((2, 3, 5, 6))}", f"ring:ranks={dice.choice((3, 4, 5))}"
@@ -83,7 +84,14 @@ def test_every_planner_in_and_out_of_place(number: int, planner: str, coll: str)
 
 @pytest.mark.parametrize(
     ("coll", "topology"),
-    [("alltoall", "ring:ranks=9"), ("reducescatter", "ring:ranks=11"), ("reducescatter", "dgx1v"), ("reduce", "dgx1v")],
+    in_turn(
+        [
+            ("alltoall", "ring:ranks=9"),
+            ("reducescatter", "ring:ranks=11"),
+            ("reducescatter", "dgx1v"),
+            ("reduce", "dgx1v"),
+        ]
+    ),
 )
 def test_a_place_that_a_message_went_past_is_not_written_while_it_is_read(coll: str, topology: str) -> None:
     """A message that is folded as it comes waits for no reader of its own place; whoever writes there next must: the

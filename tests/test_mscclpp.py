@@ -484,7 +484,7 @@ def test_hostile_files() -> None:
 
 
 def test_damage_is_found() -> None:
-    counts = harness.run(fuzzer.NAME, fuzzer.one, 120, 1)[0]
+    counts = harness.run(fuzzer.NAME, fuzzer.one, 80, 1)[0]
     assert min(counts["right"], counts["race"], counts["hang"], counts["refused"]) > 4
 
 

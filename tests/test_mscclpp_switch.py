@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -79,7 +80,7 @@ def test_a_multicast_is_one_operation_of_its_source(kind: str) -> None:
         assert count(plan, "gstore", "glres", "put", "copy") == [5 if kind == "allgather" else 1, 0, 0, 0]
 
 
-@pytest.mark.parametrize("machine", ["hgx-h100", "gb200-nvl72"])
+@pytest.mark.parametrize("machine", in_turn(["hgx-h100", "gb200-nvl72"]))
 def test_machines_of_the_catalogue(machine: str) -> None:
     for plan in files("allreduce", antiphon.topology(machine), pieces=1).values():
         assert judge(read(plan)) is None
@@ -181,7 +182,7 @@ def damaged(plan: Row, seed: int) -> tuple[str, Row]:
     return what, plan
 
 
-@pytest.mark.parametrize("seed", range(56))
+@pytest.mark.parametrize("seed", in_turn(range(56), 3))
 @pytest.mark.parametrize("name", ["plan0.json", "plan0-in-place.json"])
 def test_damage_is_found(name: str, seed: int) -> None:
     """But in the one case where it does no harm: to add twice what lies elsewhere."""

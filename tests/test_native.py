@@ -451,7 +451,7 @@ print(resident() - before, plan.needs.scratch)
 
 
 @pytest.mark.parametrize(
-    ("kind", "planner", "unit"), [("allreduce", "ring", 8_000_000), ("alltoall", "bruck", 2_000_000)]
+    ("kind", "planner", "unit"), in_turn([("allreduce", "ring", 8_000_000), ("alltoall", "bruck", 2_000_000)])
 )
 def test_the_memory_of_a_plan_is_there_before_its_first_run(kind: str, planner: str, unit: int) -> None:
     """Its scratch (a ring's allreduce), and what messages of several stretches are put together in (Bruck's). In a

@@ -13,6 +13,7 @@ from typing import Any
 import nccl_env
 import pytest
 from nccl_env import Done, cuda_names, header
+from quick import in_turn
 
 from antiphon.runtimes.engine.build import NATIVE, NCCL, library
 
@@ -98,7 +99,7 @@ def test_before_nccl_itself_without_a_gpu(folder: Path, tmp_path: Path) -> None:
     assert said[0] == said[1]
 
 
-@pytest.mark.parametrize(("what", "ranks"), [("aborted", 2), ("later", 3), ("crossed", 3)])
+@pytest.mark.parametrize(("what", "ranks"), in_turn([("aborted", 2), ("later", 3), ("crossed", 3)], 3))
 def test_rare_programs(folder: Path, what: str, ranks: int) -> None:
     done, report = run(folder, ranks, nccl_env.tables(folder, (2, 3), PLANNERS), what, name="edges", timeout=30)
     assert done.right, done.complained
@@ -117,6 +118,7 @@ def test_one_thread_for_all_ranks(folder: Path) -> None:
     assert [row["calls"] for row in json.loads(report.read_text())["served"]] == [40]
 
 
+@pytest.mark.slow
 def test_scratch_is_limited(folder: Path) -> None:
     """What cannot be cut is left to NCCL, what can be is cut."""
     tables = nccl_env.tables(folder, (2, 3), OTHERS)

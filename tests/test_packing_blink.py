@@ -13,6 +13,7 @@ from packing_cases import (
     brute_broadcast,
     brute_tau,
     one_way,
+    overloaded,
     random_edges,
     spanning_trees,
     torus,
@@ -31,7 +32,6 @@ from antiphon.planners.trees.mwu import (
     least_spanning_tree,
     minimise,
 )
-from antiphon.planners.trees.tree import overloaded
 
 
 @pytest.mark.parametrize("seed", range(examples(150)))
@@ -91,6 +91,7 @@ def test_six_trees_of_one_link_each_on_dgx1v() -> None:
     assert not overloaded(found.trees, box)
 
 
+@pytest.mark.slow
 def test_allreduce_on_dgx1v() -> None:
     box = antiphon.topology("dgx1v")
     found = blink_allreduce(undirected(box, unit=box.unit))

@@ -10,7 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from quick import examples
+from packing_cases import overloaded
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.bounds.cuts import tightest_cut
@@ -30,7 +31,7 @@ from antiphon.planners.trees.master import Column, Master
 from antiphon.planners.trees.pricing import FAR, cheapest, shallow
 from antiphon.planners.trees.rational import solve
 from antiphon.planners.trees.rounding import rounded_trees
-from antiphon.planners.trees.tree import Tree, overloaded
+from antiphon.planners.trees.tree import Tree
 
 GIGA = 10**9
 
@@ -290,14 +291,17 @@ def test_the_depth_asked_for_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("name", "rate", "depth"),
-    [
-        ("dgx1v", Fraction(150 * GIGA, 7), 2),
-        ("mi250", Fraction(150 * GIGA, 7), 5),
-        ("torus:dims=4x4", None, 4),
-        ("cluster:box=dgx-a100,boxes=16", Fraction(25 * GIGA, 15), 2),
-        ("cluster:box=dgx1v,boxes=4", None, 3),
-        pytest.param("cluster:box=mi250,boxes=4", Fraction(200 * GIGA, 48), 6, marks=pytest.mark.slow),
-    ],
+    in_turn(
+        [
+            ("dgx1v", Fraction(150 * GIGA, 7), 2),
+            ("mi250", Fraction(150 * GIGA, 7), 5),
+            ("torus:dims=4x4", None, 4),
+            ("cluster:box=dgx-a100,boxes=16", Fraction(25 * GIGA, 15), 2),
+            ("cluster:box=dgx1v,boxes=4", None, 3),
+            pytest.param("cluster:box=mi250,boxes=4", Fraction(200 * GIGA, 48), 6, marks=pytest.mark.slow),
+        ],
+        3,
+    ),
 )
 def test_allgather_by_orbits(name: str, rate: Fraction | None, depth: int) -> None:
     """The box's way in bounds the clusters: 8 cards of 25 GB/s for what the other boxes hold."""
@@ -311,7 +315,9 @@ def test_allgather_by_orbits(name: str, rate: Fraction | None, depth: int) -> No
     assert rate is None or packing.rate == rate
 
 
-@pytest.mark.parametrize("name", ["ring:ranks=6", "star:ranks=5", "dgx1p", "mi250:gcds=8", "z52-pcie", "pcie8"])
+@pytest.mark.parametrize(
+    "name", in_turn(["ring:ranks=6", "star:ranks=5", "dgx1p", "mi250:gcds=8", "z52-pcie", "pcie8"], 3)
+)
 def test_orbits_lose_nothing(name: str) -> None:
     topology = antiphon.topology(name)
     demand = dict.fromkeys(range(topology.ranks), 1)

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
+from packing_cases import overloaded
 from quick import examples
 
 import antiphon
@@ -16,7 +17,7 @@ from antiphon.errors import Invalid
 from antiphon.planners.trees import arborescences, forest, splitting
 from antiphon.planners.trees.forest import forests
 from antiphon.planners.trees.kernel import SinkFlows
-from antiphon.planners.trees.tree import Tree, overloaded
+from antiphon.planners.trees.tree import Tree
 
 
 def machine(ranks: int, switches: int, arcs: dict[tuple[int, int], int], name: str = "random") -> Topology:

@@ -11,6 +11,7 @@ import pytest
 from generate import topology as random_machine
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from packing_cases import overloaded
 from quick import examples
 
 from antiphon.core.bounds import bound
@@ -24,7 +25,7 @@ from antiphon.planners.trees import portions
 from antiphon.planners.trees.columns import pack_lp
 from antiphon.planners.trees.in_and_out import pack_allreduce_lp
 from antiphon.planners.trees.portions import FINE, Portioned, at_full_rate, portioned
-from antiphon.planners.trees.tree import Tree, overloaded
+from antiphon.planners.trees.tree import Tree
 from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
@@ -171,6 +172,7 @@ def test_a_switch_that_more_leaves_than_enters() -> None:
     assert exact.rate * NEAR <= rate_of(machine, made) <= exact.rate
 
 
+@pytest.mark.slow
 def test_what_is_too_much_work_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network without any order needs ever more cuts; what was found before stands."""
     rng = random.Random(1)

@@ -17,11 +17,13 @@ from packing_cases import (
     brute_tau,
     connected,
     one_way,
+    overloaded,
     random_edges,
     spanning_trees,
     torus,
     two_way,
 )
+from quick import in_turn
 
 import antiphon
 from antiphon.core.bounds.maxflow import dinic
@@ -32,7 +34,7 @@ from antiphon.planners.trees.both_ways import directed, hung, radius, strength, 
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
 from antiphon.planners.trees.search import Arborescent, Undirected
 from antiphon.planners.trees.spanning import arc_flows, pack, side_by_side, spanning
-from antiphon.planners.trees.tree import Tree, overloaded
+from antiphon.planners.trees.tree import Tree
 
 
 def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:
@@ -136,6 +138,7 @@ def test_trees_hang_from_their_middle() -> None:
 # ---- the fewest ----
 
 
+@pytest.mark.slow
 def test_dgx1v_in_six_trees() -> None:
     """24/7 needs sevenths, so a determinant that 7 divides, so six rows."""
     box = antiphon.topology("dgx1v")
@@ -165,12 +168,13 @@ def test_dgx1v_broadcast_in_four_trees() -> None:
         check_trees(found.trees, box, range(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count", "loss"),
     [
-        ("dgx1p", 14, Fraction(0)), pytest.param("dgx1v", 46, Fraction(0), marks=pytest.mark.slow),
-        pytest.param("dgx1p", 14, Fraction(1, 20), marks=pytest.mark.slow),
-        pytest.param("dgx1v", 46, Fraction(1, 20), marks=pytest.mark.slow),
+        ("dgx1p", 14, Fraction(0)), ("dgx1v", 46, Fraction(0)),
+        ("dgx1p", 14, Fraction(1, 20)),
+        ("dgx1v", 46, Fraction(1, 20)),
     ],
 )  # fmt: skip
 def test_all_allocations_are_settled(name: str, count: int, loss: Fraction) -> None:
@@ -217,7 +221,7 @@ SMALL = [
 
 @pytest.mark.parametrize("loss", [Fraction(0), Fraction(1, 10)])
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=pytest.mark.slow) if n == 35 or n % 3 == 0 else n for n in SMALL[:20]]
+    "seed", [pytest.param(n, marks=pytest.mark.slow) if n == 35 or n % 3 else n for n in SMALL[:20]]
 )
 def test_the_fewest_against_listing(seed: int, loss: Fraction) -> None:
     vertices, edges = random_edges(seed, 4, 4)
@@ -247,7 +251,7 @@ def fits_by_listing(trees: Sequence[tuple[int, ...]], capacity: Sequence[int], w
     return False
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", in_turn(range(120), 3))
 def test_the_search_is_complete(seed: int) -> None:
     """For given weights and depth it finds trees exactly where listing does, and those it finds fit."""
     draw = random.Random(seed)
@@ -310,6 +314,7 @@ def test_little_effort_still_gives_a_packing() -> None:
     assert found.at_least == 6
 
 
+@pytest.mark.slow
 def test_same_input_same_output() -> None:
     box = antiphon.topology("dgx1p")
     assert fewest_spanning(undirected(box)) == fewest_spanning(undirected(box))

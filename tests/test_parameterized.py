@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_runs import run_local
 from quick import examples, in_turn
 
 from antiphon.cli import run
@@ -32,7 +33,6 @@ from antiphon.planners.radix.lanes import given_sizes, near_root
 from antiphon.planners.radix.mixed import chosen, core_of, factors_up_to, power_below
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.registry import table
-from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from generate import Case, cases
 from hypothesis import given, settings
+from loggp_build import level_of
 from quick import examples
 
 from antiphon.core.collective import Collective
@@ -22,7 +23,6 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import expand
 from antiphon.core.verify import verify
 from antiphon.cost import Level, LogGP, Profile, load_profile
-from antiphon.cost.figures import level_of
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import export
 from antiphon.formats.piccl.readers import (

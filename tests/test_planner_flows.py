@@ -12,7 +12,7 @@ from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective, custom_relation
@@ -41,7 +41,7 @@ def planned(machine: Topology, wanted: Collective, **options: int) -> Schedule:
 
 @pytest.mark.parametrize(
     ("spec", "kind"),
-    [
+    in_turn([
         ("cluster:box=hgx-h100,boxes=4", "gather"), ("z52-pcie", "gather"), ("mesh:dims=3x4", "alltoall"),
         *(
             pytest.param(spec, kind, marks=pytest.mark.slow)
@@ -53,7 +53,7 @@ def planned(machine: Topology, wanted: Collective, **options: int) -> Schedule:
         ("mi250", "alltoall"), ("pcie8", "scatter"), ("dgx1v", "scatter"), ("line:ranks=9,routers=true", "alltoall"),
         ("cluster:box=hgx-h100,boxes=4,fabric=rail,spines=0", "alltoall"),
         ("dragonfly:groups=5,routers=2,hosts=2", "alltoall"),
-    ],
+    ], 3),
 )  # fmt: skip
 def test_it_meets_the_bound(spec: str, kind: str) -> None:
     machine = topology(spec)

@@ -139,11 +139,12 @@ def sample(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "sizes", "types", "planners"),
     [
-        (2, "7,4097", "f4,i1", OTHERS), pytest.param(4, "4097", "f4,u2", PLANNERS, marks=pytest.mark.slow),
-        pytest.param(8, "3", "f8", OTHERS, marks=pytest.mark.slow),
+        (2, "7,4097", "f4,i1", OTHERS), (4, "4097", "f4,u2", PLANNERS),
+        (8, "3", "f8", OTHERS),
     ],
 )  # fmt: skip
 def test_an_mpi4py_program_gets_what_it_should(
@@ -245,6 +246,7 @@ def check_wrong_book(mpi: Mpi, folder: Path) -> None:
     assert small(mpi, folder, [good], "100000").right().served("allreduce", 2) == 1
 
 
+@pytest.mark.slow
 def test_a_book_that_is_not_its_collective_is_refused(openmpi: Mpi, folder: Path) -> None:
     check_wrong_book(openmpi, folder)
 
@@ -254,6 +256,7 @@ def test_a_book_that_is_not_its_collective_is_refused_under_mpich(mpich: Mpi, fo
     check_wrong_book(mpich, folder)
 
 
+@pytest.mark.slow
 def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> None:
     run = small(openmpi, folder, [table(folder, 2), "/no/such"], "4000", ANTIPHON_LEAST="lots").right()
     assert run.warnings == ["antiphon: ANTIPHON_LEAST=lots is no size; 2KB is taken; the rest is used"]
@@ -262,7 +265,8 @@ def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> 
     assert any("allreduce" in line and "2 ranks" in line and "by ring" in line for line in run.warnings)
 
 
-@pytest.mark.parametrize("ranks", [6, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [5, 16])
 def test_many_processes(openmpi: Mpi, folder: Path, ranks: int) -> None:
     sizes = ["4", "4004", "300000"]
     run = small(openmpi, folder, [table(folder, ranks)], *sizes, ranks=ranks, ANTIPHON_LEAST="0").right()
@@ -389,6 +393,7 @@ def test_one_that_does_not_come_is_an_error_where_a_time_is_given(openmpi: Mpi, 
     assert run.done.returncode != 0
 
 
+@pytest.mark.slow
 def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, folder: Path) -> None:
     script = folder / "local.py"
     script.write_text(
@@ -491,6 +496,7 @@ def check_many(mpi: Mpi, folder: Path) -> None:
     assert float(run.done.stdout.split()[1]) < 100
 
 
+@pytest.mark.slow
 def test_many_communicators(openmpi: Mpi, folder: Path) -> None:
     check_many(openmpi, folder)
 
@@ -517,6 +523,7 @@ def test_communicators_some_of_which_share_memory(
     assert [run.served("allgather", ranks) for ranks in (5, 2, 3)] == [14, 8, 8]
 
 
+@pytest.mark.slow
 def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> None:
     """Those that are called once take nothing at all."""
     run = Run(
@@ -527,9 +534,8 @@ def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> Non
     assert sum(row["calls"] for row in run.report["served"]) == 2  # of the world, at the end
 
 
-@pytest.mark.parametrize(
-    "which", ["two", pytest.param("one", marks=pytest.mark.slow), pytest.param("after nothing", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["two", "one", "after nothing"])
 def test_a_further_table_is_for_all_processes_in_another_order(openmpi: Mpi, folder: Path, which: str) -> None:
     """Of three communicators and one at the end the second is of halves and the third the world backwards; before, more
     copies than can have memory at once are made and freed."""

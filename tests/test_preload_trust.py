@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from craft import Crafted, in_book, number, program_of
 from mpi_env import Mpi
+from quick import in_turn
 from test_preload import OTHERS, PLANNERS, Run, compiled, folder, preloaded, table
 
 from antiphon.runtimes.engine import build
@@ -31,7 +32,7 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", in_turn([2, pytest.param(4, marks=pytest.mark.slow)]))
 def test_in_place_only_the_result_is_written(mpi: Mpi, folder: Path, ranks: int) -> None:
     for planners in (PLANNERS, OTHERS):
         tables = [table(folder, ranks, planners, planners["allreduce"])]

@@ -28,7 +28,7 @@ from program_cases import (
     variants,
     without_wait,
 )
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -66,7 +66,7 @@ RING = planned("ring:ranks=4", "allreduce", "ring")
 # ---- the outcome ----
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "custom"])
+@pytest.mark.parametrize("kind", in_turn([*KINDS, "custom"]))
 def test_random_schedules(kind: str) -> None:
     """Slots, routes, pieces, uneven weights, several roots, groups, redundant and dead transfers."""
     for seed in range(3):
@@ -124,7 +124,7 @@ def plans_on(spec: str, kind: str, how: str, most: int) -> list[Schedule]:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if n % 2 else pytest.param(kind, marks=pytest.mark.slow) for n, kind in enumerate(KINDS)]
+    "kind", in_turn([kind if n % 2 else pytest.param(kind, marks=pytest.mark.slow) for n, kind in enumerate(KINDS)])
 )
 @pytest.mark.parametrize("spec", ["mesh:dims=2x2"])
 def test_every_planner(spec: str, kind: str) -> None:

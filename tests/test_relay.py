@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_runs import run_local
 from quick import examples, in_turn
 
 from antiphon.core.bounds import bound
@@ -20,7 +21,6 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
 from antiphon.planners.relations.relay import PIECES, SHARED, relay
-from antiphon.runtimes.measure.local import run_local
 from antiphon.select import measure
 from antiphon.topologies import topology
 
@@ -57,6 +57,7 @@ def test_every_collective_on_every_connected_machine(machine: Topology, kind: st
     assert not (others and (options.get("trees") or kind not in SHARED))
 
 
+@pytest.mark.slow
 @given(machine=machines(), kind=st.sampled_from(SHARED), trees=st.integers(2, 5), data=st.data())
 @settings(max_examples=examples(80))
 def test_several_trees_are_right_wherever_they_grow(

@@ -153,6 +153,7 @@ def test_spread() -> None:
 # ---- the tables ----
 
 
+@pytest.mark.slow
 def test_counts() -> None:
     rows = {row["name"]: row for row in rows_of("blink-counts")}
     assert [name for name, row in rows.items() if row["ok"] is not True] == ["dgx1v broadcast, trees before minimising"]
@@ -173,6 +174,7 @@ def test_counts_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failed == ["dgx1v, unique allocations", "dgx1p 0,1,3,4,5,7, rings", "dgx1p 0,1,4, rings"]
 
 
+@pytest.mark.slow
 def test_figure_14() -> None:
     rows = rows_of("blink-figure14")
     assert all(row["ok"] for row in rows)
@@ -276,6 +278,7 @@ def test_two_servers() -> None:
 # ---- what the command says ----
 
 
+@pytest.mark.slow
 def test_the_command_shows_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["reproduce", "blink-figure22b"]) == 0
     said = capsys.readouterr().out

@@ -27,6 +27,7 @@ def test_figure_9_parts_time_into_calculation_and_communication() -> None:
     assert slow["gamma"] + slow["delta"] == pytest.approx(fast["gamma"] + fast["delta"])
 
 
+@pytest.mark.slow
 def test_blink_over_nccl_says_what_is_calibrated() -> None:
     found = rows_of("blink-figures15-18")
     assert {row["ok"] for row in found.values()} == {None}

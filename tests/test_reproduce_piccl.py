@@ -36,6 +36,7 @@ def test_they_are_listed() -> None:
 # ---- Figure 7 ----
 
 
+@pytest.mark.slow
 def test_ways_of_permuting() -> None:
     rows = by_name(permuting.figure7())
     for machine in permuting.MACHINES:
@@ -92,6 +93,7 @@ def test_a_curve_of_another_shape_is_seen() -> None:
 # ---- Figure 8 ----
 
 
+@pytest.mark.slow
 def test_figure_8() -> None:
     """All of it; the claims that do not hold with the assumed figures are told."""
     rows = by_name(piccl.figure8())

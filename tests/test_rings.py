@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from local_runs import run_local
 from quick import examples
 
 from antiphon.core.bounds import bound
@@ -33,7 +34,6 @@ from antiphon.planners.rings.most import most_rings
 from antiphon.planners.rings.multi_ring import step_loads
 from antiphon.planners.shared.groups import Groups, given_groups, placed_groups
 from antiphon.registry import table
-from antiphon.runtimes.measure.local import run_local
 from antiphon.topologies import topology
 
 PORT = LinkType("port", Fraction(10**9), 1e-6)

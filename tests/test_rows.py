@@ -75,6 +75,7 @@ def test_the_library_of_local_is_numpy() -> None:
     assert row["reference_wrong"] == 0
 
 
+@pytest.mark.slow
 def test_a_lab_has_no_library() -> None:
     if why := why_no_lab():
         pytest.skip(why)

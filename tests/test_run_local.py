@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from local_runs import run_local
 from numpy.typing import NDArray
 from quick import in_turn
 
@@ -17,7 +18,6 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
 from antiphon.runtimes.measure import local
 from antiphon.runtimes.measure.case import Case, How, Runnable
-from antiphon.runtimes.measure.local import run_local
 from antiphon.runtimes.measure.made_up import MadeUp, combined
 
 Array = NDArray[Any]

@@ -17,6 +17,7 @@ import mpi_env
 import numpy as np
 import pytest
 from mpi_cases import check_cases, everything, sample, schedules
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -40,10 +41,11 @@ needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py, mpiexec and a 
 CASES = Path(__file__).with_name("mpi_cases.py")
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize(
     ("more", "most", "each"),
-    [(3, 5, 1), pytest.param(5, 5, 2, marks=pytest.mark.slow), pytest.param(5, 16, 2, marks=pytest.mark.slow)],
+    [(3, 5, 1), (5, 5, 2), (5, 16, 2)],
 )
 def test_a_sample_of_everything(more: int, most: int, each: int) -> None:
     cases = sample(11, more, most, each)
@@ -69,6 +71,7 @@ def test_messages_by_mpi_alone_and_by_both_ways(
     check_cases(sample(13 + near, 0, most, each))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "each"), FEW)
 def test_a_sample_of_everything_under_mpich(mpich: mpi_env.Mpi, most: int, each: int) -> None:
     command = [mpich.python, str(CASES), "12", "0", str(most), str(each)]
@@ -88,6 +91,7 @@ def test_the_product() -> None:
     check_cases(random.Random(2).sample(everything(2**25), 250))
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_ranks_outside_of_the_group_relay() -> None:
     machine = antiphon.topology("ring:ranks=4")
@@ -144,6 +148,7 @@ def test_what_a_process_meets_is_told() -> None:
         run_cases([encode(both(schedule))], [case], timeout=0.01)
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_a_peer_that_does_not_come_ends_in_an_error_where_a_timeout_is_given(tmp_path: Path) -> None:
     program, script = tmp_path / "ring.bin", tmp_path / "late.py"
@@ -155,6 +160,7 @@ def test_a_peer_that_does_not_come_ends_in_an_error_where_a_timeout_is_given(tmp
     assert "again: an earlier run failed" in done.stdout
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_who_is_late_delays_only_those_that_need_it(tmp_path: Path) -> None:
     """A scatter: rank 3 begins when ranks 1, 2 and 4 have told it that they are done."""
@@ -220,7 +226,7 @@ MPI.COMM_WORLD.Abort(4)
 # ---- without MPI ----
 
 
-@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("in_place", in_turn([False, True], 3))
 @pytest.mark.parametrize("op", [*OPERATORS])
 def test_right_results_count_as_right_and_wrong_ones_as_wrong(op: str, in_place: bool) -> None:
     for number in (0, 2, 8, 13, 20):

@@ -11,6 +11,7 @@ from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from packing_cases import overloaded
 from quick import examples, in_turn, some
 
 from antiphon.core.bounds import bound
@@ -24,7 +25,6 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.trees.bounded import Machine, around, bounded
 from antiphon.planners.trees.shallow import shallow
-from antiphon.planners.trees.tree import overloaded
 from antiphon.topologies import topology
 
 GB = 10**9
@@ -44,11 +44,13 @@ def inverse(made: Schedule, machine: Topology) -> Fraction:
 
 @pytest.mark.parametrize(
     ("spec", "ratio"),
-    [
-        ("dgx-a100", Fraction(7, 48)),
-        ("star:ranks=5", Fraction(8, 5)),
-        pytest.param("star:ranks=16", Fraction(15, 8), marks=pytest.mark.slow),
-    ],
+    in_turn(
+        [
+            ("dgx-a100", Fraction(7, 48)),
+            ("star:ranks=5", Fraction(8, 5)),
+            pytest.param("star:ranks=16", Fraction(15, 8), marks=pytest.mark.slow),
+        ]
+    ),
 )
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
 def test_two_steps_around_a_switch(spec: str, ratio: Fraction, kind: str) -> None:
@@ -61,12 +63,15 @@ def test_two_steps_around_a_switch(spec: str, ratio: Fraction, kind: str) -> Non
 
 @pytest.mark.parametrize(
     ("spec", "depth"),
-    [
-        ("star:ranks=7", 2),
-        ("ss24", 2),
-        ("dgx1v", 4),
-        pytest.param("cluster:box=hgx-h100,boxes=3", 4, marks=pytest.mark.slow),
-    ],
+    in_turn(
+        [
+            ("star:ranks=7", 2),
+            ("ss24", 2),
+            ("dgx1v", 4),
+            pytest.param("cluster:box=hgx-h100,boxes=3", 4, marks=pytest.mark.slow),
+        ],
+        3,
+    ),
 )
 def test_the_greatest_rate_at_little_depth(spec: str, depth: int) -> None:
     machine = topology(spec)
@@ -149,6 +154,7 @@ def test_packings_are_packings(spec: str) -> None:
         assert found.rate == pytest.approx(float(sum(tree.rate for tree in found.trees)))
 
 
+@pytest.mark.slow
 def test_options_give_the_schedule_again() -> None:
     machine = topology("star:ranks=5")
     wanted = Collective("broadcast", 5)
@@ -156,6 +162,7 @@ def test_options_give_the_schedule_again() -> None:
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
 
 
+@pytest.mark.slow
 def test_relays_pass_on_what_they_do_not_want() -> None:
     machine = topology("ring:ranks=8")
     made = planned(machine, Collective("broadcast", 8, (0, 2, 4), (0,)), pieces=4)

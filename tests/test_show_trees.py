@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quick import in_turn
 
 from antiphon.cli import run
 from antiphon.core.bounds import bound
@@ -274,7 +275,9 @@ PLANNERS = [name for name, entry in table("planner").items() if not entry.can.ge
 
 @pytest.mark.parametrize(
     "planner",
-    [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)],
+    in_turn(
+        [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)], 3
+    ),
 )
 def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:
     able = table("planner")[planner].can.get("in_switches")

@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from quick import in_turn
 
 from antiphon.cli import run
 from antiphon.core import files
@@ -68,10 +67,11 @@ def test_what_somebody_writes_into_a_pipe_is_read(tmp_path: Path) -> None:
         writer.join()
 
 
-@pytest.mark.parametrize("line", in_turn([
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [
     "antiphon verify <(cat plan.json)", "cat plan.json | antiphon verify /dev/stdin",
     "antiphon verify /dev/stdin < plan.json",
-], 3))  # fmt: skip
+])  # fmt: skip
 def test_plans_from_other_programs(line: str) -> None:
     assert run(["plan", "allreduce", "ring:ranks=3", "-o", "plan.json"]) == 0
     done = shell(line)
@@ -139,6 +139,7 @@ def test_the_answer_counts_though_its_reader_has_gone() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_file_never_takes_the_number_of_a_closed_stream() -> None:
     """Else what is printed would land in the plan."""
     assert shell("antiphon plan allreduce ring:ranks=3 -o plan.json <&- 2>&- >/dev/null").returncode == 0

@@ -105,6 +105,7 @@ def listener(folder: Path, mpi: Mpi) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_open_mpi_runs_by_the_rules(openmpi: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
     spans: list[Span] = [(0, 1000, None), (1000, 5000, FIRST), (5000, 50000, SECOND), (50000, None, None)]
     plans = {kind: table(kind, RANKS, spans, 0 if kind in ("broadcast", "reduce", "gather", "scatter") else None)

@@ -640,6 +640,7 @@ for _ in range(4):  # both groups side by side: one only waits
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_the_secret_of_a_pytorch_group_is_more_than_what_its_store_knows(tmp_path: Path) -> None:
     pytest.importorskip("torch")

@@ -67,7 +67,7 @@ def right_and_wrong(found: Found) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """One launch for all of the ordinary set: loading PyTorch costs more than most checks."""
+    """One launch for several tests: loading PyTorch costs more than most checks."""
 
     def launched(folder: Path) -> Found:
         table = nccl_env.tables(folder, [2], PLANNERS)
@@ -78,12 +78,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return results
 
 
+@pytest.mark.slow
 def test_all_was_served_by_the_plans_of_the_table(found: Found) -> None:
     for one in found:
         rows = {(kind, schedule) for kind, schedule, _ in one["reductions"]["rows"]}
         assert rows == {*PLANNERS.items()}
 
 
+@pytest.mark.slow
 def test_each_event_is_needed(found: Found) -> None:
     right_and_wrong(found)
 

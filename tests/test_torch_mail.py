@@ -255,6 +255,7 @@ def test_messages_that_nobody_waits_for_arrive(three: list[Any]) -> None:
         assert one.eq(number).all()
 
 
+@pytest.mark.slow
 def test_many_threads_look_at_those_that_nobody_waits_for(three: list[Any]) -> None:
     """Each finds as many as there were when it began to look, or fewer."""
     a, b, _ = three

@@ -301,6 +301,7 @@ def test_perfetto_reads_a_simulation(tmp_path: Path) -> None:
         assert asked.one("select count(*) from counter") == 0
 
 
+@pytest.mark.slow
 def test_perfetto_reads_what_takes_no_time(tmp_path: Path) -> None:
     """Of no bytes and no latency: slices of no length."""
     machine = antiphon.topology("full:ranks=3,latency=0")
@@ -310,6 +311,7 @@ def test_perfetto_reads_what_takes_no_time(tmp_path: Path) -> None:
         assert asked.one("select count(*) from slice where category = 'send'") == 24
 
 
+@pytest.mark.slow
 def test_perfetto_reads_counters(tmp_path: Path) -> None:
     made = antiphon.plan("allreduce", "ss24", planner="hierarchical-ps", options={"fanins": "8x3"})
     antiphon.simulate(made, "4MB", model="flows", profile="genmodel-table5", trace=tmp_path / "trace.json")
@@ -319,6 +321,7 @@ def test_perfetto_reads_counters(tmp_path: Path) -> None:
         assert asked.one("select count(distinct track_id) from counter") == 48
 
 
+@pytest.mark.slow
 def test_perfetto_reads_two_side_by_side(two: list[str]) -> None:
     antiphon.trace("merge", two, "both.json")
     with opened(Path("both.json")) as asked:

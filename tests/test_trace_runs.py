@@ -358,6 +358,7 @@ def test_ranks_that_only_relay_and_ranks_without_work(made: Any) -> None:
 HAS_MPI = find_spec("mpi4py") is not None and Path(sys.executable).with_name("mpiexec").exists()
 
 
+@pytest.mark.slow
 @needs_cc
 @pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
 def test_mpi(made: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_cases import OPTIMA, allocations
-from quick import crossed, examples
+from quick import crossed, examples, in_turn
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -107,7 +107,7 @@ def test_eight_gpus_of_dgx1v() -> None:
     assert found["few"] == "5 trees, the fewest: proved"
 
 
-@pytest.mark.parametrize("spec", ["dgx1p only 0,1,2,3,4", "torus:dims=3x3", "star:ranks=5"])
+@pytest.mark.parametrize("spec", in_turn(["dgx1p only 0,1,2,3,4", "torus:dims=3x3", "star:ranks=5"], 3))
 def test_pieces_are_the_best_by_the_model(spec: str) -> None:
     """No other number of them is faster by more than a hundredth."""
     topology = machine(spec)
@@ -118,14 +118,15 @@ def test_pieces_are_the_best_by_the_model(spec: str) -> None:
             assert mine <= 1.01 * alpha_beta(replace(schedule, pieces=pieces), topology)(nbytes).seconds, pieces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "kind", "most"),
     [
         ("z52-pcie", "allreduce", 1.005),
-        pytest.param("mi250", "allgather", 1.03, marks=pytest.mark.slow),
-        pytest.param("mi250", "reducescatter", 1.03, marks=pytest.mark.slow),
-        pytest.param("mi250", "allreduce", 1.03, marks=pytest.mark.slow),
-        pytest.param("trn2", "allreduce", 1.02, marks=pytest.mark.slow),
+        ("mi250", "allgather", 1.03),
+        ("mi250", "reducescatter", 1.03),
+        ("mi250", "allreduce", 1.03),
+        ("trn2", "allreduce", 1.02),
     ],
 )
 def test_uneven_parts_and_halves_lose_little_to_latency(spec: str, kind: str, most: float) -> None:
@@ -161,7 +162,7 @@ def test_without_a_size_several_numbers_of_pieces() -> None:
     assert timeline(found[-1], antiphon.topology("dgx1v")).total < timeline(found[0], antiphon.topology("dgx1v")).total
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(KINDS))
 @pytest.mark.parametrize(
     "spec",
     [
@@ -218,6 +219,7 @@ def test_two_halves_are_not_called_the_best_of_their_kind() -> None:
     assert not found["best_of_its_kind"]
 
 
+@pytest.mark.slow
 def test_several_roots_and_groups() -> None:
     topology = antiphon.topology("torus:dims=3x3")
     assert told(made(trees, topology, Collective("broadcast", 9, roots=(0, 4, 5))))["optimal"]
@@ -330,6 +332,7 @@ def test_cards_are_loaded_evenly() -> None:
     assert told(made(blink, topology, wanted("allreduce", 16)))["optimal"]
 
 
+@pytest.mark.slow
 def test_hybrid_uses_both_kinds_of_links() -> None:
     topology = antiphon.topology("dgx1v:pcie=true")
     for kind in ("broadcast", "reduce"):

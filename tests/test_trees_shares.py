@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -36,11 +36,16 @@ QUICK = (5, "allgather")
 
 @pytest.mark.parametrize(
     ("spec", "kind"),
-    [
-        pytest.param(f"torus:dims={k}x{k}x{k}", kind, marks=pytest.mark.slow if k > 3 and (k, kind) != QUICK else ())
-        for k in (3, 5, 6, 8)
-        for kind in KINDS
-    ],
+    in_turn(
+        [
+            pytest.param(
+                f"torus:dims={k}x{k}x{k}", kind, marks=pytest.mark.slow if k > 3 and (k, kind) != QUICK else ()
+            )
+            for k in (3, 5, 6, 8)
+            for kind in KINDS
+        ],
+        3,
+    ),
 )
 def test_tori_of_three_dimensions(spec: str, kind: str) -> None:
     plan_of(spec, kind)
@@ -89,7 +94,7 @@ def plan_of(spec: str, kind: str, **options: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "allgather", pytest.param("allreduce", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", in_turn(["broadcast", "allgather", pytest.param("allreduce", marks=pytest.mark.slow)]))
 def test_a_machine_with_limits(kind: str) -> None:
     """Its linear program has a denominator of six digits."""
     assert "rounding" in plan_of("dgx1v:pcie=true", kind)

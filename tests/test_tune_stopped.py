@@ -145,6 +145,7 @@ def test_the_last_line_the_report_and_the_json_say_how_many(
     assert "stopped by their budget: none" in Path("report.html").read_text()
 
 
+@pytest.mark.slow
 def test_several_machines_are_counted_together(capsys: Capture, added: Add) -> None:
     added({"half": stubborn_planners.entry("half")})
     machines = ["ring", "--vary", "ranks=3,4"]

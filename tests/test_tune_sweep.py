@@ -303,6 +303,7 @@ def test_nothing_in_the_heat_map_is_outside_it(swept: Tuning) -> None:
                     assert 0 <= y <= height
 
 
+@pytest.mark.slow
 def test_large_heat_maps_stay_small() -> None:
     found = quick({"pieces": "1:400"}, spec="ring:ranks=2")
     drawn = heatmap_svg(found)

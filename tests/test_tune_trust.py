@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from generate import Case, cases
 from hypothesis import given
+from quick import in_turn
 
 import antiphon
 from antiphon import registry
@@ -104,6 +105,7 @@ def test_a_speedup_over_what_timed_out_is_not_told(monkeypatch: pytest.MonkeyPat
 # ---- the result is one and the same, however it came about ----
 
 
+@pytest.mark.slow
 def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
     real = tuner.run_tasks
 
@@ -217,7 +219,7 @@ def test_the_latency_bound_is_the_quickest_way_and_no_model_beats_it(random: Cas
         assert ready(1).seconds >= found.seconds * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", in_turn(KINDS, 3))
 def test_across_switches_the_latency_bound_is_that_of_the_farthest_two(kind: str) -> None:
     machine = topology("cluster:box=dgx-a100,boxes=2")
     found = quick(kind, "cluster:box=dgx-a100,boxes=2", nbytes="1KB", planners=["direct", "relay", "bruck"])

@@ -52,7 +52,7 @@ class Timeline:
 class Loads:
     """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
-    `latency`: by step, the seconds of the slowest way that is taken from then on; -1 where nothing begins.
+    `begins`: the steps at which anything begins; `slowest`: the seconds of the slowest way taken from each of these on.
     """
 
     resource: Longs
@@ -60,7 +60,15 @@ class Loads:
     window: Longs
     load: Exact
     scale: int
-    latency: Floats
+    begins: Longs
+    slowest: Floats
+
+    @property
+    def latency(self) -> Floats:
+        """By step, the seconds of the slowest way that is taken from then on; -1 where nothing begins."""
+        out = np.full(int(self.begins[-1]) + 1 if len(self.begins) else 0, -1.0)
+        out[self.begins] = self.slowest
+        return out
 
 
 def pieces_of(schedule: Schedule) -> Longs:
@@ -136,10 +144,11 @@ def _loads(schedule: Schedule, topology: Topology, resolved: Resolved | None) ->
         on = np.concatenate([on, shared])
         when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
     key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
-    late = np.full(schedule.steps, -1.0)
-    np.maximum.at(late, schedule.step, np.append(latencies(topology, found.table), 0.0)[found.route])
+    slowest = np.full(len(times), -1.0)
+    np.maximum.at(slowest, time, np.append(latencies(topology, found.table), 0.0)[found.route])
     return Loads(
-        key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common, late
+        key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common, times,
+        slowest,
     )  # fmt: skip
 
 

@@ -129,15 +129,6 @@ def places_named(topology: Topology, name: str) -> Longs:
     return np.array(found, np.int64)
 
 
-def level_of(levels: Sequence[Longs], src: NDArray[Any], dst: NDArray[Any]) -> Longs:
-    """The inmost level that both ends of each pair share; as many as there are levels where they share none."""
-    out = np.full(len(src), len(levels), np.int64)
-    for number in range(len(levels) - 1, -1, -1):
-        group = levels[number]
-        out[(group[src] == group[dst]) & (group[src] >= 0)] = number
-    return out
-
-
 class LevelRow(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A level as in the file of a profile."""
 

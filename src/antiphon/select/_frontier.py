@@ -29,7 +29,6 @@ from antiphon.select.wish import budget_of, collective, machine_of, sizes_of
 _STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)
 SIZES = "1KB:1GB"  # over which points are compared for a plan
 GIB = 2**30
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ from antiphon.errors import Invalid, Unsupported, quote
 
 COLUMNS = ("s", "L", "o_s", "o_r", "g", "G")
 MOST_ROWS = 2**20
-MOST_SIZE = 2**60
 _ENDS = (1, 2**30)  # the sizes of a level whose figures do not depend on the size
 
 

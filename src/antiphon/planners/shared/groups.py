@@ -18,7 +18,6 @@ from antiphon.errors import Invalid, quote
 from antiphon.planners.shared.rows import Order, Seats, lay
 
 MOST_DEPTH = 16
-MOST_WHOLE = 2**62
 MOST_ROWS = 2**24
 
 

@@ -18,7 +18,7 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.interpret import Analysis, analyse, run
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine
 from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
@@ -26,7 +26,6 @@ from antiphon.runtimes.measure.loop import Heat, Together, digest_of
 from antiphon.runtimes.measure.made_up import Key, MadeUp, combined
 from antiphon.runtimes.measure.memory import free_memory
 from antiphon.runtimes.measure.recorder import recording
-from antiphon.runtimes.measure.rows import run_schedule
 from antiphon.units import format_size
 
 Array = NDArray[Any]
@@ -155,21 +154,3 @@ class Seats:
         return digest_of(
             block for one, out in zip(self.ranks, self.outputs, strict=True) for _, block in one.outputs(out)
         )
-
-
-def run_local(
-    schedule: Schedule,
-    nbytes: int | str | Sequence[int | str],
-    dtype: str = "float32",
-    op: str = "sum",
-    seed: int = 0,
-    repeat: int = 3,
-    in_place: bool = False,
-) -> list[Row]:
-    """Run a schedule on random data of each size and check every element: a row for each (docs/bench.md).
-
-    Invalid where a row of the schedule is illegal.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise Invalid(f"seed: expected a whole number from 0, got {seed!r}")
-    return run_schedule("local", Runnable(schedule), nbytes, dtype, op, seed, repeat, in_place) or []
