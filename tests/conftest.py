@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import mpi_env
 import pytest
 import quick
 from hypothesis import settings
-from hypothesis.internal.conjecture import providers
 
 settings.register_profile(
     "default",
@@ -46,8 +46,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any test is read."""
     quick.ordinary = config.getoption("markexpr") == "not slow"
     settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or ("quick" if quick.ordinary else "default"))
-    if quick.ordinary:  # else every process reads all sources for constants to try: seconds
-        providers.__dict__["_get_local_constants"] = lambda: providers.__dict__["_local_constants"]
+    if quick.ordinary:
+        _read_no_sources()
+
+
+def _read_no_sources() -> None:
+    """Every process would read all sources for constants that hypothesis might try: seconds. Nobody promises these
+    names: without them it goes on as ever."""
+    with suppress(ImportError):
+        from hypothesis.internal.conjecture import providers
+
+        names = vars(providers)
+        if {"_get_local_constants", "_local_constants"} <= names.keys():
+            names["_get_local_constants"] = lambda: names["_local_constants"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -318,9 +318,13 @@ def _promised(made: MadeUp, rank: int) -> list[tuple[int, int]]:
 @cache
 def model() -> Path:
     """The model, compiled."""
+    import atexit
+    import shutil
     import tempfile
 
-    path = Path(tempfile.mkdtemp(prefix="device-model-")) / "model"
+    where = tempfile.mkdtemp(prefix="device-model-")
+    atexit.register(shutil.rmtree, where, ignore_errors=True)
+    path = Path(where) / "model"
     source = Path(__file__).with_name("device") / "model.cc"
     subprocess.run(["c++", "-std=c++17", "-O2", str(source), "-o", str(path)], check=True)
     return path
