@@ -94,6 +94,8 @@ def test_what_is_asked_for_is_said() -> None:
     assert told(two, network="tcpxo") == "calibrated by h100, tcpxo; network taken for tcpxo as asked"
     (row,) = antiphon.predict_library("allreduce", ring, 1024, library="nccl:gpu=v100")
     assert "GPUs taken for v100 as asked" in row["calibrated"]
+    (row,) = antiphon.predict_library("allreduce", "full:ranks=8", 1024, library="msccl:gpu=a100")
+    assert row["calibrated"] == "MSCCL's allpairs ll calibrated by a100-ndv4-msccl; GPUs taken for a100 as asked"
 
 
 def _two_boxes(*kinds: LinkType) -> Topology:
