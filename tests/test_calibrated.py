@@ -11,7 +11,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.core.reshape import degrade, join, only
+from antiphon.core.reshape import degrade, join, keep, only
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.cost.basis import in_short, together
 from antiphon.cost.nccl.calls import shipped_calls
@@ -43,6 +43,10 @@ def told(machine: Topology, **more: str) -> str:
         (only(H100, [2, 5]), "calibrated by h100"),
         (degrade(H100, pairs=[(0, 8)], slower=2), "calibrated by h100"),
         (topology("dgx1v:pcie=true"), ""),  # no table has its PCIe
+        (keep(topology("dgx1v"), [0, 1, 2, 3], name="dgx1v").topology, "calibrated by v100"),
+        (keep(topology("dgx1v"), [0, 5], name="dgx1v").topology, ""),  # without a link: not as fast as one likes
+        (keep(topology("dgx1v"), [0, 1, 5], name="dgx1v").topology, ""),  # a line, without a ring
+        (degrade(topology("dgx1v"), pairs=[(0, 3)], remove=True), ""),  # a mesh that no table is of
         (topology("delta:nodes=4"), ""),  # nothing is known of its network
         (topology("ec2:instance=p5en,instances=2"), ""),
         (replace(H100, name="hgx-h100 as I would have it"), ""),
@@ -72,6 +76,15 @@ def test_a_machine_that_was_probed_says_that_its_gpus_are_taken_for_others(name:
     assert not gpu or in_short(said) == "partly"
 
 
+def test_ranks_that_no_link_leads_to_are_not_reached_at_once() -> None:
+    for kind in ("allreduce", "alltoall"):
+        with pytest.raises(Unsupported, match="no link to others of its node"):
+            antiphon.predict_library(kind, only(H100, [0, 1]), 0)
+    found = tune("allreduce", only(H100, [0, 1]), nbytes="1KB", ranks=[0, 1], workers="none", planners="ring", model="")
+    assert (found.model, found.ranges[0].rests_on) == ("calls", "calibrated by h100")
+    assert found.ranges[0].speedup == pytest.approx(1, abs=0.02)
+
+
 def test_what_is_asked_for_is_said() -> None:
     ring = topology("ring:ranks=4")
     assert told(ring, gpu="v100") == "calibrated by v100; GPUs taken for v100 as asked"
@@ -81,6 +94,8 @@ def test_what_is_asked_for_is_said() -> None:
     assert told(two, network="tcpxo") == "calibrated by h100, tcpxo; network taken for tcpxo as asked"
     (row,) = antiphon.predict_library("allreduce", ring, 1024, library="nccl:gpu=v100")
     assert "GPUs taken for v100 as asked" in row["calibrated"]
+    (row,) = antiphon.predict_library("allreduce", "full:ranks=8", 1024, library="msccl:gpu=a100")
+    assert row["calibrated"] == "MSCCL's allpairs ll calibrated by a100-ndv4-msccl; GPUs taken for a100 as asked"
 
 
 def _two_boxes(*kinds: LinkType) -> Topology:

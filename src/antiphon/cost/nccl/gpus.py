@@ -28,7 +28,6 @@ _MODELS = (
     (r"(AMD )?(Instinct )?MI300X( OAM)?", "mi300x"),
 )  # fmt: skip
 EC2 = "ec2:instance="
-Wires = frozenset[tuple[str, Fraction]]
 
 
 def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -> tuple[Calls, str] | None:
@@ -73,21 +72,22 @@ def _fits(place: Place, box: str, *, slowed: bool) -> bool:
     """Whether its nodes are no larger than those of this one, and have no other wires within, but slower ones where
     `slowed`."""
     own = _within(box)
-    if own is None or place.local > own[1]:
+    if own is None or place.local > own.local:
         return False
+    if not place.all_meet and (place.local, place.wire) != (own.local, own.wire):
+        return False  # what is left of a mesh may have no ring
     most = dict[str, Fraction]()
-    for kind, bandwidth in own[0]:
+    for kind, bandwidth in own.inner:
         most[kind] = max(bandwidth, most.get(kind, bandwidth))
     if slowed:
         return all(bandwidth <= most.get(kind, 0) for kind, bandwidth in place.inner)
-    return place.inner <= own[0]
+    return place.inner <= own.inner
 
 
 @cache
-def _within(box: str) -> tuple[Wires, int] | None:
-    """The wires within a box of the catalogue, and its ranks; None of what is no machine by itself."""
+def _within(box: str) -> Place | None:
+    """A machine of the catalogue, as NCCL sees it; None of what is no machine by itself."""
     try:
-        place = place_of(made(box))
+        return place_of(made(box))
     except AntiphonError:
         return None
-    return place.inner, place.local

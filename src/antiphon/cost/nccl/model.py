@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
+from antiphon.core.reshape import keep
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
@@ -20,12 +22,12 @@ from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
 from antiphon.cost.nccl.library import Library, library_here
-from antiphon.cost.nccl.place import node_of_ranks
+from antiphon.cost.nccl.place import node_of_ranks, place_of
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
 from antiphon.cost.trace import Events
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 Seen = Mapping[
     str, tuple[float | None, float]
@@ -57,16 +59,25 @@ def calls(
         raise Invalid("model calls: has figures of its own; leave out the profile, or take alpha-beta")
     if by not in BY:
         raise Invalid(f"model calls: by={quote(by)}: expected {' or '.join(BY)}")
-    own = library_here(topology, gpu=gpu, network=network, processes=processes)
-    ways = _ways(own, schedule, topology, BY[by])
-    node, between = node_of_ranks(topology), own.costs.network
+    node = node_of_ranks(topology)
+    far = node[schedule.src] != node[schedule.dst]
+    own = _own(schedule, topology, bool(far.any()), {"gpu": gpu, "network": network, "processes": processes})
+    ways, between = _ways(own, schedule, topology, BY[by]), own.costs.network
     more = {"messages": _messages(schedule, node) * between.message if between is not None else 0.0}
     more["fan"] = _fan(schedule, node) * own.costs.gpu.message if NVLS not in ways else 0.0
-    far = node[schedule.src] != node[schedule.dst]
     costs = own.costs if far.any() else replace(own.costs, network=None)
     joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
     traced = all(hasattr(way, "events") for way in ways.values())
     return (_Traced if traced else _Called)(ways, partial(own.costs.launch, own.place.local), more, costs, joined)
+
+
+def _own(schedule: Schedule, topology: Topology, leaves: bool, told: Mapping[str, str]) -> Library:
+    """Whose figures: of a group within a node those of the machine that it makes up, where there are any."""
+    members = schedule.collective.members
+    if len(members) < topology.ranks and not leaves:
+        with suppress(AntiphonError):
+            return library_here(keep(topology, members, name=topology.name).topology, **told)
+    return library_here(topology, **told)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +170,9 @@ def _passes(schedule: Schedule) -> float:
 
 def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
     """On the machine as each protocol sees it: the latency of a link and the share of it, by kind."""
-    gpu, network = own.costs.gpu, own.costs.network
-    far, trunks = set(own.place.kinds), set(own.place.trunks) - set(own.place.kinds)
-    near = {kind for kind, _ in own.place.inner}
+    gpu, network, place = own.costs.gpu, own.costs.network, place_of(topology)
+    far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
+    near = {kind for kind, _ in place.inner}
     if near & (far | trunks):
         some = ", ".join(sorted(near & (far | trunks)))
         raise Unsupported(f"model calls: links of kind {some} are within nodes and between them; give them names apart")
@@ -170,7 +181,7 @@ def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[
         seen = {**dict.fromkeys(near, (latency, share)), **_far(network, far, trunks, SIMPLE)}
         return {"nvls": _flowing(schedule, topology, seen)}
     able = [p for p in PROTOCOLS if p in gpu.hop and (network is None or p in network.hop)]
-    links = 2 if own.place.switched else 1
+    links = 2 if place.switched else 1
     found: dict[str, Predictor] = {}
     for p in able:
         seen = {**dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])), **_far(network, far, trunks, p)}

@@ -70,7 +70,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen
     def basis(self, costs: Costs) -> str:
         """What a figure of it rests on."""
         if self.calibrated_by:
-            return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}"
+            taken = f"; {costs.taken}" if costs.taken else ""
+            return f"MSCCL's {self.name} calibrated by {', '.join(self.calibrated_by)}{taken}"
         if self.as_library:
             return f"{costs.basis()}, which were measured with MSCCL's algorithms on"
         return f"{costs.basis()}; MSCCL's {self.name} not calibrated"

@@ -19,7 +19,7 @@ TRUNK = "trunk"  # between switches of a network, whatever it is
 
 @dataclass(frozen=True)
 class Place:
-    """`wire`: bytes per second that a rank sends within its node; `card`: that a node sends to others, by all its
+    """`wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, by all its
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
     `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
     `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
