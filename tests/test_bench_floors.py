@@ -1,0 +1,54 @@
+"""What latency adds to a bound: chains come to it, nothing stays below it, and other machines say nothing."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.request import Request
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.planners.trees.trees import trees
+from antiphon.topologies import topology
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+GB = 10**9
+
+
+@pytest.fixture
+def floors(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.delitem(sys.modules, "_floors", raising=False)
+    return import_module("_floors")
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize(("spec", "near"), [("line:ranks=5", 1.001), ("line:ranks=9", 1.001), ("mesh:dims=2x3", 1.1)])
+def test_chains_come_to_it(floors: Any, spec: str, near: float, kind: str) -> None:
+    machine = topology(spec)
+    wanted = Collective(kind, machine.ranks)
+    made = next(trees(Request(machine, wanted, nbytes=GB)))
+    ratio = alpha_beta(made, machine)(GB).seconds / float(bound(machine, wanted).seconds(GB))
+    floor = floors.floor(machine, kind, GB)
+    assert floor <= ratio <= near * floor
+
+
+def test_what_is_known_of_a_chain(floors: Any) -> None:
+    """line of 5: s = 3, so c pieces in 3 (c - 1) + 1 steps of B / (c - 1)."""
+    machine = topology("line:ranks=5")
+    seconds = float(bound(machine, Collective("broadcast", 5)).seconds(GB))
+    late = machine.types[0].latency
+    least = min(seconds * c / (c - 1) + (3 * (c - 1) + 1) * late for c in range(2, 2000))
+    assert floors.floor(machine, "broadcast", GB) == pytest.approx(least / seconds, rel=1e-12)
+
+
+def test_boxes(floors: Any) -> None:
+    """Each byte comes straight from the root's box to one of three others; where there is one other, no more is known."""
+    four, two = (topology(f"cluster:box=hgx-h100,boxes={boxes}") for boxes in (4, 2))
+    assert 1.04 < floors.floor(four, "broadcast", GB) < 1.05
+    assert floors.floor(two, "broadcast", GB) < 1.002
