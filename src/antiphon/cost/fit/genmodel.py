@@ -148,12 +148,12 @@ class GenmodelFit:
     @property
     def misses(self) -> tuple[float, float]:
         """By what part the fit misses the measurements: root mean square, and at most."""
-        return _misses(self.models.solution)
+        return self.models.solution.misses
 
     @property
     def plain_misses(self) -> tuple[float, float]:
         """The same of the best fit without incast and memory access."""
-        return _misses(self.plain)
+        return self.plain.misses
 
     @cached_property
     def notes(self) -> list[str]:
@@ -284,11 +284,6 @@ def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:
     gained = without.squares - best.squares
     rounding = EXACT * len(best.target)
     return gained > max(2 * float(fdtri(2, freedom, SURE)) * best.squares / freedom, rounding)
-
-
-def _misses(solution: Solution) -> tuple[float, float]:
-    left = solution.residuals
-    return float(np.sqrt((left**2).mean())), float(np.abs(left).max())
 
 
 def _besides(plain: Mapping[str, float], extra: Mapping[int, float]) -> Weights:

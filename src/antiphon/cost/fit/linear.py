@@ -84,6 +84,11 @@ class Solution:
         return left
 
     @property
+    def misses(self) -> tuple[float, float]:
+        """By what part it misses the measurements: root mean square, and at most."""
+        return float(np.sqrt((self.residuals**2).mean())), float(np.abs(self.residuals).max())
+
+    @property
     def squares(self) -> float:
         return float(self.residuals @ self.residuals)
 

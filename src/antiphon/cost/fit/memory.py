@@ -45,8 +45,7 @@ class MemoryFit:
 
     @property
     def misses(self) -> tuple[float, float]:
-        left = self.models.solution.residuals
-        return float(np.sqrt((left**2).mean())), float(np.abs(left).max())
+        return self.models.solution.misses
 
     @cached_property
     def notes(self) -> list[str]:

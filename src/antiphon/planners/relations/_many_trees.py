@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.reach import Hop, Path, Reach
+from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.shares import schedule_in_parts
 
 ROUNDS = 16  # trees that are tried from every source
@@ -165,18 +165,5 @@ def reduce_and_spread(collective: Collective, packing: Packing) -> Schedule:
 
 def _from_the_middle(tree: Tree) -> dict[int, Hop]:
     """The same tree, seen from the rank whose farthest rank is nearest."""
-    near: dict[int, dict[int, tuple[Path, Path]]] = {}
-    for rank, hop in tree:
-        near.setdefault(hop.parent, {})[rank] = (hop.path, hop.back)
-        near.setdefault(rank, {})[hop.parent] = (hop.back, hop.path)
-
-    def seen_from(start: int) -> dict[int, Hop]:
-        found, todo = {start: Hop(-1, (), 0)}, [start]
-        for rank in todo:
-            for head, (path, back) in near[rank].items():
-                if head not in found:
-                    found[head] = Hop(rank, path, found[rank].depth + 1, back)
-                    todo.append(head)
-        return {rank: hop for rank, hop in found.items() if rank != start}
-
-    return min((seen_from(start) for start in sorted(near)), key=lambda hops: max(hop.depth for hop in hops.values()))
+    ranks = sorted({end for rank, hop in tree for end in (rank, hop.parent)})
+    return min((hung_from(tree, start) for start in ranks), key=lambda hops: max(hop.depth for hop in hops.values()))

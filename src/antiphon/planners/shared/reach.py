@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from antiphon.core.routes import out_links
@@ -19,6 +20,21 @@ class Hop:
     path: Path
     depth: int
     back: Path = ()
+
+
+def hung_from(hops: Collection[tuple[int, Hop]], start: int) -> dict[int, Hop]:
+    """The undirected tree of these ranks, each with how it is reached, hung from another rank."""
+    near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
+    for rank, hop in hops:
+        near[hop.parent][rank] = (hop.path, hop.back)
+        near[rank][hop.parent] = (hop.back, hop.path)
+    found, todo = {start: Hop(-1, (), 0)}, [start]
+    for rank in todo:
+        for head, (path, back) in near[rank].items():
+            if head not in found:
+                found[head] = Hop(rank, path, found[rank].depth + 1, back)
+                todo.append(head)
+    return {rank: hop for rank, hop in found.items() if rank != start}
 
 
 class Reach:

@@ -8,10 +8,11 @@ from fractions import Fraction
 
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.shared.reach import hung_from
 from antiphon.planners.trees.allreduce import pairs_of
 from antiphon.planners.trees.both_ways import directed, undirected
 from antiphon.planners.trees.in_and_out import pack_allreduce_lp
-from antiphon.planners.trees.lay import Pair, seen_from
+from antiphon.planners.trees.lay import Pair
 from antiphon.planners.trees.mwu import Blink, blink_allreduce, blink_broadcast
 from antiphon.planners.trees.out import FEW_RANKS, out_of
 from antiphon.planners.trees.restrict import Slice
@@ -101,7 +102,7 @@ def _allgather(part: Slice, collective: Collective, asked: Asked) -> Set:
     if found is None:
         return _spread(part, collective)
     trees = tuple(
-        replace(tree, root=root, hops=tuple(sorted(seen_from(tree, root).items(), key=_rank)))
+        replace(tree, root=root, hops=tuple(sorted(hung_from(tree.hops, root).items(), key=_rank)))
         for root in collective.members
         for tree in map(part.tree, found.trees)
     )

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import COPY, REDUCE, Schedule
-from antiphon.planners.shared.reach import Hop, Path
+from antiphon.planners.shared.reach import Hop, Path, hung_from
 from antiphon.planners.shared.shares import Row, schedule_of
 from antiphon.planners.trees.tree import Tree
 
@@ -106,31 +106,16 @@ def refined(lists: Sequence[Sequence[Some]]) -> list[tuple[Fraction, tuple[Some,
     return found
 
 
-def seen_from(tree: Tree, start: int) -> dict[int, Hop]:
-    """The same undirected tree, hung from another rank."""
-    near: dict[int, dict[int, tuple[Path, Path]]] = defaultdict(dict)
-    for rank, hop in tree.hops:
-        near[hop.parent][rank] = (hop.path, hop.back)
-        near[rank][hop.parent] = (hop.back, hop.path)
-    found, todo = {start: Hop(-1, (), 0)}, [start]
-    for rank in todo:
-        for head, (path, back) in near[rank].items():
-            if head not in found:
-                found[head] = Hop(rank, path, found[rank].depth + 1, back)
-                todo.append(head)
-    return {rank: hop for rank, hop in found.items() if rank != start}
-
-
 def from_the_middle(tree: Tree) -> dict[int, Hop]:
     """The same undirected tree, hung from the middle of a longest way: least deep. O(ranks)."""
-    first = seen_from(tree, tree.root)
+    first = hung_from(tree.hops, tree.root)
     far = max(first, key=lambda rank: (first[rank].depth, -rank), default=tree.root)
-    longest = seen_from(tree, far)
+    longest = hung_from(tree.hops, far)
     end = max(longest, key=lambda rank: (longest[rank].depth, -rank), default=far)
     way = [end]
     while way[-1] != far:
         way.append(longest[way[-1]].parent)
-    return seen_from(tree, way[len(way) // 2])
+    return hung_from(tree.hops, way[len(way) // 2])
 
 
 def _by_root(trees: Iterable[Tree]) -> dict[int, list[Tree]]:

@@ -24,9 +24,9 @@ from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.reach import Hop, Path, Reach
+from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
 from antiphon.planners.shared.shares import Row, schedule_of
-from antiphon.planners.trees.lay import refined, seen_from
+from antiphon.planners.trees.lay import refined
 from antiphon.planners.trees.tree import Tree
 
 Local = Callable[[Sequence[int]], list[Tree]]
@@ -82,7 +82,7 @@ def three_phases(
         for server, tree in enumerate(trees):
             tops.append(_root(tree, cards[server].ranks, load) if cards else tree.root)
             load[tops[-1]] += share
-        hung = [seen_from(tree, top) for tree, top in zip(trees, tops, strict=True)]
+        hung = [hung_from(tree.hops, top) for tree, top in zip(trees, tops, strict=True)]
         parts += _part(reach, collective.ranks, list(zip(tops, hung, strict=True)), data.take(np.array([number])))
     return laid(parts, collective, Spans.side_by_side(np.array([whole]))), len(refinement)
 
@@ -119,7 +119,7 @@ def _tree(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedul
 
 def _root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
     """Of the ranks at a card that which has been a root least, then that from which the tree is least deep."""
-    return min(ranks, key=lambda rank: (load[rank], _height(seen_from(tree, rank)), rank))
+    return min(ranks, key=lambda rank: (load[rank], _height(hung_from(tree.hops, rank)), rank))
 
 
 def _exits(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_Exit]:
