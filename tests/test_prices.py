@@ -67,7 +67,7 @@ def _asked(kind: str, machine: Topology, nbytes: int, plan: Any, model: str) -> 
     """Seconds of a plan, and what they rest on, by each command that tells them."""
     (told,) = antiphon.predict(plan, nbytes)
     group = Group("0", machine.ranks, tuple(range(machine.ranks)))
-    price = ByPlans(machine, {kind: plan}, None, model).price(kind, nbytes, 0, group)
+    price = ByPlans(machine, {kind: plan}, None, "").price(kind, nbytes, 0, group)
     assert price is not None
     (row,) = antiphon.bench(plan, nbytes=nbytes, on="local", iterations=1, warmup=0)[:1]
     return {
@@ -111,6 +111,17 @@ def test_whoever_asks_is_told_the_same(name: str, kind: str) -> None:
 )  # fmt: skip
 def test_whoever_asks_at_whatever_size(name: str, kind: str, nbytes: int) -> None:
     check_all(name, kind, nbytes)
+
+
+def test_a_job_is_told_the_same_of_a_group_that_no_model_of_nccl_knows() -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    plan = antiphon.plan("allreduce", machine, planner="ring", ranks=[0, 1, 8])
+    (told,) = antiphon.predict(plan, 1200)
+    price = ByPlans(machine, {"allreduce": plan}, None, "").price("allreduce", 1200, 0, Group("0", 3, (0, 1, 8)))
+    assert price is not None
+    assert (price.seconds, price.rests_on) == (told["seconds"], told["rests_on"])
+    assert told["rests_on"] == "not calibrated"
+    assert price.by == "ring; alpha-beta, not calibrated"
 
 
 def test_a_frontier_takes_the_points_that_predict_finds_fastest() -> None:

@@ -124,7 +124,6 @@ def _prices(
     library: str,
 ) -> tuple[Any, Any, str | None]:
     """Who prices ours, who the library, and the machine's name. `wanted`: kinds, groups by number, sizes."""
-    from antiphon.cost import as_profile, usual_model
     from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
 
     plans: dict[str, Plan] = {} if table is None else _given.plans(table, "table")
@@ -139,13 +138,12 @@ def _prices(
         return ByMeasurements(points, name), known, None if machine is None else machine.name
     if machine is None:
         raise Invalid("topology: say which machine the job ran on, or give a table, or what was measured")
-    chosen = model or usual_model(machine, None if profile is None else as_profile(profile))
     sizes: dict[tuple[str, int], list[int]] = {}
     for kind, group, nbytes in wanted:
         sizes.setdefault((kind, group), []).append(nbytes)
-    planned = _planner(machine, chosen, profile, planners)
+    planned = _planner(machine, model, profile, planners)
     by_claims = not model and profile is None
-    return ByPlans(machine, plans, planned, chosen, profile, by_claims, sizes), known, machine.name
+    return ByPlans(machine, plans, planned, model, profile, by_claims, sizes), known, machine.name
 
 
 def _check_plans(plans: dict[str, Plan], machine: Topology | None) -> None:

@@ -17,18 +17,18 @@ TAKEN = "taken for"  # figures of what the machine does not tell that it is
 
 
 def usual_model(
-    topology: Topology, profile: Profile | None = None, plain: str = PLAIN, *, wanted: Sequence[Collective] = ()
+    topology: Topology, profile: Profile | None = None, plain: str = PLAIN, *, wanted: Sequence[Collective]
 ) -> str:
     """The model where none is asked for: that with launch and protocols where their figures are known of this machine
     and no profile has others, else `plain`; of what follows messages rather than steps by the same model. `wanted`: for
     collectives that NCCL has not, and groups of which nothing is known, `plain`, as there is nothing with such figures
     to compare with."""
-    from antiphon.cost.nccl.library import library_among, library_here
+    from antiphon.cost.nccl.library import library_among
 
     if profile is not None and profile != Profile():
         return plain
     try:
-        known = library_among(topology, wanted) if wanted else library_here(topology)
+        known = library_among(topology, wanted)
     except (Invalid, Unsupported):
         return plain
     if known is None:

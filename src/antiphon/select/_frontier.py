@@ -146,7 +146,7 @@ class Frontier:
     def plan(self, nbytes: str = SIZES, model: str = "") -> Plan:
         """The fastest point for every size by the model (left out, the usual one of the machine), as one plan; points
         that are best nowhere are left out."""
-        model = model or usual_model(self.topology)
+        model = model or usual_model(self.topology, wanted=(self.collective,))
         _, sizes = sizes_of(nbytes)
         times = {}
         for number, point in enumerate(self.points):

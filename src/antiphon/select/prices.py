@@ -46,8 +46,8 @@ def members_of(group: Group, machine: Topology) -> tuple[int, ...]:
 @dataclass
 class ByPlans:
     """By the plans of a table (`plans`: of each kind one, for all ranks), and else by those that `planned` makes.
-    `by_claims`: a table that was measured tells itself what its plans take; what it leaves to the library is not
-    known."""
+    `model`: empty for the usual one of each plan's machine and ranks. `by_claims`: a table that was measured tells
+    itself what its plans take; what it leaves to the library is not known."""
 
     machine: Topology
     plans: Mapping[str, Plan]
@@ -85,7 +85,7 @@ class ByPlans:
         row = price(plan, nbytes, model=self.model, profile=self.profile)[0]
         name = str(entry.claims.get("planner", entry.schedule.provenance.get("planner", "plan")))
         rests_on = str(row["rests_on"])
-        return Price(row["seconds"], f"{name}; {row['note'] or f'{self.model}, {rests_on}'}", rests_on)
+        return Price(row["seconds"], f"{name}; {row['note'] or '{model}, {rests_on}'.format(**row)}", rests_on)
 
     def _plan(self, kind: str, group: int, members: tuple[int, ...]) -> Plan | None:
         if kind in self.plans and members == self.plans[kind].collective.members:
