@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import Missing
-from antiphon.runtimes.engine.mail import Mail, mail_over_sockets
+from antiphon.runtimes.engine.mail import ANYBODY, Mail, mail_over_sockets
 from antiphon.runtimes.engine.native import Engine, TransportFailed
 from antiphon.runtimes.serve.wires import engine_over_sockets
 
@@ -63,18 +63,23 @@ def receive(mail: Mail, of: int, tag: int, data: Any) -> int:
     return mail.receive(of, tag, data.ctypes.data, data.nbytes)[0]
 
 
-def pumped(a: Mail, rank_a: int, b: Mail, rank_b: int, most: int) -> threading.Event:
+class Pump(threading.Event):
+    most = 0
+
+
+def pumped(a: Mail, rank_a: int, b: Mail, rank_b: int, most: int) -> Pump:
     """Connects them. From b to a only so many bytes come until the event is set."""
     (mine, left), (right, other) = socket.socketpair(), socket.socketpair()
-    goes_on = threading.Event()
+    goes_on = Pump()
+    goes_on.most = most
 
     def forth() -> None:
         come = 0
-        while part := right.recv(50_000):
+        while part := right.recv(50_000 if come >= most else min(50_000, most - come)):
             come += len(part)
-            if come > most:
-                goes_on.wait()
             left.sendall(part)
+            if come == most:
+                goes_on.wait()
 
     def back() -> None:
         while part := left.recv(50_000):
@@ -184,23 +189,24 @@ def test_only_messages_with_who_is_gone_fail(make: Any) -> None:
     mine, dying = socket.socketpair()
     a.meet(1, mine.detach())
     connected(a, 0, c, 2)
-    into, from_c = line(LONG, 0), line(LONG, 0)
+    into, from_c, given, short = line(LONG, 0), line(LONG, 0), line(LONG, 3), line(8)
     asked, other = receive(a, 1, 5, into), receive(a, 2, 6, from_c)
-    there = receive(a, 1, 9, line(4))
-    dying.sendall(note(1, 7, 8) + note(ASKS, 8, LONG, 2) + note(ASKS, 5, LONG))
+    there = receive(a, 1, 9, short)
+    dying.sendall(note(1, 7, 8) + note(ASKS, 8, LONG, 2) + note(1, 8, 8, 3) + note(ASKS, 5, LONG))
     while len(dying.recv(GO_BYTES, socket.MSG_PEEK)) < GO_BYTES:
         assert not a.wait(asked, 0.001)[0]
     dying.sendall(frame(2, bytes(LONG))[:100_000])
-    unasked = send(a, 1, 7, line(60_000)), send(a, 1, 7, line(LONG))
-    assert unasked[1]
+    sent = send(a, 1, 7, given)
+    assert sent
     dying.close()
-    for one in (asked, there, unasked[1]):
+    for one in (asked, there, sent):
         assert "the connection to rank 1 is lost" in outcome(a, one)
-    assert not receive(a, 1, 7, line(8, 0))  # it is here
+    assert not receive(a, 1, 7, short)  # it is here
     with pytest.raises(TransportFailed, match="the connection to rank 1 is lost"):
-        receive(a, 1, 8, into)  # which never came
+        receive(a, 1, 8, into)  # which never came, unlike what was sent behind it
+    assert not receive(a, ANYBODY, 8, short)
     into[:] = 7
-    sent = send(c, 0, 6, line(LONG, 3))
+    sent = send(c, 0, 6, given)
     assert outcome(a, other) == outcome(c, sent) == ""
     assert (from_c == 3).all()
     assert (into == 7).all()
@@ -212,7 +218,8 @@ def test_nothing_is_done_for_who_is_gone(make: Any) -> None:
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     before = {*os.listdir("/proc/self/task")}
     mail.meet(1, mine.detach())
-    lost = send(mail, 1, 1, line(60_000))
+    given = line(60_000)
+    lost = send(mail, 1, 1, given)
     assert lost
     (thread,) = {*os.listdir("/proc/self/task")} - before
     other.close()
@@ -233,20 +240,23 @@ def test_nothing_is_done_for_who_is_gone(make: Any) -> None:
 def test_how_much_has_moved_is_told(make: Any) -> None:
     a, b = make(0, 2), make(1, 2)
     goes_on = pumped(a, 0, b, 1, 2 << 20)
-    into = line(LONG, 0)
+    into, given, short = line(LONG, 0), line(LONG), line(9)
     asked = receive(a, 1, 5, into)
     assert a.wait(asked, 0.0) == (False, -1)
-    sent = send(b, 0, 5, line(LONG))
+    sent = send(b, 0, 5, given)
     while not into[1 << 20]:
         assert not a.wait(asked, 0.001)[0]
-    while (then := a.wait(asked, 0.1)) != a.wait(asked, 0.1):  # until the pump has stopped
-        pass
-    assert then[1] > 1 << 20
+    while (then := a.wait(asked, 0.01)[1]) != goes_on.most:
+        assert then < goes_on.most
     assert b.wait(sent, 0.0)[1] > 1 << 20
+    back = receive(b, 0, 7, short)
+    assert not send(a, 1, 7, given[:9])
+    assert outcome(b, back) == ""
+    assert a.wait(asked, 0.0)[1] == then, "what goes the other way does not count"
     goes_on.set()
     while not (now := a.wait(asked, 0.001))[0]:
-        assert now[1] >= then[1]
-        then = now
+        assert now[1] >= then
+        then = now[1]
     assert outcome(b, sent) == ""
 
 

@@ -48,7 +48,8 @@ class Mail:
 
     def wait(self, message: int, seconds: float) -> tuple[bool, int]:
         """Whether it is over after so long at most, and then is no more; whose it is. Where it is not: -1 until it has
-        met its other end, then another number whenever something has moved between the two. Raises what became of it.
+        met its other end, then another number whenever something has moved its way between the two. Raises what became
+        of it.
         """
         error, source, moved = Failure(), c_uint32(), c_int64()
         given = self._handle, message, seconds

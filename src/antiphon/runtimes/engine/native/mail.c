@@ -23,17 +23,13 @@ void ap_mail_break(ap_mail *m, int code, const char *why) {
     ap_mail_changed(m);
 }
 
-typedef struct {
-    char text[80];
-} words;
-
-static words lost_text(uint32_t peer) {
-    words w;
+void ap_mail_lose(ap_mail *m, ap_message *one, uint32_t peer) {
+    char why[80];
     if (peer == AP_ANYBODY)
-        snprintf(w.text, sizeof w.text, "all others are gone");
+        snprintf(why, sizeof why, "all others are gone");
     else
-        snprintf(w.text, sizeof w.text, "the connection to rank %u is lost: it has been closed", peer);
-    return w;
+        snprintf(why, sizeof why, "the connection to rank %u is lost: it has been closed", peer);
+    ap_mail_finish(m, one, AP_TRANSPORT, why);
 }
 
 static int lost(const ap_mail *m, uint32_t peer) {
@@ -47,7 +43,7 @@ static int lost(const ap_mail *m, uint32_t peer) {
 static void bury(ap_mail *m, int state) {
     for (ap_message *one = m->lists[state], *next; one; one = next) {
         next = one->next;
-        if (lost(m, one->peer)) ap_mail_finish(m, one, AP_TRANSPORT, lost_text(one->peer).text);
+        if (lost(m, one->peer)) ap_mail_lose(m, one, one->peer);
     }
 }
 
@@ -64,7 +60,7 @@ void ap_mail_mourn(ap_mail *m) {
     for (uint32_t r = 0; r < m->ranks; r++)
         if (m->gone[r] == GONE) {
             m->gone[r] = BURIED;
-            ap_mail_let_go(m, r, lost_text(r).text);
+            ap_mail_let_go(m, r);
         }
     bury(m, POSTED), bury(m, UNMET), bury(m, UNHEARD);
 }
@@ -106,7 +102,7 @@ static int start(ap_mail *m, ap_message *one, ap_error *error) {
     const int unasked = bytes <= EAGER && c->room >= bytes + CHARGE, is_here = unasked && bytes <= HERE;
     note told = {.kind = unasked ? COMES : ASKS, .tag = one->tag, .bytes = bytes, .id = one->id};
     if (m->gone[to] || m->wire->turns->is_gone(m->wire, to)) {
-        ap_mail_finish(m, one, AP_TRANSPORT, lost_text(to).text);
+        ap_mail_lose(m, one, to);
         return AP_OK;
     }
     ap_mail_move(m, one, unasked ? MOVING : UNHEARD);
@@ -127,7 +123,7 @@ int ap_mail_send(ap_mail *m, uint32_t to, int32_t tag, const void *data, uint64_
     if (m->with[to].met)
         code = start(m, one, error);
     else if (m->gone[to])
-        ap_mail_finish(m, one, AP_TRANSPORT, lost_text(to).text);
+        ap_mail_lose(m, one, to);
     return asked(m, one, code, under_way, NULL, error);
 }
 
@@ -139,7 +135,7 @@ int ap_mail_receive(ap_mail *m, uint32_t from, int32_t tag, void *data, uint64_t
     ap_message *one = m->broken ? NULL : ap_mail_new(m, 0, from, tag, data, bytes, POSTED);
     if (!one) code = m->broken ? ap_fail(error, m->broken, "%s", m->why) : ap_mail_no_memory(error);
     if (one) code = ap_mail_look_for(m, one, error);
-    if (one && !code && one->state == POSTED && lost(m, from)) ap_mail_finish(m, one, AP_TRANSPORT, lost_text(from).text);
+    if (one && !code && one->state == POSTED && lost(m, from)) ap_mail_lose(m, one, from);
     return asked(m, one, code, under_way, source, error);
 }
 

@@ -26,7 +26,7 @@ int ap_mail_send(ap_mail *mail, uint32_t to, int32_t tag, const void *data, uint
 int ap_mail_receive(ap_mail *mail, uint32_t from, int32_t tag, void *data, uint64_t bytes, ap_message **under_way,
                     uint32_t *source, ap_error *error);
 /* Until it is over, `seconds` at most (0: as it is now): AP_TIMEOUT where it is not. Else it is no more. *moved: -1 until it has
- * met its other end, then another number whenever something has moved between the two. */
+ * met its other end, then another number whenever something has moved its way between the two. */
 int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *source, int64_t *moved, ap_error *error);
 /* By this socket, which is the wire's from now on. */
 int ap_mail_meet(ap_mail *mail, uint32_t rank, int socket, ap_error *error);

@@ -214,16 +214,29 @@ static int arrived(ap_mail *m, arrival *a, ap_error *error) {
     return taken(m, from, bytes, error);
 }
 
+/* One that will never come stays in its place: what was sent behind it is for another receive than its own. Who receives from
+ * anybody does not wait for it, nor get that. */
+static int never_comes(const ap_mail *m, const arrival *a) {
+    for (const arrival *b = m->first; m->gone[a->from]; b = b->next) {
+        if (b->asks && b->from == a->from && b->tag == a->tag) return 1;
+        if (b == a) break;
+    }
+    return 0;
+}
+
 /* A receive that is new: it may have come already. */
 int ap_mail_look_for(ap_mail *m, ap_message *one, ap_error *error) {
     arrival **at = &m->first, *a;
     for (; (a = *at); at = &a->next)
-        if (!a->wanted && !a->useless && a->tag == one->tag && (one->peer == AP_ANYBODY || a->from == one->peer)) break;
+        if (!a->wanted && !a->useless && a->tag == one->tag &&
+            (one->peer == AP_ANYBODY ? !never_comes(m, a) : a->from == one->peer))
+            break;
     if (!a) return AP_OK;
     const uint32_t from = a->from;
     const uint64_t bytes = a->bytes, id = a->id;
     if (a->asks) {
         let_go(m, at);
+        if (m->gone[from]) return ap_mail_lose(m, one, from), AP_OK;
         return ask_for(m, one, from, bytes, id, error);
     }
     if (a->whole) {
@@ -297,7 +310,7 @@ static int done(ap_mail *m, uint32_t number, ap_error *error) {
     return AP_OK;
 }
 
-void ap_mail_let_go(ap_mail *m, uint32_t rank, const char *why) {
+void ap_mail_let_go(ap_mail *m, uint32_t rank) {
     m->wire->turns->let_go(m->wire, rank);
     for (uint32_t i = 0; i < m->space; i++) {
         if (m->slots[i].what == FREE || m->slots[i].peer != rank) continue;
@@ -311,13 +324,8 @@ void ap_mail_let_go(ap_mail *m, uint32_t rank, const char *why) {
             one = ((arrival *)was.of)->wanted;
             let_go(m, place_of(m, was.of));
         }
-        if (one) ap_mail_finish(m, one, AP_TRANSPORT, why);
+        if (one) ap_mail_lose(m, one, rank);
     }
-    for (arrival **at = &m->first; *at;) /* what was there, and will not come */
-        if ((*at)->from == rank && (*at)->asks)
-            let_go(m, at);
-        else
-            at = &(*at)->next;
 }
 
 int ap_mail_pass(ap_mail *m) {

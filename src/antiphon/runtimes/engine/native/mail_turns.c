@@ -111,7 +111,9 @@ int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, 
     if (one->state != OVER && seconds > 0 && !m->driven) ap_mail_mourn(m); /* who waits for short times only learns it, too */
     if (--m->waiting) pthread_cond_signal(&m->turn); /* another takes over */
     int code = one->state == OVER ? one->code : AP_TIMEOUT;
-    *moved = one->state == MOVING ? (int64_t)m->wire->turns->moved(m->wire, one->sends ? one->peer : one->source) : -1;
+    *moved = -1;
+    if (one->state == MOVING)
+        *moved = (int64_t)m->wire->turns->moved(m->wire, one->sends ? one->peer : one->source, one->sends);
     *source = one->source;
     if (code) ap_fail(error, code, "%s", one->state == OVER ? one->why : "it is not over");
     if (one->state == OVER) free(one);

@@ -112,7 +112,9 @@ int ap_mail_look_for(ap_mail *m, ap_message *one, ap_error *error);
 /* carries on what can be, without waiting: whether anything was done. */
 int ap_mail_pass(ap_mail *m);
 /* What is under way with that one, of which nothing more comes, ends. */
-void ap_mail_let_go(ap_mail *m, uint32_t rank, const char *why);
+void ap_mail_let_go(ap_mail *m, uint32_t rank);
+/* mail.c: one ends because that one, or everybody, is gone */
+void ap_mail_lose(ap_mail *m, ap_message *one, uint32_t peer);
 /* mail.c: whether anything is under way */
 int ap_mail_busy(const ap_mail *m);
 /* what is with processes that are gone ends */

@@ -74,8 +74,8 @@ int ap_shared_gave_up(const ap_shared *shared, uint32_t member);
 /* That one is gone, or no longer takes part: all messages with it are let go of, and their numbers never come back. `reads`: it may
  * still be reading what is in blocks, which stay its own then. */
 void ap_shared_let_go(ap_shared *shared, uint32_t member, int reads);
-/* Another number whenever something has come from there or gone there. */
-uint64_t ap_shared_moved(const ap_shared *shared, uint32_t member);
+/* Another number whenever something has gone there (`sends`), or come from there. */
+uint64_t ap_shared_moved(const ap_shared *shared, uint32_t member, int sends);
 /* Touches what messages will go through (touch.h). */
 void ap_shared_touch(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);

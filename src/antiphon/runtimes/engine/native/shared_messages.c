@@ -377,7 +377,9 @@ int ap_shared_progress(ap_shared *s, uint32_t *numbers, int most, int *count, in
     return AP_OK;
 }
 
-uint64_t ap_shared_moved(const ap_shared *s, uint32_t member) { return (uint64_t)s->out[member].head + s->in[member].tail; }
+uint64_t ap_shared_moved(const ap_shared *s, uint32_t member, int sends) {
+    return sends ? s->out[member].head : s->in[member].tail;
+}
 
 int ap_shared_busy(const ap_shared *s) { return s->active || s->dones; }
 

@@ -86,7 +86,10 @@ static void let_go(ap_wire *self, uint32_t rank) {
     s->fd = -1, p->lost = 1;
 }
 
-static uint64_t moved(ap_wire *self, uint32_t rank) { return ((socket_wire *)self)->peers[rank].moved; }
+static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {
+    const peer *p = &((socket_wire *)self)->peers[rank];
+    return sends ? p->gone_out : p->come_in;
+}
 
 static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
     socket_wire *w = (socket_wire *)self;

@@ -37,7 +37,7 @@ int ap_sockets_push(socket_wire *w, stream *p, ap_error *error) {
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) return AP_OK;
         if (sent < 0 && w->mail) return to->deaf = 1, AP_OK; /* what was sent from there still comes, before its end */
         if (sent < 0) return gone(w, ap_sockets_rank(w, p), errno, error);
-        w->moved = 1, to->moved += (uint64_t)sent;
+        w->moved = 1, to->gone_out += (uint64_t)sent;
         p->sent += (uint64_t)sent;
         while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
             letter *one = pop(&p->sends);
@@ -183,7 +183,7 @@ int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error) {
         /* what was sent before may still come by another */
         if (got <= 0 && !p->coming && !p->head_bytes && ap_sockets_next(w, of) != p) return p->over = 1, AP_OK;
         if (got <= 0) return gone(w, rank, got < 0 ? errno : 0, error);
-        w->moved = 1, of->moved += (uint64_t)got;
+        w->moved = 1, of->come_in += (uint64_t)got;
         size_t came = (size_t)got, first = came < part->iov_len ? came : part->iov_len;
         if (part->iov_base == w->stage)
             code = digest(w, p, w->stage, came, error);

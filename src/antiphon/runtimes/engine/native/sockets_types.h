@@ -39,7 +39,7 @@ typedef struct {
     queue receives, aside;
     uint64_t kept;      /* bytes that the letters aside take */
     int lost, deaf;     /* of a wire for mail: it is gone; it takes nothing any more */
-    uint64_t moved;     /* bytes that have come from there and gone there */
+    uint64_t gone_out, come_in; /* bytes */
     uint32_t out, next; /* messages that went there, and that have come from there: they go round over the rails */
 } peer;
 

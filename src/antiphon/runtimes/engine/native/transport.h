@@ -22,8 +22,8 @@ typedef struct {
     void (*see_off)(ap_wire *self, double seconds);
     /* That one is gone: what is under way with it is let go of, and its numbers never come back. */
     void (*let_go)(ap_wire *self, uint32_t rank);
-    /* Another number whenever something has come from there or gone there. */
-    uint64_t (*moved)(ap_wire *self, uint32_t rank);
+    /* Another number whenever something has gone there (`sends`), or come from there. */
+    uint64_t (*moved)(ap_wire *self, uint32_t rank, int sends);
     /* By this socket from now on, which is the wire's; NULL where all are connected from the beginning. */
     int (*meet)(ap_wire *self, uint32_t rank, int socket, ap_error *error);
 } ap_by_turns;

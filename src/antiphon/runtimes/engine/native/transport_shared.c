@@ -126,7 +126,9 @@ static void let_go(ap_wire *self, uint32_t rank) {
     ap_shared_let_go(w->shared, rank, !ap_shared_gave_up(w->shared, rank) && !(said(w, rank) & POLLHUP));
 }
 
-static uint64_t moved(ap_wire *self, uint32_t rank) { return ap_shared_moved(((shared_wire *)self)->shared, rank); }
+static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {
+    return ap_shared_moved(((shared_wire *)self)->shared, rank, sends);
+}
 
 static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL, let_go, moved, NULL};
 
