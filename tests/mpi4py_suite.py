@@ -3,12 +3,15 @@
     mpiexec -n N python tests/mpi4py_suite.py FOLDER OUT [PART...]
 
 FOLDER: that of the tests. OUT: process I writes `OUT-I.json`, a row for each test: its name, "passed", "skipped" or
-"failed", and the last line of what it said. PART: only tests whose names have one of these in them.
+"failed", and the last line of what it said. PART: only tests whose names have one of these in them. $MPI4PY_ARRAYS: the
+only kind of arrays, as "numpy"; else six, which MPI cannot tell from one another.
 """
 
 import json
+import os
 import sys
 import unittest
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,9 @@ def tests_in(suite: unittest.TestSuite) -> list[Any]:
 
 
 if __name__ == "__main__":
+    if kind := os.environ.get("MPI4PY_ARRAYS"):
+        kinds = import_module("arrayimpl").ArrayBackends
+        kinds[:] = [one for one in kinds if one.backend == kind]
     every = tests_in(unittest.TestLoader().discover(str(FOLDER), "test_cco*.py"))
     rows: list[tuple[str, str, str]] = []
 

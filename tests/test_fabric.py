@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -55,6 +56,31 @@ def here(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of one host that would share memory otherwise."""
     monkeypatch.setenv("ANTIPHON_WIRE", "fabric:tcp")
     monkeypatch.delenv("ANTIPHON_SHARED", raising=False)
+
+
+SIGNALS = """
+import os, signal
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.fabric import Fabric
+from antiphon.runtimes.engine.native import Engine
+Fabric(Engine(library("sockets")), "tcp", "127.0.0.1").close()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    print("lost")
+except KeyboardInterrupt:
+    print("heard", flush=True)
+os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_signals_stay_what_they_were(engine: Engine, tmp_path: Path) -> None:
+    """Libraries that come with libfabric take some, and write files where the program runs."""
+    ended = subprocess.run(
+        [sys.executable, "-c", SIGNALS], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout == "heard\n"
+    assert ended.returncode == -signal.SIGSEGV
+    assert list(tmp_path.glob("*.btr")) == []
 
 
 def wires_of(engine: Engine, cards: Sequence[tuple[str, str]]) -> list[Wire]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from mpi_env import Mpi
-from test_preload import Run, table
+from test_preload import Run, compiled, table
 
 SUITE = Path(__file__).with_name("mpi4py_suite.py")
 SAMPLE = ["test_cco_buf.TestCCOBufInplaceWorld.", "test_cco_vec.TestCCOVecInplaceWorld."]
@@ -56,7 +56,12 @@ def ended(mpi: Mpi, folder: Path, ranks: int, ours: bool, *parts: str) -> tuple[
     out = folder / f"{mpi.name}-{ranks}-{ours}"
     tables = [table(folder, count) for count in range(ranks, 1, -1)] if ours else None
     command = [mpi.python, str(SUITE), str(suite), str(out), *parts]
-    run = Run(mpi, folder, ranks, command, tables, seconds=1500, ANTIPHON_LEAST="0", **YIELDS)
+    settings = dict(YIELDS)
+    if ranks > (os.cpu_count() or 1):
+        settings["FIRST" if ours else "LD_PRELOAD"] = compiled(folder, mpi, "nap", "-shared", "-fPIC")
+    if ranks > 6:
+        settings["MPI4PY_ARRAYS"] = "numpy"
+    run = Run(mpi, folder, ranks, command, tables, seconds=1500, ANTIPHON_LEAST="0", **settings)
     assert run.done.returncode == 0, run.done.stderr[-2000:]
     return [json.loads(Path(f"{out}-{rank}.json").read_text()) for rank in range(ranks)], run
 

@@ -393,6 +393,37 @@ def test_one_that_does_not_come_is_an_error_where_a_time_is_given(openmpi: Mpi, 
     assert run.done.returncode != 0
 
 
+WAITS = """
+import os, resource, time
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+import numpy as np
+from mpi4py import MPI
+
+def given_away():  # by who sleeps at most once in each look; by who only gives away some 80,000 times
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+comm, data = MPI.COMM_WORLD, np.ones(5000, np.float32)
+comm.Allreduce(MPI.IN_PLACE, data)
+time.sleep(0 if comm.rank else 2)
+before = given_away()
+comm.Allreduce(MPI.IN_PLACE, data)
+most = comm.reduce(given_away() - before if comm.rank else 0, MPI.MAX)
+if comm.rank == 0:
+    print("right" if most < 5000 else f"the processor was given away {most} times")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: [])(0)) < 2, reason="needs two processors")
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_who_waits_among_more_processes_than_processors_sleeps(
+    request: pytest.FixtureRequest, folder: Path, which: str
+) -> None:
+    mpi = request.getfixturevalue(which)
+    run = Run(mpi, folder, 3, [mpi.python, "-c", WAITS], [table(folder, 3)], ANTIPHON_LEAST="0").right()
+    assert run.served("allreduce", 3) == 2
+
+
 @pytest.mark.slow
 def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, folder: Path) -> None:
     script = folder / "local.py"

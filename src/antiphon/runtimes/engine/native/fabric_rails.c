@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +22,23 @@ static struct {
 } lib;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void load(void) {
+/* What comes with it may take signals when it is loaded (libpsm_infinipath: those that end a process, also SIGINT, which Python
+ * hears), to write where it ended into a file PROGRAM-PID,HOST.btr: they stay what they were. */
+static void *open_library(void) {
+    enum { MOST = 64 };
+    struct sigaction kept[MOST + 1];
+    int known[MOST + 1];
+    for (int s = 1; s <= MOST; s++) known[s] = !sigaction(s, NULL, &kept[s]);
     void *library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL); /* held from now on */
+    for (int s = 1; s <= MOST; s++) {
+        struct sigaction now;
+        if (known[s] && !sigaction(s, NULL, &now) && now.sa_sigaction != kept[s].sa_sigaction) sigaction(s, &kept[s], NULL);
+    }
+    return library;
+}
+
+static void load(void) {
+    void *library = open_library();
     if (!library) return;
     *(void **)&lib.ask = dlsym(library, "fi_getinfo");
     *(void **)&lib.release = dlsym(library, "fi_freeinfo");

@@ -12,7 +12,7 @@
 
 /* Fruitless looks at shared memory: where there are more processes than processors, until it sleeps, from NAP microseconds
  * to MOST_NAP, one after another longer; else until it gives the processor away. */
-enum { LOOKS = 16, NAP = 100, MOST_NAP = 1000, SPINS = 1000 };
+enum { LOOKS = 2, NAP = 100, MOST_NAP = 1000, SPINS = 1000 };
 
 static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
