@@ -30,7 +30,9 @@ def planned(planner: object, machine: Topology, kind: str) -> Schedule:
     ("planner", "there", "back"),
     [(shallow, "broadcast", "reduce"), (trees, "broadcast", "reduce"), (trees, "allgather", "reducescatter")],
 )
-@pytest.mark.parametrize("spec", ["mesh:dims=2x3", "tree:fanouts=2x(3+1)"])
+@pytest.mark.parametrize(
+    "spec", [pytest.param("mesh:dims=2x3", marks=pytest.mark.slow), "line:ranks=4", "tree:fanouts=2x(2+1)"]
+)
 def test_as_fast_backwards(planner: object, there: str, back: str, spec: str) -> None:
     machine = topology(spec)
     forth, turned = (alpha_beta(planned(planner, machine, kind), machine)(100 * MB).seconds for kind in (there, back))

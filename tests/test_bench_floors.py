@@ -48,7 +48,7 @@ def test_what_is_known_of_a_chain(floors: Any) -> None:
 
 
 def test_boxes(floors: Any) -> None:
-    """Each byte comes straight from the root's box to one of three others; where there is one other, no more is known."""
+    """Of three other boxes one gets a byte straight from the root's; where there is one other, no more is known."""
     four, two = (topology(f"cluster:box=hgx-h100,boxes={boxes}") for boxes in (4, 2))
     assert 1.04 < floors.floor(four, "broadcast", GB) < 1.05
     assert floors.floor(two, "broadcast", GB) < 1.002

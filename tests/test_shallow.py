@@ -23,7 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.bounded import Machine, around, bounded
+from antiphon.planners.trees.bounded import Machine, around, bounded, with_images
 from antiphon.planners.trees.shallow import shallow
 from antiphon.topologies import topology
 
@@ -152,6 +152,28 @@ def test_packings_are_packings(spec: str) -> None:
         assert found.depth <= 4
         assert all({rank for rank, _ in tree.hops} == set(ranks[1:]) for tree in found.trees)
         assert found.rate == pytest.approx(float(sum(tree.rate for tree in found.trees)))
+
+
+@pytest.mark.parametrize("spec", [pytest.param("mesh:dims=3x3", marks=pytest.mark.slow), "star:ranks=6"])
+def test_a_packing_and_all_its_images_are_as_fast(spec: str) -> None:
+    """And load alike whatever symmetries take to each other, so that a linear program sees orbits of links."""
+    machine = topology(spec)
+    ranks = list(range(machine.ranks))
+    goal = bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second
+    group = around(machine, 0, ranks)
+    assert goal is not None
+    assert group is not None
+    plain = bounded(Machine(machine, 0, ranks), 4, float(goal))
+    assert plain is not None
+    found = with_images(machine, group, plain)
+    assert float(sum(tree.rate for tree in found.trees)) == pytest.approx(plain.rate)
+    load = [Fraction(0)] * machine.links
+    for tree in found.trees:
+        for _, hop in tree.hops:
+            for link in hop.path:
+                load[link] += tree.rate
+    for element in group:
+        assert [load[link - machine.nodes] for link in element[machine.nodes : machine.nodes + machine.links]] == load
 
 
 @pytest.mark.slow
