@@ -68,12 +68,6 @@ CASES = [  # of four processes
 
 
 @pytest.mark.slow
-def test_all_decide_by_what_the_slowest_took(openmpi: Mpi, folder: Path) -> None:
-    assert tried(openmpi, folder, 2, "1:8,9:8", "allreduce", "world", "0", "in", "4000") == LIBRARY
-    assert tried(openmpi, folder, 2, "8:1,1:9", "broadcast", "turned", "1", "in", "4000") == PLAN
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "comm", "root", "place", "times", "expected"), CASES)
 @pytest.mark.parametrize("which", ["openmpi", "mpich"])
 def test_which_way_is_kept_to(
