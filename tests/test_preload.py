@@ -399,7 +399,8 @@ os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
 import numpy as np
 from mpi4py import MPI
 
-def given_away():  # by who sleeps at most once in each look; by who only gives away some 80,000 times
+def given_away():
+    # by who sleeps once in each look at most, by who does not some 80,000 times
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 comm, data = MPI.COMM_WORLD, np.ones(5000, np.float32)

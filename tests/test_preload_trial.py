@@ -24,11 +24,12 @@ def sums(mpi: Mpi, folder: Path, path: Path, sizes: list[int], **settings: str) 
 
 def test_the_first_calls_go_both_ways_and_the_others_one_way(openmpi: Mpi, folder: Path) -> None:
     sizes = [1000, 40000, 400000]
-    run = sums(openmpi, folder, table(folder, 2), sizes)
+    # who was slowest counts: process 0 by itself would keep to the plan
+    run = sums(openmpi, folder, table(folder, 2), sizes, ANTIPHON_TRIED="1:8,9:8")
     left = run.left
     assert left.pop("allreduce: it is smaller than ANTIPHON_LEAST and was not measured") == CALLS
     assert left.pop(TURNS) == 2 * TRIED
-    assert left.pop(SLOWER, 0) in (0, CALLS - 2 * TRIED, 2 * (CALLS - 2 * TRIED))
+    assert left.pop(SLOWER) == 2 * (CALLS - 2 * TRIED)
     assert left == {}
     assert run.served("allreduce", 2) + sum(run.left.values()) == 3 * CALLS
 
@@ -64,11 +65,6 @@ CASES = [  # of four processes
     ("allgather", "halves", "0", "out", "1:2,2:1,1:2,1:1", (2 * TRIED + REST, 2 * TRIED, REST)),
     ("broadcast", "halves", "1", "out", "2:1,1:2,2:1,1:2", (2 * TRIED + REST, 2 * TRIED, REST)),
 ]  # fmt: skip
-
-
-def test_all_decide_by_what_the_slowest_took(openmpi: Mpi, folder: Path) -> None:
-    assert tried(openmpi, folder, 2, "1:8,9:8", "allreduce", "world", "0", "in", "4000") == LIBRARY
-    assert tried(openmpi, folder, 2, "8:1,1:9", "broadcast", "turned", "1", "in", "4000") == PLAN
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ typedef struct ap_leg {
     int comes;
     void *data;
     size_t bytes; /* the same at both ends */
-    /* Where ends may differ (ap_mpi_any_length): what was sent, and memory of ours for it where that is too much. */
+    /* Where ends may differ (ap_mpi_any_length): what was sent, or that it is only announced; memory of ours where that is too much. */
     ap_came came;
     void *scrap;
 } ap_leg;

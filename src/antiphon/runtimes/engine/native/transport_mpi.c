@@ -16,18 +16,16 @@ enum { LOOKS = 2, NAP = 100, MOST_NAP = 1000, SPINS = 1000 };
 
 static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
-static const uint32_t UNTOLD = UINT32_MAX; /* number of what the engine does not know of */
-
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    int by_mpi = !goes_near(w, peer), code = AP_OK;
-    if (!by_mpi && w->leg && w->once && bytes >= w->once) {
-        by_mpi = 1;
-        code = ap_shared_send_elsewhere(w->shared, (uint32_t)w->near[peer], channel, bytes, UNTOLD, error);
+    if (goes_near(w, peer) && w->leg && w->once && bytes >= w->once) {
+        w->leg[number].came.elsewhere = 1;
+        return ap_shared_send_elsewhere(w->shared, (uint32_t)w->near[peer], channel, bytes, number, error);
     }
-    if (!by_mpi) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
-    return code ? code : ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
+    if (goes_near(w, peer))
+        return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
 static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
@@ -70,18 +68,21 @@ static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbe
     }
 }
 
-/* Of messages that are done, those that have only been announced: what was is received by MPI. */
-static int await_announced(mpi_wire *w, uint32_t *numbers, int *count, ap_error *error) {
+/* Of messages that are done, those that have only been announced, here or there: they go by MPI now. */
+static int start_announced(mpi_wire *w, uint32_t *numbers, int *count, ap_error *error) {
     int kept = 0, code = AP_OK;
     for (int i = 0; i < *count && !code; i++) {
-        ap_leg *leg = numbers[i] == UNTOLD ? NULL : &w->leg[numbers[i]];
-        if (leg && !(leg->comes && leg->came.elsewhere)) numbers[kept++] = numbers[i];
-        if (!leg || !leg->comes || !leg->came.elsewhere) continue;
+        ap_leg *leg = &w->leg[numbers[i]];
+        if (!leg->came.elsewhere) {
+            numbers[kept++] = numbers[i];
+            continue;
+        }
+        const uint64_t bytes = leg->comes ? leg->came.bytes : leg->bytes;
         void *data = leg->data;
         leg->came.elsewhere = 0;
-        if (leg->came.bytes > leg->bytes && !(data = leg->scrap = malloc(leg->came.bytes)))
-            code = ap_fail(error, AP_MEMORY, "no memory for a block of %llu bytes", (unsigned long long)leg->came.bytes);
-        if (!code) code = ap_mpi_start(w, 0, leg->peer, 0, data, leg->came.bytes, numbers[i], error);
+        if (bytes > leg->bytes && !(data = leg->scrap = malloc(bytes)))
+            code = ap_fail(error, AP_MEMORY, "no memory for a block of %llu bytes", (unsigned long long)bytes);
+        if (!code) code = ap_mpi_start(w, !leg->comes, leg->peer, 0, data, bytes, numbers[i], error);
     }
     *count = kept;
     return code;
@@ -109,7 +110,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, most, count, error);
     for (unsigned turn = 0;; turn++) {
         int moved, more = 0, code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
-        if (!code && w->leg) code = await_announced(w, numbers, count, error);
+        if (!code && w->leg) code = start_announced(w, numbers, count, error);
         if (!code && w->active && *count < most) code = ap_mpi_far(w, 0, 0, numbers + *count, most - *count, &more, error);
         *count += more;
         if (code || *count || !block) return code;
