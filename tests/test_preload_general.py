@@ -149,7 +149,39 @@ def call(sent, expected, pair, gaps):
         if not (long and i == pair[0]):
             assert (part[:n] == block(i, me, n)).all() and (part[n:] == 255).all(), (me, i, sent, expected)
 
+def rooted(sent, expected, pair, gathers):
+    root, other = pair
+    n = {root: expected, other: sent} if gathers else {root: sent, other: expected}
+    counts = [10] * size
+    counts[other] = n[root]
+    one = 10 if me != other else n[other]
+    at = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    all_of_them = np.full(sum(counts), 255, np.uint8)
+    part = np.full(one, 255, np.uint8)
+    if gathers:
+        part[:] = block(me, root, one)
+    elif me == root:
+        all_of_them[:] = np.concatenate([block(root, j, counts[j]) for j in range(size)])
+    code, every_one = 0, [all_of_them, (counts, at), MPI.BYTE] if me == root else None
+    try:
+        comm.Gatherv(part, every_one, root) if gathers else comm.Scatterv(every_one, part, root)
+    except MPI.Exception as error:
+        code = error.Get_error_class()
+    wrong = me == (root if gathers else other) and sent > expected
+    assert code == (MPI.ERR_TRUNCATE if wrong else 0), (me, sent, expected, pair, gathers, code)
+    if gathers and me == root:
+        for i in range(size):
+            come, came = all_of_them[at[i] : at[i] + counts[i]], min(sent, expected) if i == other else 10
+            assert (come[:came] == block(i, root, counts[i])[:came]).all() and (come[came:] == 255).all()
+    if not gathers:
+        came = min(sent, expected) if me == other else 10
+        assert (part[:came] == block(root, me, one)[:came]).all() and (part[came:] == 255).all()
+
 for sent, expected in far + near:
+    for pair in ((0, 1), (2, 0)):
+        for gathers in (True, False):
+            rooted(sent, expected, pair, gathers)
+            rooted(10, 10, pair, gathers)
     for pair in ((0, 1), (2, 0), (1, 1)):
         for gaps in (False, True):
             call(sent, expected, pair, gaps)
@@ -165,7 +197,7 @@ def test_two_that_say_different_lengths(request: pytest.FixtureRequest, folder: 
     """Less than is expected is taken; more is an error at who expects less, and all go on."""
     mpi = request.getfixturevalue(which)
     run = Run(mpi, folder, 3, [mpi.python, "-c", UNLIKE], [table(folder, 3)], ANTIPHON_LEAST="0").right()
-    assert run.by(WAY) == {"alltoallv": 120}
+    assert run.by(WAY) == {"alltoallv": 120, "gatherv": 40, "scatterv": 40}
     assert any("process 0 of the communicator sends 524297 bytes, of which 1 expects 524279" in w for w in run.warnings)
 
 

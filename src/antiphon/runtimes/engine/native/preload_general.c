@@ -306,8 +306,8 @@ int ap_general_move(ap_group *g, const ap_call *c, int *code, ap_error *error) {
     int failed = look_at_both(g, c, &out, &in, error), wrong = AP_OK;
     if (failed || begin(&p, g, error)) return error->code;
     const int n = out.list ? g->size : 1;
-    /* of an alltoallv also blocks of nothing: who expects more must not wait for it */
-    void (*const put)(parcel *, int, int, const void *, size_t) = c->kind == AP_ALLTOALLV ? add_any : add;
+    /* where only two know what goes from one to the other also blocks of nothing: the other may expect more, and would wait */
+    void (*const put)(parcel *, int, int, const void *, size_t) = c->kind == AP_ALLGATHERV ? add : add_any;
     for (int i = 0; out.there && out.staged && i < n && !*code; i++) *code = transfer(&out, c->comm, i, 1);
     if (*code) return ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together");
     for (int turn = 0; turn < g->size - 1; turn++) {
