@@ -81,6 +81,7 @@ print(standin.standin_blocks() - blocks, streams - standin.standin_streams())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None or shutil.which("c++") is None, reason="needs compilers")
 def test_a_block_that_grows_takes_the_place_of_the_smaller(standin: None) -> None:
     """For all communicators of a process; one that cannot be made leaves no stream."""
