@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -14,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import antiphon
-from antiphon.runtimes.engine.build import NATIVE, TARGETS, library
+from antiphon.runtimes.engine.build import NATIVE, TARGETS, cache_folder, library
 from antiphon.select import save_plans
 
 FOLDER = Path(__file__).with_name("nccl_standin")
@@ -63,8 +64,12 @@ def compiled(folder: Path) -> Path:
 
 
 def preload() -> Path:
-    """The library for LD_PRELOAD, made for the stand-in's CUDA."""
-    return library("nccl", str(FOLDER / "nvcc"))
+    """The library for LD_PRELOAD, made for the stand-in's CUDA; processes that run tests together compile it once."""
+    folder = cache_folder().with_name("tests")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "nccl.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return library("nccl", str(FOLDER / "nvcc"))
 
 
 def preload_with(folder: Path, name: str, old: str, new: str) -> Path:

@@ -29,6 +29,7 @@ HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("m
 needs_mpi = pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec: pip install 'antiphon[mpi]'")
 
 
+@pytest.mark.slow
 @needs_mpi
 def test_measurements_over_mpi_can_be_fitted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "times.csv"

@@ -116,7 +116,8 @@ def calls(plans: Sequence[Plan], count: int) -> list[Call]:
     return list(drawn(np.random.default_rng(3), plans, count, 4))
 
 
-@pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), FLAGS - 150])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [0, FLAGS - 150])
 def test_calls_of_all_sorts_one_after_another(first: int) -> None:
     """Those at whose end all have heard from all, those where they have not, and those without packets."""
     some = [plan_of(schedule_of("full:ranks=4", planner, kind), in_place, 2, packets)

@@ -43,9 +43,8 @@ def said(library: Path, way: str, ranks: int, calls: int, **told: str) -> list[s
             left.unlink()
 
 
-@pytest.mark.parametrize(
-    "source", ["windows", *(pytest.param(one, marks=pytest.mark.slow) for one in ("heap", "tensors"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["windows", "heap", "tensors"])
 def test_all_of_a_group_lies_there(library: Path, source: str) -> None:
     """Signals, boxes for packets and three buffers; all of it is given back."""
     left = 5 if source == "tensors" else 0  # which PyTorch frees with the last tensor

@@ -208,11 +208,11 @@ def small(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("cut.json", "not valid JSON"),
         ("table4.json", "is for 4 ranks; this job has 2"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("cut.json", "not valid JSON"),
                 ("cut.book", "the book is cut off or damaged"),
                 ("no.json", "No such file"),
                 ("", "ANTIPHON_TABLE is not set"),
@@ -447,6 +447,7 @@ def test_where_the_engine_is_loaded_by_python_it_offers_nothing(openmpi: Mpi, fo
 # ---- without processes ----
 
 
+@pytest.mark.slow
 def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     path = table(folder, 2)
     kept = tmp_path / "new" / f"{hashlib.sha256(path.read_bytes()).hexdigest()}-1.book"

@@ -69,7 +69,9 @@ def _asked(kind: str, machine: Topology, nbytes: int, plan: Any, model: str) -> 
     group = Group("0", machine.ranks, tuple(range(machine.ranks)))
     price = ByPlans(machine, {kind: plan}, None, "").price(kind, nbytes, 0, group)
     assert price is not None
-    (row,) = antiphon.bench(plan, nbytes=nbytes, on="local", iterations=1, warmup=0)[:1]
+    measured = antiphon.bench(plan, nbytes=nbytes, on="local", iterations=1, warmup=0)
+    assert measured
+    row = measured[0]
     return {
         "predict": (told["seconds"], told["rests_on"]),
         "replay": (price.seconds, price.rests_on),

@@ -232,7 +232,7 @@ def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
 
 
 EXAMPLES = sorted(p.name for p in (ROOT / "examples").glob("*.py") if "torch" not in p.name)
-LONG = {"a_broken_link.py"}
+LONG = {"a_broken_link.py", "tune_a_machine.py"}
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_every_row_of_table_4_is_made_and_judged() -> None:
     assert all(row["ours"]["pareto"] is not None for row in rows)
 
 
+@pytest.mark.slow
 def test_every_row_of_table_5_is_made_and_judged() -> None:
     rows = named(table5)
     assert len(rows) == 2 * 3 + 3 + 2 * 5 + 2 * 2 + 1

@@ -141,6 +141,7 @@ def test_uneven_parts_and_halves_lose_little_to_latency(spec: str, kind: str, mo
     assert alpha_beta(again, topology)(GB).seconds == alpha_beta(schedule, topology)(GB).seconds
 
 
+@pytest.mark.slow
 def test_halves_one_after_the_other() -> None:
     """As fast in ever finer pieces as both at once; of any size and none, and of an allreduce alone."""
     topology = antiphon.topology("dgx1v")
