@@ -32,11 +32,14 @@ def folder_of_mpi() -> Path | None:
     return folder if there and shutil.which("gfortran") else None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(folder_of_mpi() is None, reason="needs an MPI with Fortran: apt install gfortran libopenmpi-dev")
 @pytest.mark.parametrize(
     "way",
-    [pytest.param(1, id="mpif.h"), pytest.param(2, id="mpi"), pytest.param(3, id="mpi_f08")],
+    [
+        pytest.param(1, id="mpif.h"),
+        pytest.param(2, id="mpi", marks=pytest.mark.slow),
+        pytest.param(3, id="mpi_f08", marks=pytest.mark.slow),
+    ],
 )
 def test_every_way_is_served(way: int, tmp_path: Path) -> None:
     here = folder_of_mpi()

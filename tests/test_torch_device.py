@@ -78,14 +78,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return results
 
 
-@pytest.mark.slow
 def test_all_was_served_by_the_plans_of_the_table(found: Found) -> None:
     for one in found:
         rows = {(kind, schedule) for kind, schedule, _ in one["reductions"]["rows"]}
         assert rows == {*PLANNERS.items()}
 
 
-@pytest.mark.slow
 def test_each_event_is_needed(found: Found) -> None:
     right_and_wrong(found)
 
