@@ -102,7 +102,7 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 36, 0))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 4, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
 
