@@ -3,8 +3,8 @@
     mpiexec -n N python tests/mpi4py_suite.py FOLDER OUT [PART...]
 
 FOLDER: that of the tests. OUT: process I writes `OUT-I.json`, a row for each test: its name, "passed", "skipped" or
-"failed", and the last line of what it said. PART: only tests whose names have one of these in them. $MPI4PY_ARRAYS: the
-only kind of arrays, as "numpy"; else six, which MPI cannot tell from one another.
+"failed", and the last line of what it said. PART: only tests whose names have one of these in them. $MPI4PY_ARRAYS:
+only arrays of this name ("numpy": two kinds); else six kinds, which MPI cannot tell from one another.
 """
 
 import json

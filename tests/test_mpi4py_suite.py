@@ -59,7 +59,7 @@ def ended(mpi: Mpi, folder: Path, ranks: int, ours: bool, *parts: str) -> tuple[
     settings = dict(YIELDS)
     if ranks > (os.cpu_count() or 1):
         settings["FIRST" if ours else "LD_PRELOAD"] = compiled(folder, mpi, "nap", "-shared", "-fPIC")
-    if ranks > 6:
+    if ranks > 4:
         settings["MPI4PY_ARRAYS"] = "numpy"
     run = Run(mpi, folder, ranks, command, tables, seconds=1500, ANTIPHON_LEAST="0", **settings)
     assert run.done.returncode == 0, run.done.stderr[-2000:]
