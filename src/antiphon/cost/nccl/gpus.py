@@ -84,6 +84,12 @@ def _fits(place: Place, box: str, *, slowed: bool) -> bool:
     return place.inner <= own.inner
 
 
+def kinds_within(calls: Calls) -> set[str]:
+    """Of links within the nodes that these figures are of."""
+    places = [found for box in calls.boxes if (found := _within(box)) is not None]
+    return {kind for place in places for kind, _ in place.inner}
+
+
 @cache
 def _within(box: str) -> Place | None:
     """A machine of the catalogue, as NCCL sees it; None of what is no machine by itself."""
