@@ -147,14 +147,14 @@ def _messages(schedule: Schedule, node: Longs) -> float:
     """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
     pieces too. O(rows log rows)."""
     rows = _rows(schedule, node[schedule.src] != node[schedule.dst], (schedule.src, schedule.dst))
-    return max(float(_beyond_first(schedule, rows, side).sum()) for side in ([1], [2])) * _passes(schedule)
+    return max(float(_beyond_first(rows, side).sum()) for side in ([1], [2])) * _passes(schedule)
 
 
 def _fan(schedule: Schedule, node: Longs) -> float:
     """Others of its node, beyond the first, that a rank sends the same data to in a step, or combines with the same of
     its own, summed over the steps, those of pieces too. O(rows log rows)."""
     rows = _rows(schedule, node[schedule.src] == node[schedule.dst], (schedule.src, schedule.dst, schedule.chunk))
-    sides = [_beyond_first(schedule, rows, side) for side in ([1, 3], [2, 3])]
+    sides = [_beyond_first(rows, side) for side in ([1, 3], [2, 3])]
     return float(np.maximum(*sides).sum()) * _passes(schedule)
 
 
@@ -164,11 +164,12 @@ def _rows(schedule: Schedule, some: NDArray[np.bool_], columns: Sequence[NDArray
     return np.unique(found, axis=0) if len(found) else found
 
 
-def _beyond_first(schedule: Schedule, rows: Longs, side: list[int]) -> Longs:
-    """Of each step the most rows, less one, that are alike in the columns `side`."""
+def _beyond_first(rows: Longs, side: list[int]) -> Longs:
+    """Of each step that has any the most rows, less one, that are alike in the columns `side`."""
     _, which, count = np.unique(rows[:, [0, *side]], axis=0, return_index=True, return_counts=True)
-    most = np.zeros(schedule.steps or 1, np.int64)
-    np.maximum.at(most, rows[which, 0], count - 1)
+    steps, step = np.unique(rows[which, 0], return_inverse=True)
+    most = np.zeros(len(steps), np.int64)
+    np.maximum.at(most, step, count - 1)
     return most
 
 

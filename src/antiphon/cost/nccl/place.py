@@ -23,6 +23,7 @@ class Place:
     """`wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, by all its
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
     `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
+    `pairs`: how many of those have a link itself, all nodes together.
     `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
     and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, how many nodes
     these are, and what leads out of them.
@@ -37,6 +38,7 @@ class Place:
     in_switches: bool = False
     in_network: bool = False
     all_meet: bool = True
+    pairs: int = 0
     inner: frozenset[tuple[str, Fraction]] = frozenset()
     trunks: tuple[str, ...] = ()
     cuts: tuple[tuple[int, float], ...] = ()
@@ -98,7 +100,7 @@ def _place(machine: Topology) -> Place:
     meet = wires.switched or linked == machine.ranks * (local - 1)
     return Place(
         machine.ranks, nodes, reach, card, wires.kinds, wires.switched, in_switches and local > 1, in_network, meet,
-        wires.inner, wires.trunks, _cuts(machine, node_of, speed) if wires.trunks else (),
+        linked, wires.inner, wires.trunks, _cuts(machine, node_of, speed) if wires.trunks else (),
     )  # fmt: skip
 
 
