@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
 from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
+from antiphon.cost.nccl.gpus import box_of
 from antiphon.cost.nccl.msccl import ALLPAIRS, shipped_algorithms
 from antiphon.cost.nccl.place import place_of
 from antiphon.cost.nccl.published import FIT, ONE_FOR_ALL, Published, published
@@ -101,14 +102,15 @@ def priors() -> Figures:
     return found
 
 
-def calls_of(figures: Figures, name: str, tables: list[str], assumed: list[str]) -> Calls:
+def calls_of(figures: Figures, name: str, tables: list[str], of: list[str], assumed: list[str]) -> Calls:
     told = {**GPUS, **NETWORKS}[name]
     nvls = (
         Nvls(latency=figures[f"{name} nvls latency"], share=figures[f"{name} nvls share"]) if "nvls" in told else None
     )
     return Calls(
-        format=FORMAT, version=VERSION, name=name, boxes=told.get("boxes", []), kinds=told.get("kinds", []),
-        gpus=told.get("gpus", []), library=told.get("library", "NCCL"), calibrated_by=tables, assumed=assumed,
+        format=FORMAT, version=VERSION, name=name, boxes=told.get("boxes", []), measured=of,
+        kinds=told.get("kinds", []), gpus=told.get("gpus", []), library=told.get("library", "NCCL"),
+        calibrated_by=tables, assumed=assumed,
         launch=figures.get(f"{name} launch", 0.0), launch_more=figures.get(f"{name} more", 0.0),
         message=figures.get(f"{name} message", 0.0), nvls=nvls,
         hop={p: figures[f"{name} hop {p}"] for p in PROTOCOLS},
@@ -197,14 +199,16 @@ def write(figures: Figures, tables: list[Published], still: list[str]) -> None:
     for name in (*GPUS, *NETWORKS):
         by = [table.name for table in tables if name in (table.gpu, table.fabric)]
         rounded = {key: float(f"{value:.3g}") for key, value in figures.items()}
+        of = sorted({box_of(table.topology) for table in tables if table.gpu == name})
         made[name] = calls_of(
-            rounded, name, by, [key.removeprefix(f"{name} ") for key in still if key.startswith(f"{name} ")]
+            rounded, name, by, of, [key.removeprefix(f"{name} ") for key in still if key.startswith(f"{name} ")]
         )
     for name, (like, boxes) in LIKE.items():
         assumed = [f"all, as of {like}"]
         made[name] = msgspec.structs.replace(
-            made[like], name=name, boxes=boxes, calibrated_by=[], assumed=assumed, units=UNITS.get(name), copies=None
-        )
+            made[like], name=name, boxes=boxes, measured=[], calibrated_by=[], assumed=assumed, units=UNITS.get(name),
+            copies=None,
+        )  # fmt: skip
     for name, calls in made.items():
         row = {key: value for key, value in msgspec.to_builtins(calls).items() if value not in ([], {}, None, 0.0)}
         (FOLDER / f"{name}.json").write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")

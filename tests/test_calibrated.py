@@ -16,7 +16,9 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.cost.basis import in_short, together
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs
+from antiphon.cost.nccl.gpus import box_of
 from antiphon.cost.nccl.library import library_here
+from antiphon.cost.nccl.published import FIT, published
 from antiphon.errors import Unsupported
 from antiphon.select import tune
 from antiphon.topologies import topology
@@ -38,9 +40,14 @@ def told(machine: Topology, **more: str) -> str:
     [
         (H100, "calibrated by h100"),
         (topology("hgx-h100:sharp=false"), "calibrated by h100"),
-        (topology("cluster:box=hgx-h200:sharp=false,boxes=4,fabric=rail"), "calibrated by h100, ib"),
+        (topology("cluster:box=hgx-h100:sharp=false,boxes=4,fabric=rail"), "calibrated by h100, ib"),
+        (topology("cluster:box=hgx-h200,boxes=2"), "calibrated by h100, ib; GPUs of hgx-h200 taken for h100"),
+        (topology("dgx2"), "calibrated by v100; GPUs of dgx2 taken for v100"),
+        (topology("hgx-b200"), "b200 not calibrated"),
+        (degrade(topology("dgx1v"), pairs=[(0, 1)], slower=2), "calibrated by v100"),
         (topology("ec2:instance=p5,instances=2"), "calibrated by h100, efa-32"),
-        (only(H100, [2, 5]), "calibrated by h100"),
+        (keep(H100, [2, 5]).topology, "calibrated by h100"),
+        (only(H100, [2, 5]), ""),  # the others have no links
         (degrade(H100, pairs=[(0, 8)], slower=2), "calibrated by h100"),
         (topology("dgx1v:pcie=true"), ""),  # no table has its PCIe
         (keep(topology("dgx1v"), [0, 1, 2, 3], name="dgx1v").topology, "calibrated by v100"),
@@ -74,6 +81,48 @@ def test_a_machine_that_was_probed_says_that_its_gpus_are_taken_for_others(name:
     said = told(replace(H100, name=name))
     assert said == (f"calibrated by {gpu}; GPUs taken for {gpu} by their name, {name[4:]}" if gpu else "")
     assert not gpu or in_short(said) == "partly"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("8 x NVIDIA H100 80GB HBM3 only 0,1", True),
+        ("8 x NVIDIA H100 80GB HBM3 degraded only 0,1,2...", True),
+        ("2 x 8 x NVIDIA H100 80GB HBM3 only 0,1 on leaf-spine of 4, as it is", True),
+        ("2 x 8 x NVIDIA H100 80GB HBM3 on switch degraded", True),
+        ("2 x 2 x 8 x NVIDIA H100 80GB HBM3", False),
+        ("8 x NVIDIA H100 80GB HBM3 or others", False),
+        ("8 x NVIDIA H100 PCIe on switch", False),
+    ],
+)
+def test_what_was_probed_stays_what_it_is_when_it_is_changed(name: str, known: bool) -> None:
+    said = "calibrated by h100; GPUs taken for h100 by their name, NVIDIA H100 80GB HBM3"
+    assert told(replace(H100, name=name)) == (said if known else "")
+
+
+def test_links_of_a_probed_machine_may_be_slower_where_its_name_says_so() -> None:
+    slow = degrade(H100, pairs=[(0, 8)], slower=2)
+    name = "8 x NVIDIA H100 80GB HBM3"
+    assert told(replace(slow, name=f"{name} degraded"))
+    assert not told(replace(slow, name=name))
+
+
+def test_files_of_calls_name_the_boxes_that_their_tables_are_of() -> None:
+    for name, calls in shipped_calls().items():
+        tables = [table for table in published() if table.part == FIT and table.gpu == name]
+        assert calls.measured == sorted({box_of(table.topology) for table in tables})
+
+
+@pytest.mark.parametrize(
+    ("said", "short"),
+    [
+        ("calibrated by h100", "yes"), ("calibrated by h100; broadcast by the figures of allreduce", "partly"),
+        ("calibrated by v100; GPUs of dgx2 taken for v100", "partly"), ("not calibrated", "no"),
+        ("calibrated by h100; sends not calibrated", "partly"), ("profile mine", "profile"),
+    ],
+)  # fmt: skip
+def test_in_short_only_what_tables_of_it_tell_is_calibrated(said: str, short: str) -> None:
+    assert in_short(said) == short
 
 
 def test_ranks_that_no_link_leads_to_are_not_reached_at_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,10 +19,15 @@ from hypothesis import strategies as st
 from quick import examples
 
 from antiphon.core.collective import Collective
+from antiphon.core.example import machine, star
 from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, timeline
 from antiphon.core.messages import messages, paths
 from antiphon.core.schedule import Chunks, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.cost.barriers.critical_path import critical_path
+from antiphon.cost.nccl.model import calls
+from antiphon.cost.prediction import Predictor
 from antiphon.cost.steps import latencies_of, step_latencies
 from antiphon.errors import Invalid
 
@@ -95,7 +102,7 @@ def test_what_is_kept_is_true_of_any_number_of_pieces(random_case: Case, pieces:
     compare(replace(made, pieces=1), machine)
     compare(replace(made, pieces=pieces), machine)
     late = replace(machine, types=tuple(replace(kind, latency=kind.latency + 10) for kind in machine.types))
-    far, near = loads(made, late).latency, loads(made, machine).latency
+    far, near = loads(made, late).slowest, loads(made, machine).slowest
     assert np.array_equal(far >= 10, far > near)
 
 
@@ -105,6 +112,20 @@ def test_latencies_of_steps_are_those_of_messages(random_case: Case) -> None:
     here, there = latencies_of(made, machine), step_latencies(paths(messages(made), machine))
     for key in ("begin", "length", "seconds"):
         assert np.array_equal(getattr(here, key), getattr(there, key)), key
+
+
+@pytest.mark.parametrize("by", [alpha_beta, critical_path, partial(calls, gpu="h100")])
+def test_idle_steps_take_no_memory(by: Callable[..., Predictor]) -> None:
+    made = star()
+    late = replace(made, step=np.where(made.step == 0, 0, 10**7).astype(np.int32))
+    tracemalloc.start()
+    try:
+        seconds = by(late, machine())(1000).seconds
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seconds == by(made, machine())(1000).seconds
+    assert most < 10**7
 
 
 @given(cases(most_ranks=6))

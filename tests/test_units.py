@@ -87,6 +87,7 @@ WRITTEN = st.integers(1, 2**40).flatmap(lambda n: st.sampled_from([str(n), f"{n}
 
 
 def test_sizes() -> None:
+    assert parse_sizes("3float8_e4m3") == parse_sizes("3 f8e4m3") == [3]
     assert parse_sizes("64KB") == parse_sizes(64_000) == [64_000]
     assert parse_sizes("1KB:10KB") == [1000, 2000, 4000, 8000]
     assert parse_sizes("1KB:10KB", usual=3) == [1000, 3000, 9000]

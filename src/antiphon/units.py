@@ -19,7 +19,9 @@ _PREFIX = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "p": 10**15}
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _SECONDS = {"s": 0, "ms": 3, "us": 6, "µs": 6, "ns": 9}
 _ITEM = {
-    **dict.fromkeys(("i8", "u8", "int8", "uint8", "f8e4m3", "f8e5m2", "float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(
+        ("i8", "u8", "int8", "uint8", "f8e4m3", "f8e5m2", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"), 1
+    ),
     **dict.fromkeys(("f16", "bf16", "i16", "u16", "float16", "bfloat16", "half"), 2),
     **dict.fromkeys(("f32", "i32", "u32", "float32", "int32", "uint32", "float"), 4),
     **dict.fromkeys(("f64", "i64", "u64", "float64", "int64", "uint64", "double"), 8),

@@ -99,7 +99,9 @@ def _run(
     ] = "",
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: the size, e.g. 600KB")] = "",
     collective: WhichPlan = "",
-    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16")] = "float32",
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
+    ] = "float32",
     op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
     repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
     seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,

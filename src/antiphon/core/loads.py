@@ -63,13 +63,6 @@ class Loads:
     begins: Longs
     slowest: Floats
 
-    @property
-    def latency(self) -> Floats:
-        """By step, the seconds of the slowest way that is taken from then on; -1 where nothing begins."""
-        out = np.full(int(self.begins[-1]) + 1 if len(self.begins) else 0, -1.0)
-        out[self.begins] = self.slowest
-        return out
-
 
 def pieces_of(schedule: Schedule) -> Longs:
     """Pieces per chunk."""

@@ -13,6 +13,7 @@ from antiphon.errors import Invalid, Unsupported
 CALLS, PLAIN = "calls", "alpha-beta"  # the model that has published figures; that which needs none
 CALIBRATED = "calibrated by"
 NOT_CALIBRATED = "not calibrated"  # launch, protocols and what a wire really gives are left out
+BORROWED = "by the figures of"  # of another collective: no table has this one
 TAKEN = "taken for"  # figures of what the machine does not tell that it is
 
 
@@ -56,6 +57,6 @@ def in_short(rests_on: str) -> str:
     parts = [NOT_CALIBRATED in part for part in rests_on.split("; ")]
     if all(parts):
         return "no"
-    if any(parts) or TAKEN in rests_on:
+    if any(parts) or TAKEN in rests_on or BORROWED in rests_on:
         return "partly"
     return "profile" if rests_on.startswith("profile") else "yes"

@@ -43,9 +43,8 @@ def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
     the loads."""
     if not isinstance(schedule.pieces, int):
         return step_latencies(paths(messages(schedule), topology))
-    late = loads(schedule, topology).latency
-    begin = np.flatnonzero(late >= 0)
-    return _under_way(begin, np.full(len(begin), schedule.pieces), late[begin])
+    found = loads(schedule, topology)
+    return _under_way(found.begins, np.full(len(found.begins), schedule.pieces), found.slowest)
 
 
 def step_latencies(routing: Paths) -> Latencies:

@@ -2,8 +2,8 @@
 
 The files in `profiles/calls` (seconds; shares of the nominal bandwidth), one of each for a generation or a network:
 
-    {"format": "antiphon-calls", "version": 1, "name": "h100", "boxes": ["hgx-h100"], "library": "NCCL",
-     "calibrated_by": ["h100-p5-1"], "launch": 6e-6, "launch_more": 4e-6,
+    {"format": "antiphon-calls", "version": 1, "name": "h100", "boxes": ["hgx-h100"],
+     "measured": ["hgx-h100"], "library": "NCCL", "calibrated_by": ["h100-p5-1"], "launch": 6e-6, "launch_more": 4e-6,
      "hop": {"ll": 7e-7, "ll128": 2e-6, "simple": 6e-6}, "share": {"ll": 0.3, "ll128": 0.8, "simple": 0.82},
      "nvls": {"latency": 2e-5, "share": 0.6},
      "units": {"of": 132, "taken": {"ring": 24, "nvls": 16, "sends": 32}, "source": "https://..."},
@@ -59,7 +59,8 @@ class Copies(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
 
 
 class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The figures of one generation of GPUs (`boxes` says of which machines) or of one network (`kinds` of links).
+    """The figures of one generation of GPUs (`boxes` says of which machines, `measured` which of these its
+    tables are of) or of one network (`kinds` of links).
 
     `launch`: from the call to the kernel at work; `launch_more`: for each further GPU that the same process drives.
     `hop`: from one rank to the next by a protocol, without the bytes; `share`: of the wire, that its data has.
@@ -75,6 +76,7 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     calibrated_by: list[str] = []
     assumed: list[str] = []
     boxes: list[str] = []
+    measured: list[str] = []
     kinds: list[str] = []
     gpus: list[str] = []
     library: str = "NCCL"
@@ -90,6 +92,8 @@ class Calls(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
             raise Invalid(f'expected "format": "{FORMAT}", "version": {VERSION}')
         if not self.hop or set(self.hop) - set(PROTOCOLS) or set(self.hop) != set(self.share):
             raise Invalid(f"hop and share: expected the same of {', '.join(PROTOCOLS)} in both")
+        if set(self.measured) - set(self.boxes):
+            raise Invalid("measured: expected some of boxes")
         seconds: Mapping[str, float] = self.hop | {
             "launch": self.launch, "launch_more": self.launch_more, "message": self.message,
         }  # fmt: skip

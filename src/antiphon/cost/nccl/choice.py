@@ -138,8 +138,6 @@ def prices(
     """All that NCCL could do for this collective here, the least first; nbytes as nccl-tests counts them. O(1)."""
     if collective not in KINDS:
         raise Unsupported(f"nccl: prices {', '.join(KINDS)}, not {collective}")
-    if place.local > 1 and not place.wire:
-        raise Unsupported("nccl: a rank has no link to others of its node; no model of NCCL is calibrated there")
     found = []
     for algorithm in CHOSEN:
         if algorithm in algorithms:

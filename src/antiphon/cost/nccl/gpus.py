@@ -19,8 +19,10 @@ from antiphon.topologies.spec import made
 
 DEGRADED = " degraded"
 # What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
-_CHANGED = re.compile(rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*")
-_PROBED = re.compile(r"[0-9]+ x (?P<model>[^,]+)")
+_CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
+_CHANGED = re.compile(_CHANGES)
+# As probed; so many of these, joined by a fabric
+_PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?)?{_CHANGES}")
 # As nvidia-smi and rocm-smi name the boards of the catalogue's boxes
 _MODELS = (
     (r"(Tesla )?V100-SXM[23](-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100-SXM4?-[0-9]+GB", "a100"),
@@ -35,19 +37,32 @@ def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -
     calls = gpu_of(machine.name, known)
     if calls is not None:
         box, what = _box(machine.name), machine.name.removeprefix(_spec(machine.name))
-        return (calls, "") if box and _fits(place, box, slowed=DEGRADED in what) else None
+        if not _fits(place, box, slowed=DEGRADED in what):
+            return None
+        own = box_of(machine.name)
+        return (
+            calls,
+            "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
+        )
     model = _PROBED.fullmatch(machine.name)
     found = model and next((name for form, name in _MODELS if re.fullmatch(form, model["model"])), None)
     if not model or not found or found not in known:
         return None
-    fits = any(_fits(place, box, slowed=False) for box in known[found].boxes)
+    slowed = DEGRADED in machine.name
+    fits = any(_fits(place, box, slowed=slowed) for box in known[found].boxes)
     return (known[found], f"GPUs taken for {found} by their name, {model['model']}") if fits else None
 
 
 def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:
     """The generation of GPUs that a machine of the catalogue has, by its name; None where nothing is known of it."""
-    box = _box(name).removeprefix(EC2)
+    box = box_of(name)
     return next((calls for calls in known.values() if box in calls.boxes), None) if box else None
+
+
+def box_of(name: str) -> str:
+    """The machine of the catalogue that one of this name is, or is made of; an instance by its name alone. Empty where
+    it is none."""
+    return _box(name).removeprefix(EC2)
 
 
 def _spec(name: str) -> str:
@@ -74,14 +89,22 @@ def _fits(place: Place, box: str, *, slowed: bool) -> bool:
     own = _within(box)
     if own is None or place.local > own.local:
         return False
-    if not place.all_meet and (place.local, place.wire) != (own.local, own.wire):
+    if not place.all_meet and (place.local, place.pairs) != (own.local, own.pairs * place.nodes):
         return False  # what is left of a mesh may have no ring
+    if not place.all_meet and not slowed and place.wire != own.wire:
+        return False
     most = dict[str, Fraction]()
     for kind, bandwidth in own.inner:
         most[kind] = max(bandwidth, most.get(kind, bandwidth))
     if slowed:
         return all(bandwidth <= most.get(kind, 0) for kind, bandwidth in place.inner)
     return place.inner <= own.inner
+
+
+def kinds_within(calls: Calls) -> set[str]:
+    """Of links within the nodes that these figures are of."""
+    places = [found for box in calls.boxes if (found := _within(box)) is not None]
+    return {kind for place in places for kind, _ in place.inner}
 
 
 @cache

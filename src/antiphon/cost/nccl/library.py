@@ -3,7 +3,7 @@ what the figure rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,6 +179,10 @@ def library_here(
 ) -> Library:
     """The library that the figures of this machine are of."""
     place = place_of(machine)
+    if place.local > 1 and not place.wire:
+        raise Unsupported(
+            f"topology {machine.name}: a rank has no link to others of its node; no model of NCCL is calibrated there"
+        )
     figures, by_name_alone = _gpu(machine, place, gpu)
     between, asked = _network(machine, place, figures, network)
     if processes not in PROCESSES:
@@ -188,6 +192,16 @@ def library_here(
     taken = "; ".join(filter(None, (by_name_alone, asked)))
     costs = Costs(figures, between, processes == PROCESSES[1], taken)
     return Library(figures.library.lower(), place, costs, (algorithm,) if algorithm else CHOSEN)
+
+
+def library_of(machine: Topology, members: Collection[int], **told: str) -> Library:
+    """The same of the machine that these ranks make up."""
+    if len(members) == machine.ranks:
+        return library_here(machine, **told)
+    found = library_here(keep(machine, members, name=machine.name).topology, **told)
+    if not found.place.all_meet:
+        raise Unsupported(f"topology {machine.name}: the links among {len(members)} of its ranks may make no ring")
+    return found
 
 
 def library_among(machine: Topology, wanted: Iterable[Collective], **told: str) -> Library | None:
@@ -201,10 +215,9 @@ def library_among(machine: Topology, wanted: Iterable[Collective], **told: str) 
     if len(members) == machine.ranks:
         return library_here(machine, **told)
     try:
-        found = library_here(keep(machine, members, name=machine.name).topology, **told)
+        return library_of(machine, members, **told)
     except (Invalid, Unsupported):
         return None
-    return found if found.place.all_meet else None  # else its links may make no ring
 
 
 def _gpu(machine: Topology, place: Place, asked: str) -> tuple[Calls, str]:

@@ -14,24 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
-from antiphon.core.reshape import keep
+from antiphon.core.loads import loads
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
 from antiphon.cost.nccl.calls import PROTOCOLS, SIMPLE, Calls
 from antiphon.cost.nccl.choice import COLLNET, NVLS, RING, Costs, taken
-from antiphon.cost.nccl.library import Library, library_here
-from antiphon.cost.nccl.place import node_of_ranks, place_of
+from antiphon.cost.nccl.gpus import kinds_within
+from antiphon.cost.nccl.library import Library, library_here, library_of
+from antiphon.cost.nccl.place import TRUNK, Place, node_of_ranks, wires_of
 from antiphon.cost.prediction import Prediction, Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
 from antiphon.cost.trace import Events
-from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
+from antiphon.errors import Invalid, Unsupported, quote
 
-Seen = Mapping[
-    str, tuple[float | None, float]
-]  # by kind of link its latency, None: as the machine has it, and the share
+# By kind of link its latency, None: as the machine has it, and the share
+Seen = Mapping[str, tuple[float | None, float]]
 By = Callable[..., Predictor]
 BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
 NVLS_PASSES = 4  # links that a reduction in a node's switches and the multicast after it pass, one after the other
@@ -68,28 +68,38 @@ def calls(
     costs = own.costs if far.any() else replace(own.costs, network=None)
     joined = schedule.joint is not None and bool((far & (schedule.joint >= 0)).any())
     traced = all(hasattr(way, "events") for way in ways.values())
-    return (_Traced if traced else _Called)(ways, partial(own.costs.launch, own.place.local), more, costs, joined)
+    launch, strange = partial(own.costs.launch, own.place.local), _strange(own, schedule, topology)
+    return (_Traced if traced else _Called)(ways, launch, more, costs, joined, strange)
 
 
 def _own(schedule: Schedule, topology: Topology, leaves: bool, told: Mapping[str, str]) -> Library:
-    """Whose figures: of a group within a node those of the machine that it makes up, where there are any."""
+    """Whose figures: of a group those of the machine that it makes up, by which it is also told whether anything is
+    known; else those of the whole, also where it sends by way of other nodes."""
     members = schedule.collective.members
-    if len(members) < topology.ranks and not leaves:
-        with suppress(AntiphonError):
-            return library_here(keep(topology, members, name=topology.name).topology, **told)
-    return library_here(topology, **told)
+    if len(members) == topology.ranks:
+        return library_here(topology, **told)
+    try:
+        found = library_of(topology, members, **told)
+    except (Invalid, Unsupported):
+        return library_here(topology, **told)
+    if leaves and found.place.nodes == 1:
+        with suppress(Invalid, Unsupported):
+            return library_here(topology, **told)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
 class _Called:
     """`ways`: by protocol; `launch`: seconds of it, by those of the rest; `more`: of several messages at once; `costs`:
-    the figures that it needs; `joined`: whether switches between nodes multicast or reduce."""
+    the figures that it needs; `joined`: whether switches between nodes multicast or reduce; `strange`: what is to be
+    said of links that these are not of."""
 
     ways: Mapping[str, Predictor]
     launch: Callable[[float], float]
     more: Mapping[str, float]
     costs: Costs
     joined: bool
+    strange: str
 
     def best(self, nbytes: int) -> tuple[str, Prediction]:
         return min(((name, way(nbytes)) for name, way in self.ways.items()), key=lambda pair: pair[1].seconds)
@@ -104,7 +114,7 @@ class _Called:
         """What it takes of a GPU and what the figures rest on, at length and in a few words."""
         switched = way == NVLS
         more = self.costs.beyond(SIMPLE if switched else way, in_switches=switched) + self.costs.at_once(self.more)
-        more += f"; {COLLNET} not calibrated" if self.joined else ""
+        more += (f"; {COLLNET} not calibrated" if self.joined else "") + self.strange
         taken = units_text(self.costs, NVLS if switched else RING)
         return f"protocol {way}; {taken}{self.costs.basis()}{more}", self.costs.brief() + more
 
@@ -137,14 +147,14 @@ def _messages(schedule: Schedule, node: Longs) -> float:
     """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
     pieces too. O(rows log rows)."""
     rows = _rows(schedule, node[schedule.src] != node[schedule.dst], (schedule.src, schedule.dst))
-    return max(float(_beyond_first(schedule, rows, side).sum()) for side in ([1], [2])) * _passes(schedule)
+    return max(float(_beyond_first(rows, side).sum()) for side in ([1], [2])) * _passes(schedule)
 
 
 def _fan(schedule: Schedule, node: Longs) -> float:
     """Others of its node, beyond the first, that a rank sends the same data to in a step, or combines with the same of
     its own, summed over the steps, those of pieces too. O(rows log rows)."""
     rows = _rows(schedule, node[schedule.src] == node[schedule.dst], (schedule.src, schedule.dst, schedule.chunk))
-    sides = [_beyond_first(schedule, rows, side) for side in ([1, 3], [2, 3])]
+    sides = [_beyond_first(rows, side) for side in ([1, 3], [2, 3])]
     return float(np.maximum(*sides).sum()) * _passes(schedule)
 
 
@@ -154,11 +164,12 @@ def _rows(schedule: Schedule, some: NDArray[np.bool_], columns: Sequence[NDArray
     return np.unique(found, axis=0) if len(found) else found
 
 
-def _beyond_first(schedule: Schedule, rows: Longs, side: list[int]) -> Longs:
-    """Of each step the most rows, less one, that are alike in the columns `side`."""
+def _beyond_first(rows: Longs, side: list[int]) -> Longs:
+    """Of each step that has any the most rows, less one, that are alike in the columns `side`."""
     _, which, count = np.unique(rows[:, [0, *side]], axis=0, return_index=True, return_counts=True)
-    most = np.zeros(schedule.steps or 1, np.int64)
-    np.maximum.at(most, rows[which, 0], count - 1)
+    steps, step = np.unique(rows[which, 0], return_inverse=True)
+    most = np.zeros(len(steps), np.int64)
+    np.maximum.at(most, step, count - 1)
     return most
 
 
@@ -170,23 +181,49 @@ def _passes(schedule: Schedule) -> float:
 
 def _ways(own: Library, schedule: Schedule, topology: Topology, by: By) -> dict[str, Predictor]:
     """On the machine as each protocol sees it: the latency of a link and the share of it, by kind."""
-    gpu, network, place = own.costs.gpu, own.costs.network, place_of(topology)
-    far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
-    near = {kind for kind, _ in place.inner}
-    if near & (far | trunks):
-        some = ", ".join(sorted(near & (far | trunks)))
-        raise Unsupported(f"model calls: links of kind {some} are within nodes and between them; give them names apart")
+    gpu, network, place = own.costs.gpu, own.costs.network, own.place
+    near, far, trunks = _kinds(place, topology)
     if schedule.joint is not None and gpu.nvls is not None:
         latency, share = gpu.nvls.latency / NVLS_PASSES, gpu.nvls.share
         seen = {**dict.fromkeys(near, (latency, share)), **_far(network, far, trunks, SIMPLE)}
         return {"nvls": _flowing(schedule, topology, seen)}
     able = [p for p in PROTOCOLS if p in gpu.hop and (network is None or p in network.hop)]
-    links = 2 if place.switched else 1
+    links = 2 if (place if place.local > 1 else wires_of(topology)).switched else 1
     found: dict[str, Predictor] = {}
     for p in able:
         seen = {**dict.fromkeys(near, (gpu.hop[p] / links, gpu.share[p])), **_far(network, far, trunks, p)}
         found[p] = by(schedule, topology, profile=_profile(seen))
     return found
+
+
+def _kinds(place: Place, topology: Topology) -> tuple[set[str], set[str], set[str]]:
+    """Kinds of links within nodes, into or out of them, and between switches; what a group does not have itself, and
+    may send by, is as in the whole machine."""
+    wires = wires_of(topology)
+    near = {kind for kind, _ in place.inner}
+    far, trunks = set(place.kinds), set(place.trunks) - set(place.kinds)
+    if near & (far | trunks):
+        some = ", ".join(sorted(near & (far | trunks)))
+        raise Unsupported(f"model calls: links of kind {some} are within nodes and between them; give them names apart")
+    near |= {kind for kind, _ in wires.inner} - far - trunks
+    far |= set(wires.kinds) - near - trunks
+    return near, far, trunks | (set(wires.trunks) - near - far)
+
+
+def _strange(own: Library, schedule: Schedule, topology: Topology) -> str:
+    """What is to be added where it sends by links that its figures do not speak for: those of a group, by what only the
+    rest of the machine has."""
+    place, network = own.place, own.costs.network
+    known = {kind for kind, _ in place.inner}
+    if network is not None:
+        known |= {*place.kinds, *place.trunks, *network.kinds, TRUNK}
+    if all(kind.kind in known for kind in topology.types):
+        return ""
+    on = loads(schedule, topology).resource
+    used = np.unique(topology.link_type[np.unique(on[on < topology.links])]).tolist()
+    strange = {topology.types[kind].kind for kind in used} - known
+    strange -= kinds_within(own.costs.gpu) if strange else strange
+    return f"; links of kind {', '.join(sorted(strange))} not calibrated" if strange else ""
 
 
 def _flowing(schedule: Schedule, topology: Topology, seen: Seen) -> Predictor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ class Place:
     """`wire`: bytes per second that any rank sends within its node; `card`: that a node sends to others, by all its
     cards. `switched`: whether ranks of a node meet in a switch; `in_switches`: whether such multicast and reduce;
     `in_network`: whether the network's do. `all_meet`: whether each two ranks of a node have a link, or a switch.
+    `pairs`: how many of those have a link itself, all nodes together.
     `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
     and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, how many nodes
     these are, and what leads out of them.
@@ -36,6 +38,7 @@ class Place:
     in_switches: bool = False
     in_network: bool = False
     all_meet: bool = True
+    pairs: int = 0
     inner: frozenset[tuple[str, Fraction]] = frozenset()
     trunks: tuple[str, ...] = ()
     cuts: tuple[tuple[int, float], ...] = ()
@@ -45,35 +48,71 @@ class Place:
         return self.ranks // self.nodes
 
 
+@dataclass(frozen=True)
+class Wires:
+    """The links of a machine, whatever its nodes are: `inner`, `kinds`, `trunks`, `switched` as of Place."""
+
+    inner: frozenset[tuple[str, Fraction]]
+    kinds: tuple[str, ...]
+    trunks: tuple[str, ...]
+    switched: bool
+
+
+_places: WeakKeyDictionary[Topology, Place] = WeakKeyDictionary()  # every plan of a machine asks for the same
+_wires: WeakKeyDictionary[Topology, Wires] = WeakKeyDictionary()
+
+
 def place_of(machine: Topology) -> Place:
-    """Read off the links; Unsupported where nodes differ in ranks, as nothing was measured of such. O(links)."""
+    """Read off the links; Unsupported where nodes differ in ranks, or do not reach each other, as nothing was measured
+    of such. O(links) once."""
+    found = _places.get(machine)
+    if found is None:
+        found = _places[machine] = _place(machine)
+    return found
+
+
+def wires_of(machine: Topology) -> Wires:
+    """Read off the links. O(links) once."""
+    found = _wires.get(machine)
+    if found is None:
+        found = _wires[machine] = _sorted_wires(machine, _node_of_all(machine, node_of_ranks(machine)))
+    return found
+
+
+def _place(machine: Topology) -> Place:
     of_rank = node_of_ranks(machine)
     nodes = int(of_rank.max()) + 1
     if len(set(np.bincount(of_rank).tolist())) > 1:
         raise Unsupported(f"topology {machine.name}: its nodes differ in ranks; no model of NCCL is calibrated there")
-    node_of = _node_of_all(machine, of_rank)
+    node_of, wires = _node_of_all(machine, of_rank), wires_of(machine)
     src, dst = node_of[machine.link_src], node_of[machine.link_dst]
     speed = np.array([float(t.bandwidth) for t in machine.types])[machine.link_type]
     inside = (machine.link_src < machine.ranks) & (src == dst) & (src >= 0)
-    leaving = (src >= 0) & (dst != src)
     wire = np.bincount(machine.link_src[inside], weights=speed[inside], minlength=machine.nodes)[: machine.ranks]
-    card = _leaving(machine, leaving, speed, src)
-    trunks = _kinds(machine, (src < 0) & (dst < 0))
-    kinds = _kinds(machine, src != dst)
-    near = [machine.types[int(t)] for t in np.unique(machine.link_type[(src == dst) & (src >= 0)])]
-    inner = frozenset((kind.kind, kind.bandwidth) for kind in near)
+    if nodes > 1:
+        _check_reach(machine, node_of, nodes)
+    card = _leaving(machine, (src >= 0) & (dst != src), speed, src)
     in_switches, in_network = _abilities(machine, node_of)
     local = machine.ranks // nodes
-    if nodes > 1 and not card:
-        raise Invalid(f"topology {machine.name}: no link leaves a node")
-    switched = bool((machine.link_dst[inside] >= machine.ranks).any())
     reach = float(wire.min()) if local > 1 else 0.0
     pairs = inside & (machine.link_dst < machine.ranks)
     linked = len(np.unique(machine.link_src[pairs] * machine.nodes + machine.link_dst[pairs]))
-    meet = switched or linked == machine.ranks * (local - 1)
-    able = in_switches and local > 1
-    cuts = _cuts(machine, node_of, speed) if trunks else ()
-    return Place(machine.ranks, nodes, reach, card, kinds, switched, able, in_network, meet, inner, trunks, cuts)
+    meet = wires.switched or linked == machine.ranks * (local - 1)
+    return Place(
+        machine.ranks, nodes, reach, card, wires.kinds, wires.switched, in_switches and local > 1, in_network, meet,
+        linked, wires.inner, wires.trunks, _cuts(machine, node_of, speed) if wires.trunks else (),
+    )  # fmt: skip
+
+
+def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:
+    src, dst = node_of[machine.link_src], node_of[machine.link_dst]
+    inside = (src == dst) & (src >= 0)
+    near = [machine.types[int(t)] for t in np.unique(machine.link_type[inside])]
+    switched = bool((inside & (machine.link_src < machine.ranks) & (machine.link_dst >= machine.ranks)).any())
+    return Wires(
+        frozenset((kind.kind, kind.bandwidth) for kind in near), _kinds(machine, src != dst),
+        _kinds(machine, (src < 0) & (dst < 0)), switched,
+    )  # fmt: skip
 
 
 def _kinds(machine: Topology, some: NDArray[np.bool_]) -> tuple[str, ...]:
@@ -87,12 +126,16 @@ def node_of_ranks(machine: Topology) -> Longs:
 
 def _node_of_all(machine: Topology, of_rank: Longs) -> Longs:
     """The node of every rank, and of switches whose place is in one; -1: in none. Where no places tell of nodes, all is
-    in one."""
-    if not of_rank.any() and not _host(machine.places[0]):
-        return np.zeros(machine.nodes, np.int64)
+    in one; of a single host also where all of its links would else lead out of it."""
+    whole = np.zeros(machine.nodes, np.int64)
+    alone = not of_rank.any()
+    if alone and not _host(machine.places[0]):
+        return whole
     prefix = {_host(place): int(node) for place, node in zip(machine.places, of_rank, strict=False)}
     switches = [prefix.get(_host(place), -1) for place in machine.places[machine.ranks :]]
-    return np.array([*of_rank.tolist(), *switches], np.int64)
+    found = np.array([*of_rank.tolist(), *switches], np.int64)
+    within = (found[machine.link_src] == 0) & (found[machine.link_dst] == 0)
+    return whole if alone and not within.any() else found
 
 
 def _host(place: str) -> str:
@@ -116,6 +159,26 @@ def _leaving(machine: Topology, leaving: NDArray[np.bool_], speed: NDArray[np.fl
         node = int(src[link])
         per_node[node] = per_node.get(node, 0.0) + value
     return min(per_node.values(), default=0.0)
+
+
+def _check_reach(machine: Topology, node_of: Longs, nodes: int) -> None:
+    """Unsupported where not every node is reached from every other. O(links * the most hops)."""
+    group = np.where(node_of < 0, nodes + np.arange(machine.nodes), node_of)
+    src, dst = group[machine.link_src], group[machine.link_dst]
+    for begin, end, forth in ((src, dst, True), (dst, src, False)):
+        seen = np.zeros(nodes + machine.nodes, bool)
+        new = np.zeros(1, np.int64)
+        while len(new):
+            seen[new] = True
+            new = end[seen[begin] & ~seen[end]]
+        if not seen[:nodes].all():
+            stuck = np.flatnonzero(seen[:nodes] == forth)  # what the first node reaches, or what does not reach it
+            first = machine.places[int(np.flatnonzero(node_of == stuck[0])[0])]
+            more = f" and {len(stuck) - 1} nodes with it" if len(stuck) > 1 else ""
+            raise Unsupported(
+                f"topology {machine.name}: no link leads out of {_host(first) or first}{more} to the others; no model "
+                "of NCCL is calibrated there"
+            )
 
 
 def _cuts(machine: Topology, node_of: Longs, speed: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:

@@ -14,7 +14,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from antiphon.core.columns import Floats
-from antiphon.core.loads import loads
+from antiphon.core.loads import Loads, loads
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
@@ -45,6 +45,13 @@ class Sizes:
         return self.time * nbytes + self.latency
 
 
+def latency_by_step(found: Loads, steps: int) -> Floats:
+    """Of each of so many steps the seconds of the slowest way that is taken from then on; 0 where nothing begins."""
+    late = np.zeros(steps)
+    late[found.begins] = found.slowest
+    return late
+
+
 class Pipeline:
     """A schedule in one piece, and what it loads in each of its steps."""
 
@@ -54,7 +61,7 @@ class Pipeline:
         self.topology = topology
         self.steps = schedule.steps
         self.load = _loads(self.schedule, topology)
-        self.latency = np.maximum(loads(self.schedule, topology).latency, 0.0)
+        self.latency = latency_by_step(loads(self.schedule, topology), self.steps)
 
     @cached_property
     def full(self) -> float:

@@ -22,6 +22,7 @@ from antiphon.core.columns import Bools, Longs
 from antiphon.core.loads import loads
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
+from antiphon.planners.shared.ends import latency_by_step
 
 Floats = NDArray[np.float64]
 LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
@@ -317,8 +318,7 @@ def _loads(part: Schedule, topology: Topology, steps: int) -> tuple[Floats, Floa
     capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
     out = np.zeros((len(capacity), steps))
     out[found.resource, found.step] = found.load.astype(float) / float(found.scale)
-    late = np.maximum(np.append(found.latency, np.zeros(steps - len(found.latency))), 0.0)
-    return out / capacity[:, None], late
+    return out / capacity[:, None], latency_by_step(found, steps)
 
 
 def _by_kinds(classes: Sequence[Class]) -> list[Class]:
