@@ -9,7 +9,8 @@ k + s, is all: B <= t_1 + .. + t_k + t_(k+s+1) + .. + t_N, for every k. Without 
 with c = N / s, rounded up, the sum is B c / (c - 1) at least.
 
 Boxes. All data leave the root's box by links that B is just enough for, and enter each of K other boxes by such links.
-Of the K copies by step k at most one per byte came straight from the root's box; the others had left it a step before.
+Of the K copies by step k at most one per byte came straight from the root's box; the others had left it a step before,
+unless a switch between boxes makes copies: then nothing is said.
 So K B <= K (t_1 + .. + t_N) - (K - 1) t_k, and the sum is B / (1 - f / N) at least, with f = 1 - 1 / K. Steps are those
 in which data go between boxes, and have the latency of such a way.
 
@@ -53,7 +54,7 @@ def _windows(seconds: float, part: float, apart: int, latency: float) -> float:
     if not apart:
         return seconds + latency
     least = math.inf
-    for runs in range(2, 100_000):
+    for runs in range(1 if part < 1 else 2, 100_000):  # where all of one step is missing it takes two
         steps = (runs - 1) * apart + 1
         if steps * latency > least:
             break
@@ -109,9 +110,9 @@ def _steps(machine: Topology, first: Side, last: Side) -> int:
 
 def _fan(machine: Topology, rate: float) -> tuple[int, float] | None:
     """How many boxes there are but the root's, and the least latency of a way between boxes; None where more than just
-    enough leads out of the root's or into another."""
+    enough leads out of the root's or into another, or where a switch between boxes makes copies."""
     box = hosts(machine)
-    if not box:
+    if not box or _copied(machine, np.array(box)):
         return None
     inside = [np.array([*(one == name for one in box), *[False] * machine.switches]) for name in range(max(box) + 1)]
     ranks = np.arange(machine.nodes) < machine.ranks
@@ -120,6 +121,27 @@ def _fan(machine: Topology, rate: float) -> tuple[int, float] | None:
         if _between(machine, *((mine, others) if name == box[0] else (others, mine))) > rate * FULL:
             return None
     return len(inside) - 1, min(_latency(machine, mine, ranks & ~mine) for mine in inside)
+
+
+def _copied(machine: Topology, box: NDArray[np.int_]) -> bool:
+    """Whether a switch that multicasts stands on a way, through switches alone, from a box to another."""
+    able = [node for node in range(machine.ranks, machine.nodes) if machine.ability(node).multicast]
+    before, behind = (_met(machine, box, back)[able] for back in (False, True))
+    return bool((before.any(axis=1) & behind.any(axis=1) & ((before | behind).sum(axis=1) > 1)).any())
+
+
+def _met(machine: Topology, box: NDArray[np.int_], back: bool) -> Side:
+    """By node and box whether a way from there leads to it through switches alone; `back`: from it to there."""
+    tail, head = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
+    on = head >= machine.ranks
+    found = np.zeros((machine.nodes, box.max() + 1), bool)
+    found[np.arange(machine.ranks), box] = True
+    while True:
+        more = found.copy()
+        np.logical_or.at(more, head[on], found[tail[on]])
+        if (more == found).all():
+            return found
+        found = more
 
 
 def _between(machine: Topology, sources: Side, ends: Side) -> float:

@@ -13,6 +13,7 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
 from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.planners.classic.direct import direct
 from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
@@ -52,3 +53,21 @@ def test_boxes(floors: Any) -> None:
     four, two = (topology(f"cluster:box=hgx-h100,boxes={boxes}") for boxes in (4, 2))
     assert 1.04 < floors.floor(four, "broadcast", GB) < 1.05
     assert floors.floor(two, "broadcast", GB) < 1.002
+
+
+@pytest.mark.parametrize("boxes", [2, 4])
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_little_may_go_between_boxes_in_one_step(floors: Any, kind: str, boxes: int) -> None:
+    machine = topology(f"cluster:box=hgx-h100,boxes={boxes}")
+    wanted = Collective(kind, machine.ranks)
+    priced = alpha_beta(next(direct(Request(machine, wanted))), machine)
+    for nbytes in (10**3, 10**5):
+        least = floors.floor(machine, kind, nbytes) * float(bound(machine, wanted).seconds(nbytes))
+        assert least <= priced(nbytes).seconds
+
+
+def test_switches_between_boxes_may_make_copies(floors: Any) -> None:
+    """Then the root's box sends once what all others get. Those within boxes change nothing."""
+    machine = topology("cluster:box=hgx-h100,boxes=4,sharp=true")
+    assert floors.floor(machine, "broadcast", GB) < 1.002
+    assert floors.floor(machine, "reduce", GB) < 1.002

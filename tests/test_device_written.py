@@ -235,7 +235,8 @@ def test_what_cannot_be_written_is_told() -> None:
     schedule = schedule_of("allreduce", "full:ranks=2", "direct")
     plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
     for options, message in (
-        ({"dtype": "float8"}, "float8"), ({"op": "xor"}, "xor"), ({"streams": 0}, "streams: expected a whole number"),
+        ({"dtype": "float8"}, "float8"), ({"dtype": object}, "unknown data type 'object'"), ({"op": "xor"}, "xor"),
+        ({"streams": 0}, "streams: expected a whole number"),
         ({"pull": True, "packets": "yes"}, "options pull and packets: take one"),
         ({"arrival": "yes", "pull": "yes"}, "options pull and arrival: take one"),
         ({"arrival": True, "packets": True}, "options arrival and packets: take one"),

@@ -103,7 +103,10 @@ def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
         raise unknown("op", how.op, OPERATORS)
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
         raise Invalid(f"streams: expected a whole number from 1 to {MOST_STREAMS}, got {quote(how.streams)}")
-    how = how._replace(dtype=data_type(how.dtype).name, in_place=parse_yes(how.in_place, "option in_place"))
+    name = data_type(how.dtype).name
+    if name not in TYPES:  # Python's whole numbers
+        raise unknown("data type", name, TYPES)
+    how = how._replace(dtype=name, in_place=parse_yes(how.in_place, "option in_place"))
     return {
         f"plan{number}.{suffix}": source(entry.schedule, plan.topology.name, **how._asdict())
         for number, entry in enumerate(plan.entries)
