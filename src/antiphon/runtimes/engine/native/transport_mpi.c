@@ -358,19 +358,11 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     return NULL;
 }
 
-int ap_mpi_meet(MPI_Comm comm, double timeout, const char *where, ap_error *error) {
-    MPI_Request request;
-    if (timeout <= 0) return AP_OK;
-    int done = 0, code = PMPI_Ibarrier(comm, &request);
-    double end = ap_now() + timeout;
-    while (!code && !done) {
-        code = PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!code && !done && ap_now() > end)
-            return ap_fail(error, AP_TIMEOUT, "not all of its processes have come to %s within %g seconds; all must make the same "
-                           "calls, and ANTIPHON_TIMEOUT be longer than one may be late", where, timeout);
-        if (!done) sched_yield();
-    }
-    return code ? ap_mpi_failed(error, "MPI_Ibarrier", code) : AP_OK;
+int ap_mpi_all_near(const ap_wire *wire) {
+    const mpi_wire *w = (const mpi_wire *)wire;
+    for (uint32_t r = 0; r < wire->ranks; r++)
+        if (!w->shared || (w->process_of[r] >= 0 && w->near[r] < 0)) return 0;
+    return 1;
 }
 
 int ap_mpi_any_length(ap_wire *wire, ap_leg *leg, size_t least, double timeout, ap_error *error) {
