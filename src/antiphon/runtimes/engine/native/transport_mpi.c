@@ -11,8 +11,8 @@
 #include "mpi_types.h"
 
 /* Fruitless looks at shared memory: where there are more processes than processors, until it sleeps, from NAP microseconds
- * to MOST_NAP, one after another longer; else until it gives the processor away. */
-enum { LOOKS = 2, NAP = 100, MOST_NAP = 1000, SPINS = 1000 };
+ * to MOST_NAP, one after another longer, with AWAKE looks from one to the next; else until it gives the processor away. */
+enum { LOOKS = 2, NAP = 100, MOST_NAP = 500, AWAKE = 8, SPINS = 1000 };
 
 static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
@@ -89,14 +89,16 @@ static int start_announced(mpi_wire *w, uint32_t *numbers, int *count, ap_error 
 }
 
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
- * it has to do: so sleeps are short, and who has messages with MPI himself does not sleep. */
+ * it has to do: so sleeps are short, between two of them MPI is called several times, as what it does for others takes
+ * several steps, and who has messages with MPI himself does not sleep. */
 static int idle(mpi_wire *w, unsigned turn) {
-    const int sleeps = w->yields && turn >= LOOKS && !w->active;
+    const int waits = w->yields && turn >= LOOKS && !w->active, sleeps = waits && (turn - LOOKS) % AWAKE == 0;
     int found, code = MPI_SUCCESS;
-    if (sleeps || turn % (w->yields ? 4 : 64) == 3)
+    if (waits || turn % (w->yields ? 4 : 64) == 3)
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &found, MPI_STATUS_IGNORE);
+    const unsigned naps = (turn - LOOKS) / AWAKE;
     if (sleeps)
-        ap_shared_doze(w->shared, NAP * (turn - LOOKS + 1) < MOST_NAP ? NAP * (int)(turn - LOOKS + 1) : MOST_NAP);
+        ap_shared_doze(w->shared, naps < MOST_NAP / NAP ? NAP * (int)(naps + 1) : MOST_NAP);
     else if (w->yields || turn > SPINS)
         sched_yield();
     return code;
