@@ -60,6 +60,49 @@ def test_without_shared_memory_they_are_left_to_the_library(
     assert run.left["alltoallv: no plan is for it, and not all of its processes share memory"] == 16
 
 
+GAPS = """
+import numpy as np
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+me, size = comm.rank, comm.size
+every = MPI.UNSIGNED_CHAR.Create_vector(1, 1, 2).Create_resized(0, 2).Commit()  # a byte, and one that is skipped
+counts = [5 + i for i in range(size)]
+at = np.concatenate([[0], np.cumsum(counts)[:-1]])
+given = np.repeat(np.arange(size), counts[me]).astype(np.uint8) + 10 * me
+out = np.full(2 * sum(counts), 255, np.uint8)
+sent = ([counts[me]] * size, [counts[me] * i for i in range(size)])
+comm.Alltoallv([given, sent, MPI.BYTE], [out, (counts, at), every])
+wanted = np.concatenate([np.full(counts[i], 10 * i + me) for i in range(size)])
+assert (out[::2] == wanted).all() and (out[1::2] == 255).all(), out
+out[:] = 255
+comm.Gatherv([np.full(counts[me], me, np.uint8), MPI.BYTE], [out, (counts, at), every] if me == 0 else None)
+assert me or ((out[::2] == np.repeat(np.arange(size), counts)).all() and (out[1::2] == 255).all()), out
+total = np.zeros(1000, np.complex128)
+comm.Allreduce(np.full(1000, me + 1j), total)
+assert (total == sum(range(size)) + size * 1j).all()
+if me == 0:
+    print("right")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["openmpi", "mpich"])
+def test_processes_of_one_host_that_cannot_share_memory(
+    request: pytest.FixtureRequest, folder: Path, which: str
+) -> None:
+    """As where they are on several hosts."""
+    mpi = request.getfixturevalue(which)
+    shim = compiled(folder, mpi, "no_memory", "-shared", "-fPIC")
+    command = [mpi.python, "-c", GAPS]
+    run = Run(mpi, folder, 3, command, [table(folder, 3)], ANTIPHON_LEAST="0", FIRST=shim).right()
+    assert run.by(WAY) == {}
+    assert set(run.left) == {
+        f"{call}: no plan is for it, and not all of its processes share memory"
+        for call in ("alltoallv", "gatherv", "allreduce")
+    }
+    assert run.warnings == []
+
+
 @pytest.mark.slow
 def test_a_table_that_does_not_serve_every_size(openmpi: Mpi, folder: Path) -> None:
     """How much goes from one process to another only these two know."""
@@ -208,28 +251,44 @@ comm = MPI.COMM_WORLD if sys.argv[1] == "world" else MPI.COMM_WORLD.Dup()
 comm.Set_errhandler(MPI.ERRORS_RETURN)
 code, told = 0, MPI.COMM_WORLD.Dup()
 if comm.rank:
-    told.recv(source=0)  # never takes part
-    MPI.COMM_WORLD.Abort(3)
+    told.recv(source=0)
+    if sys.argv[2] == "never":
+        MPI.COMM_WORLD.Abort(3)
 try:
-    comm.Alltoallv([np.ones(20, np.uint8), [10, 10]], [np.ones(20, np.uint8), [10, 10]])
+    if sys.argv[3] == "general":
+        comm.Alltoallv([np.ones(20, np.uint8), [10, 10]], [np.ones(20, np.uint8), [10, 10]])
+    else:
+        comm.Allreduce(np.ones(100), np.ones(100))
 except MPI.Exception as error:
     code = error.Get_error_class()
 print("told" if code == MPI.ERR_OTHER else code, flush=True)
+if comm.rank:
+    MPI.COMM_WORLD.Abort(3)
 told.send(1, dest=1)
 import time; time.sleep(60)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("comm", ["world", "copy"])
+@pytest.mark.parametrize(
+    ("comm", "when", "call"),
+    [
+        ("world", "never", "general"),
+        ("copy", "never", "general"),
+        ("copy", "late", "general"),
+        ("copy", "late", "plan"),
+    ],
+)
 @pytest.mark.parametrize("which", ["openmpi", "mpich"])
 def test_a_first_call_that_somebody_does_not_make(
-    request: pytest.FixtureRequest, folder: Path, which: str, comm: str
+    request: pytest.FixtureRequest, folder: Path, which: str, comm: str, when: str, call: str
 ) -> None:
-    """What is made ready for it waits no longer than a call may."""
+    """What is made ready for it waits no longer than a call may, nor does who comes when the others have given up."""
     mpi = request.getfixturevalue(which)
-    command = [mpi.python, "-c", LATE, comm]
-    run = Run(mpi, folder, 2, command, [table(folder, 2)], ANTIPHON_LEAST="0", ANTIPHON_TIMEOUT="0.5")
+    command = [mpi.python, "-c", LATE, comm, when, call]
+    tables = [table(folder, 2)]
+    run = Run(mpi, folder, 2, command, tables, seconds=100, ANTIPHON_LEAST="0", ANTIPHON_TIMEOUT="0.5")
     assert run.done.stdout.startswith("told")
-    assert "not all of its processes have come" in run.done.stderr
+    assert run.done.stdout.count("told") == (2 if when == "late" else 1)
+    assert run.done.stderr.count("not all of its processes have come") == run.done.stdout.count("told")
     assert "ANTIPHON_TIMEOUT" in run.done.stderr

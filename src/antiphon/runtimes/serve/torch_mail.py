@@ -15,13 +15,13 @@ from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.mail import ANYBODY, Mail
 from antiphon.runtimes.serve._torch_data import plain, put_back
 from antiphon.runtimes.serve.ledger import Ledger
-from antiphon.runtimes.serve.torch_work import CollectiveFailed, Waited, settle
+from antiphon.runtimes.serve.torch_work import ByWaiting, CollectiveFailed, NotYet
 
 _SLICE = 0.2  # seconds after which a wait looks whether the program is interrupted
 _SWEPT = 4  # of those that nobody waits for, looked at by each new one
 
 
-class Message(Waited):
+class Message(ByWaiting):
     """A send or a receive that is under way. `tensor` is the program's, `made` what the engine works in."""
 
     def __init__(self, mail: Mails, says: str, tensor: torch.Tensor, made: torch.Tensor, comes: bool) -> None:
@@ -81,7 +81,7 @@ class Message(Waited):
                 end, seen = time.monotonic() + limit, moved  # it is on its way
             elif time.monotonic() >= end:
                 if own > 0:
-                    raise CollectiveFailed(f"{self._says} was not done within {limit:g} seconds")
+                    raise NotYet(self._says, own)
                 self._mail.give_up(f"nothing came or went for {limit:g} seconds, the timeout of the group")
         if self._error is not None:
             raise self._error
@@ -105,10 +105,8 @@ class Message(Waited):
 
     _source_rank = source_rank
 
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        self._mail.later(lambda: settle(future, self.result))
-        return future
+    def _later(self, do: Callable[[], None]) -> None:
+        self._mail.later(do)
 
     def __del__(self) -> None:
         if getattr(self, "number", 0):

@@ -23,10 +23,21 @@ else:
     _Work = dist.Work
 
 
+_ASKING = threading.Lock()  # for a future
+
+
 class CollectiveFailed(AntiphonError, dist.DistBackendError):
     """A collective could not be carried out: a process is gone or late, or the call was wrong."""
 
     exit_code = 1
+
+
+class NotYet(CollectiveFailed):
+    """The time that who waits has given is over; it may be done later."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} was not done within {seconds:g} seconds")
+        self.what = what
 
 
 class Waited(_Work):
@@ -40,6 +51,35 @@ class Waited(_Work):
 
     def block_current_stream(self) -> None:
         self.wait()
+
+
+def promised(
+    base: torch.futures.Future[None], find: Callable[[], list[torch.Tensor]]
+) -> torch.futures.Future[list[torch.Tensor]]:
+    """What `find` says once `base` is set. What it raises is raised in a callback: an exception that is set by
+    set_exception ends the process in DDP."""
+    return base.then(lambda _: find())
+
+
+class ByWaiting(Waited):
+    """What goes on while somebody waits for it. Once its future is asked for, that is who does `_later`."""
+
+    _future: torch.futures.Future[list[torch.Tensor]] | None = None
+
+    def result(self) -> list[torch.Tensor]:
+        raise NotImplementedError
+
+    def _later(self, do: Callable[[], None]) -> None:
+        raise NotImplementedError
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        base: torch.futures.Future[None] = torch.futures.Future()
+        with _ASKING:
+            if self._future is not None:
+                return self._future
+            future = self._future = promised(base, self.result)
+        self._later(lambda: base.set_result(None))
+        return future
 
 
 class Work(Waited):
@@ -110,7 +150,7 @@ class Work(Waited):
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         if not self._waited(seconds if seconds > 0 else -1):
-            raise CollectiveFailed(f"the collective was not done within {seconds:g} seconds")
+            raise NotYet("the collective", seconds)
         if self._error is not None:
             raise self._error
         return True
@@ -148,19 +188,18 @@ class Work(Waited):
         with self._lock:
             if self._future is None:
                 self._base = torch.futures.Future()
-                # an exception is raised in a callback: one that is set by set_exception ends the process in DDP
-                self._future = self._base.then(self._outcome)
+                self._future = promised(self._base, self._outcome)
                 if self._over:
                     self._base.set_result(None)
             return self._future
 
-    def _outcome(self, _: Any) -> list[torch.Tensor]:
+    def _outcome(self) -> list[torch.Tensor]:
         if self._error is not None:
             raise self._error
         return self._results
 
 
-class Together(Waited):
+class Together(ByWaiting):
     """Several that are waited for as one, by whoever waits. The first that failed says why."""
 
     def __init__(self, works: Sequence[Any], pool: Pool) -> None:
@@ -171,7 +210,10 @@ class Together(Waited):
         own = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         end = time.monotonic() + own
         for one in self._works:
-            one.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if own > 0 else timedelta(0))
+            try:
+                one.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if own > 0 else timedelta(0))
+            except NotYet as late:
+                raise NotYet(late.what, own) from None
         return True
 
     def is_completed(self) -> bool:
@@ -186,17 +228,8 @@ class Together(Waited):
     def result(self) -> list[torch.Tensor]:
         return [tensor for one in self._works for tensor in one.result()]
 
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        self._pool.submit(lambda: settle(future, self.result))
-        return future
-
-
-def settle(future: torch.futures.Future[list[torch.Tensor]], find: Callable[[], list[torch.Tensor]]) -> None:
-    try:
-        future.set_result(find())
-    except Exception as error:
-        future.set_exception(error)
+    def _later(self, do: Callable[[], None]) -> None:
+        self._pool.submit(do)
 
 
 class Pool:

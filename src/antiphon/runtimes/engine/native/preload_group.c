@@ -183,20 +183,15 @@ void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error) {
 
 /* ---- agreeing ---- */
 
-/* All are here, or what MPI does then would have no end. */
-static int meet(const ap_group *g, ap_error *error) {
-    return ap_mpi_meet(g->comm, ap_preload.set.timeout, "a call that makes something ready on this communicator", error);
-}
+static const char what[] = "a call that makes something ready on this communicator";
 
 /* The least rank at which something is not good; INT_MAX: all is well. */
 static int ask_all(const ap_group *g, int good, int *code, ap_error *error) {
-    int mine = good ? INT_MAX : g->rank, least = INT_MAX;
-    ap_error late = {0, ""};
-    if (meet(g, &late)) {
-        *error = late, *code = MPI_ERR_OTHER;
-        return least;
-    }
-    *code = PMPI_Allreduce(&mine, &least, 1, MPI_INT, MPI_MIN, g->comm);
+    int least = INT_MAX;
+    ap_error failed = {0, ""};
+    *code = MPI_SUCCESS;
+    if (ap_mpi_least(g->comm, good ? INT_MAX : g->rank, &least, ap_preload.set.timeout, what, &failed))
+        *error = failed, *code = MPI_ERR_OTHER;
     return least;
 }
 
@@ -223,7 +218,7 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     int is_world = g->comm == MPI_COMM_WORLD;
     if (g->wired) return g->wire != NULL;
     g->wired = 1;
-    if (meet(g, error)) return 0;
+    if (ap_mpi_meet(g->comm, ap_preload.set.timeout, what, error)) return 0;
     const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : room, &g->taken};
     /* while plans are waited for they will be for the world, in its order */
     const int32_t *rank_of = g->found.rank_of ? g->found.rank_of : g->process;
@@ -235,11 +230,18 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     return g->wire != NULL;
 }
 
+/* Where others were waited for in vain they are asked nothing: that is an error. */
+static int connected(ap_group *g, int *code, ap_error *error) {
+    int good = ap_group_connect(g, error);
+    if (!good && error->code == AP_TIMEOUT) *code = MPI_ERR_OTHER;
+    return good;
+}
+
 int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error) {
     *code = MPI_SUCCESS;
     if (row->state) return row->state > 0;
-    int good = ap_group_connect(g, error);
-    if (g->reason) return 0;
+    int good = connected(g, code, error);
+    if (g->reason || *code) return 0;
     if (good)
         good = try_row(g, row, error);
     else if (!error->code)
@@ -254,12 +256,13 @@ int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error) {
 int ap_group_general(ap_group *g, int *code, ap_error *error) {
     *code = MPI_SUCCESS;
     if (g->general) return g->general > 0;
-    int good = ap_group_connect(g, error);
-    if (g->reason) return 0;
-    int who = ask_all(g, good, code, error);
+    int good = connected(g, code, error), shares = good && ap_mpi_all_near(g->wire);
+    if (g->reason || *code) return 0;
+    int who = ask_all(g, good && shares, code, error);
     if (*code) return 0;
     g->general = who == INT_MAX ? 1 : -1;
-    if (who == g->rank) fprintf(stderr, "antiphon: calls that no plan is for are left to the MPI library: %s\n", error->text);
+    if (good && !shares) g->near = 0; /* they are on one host, and may not share memory there */
+    else if (who == g->rank) fprintf(stderr, "antiphon: calls that no plan is for are left to the MPI library: %s\n", error->text);
     return g->general > 0;
 }
 

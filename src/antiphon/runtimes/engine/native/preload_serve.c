@@ -244,7 +244,7 @@ static int serve(ap_choice *x, double **spent, int *code) {
     int works = x->general ? ap_group_general(x->g, code, &error) : x->row->state || ap_row_works(x->g, x->row, code, &error);
     if (!works) {
         if (*code) return fail(x, code, &error);
-        return leave(x, x->g->reason ? x->g->reason : AP_REFUSED);
+        return leave(x, x->g->reason ? x->g->reason : x->general && !x->g->near ? AP_FAR : AP_REFUSED);
     }
     const int op = ap_reduces(x->call->kind) ? x->op : 0; /* all name the same one; types may differ where data is moved */
     int reason = is_tried(x) ? ap_trial_turn(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;

@@ -58,12 +58,7 @@ static int of_internet(int fd) {
  * is lost once the other sends something to a socket that is closed. Of a socket within a host nothing lies here. */
 static int lies_here(int fd) {
     int bytes = 0;
-#ifdef __linux__
-    if (of_internet(fd) && ioctl(fd, TIOCOUTQ, &bytes)) return 0;
-#else
-    bytes = of_internet(fd); /* until the other has closed it */
-#endif
-    return bytes > 0;
+    return of_internet(fd) && !ioctl(fd, TIOCOUTQ, &bytes) && bytes > 0;
 }
 
 static void see_off(ap_wire *self, double seconds) {

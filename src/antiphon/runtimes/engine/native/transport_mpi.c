@@ -11,8 +11,8 @@
 #include "mpi_types.h"
 
 /* Fruitless looks at shared memory: where there are more processes than processors, until it sleeps, from NAP microseconds
- * to MOST_NAP, one after another longer; else until it gives the processor away. */
-enum { LOOKS = 2, NAP = 100, MOST_NAP = 1000, SPINS = 1000 };
+ * to MOST_NAP, one after another longer, with AWAKE looks from one to the next; else until it gives the processor away. */
+enum { LOOKS = 2, NAP = 100, MOST_NAP = 500, AWAKE = 8, SPINS = 1000 };
 
 static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
@@ -89,14 +89,16 @@ static int start_announced(mpi_wire *w, uint32_t *numbers, int *count, ap_error 
 }
 
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
- * it has to do: so sleeps are short, and who has messages with MPI himself does not sleep. */
+ * it has to do: so sleeps are short, between two of them MPI is called several times, as what it does for others takes
+ * several steps, and who has messages with MPI himself does not sleep. */
 static int idle(mpi_wire *w, unsigned turn) {
-    const int sleeps = w->yields && turn >= LOOKS && !w->active;
+    const int waits = w->yields && turn >= LOOKS && !w->active, sleeps = waits && (turn - LOOKS) % AWAKE == 0;
     int found, code = MPI_SUCCESS;
-    if (sleeps || turn % (w->yields ? 4 : 64) == 3)
+    if (waits || turn % (w->yields ? 4 : 64) == 3)
         code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &found, MPI_STATUS_IGNORE);
+    const unsigned naps = (turn - LOOKS) / AWAKE;
     if (sleeps)
-        ap_shared_doze(w->shared, NAP * (turn - LOOKS + 1) < MOST_NAP ? NAP * (int)(turn - LOOKS + 1) : MOST_NAP);
+        ap_shared_doze(w->shared, naps < MOST_NAP / NAP ? NAP * (int)(naps + 1) : MOST_NAP);
     else if (w->yields || turn > SPINS)
         sched_yield();
     return code;
@@ -358,19 +360,11 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     return NULL;
 }
 
-int ap_mpi_meet(MPI_Comm comm, double timeout, const char *where, ap_error *error) {
-    MPI_Request request;
-    if (timeout <= 0) return AP_OK;
-    int done = 0, code = PMPI_Ibarrier(comm, &request);
-    double end = ap_now() + timeout;
-    while (!code && !done) {
-        code = PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!code && !done && ap_now() > end)
-            return ap_fail(error, AP_TIMEOUT, "not all of its processes have come to %s within %g seconds; all must make the same "
-                           "calls, and ANTIPHON_TIMEOUT be longer than one may be late", where, timeout);
-        if (!done) sched_yield();
-    }
-    return code ? ap_mpi_failed(error, "MPI_Ibarrier", code) : AP_OK;
+int ap_mpi_all_near(const ap_wire *wire) {
+    const mpi_wire *w = (const mpi_wire *)wire;
+    for (uint32_t r = 0; r < wire->ranks; r++)
+        if (!w->shared || (w->process_of[r] >= 0 && w->near[r] < 0)) return 0;
+    return 1;
 }
 
 int ap_mpi_any_length(ap_wire *wire, ap_leg *leg, size_t least, double timeout, ap_error *error) {
