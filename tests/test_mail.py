@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -212,9 +214,10 @@ def test_only_messages_with_who_is_gone_fail(make: Any) -> None:
     assert (into == 7).all()
 
 
-def test_nothing_is_done_for_who_is_gone(make: Any) -> None:
-    """The thread that carries on what nobody waits for goes to sleep."""
-    mail, (mine, other) = make(0, 3), socket.socketpair()
+def goes_to_sleep() -> None:
+    """For a process of its own, in which no other thread begins meanwhile."""
+    mail = mail_over_sockets(SimpleNamespace(engine=engine_over_sockets(), ends_with=[]), 0, 3)  # type: ignore[arg-type]
+    mine, other = socket.socketpair()
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     before = {*os.listdir("/proc/self/task")}
     mail.meet(1, mine.detach())
@@ -235,6 +238,18 @@ def test_nothing_is_done_for_who_is_gone(make: Any) -> None:
             break
     else:
         pytest.fail("it wakes again and again")
+    mail.close()
+
+
+@pytest.mark.usefixtures("engine")
+def test_nothing_is_done_for_who_is_gone() -> None:
+    """The thread that carries on what nobody waits for goes to sleep."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", "import test_mail\ntest_mail.goes_to_sleep()"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_how_much_has_moved_is_told(make: Any) -> None:

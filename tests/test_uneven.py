@@ -18,7 +18,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.example import of_rows
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
-from antiphon.core.schedule import Schedule
+from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
@@ -57,6 +57,21 @@ def test_a_chain_begins_with_equal_halves() -> None:
     assert sorted(made.chunks.share.tolist()) == [1, 1]
     assert sorted(zip(made.step.tolist(), made.src.tolist(), strict=True)) == [(0, 0), (1, 0), (1, 1), (2, 1)]
     assert begun([chain], machine, 2).same_as(replace(chain, provenance={}))
+
+
+def test_shares_have_a_denominator() -> None:
+    """Two chunks, one of them 1 / 2^bits: halves of them need a bit more, and 2^62 is too much."""
+    machine, wanted = topology("line:ranks=3"), Collective("broadcast", 3, roots=(0,))
+    rows = np.array([(0, 0, 0, 1, 0), (0, 1, 0, 1, 0), (1, 0, 1, 2, 0), (1, 1, 1, 2, 0)])
+
+    def chain(bits: int) -> Schedule:
+        chunks = Chunks(np.array([0, 0]), np.array([0, 1]), np.array([1, 2**bits - 1]), 2**bits)
+        return Schedule(wanted, chunks, *rows.T)
+
+    for bits in (40, 60):
+        assert begun([chain(bits)], machine, 3).chunks.denominator == 2 ** (bits + 1)
+    assert begun([chain(61)], machine, 2).chunks.denominator == 2**61
+    assert Uneven([chain(61)], machine).sizes(3) is None
 
 
 @pytest.mark.parametrize("spec", ["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"])

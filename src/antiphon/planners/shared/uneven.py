@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs
 from antiphon.core.loads import loads
-from antiphon.core.schedule import Chunks, Schedule
+from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.ends import latency_by_step
 
@@ -127,7 +127,8 @@ class Uneven:
         return sum(rows * len(begun) for rows, begun in zip(per, _begun(sizes.parts), strict=True))
 
     def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
-        """The best for so many steps; None where no plan is done in them, or the program is too large or not solved.
+        """The best for so many steps; None where no plan is done in them, or the program is too large or not solved, or
+        where even the coarsest parts of the chunks would have no denominator.
 
         Where it would be too large classes that take as many steps begin together, then the last plans are left out.
         `quiet`: so many steps at the beginning and at the end in which nothing takes a way slower than the quickest.
@@ -140,13 +141,20 @@ class Uneven:
                 break
         if exact is None:
             return None
-        time = self._time(exact, steps)
+        time, made = self._time(exact, steps), None
         for whole in [*_simple(exact), *LEVELS]:
+            if self._common * whole >= MAX_DENOMINATOR:
+                continue
             rounded = self._rounded(exact, whole)
             made = Sizes(rounded, whole, self._time(rounded / whole, steps), self._latency(rounded, steps))
             if made.time <= time * (1 + LOSS):
                 break
         return made
+
+    @cached_property
+    def _common(self) -> int:
+        """Denominator of the chunks of all plans."""
+        return math.lcm(*(plan.chunks.denominator for plan in self.plans))
 
     @cached_property
     def _alone(self) -> list[Tied]:
@@ -264,7 +272,7 @@ class Uneven:
 
     def schedule(self, sizes: Sizes) -> Schedule:
         """One schedule: every class from every step on, with its part; equal parts one after the other are pieces."""
-        common = math.lcm(*(plan.chunks.denominator for plan in self.plans))
+        common = self._common
         table, rows = [_still(self.plans, sizes.whole, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]

@@ -4,6 +4,7 @@
  * holds every result exactly, in any order.
  */
 #pragma once
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ template <> struct Grows<Prod> {
     enum { yes = 1 };
 };
 
-/* Types in which sums are exact up to 8 only; in all others they are up to 256. */
+/* Types in which whole numbers are exact up to 16 (e4m3) or 8 (e5m2) only; in all others they are up to 256. */
 template <typename> struct Tiny {
     enum { yes = 0 };
 };
@@ -168,9 +169,10 @@ struct Asked {
 static i64 bytes_of(const char *text) {
     char *unit;
     const double number = strtod(text, &unit);
-    const char *const known = "KMG", *found = *unit ? strchr(known, *unit & ~32) : NULL;
+    const char letter = (char)(*unit & ~32), *const known = "KMG";
+    const char *const found = letter ? strchr(known, letter) : NULL; /* a blank leaves none */
     const char *const end = unit + (found != NULL);
-    if (unit == text || !(number >= 0) || (*end && strcmp(end, "B"))) return -1;
+    if (unit == text || !(number >= 0 && number <= DBL_MAX) || (*end && strcmp(end, "B"))) return -1;
     const double bytes = number * (found ? (double)((i64)1 << (10 * (found - known + 1))) : 1);
     return bytes < 1e18 ? (i64)bytes : (i64)1e18; /* more than there is */
 }
