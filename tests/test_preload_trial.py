@@ -104,3 +104,13 @@ def test_a_book_tells_what_is_promised() -> None:
         book = make_book([plan])
         assert [page.ordered for page in book.pages] == [deterministic]
         assert decode_book(encode_book(book)) == book
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("said", ["2", "2:", "2:1,", "2:1;1:2", "2:one", ":1", "2:1,1", "-2:1"])
+def test_times_that_are_none_are_told(openmpi: Mpi, folder: Path, said: str) -> None:
+    run = sums(openmpi, folder, table(folder, 2), [40000], ANTIPHON_TRIED=said)
+    told = (
+        f"antiphon: ANTIPHON_TRIED={said} does not say what calls took, as 2:1 does; they are timed; the rest is used"
+    )
+    assert run.warnings == [told]

@@ -36,6 +36,22 @@ static int read_size(const char *text, uint64_t *bytes) {
     return 1;
 }
 
+int ap_tried(int process, double seconds[2]) {
+    const char *at = getenv("ANTIPHON_TRIED");
+    for (int i = 0; at && *at; i++) {
+        double one[2];
+        for (int k = 0; k < 2; k++) {
+            char *end;
+            one[k] = strtod(at, &end);
+            if (end == at || !(one[k] >= 0) || *end != (k ? *end ? ',' : 0 : ':')) return 0;
+            at = end + (*end != 0);
+        }
+        if (i <= process) seconds[0] = one[0], seconds[1] = one[1];
+        if (!*at) return at[-1] != ',';
+    }
+    return 0;
+}
+
 void ap_read_settings(ap_settings *s, char why[AP_TEXT]) {
     const char *least = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
     const char *anywhere = getenv("ANTIPHON_ANYWHERE"), *after = getenv("ANTIPHON_AFTER"), *scratch = getenv("ANTIPHON_SCRATCH");
@@ -65,6 +81,10 @@ void ap_read_settings(ap_settings *s, char why[AP_TEXT]) {
         ap_complain(why, "ANTIPHON_SCRATCH=%.60s is no size; 64MiB is taken", scratch);
         s->scratch = USUAL_SCRATCH;
     }
+    const char *tried = getenv("ANTIPHON_TRIED");
+    double seconds[2];
+    if (tried && *tried && !ap_tried(0, seconds))
+        ap_complain(why, "ANTIPHON_TRIED=%.60s does not say what calls took, as 2:1 does; they are timed", tried);
     s->report = report && *report && strcmp(report, "0");
     s->anywhere = anywhere && *anywhere && strcmp(anywhere, "0");
     s->device = device && *device ? strcmp(device, "0") != 0 : -1;

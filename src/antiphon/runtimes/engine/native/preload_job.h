@@ -53,6 +53,9 @@ typedef struct {
 /* What is wrong goes into `why`, the first time; more of it is only counted. */
 void ap_complain(char why[AP_TEXT], const char *format, ...) __attribute__((format(printf, 2, 3)));
 void ap_read_settings(ap_settings *s, char why[AP_TEXT]);
+/* ANTIPHON_TRIED, for tests: what calls of a process by the plan and by the library are to have taken, in the clock's place. "2:1" at
+ * all processes, "2:1,1:2" at the first one of the world and at all others. False where it is not given, or no such text. */
+int ap_tried(int process, double seconds[2]);
 
 /* ---- tables ---- */
 
