@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +22,7 @@ from antiphon.core.loads import loads
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.ends import latency_by_step
+from antiphon.planners.shared.rounding import LONG, NOTHING, longest_run, simple, whole_alike, whole_numbers
 
 Floats = NDArray[np.float64]
 LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
@@ -32,9 +32,6 @@ MOST_CELLS = 50_000  # of a linear program
 ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
 EDGE = 12  # steps beyond the deepest in which what begins is still its own: with 4, 0.7 % of the time is lost at worst
 MANY = 1000  # variables from which the interior point method (then a basis, as ever) takes half the time
-NOTHING = 1e-9
-LONG = 8  # starts with equal parts, one after the other, from which on they are the pieces of one chunk
-SIMPLE, NEAR = 256, 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +139,7 @@ class Uneven:
         if exact is None:
             return None
         time, made = self._time(exact, steps), None
-        for whole in [*_simple(exact), *LEVELS]:
+        for whole in [*simple(exact), *LEVELS]:
             if self._common * whole >= MAX_DENOMINATOR:
                 continue
             rounded = self._rounded(exact, whole)
@@ -255,12 +252,12 @@ class Uneven:
         """By largest remainders: first what goes by every plan, then what begins of its classes in every step."""
         plans = [max((float(exact[n].sum()) for n, one in enumerate(self.classes) if one.plan == plan), default=0.0)
                  for plan in range(len(self.plans))]  # fmt: skip
-        shares = _whole(np.array(plans), whole)
+        shares = whole_numbers(np.array(plans), whole)
         out = np.zeros(exact.shape, np.int64)
         for number, one in enumerate(self.classes):
             share = int(shares[one.plan])
             if share:
-                out[number] = _whole_alike(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
+                out[number] = whole_alike(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
         return out
 
     def _time(self, sizes: Floats, steps: int) -> float:
@@ -359,47 +356,10 @@ def _apart(classes: Sequence[Class]) -> list[int]:
     return kept
 
 
-def _simple(sizes: Floats) -> list[int]:
-    """The smallest number of parts of which all sizes are whole numbers, if there is one."""
-    parts = sizes[sizes > NOTHING]
-    return [k for k in range(1, SIMPLE + 1) if np.abs(parts * k - np.round(parts * k)).max(initial=0) < NEAR * k][:1]
-
-
-def _whole(values: Floats, total: int) -> NDArray[np.int64]:
-    """Whole numbers near these proportions that sum to the total, by largest remainders."""
-    exact = values / values.sum() * total
-    found = np.floor(exact + NOTHING).astype(np.int64)
-    order = np.argsort(found - exact, kind="stable")
-    found[order[: total - int(found.sum())]] += 1
-    return found
-
-
-def _whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
-    """The same, of which those of a long run of equal values stay equal."""
-    start, length = _run(values)
-    each = round(float(values[start] / values.sum()) * total)
-    rest = total - each * length
-    others = values.copy()
-    others[start : start + length] = 0
-    if length < LONG or rest < 0 or not (each and others.any()):
-        return _whole(values, total)
-    found = _whole(others, rest)
-    found[start : start + length] = each
-    return found
-
-
-def _run(values: NDArray[Any]) -> tuple[int, int]:
-    """Where the longest run of equal values that are not 0 begins, and its length."""
-    edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))
-    lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
-    at = int(lengths.argmax())
-    return int(edges[at]), int(lengths[at])
-
-
 def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
     """By class where chunks begin, with their pieces: 1, or as many as the shortest of the long runs of equal parts,
     the same number in all classes."""
-    runs = [_run(row) for row in parts]
+    runs = [longest_run(row) for row in parts]
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
     for row, (start, length) in zip(parts, runs, strict=True):
