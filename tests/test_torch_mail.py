@@ -325,6 +325,9 @@ def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
         group.set_timeout(timedelta(seconds=20))
     for number in range(30):
         a.send([torch.full((500,), float(number))], 1).wait()
+    announced = a.send([line(LONG)], 1, 5)
+    for size in (5, 500):
+        a.send([line(size, size)], 1, 5).wait()
     a.shutdown(check=False)
     for number in range(30):
         one = torch.zeros(500)
@@ -334,6 +337,14 @@ def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
         b.recv([torch.zeros(1)], 0).wait()
     with pytest.raises(CollectiveFailed, match="all others are gone"):
         b.recv_anysource([torch.zeros(1)]).wait()
+    into = line(LONG, 1)
+    with pytest.raises(CollectiveFailed, match="the connection to rank 0 is lost"):
+        b.recv([into], 0, 5).wait()  # what was sent behind it is not for this one
+    assert not announced.is_success()
+    assert torch.equal(into, line(LONG, 1))
+    for size in (5, 500):
+        b.recv([into[:size]], 0, 5).wait()
+        assert torch.equal(into[:size], line(size, size))
     with pytest.raises(CollectiveFailed, match="the connection to rank 0 is lost"):
         b.send([torch.zeros(1)], 0).wait()
 

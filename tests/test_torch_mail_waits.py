@@ -105,6 +105,29 @@ def test_several_messages_as_one_hold_up_no_collective(two: list[Any]) -> None:
     assert batch.get_future() is found
 
 
+def test_who_waits_beside_another_sees_what_has_come(two: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it is on its way from a copy to where it belongs."""
+    a, b = two
+    into = torch.zeros(3, 2).t()
+    one, found, put_back = b.recv([into], 0, 1), [], vars(torch_mail)["put_back"]
+
+    def look() -> None:
+        one.wait()
+        found.append(into.clone())
+
+    other = threading.Thread(target=look)
+
+    def late(made: Any, tensor: Any) -> None:
+        other.start()
+        other.join(0.1)  # where it does not wait for this
+        put_back(made, tensor)
+
+    monkeypatch.setattr(torch_mail, "put_back", late)
+    good(at_once(a.send([torch.ones(2, 3)], 1, 1).wait, one.wait))
+    other.join()
+    assert found[0].eq(1).all()
+
+
 def test_one_of_several_fails(two: list[Any]) -> None:
     a, b = two
     b._start_coalescing(torch.device("cpu"))

@@ -42,13 +42,16 @@ class Message(ByWaiting):
                 self._over(None)
 
     def _over(self, error: Exception | None) -> None:
-        self.number = 0
-        if error is None and self._comes:
-            put_back(self._made, self._tensor)
+        """Other threads take it for over only when all is in its place: that number, which they look at, goes last."""
         if isinstance(error, Invalid):
             self._error = ValueError(f"{self._says}: {error}")
         elif error is not None:
             self._error = CollectiveFailed(f"{error} ({self._says})")
+        try:
+            if error is None and self._comes:
+                put_back(self._made, self._tensor)
+        finally:
+            self.number = 0  # which the engine knows no more
 
     def _looked(self, seconds: float) -> int | None:
         """Waits so long at most: None where it is over, else what has moved, as Mail.wait says."""
