@@ -99,6 +99,7 @@ def test_who_receives_may_read(tmp_path: Path, kind: str, spec: str, planner: st
 
 @needs_a_compiler
 @pytest.mark.slow
+@pytest.mark.timeout(3000)  # hundreds of programs are compiled: minutes of a processor
 @pytest.mark.parametrize("ranks", [2, 3, 5, 6, 8, 12, 16])
 def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
     """Each type with each operator in turn."""
