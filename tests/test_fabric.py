@@ -60,10 +60,14 @@ def here(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 SIGNALS = """
 import os, signal
+from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.fabric import Fabric
 from antiphon.runtimes.engine.native import Engine
-Fabric(Engine(library("sockets")), "tcp", "127.0.0.1").close()
+try:
+    Fabric(Engine(library("sockets")), "tcp", "127.0.0.1").close()
+except Unsupported as error:
+    raise SystemExit(f"without: {error}")
 try:
     os.kill(os.getpid(), signal.SIGINT)
     print("lost")
@@ -78,6 +82,8 @@ def test_signals_stay_what_they_were(engine: Engine, tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SIGNALS], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
+    if ended.stderr.startswith("without: "):  # the one of this process came along with another library
+        pytest.skip(ended.stderr.strip())
     assert ended.stdout == "heard\n"
     assert ended.returncode == -signal.SIGSEGV
     assert list(tmp_path.glob("*.btr")) == []
