@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 from _definition import OPERATORS, POISON, TYPES, Array, Definition
 from _harness import CASES, ROOT, Found, main
+from asynchronous import interpret_async
 from generate import case
 from schedules import planned
 
-from antiphon.core.interpret import interpret, interpret_async
+from antiphon.core.interpret import interpret
 from antiphon.core.plan import Plan
 from antiphon.core.program import encode, run_program
 from antiphon.core.schedule import Schedule

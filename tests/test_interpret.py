@@ -7,8 +7,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import asynchronous
 import numpy as np
 import pytest
+from asynchronous import interpret_async
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -20,12 +22,10 @@ from antiphon.core.datatypes import DATA_TYPES, OPERATORS, accumulator, average,
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.interpret import (
     analyse,
-    asynchronous,
     block_elements,
     buffer_sizes,
     busbw_factor,
     interpret,
-    interpret_async,
     run,
     stepwise,
 )

@@ -1,11 +1,10 @@
 """Runs a schedule on NumPy buffers, all ranks in one process: the reference for every other back end.
 
-`interpret` goes step by step; `interpret_async` lets every read and write happen in a random order that the
-derived dependencies allow, which tests them. Both give the same bits.
+`interpret` goes step by step. In the tests another lets every read and write happen in a random order that the derived
+dependencies allow, which tests them: both give the same bits.
 """
 
 from antiphon.core.interpret.analysis import Analysis, analyse
-from antiphon.core.interpret.asynchronous import interpret_async
 from antiphon.core.interpret.buffers import block_elements, buffer_sizes, busbw_factor
 from antiphon.core.interpret.orders import order_of_combining
 from antiphon.core.interpret.stepwise import interpret, run
@@ -17,7 +16,6 @@ __all__ = [
     "buffer_sizes",
     "busbw_factor",
     "interpret",
-    "interpret_async",
     "order_of_combining",
     "run",
 ]

@@ -1,4 +1,4 @@
-"""The asynchronous run: every read and every write on its own, in a random order the dependencies allow.
+"""The asynchronous run of a schedule: every read and every write on its own, in a random order the dependencies allow.
 
 This tests `dependencies`: it knows nothing of steps, and does to each cell exactly what a runtime would do,
 also when a dependency is missing. While the operands of a combination come in one after another, the cell
