@@ -13,13 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, quote
-from antiphon.planners.classic import hypercube
 from antiphon.planners.classic.seats import scatter
+from antiphon.planners.radix.mixed import allgather, core_of, doubling, reversal
 from antiphon.planners.shared.rows import Order, Seats, backwards, finish, folded, part, per_root, refuse_more_than_fits
 
 
@@ -45,9 +44,7 @@ def halving_doubling(
 def _plan(collective: Collective, order: Order, large: str) -> Schedule:
     kind = collective.kind
     if kind == "allgather":
-        levels = len(collective.members).bit_length() - 1
-        bits = list(range(levels))
-        return hypercube.allgather(collective, order, bits[::-1] if large == "near" else bits)
+        return allgather(collective, order, doubling(len(collective.members)), large == "near")
     if kind in ("reducescatter", "reduce"):
         return backwards(collective, lambda one: _plan(one, order, large))
     if kind == "broadcast":
@@ -62,24 +59,12 @@ def _broadcast(collective: Collective, order: Order, large: str) -> Schedule:
 
 def _allreduce(collective: Collective, order: Order, large: str) -> Schedule:
     seats = Seats.of(collective, order)
-    core = hypercube.core_of(len(seats))
+    radices = doubling(len(seats))
+    core = core_of(len(seats), radices.size)
     inner = seats.rank[core.seat]
     gathered = _plan(Collective("allgather", collective.ranks, tuple(inner.tolist())), inner.tolist(), large)
     both = compose(invert(gathered), gathered)
     place = np.empty(len(inner), np.int32)  # of each member's part: which rank owns which is free
-    place[np.argsort(np.argsort(inner))] = _mirrored(len(inner)) if large == "near" else np.arange(len(inner))
+    place[np.argsort(np.argsort(inner))] = reversal(radices) if large == "near" else np.arange(len(inner))
     runs = replace(both, chunk=place[both.chunk])
     return folded(collective, runs, seats.rank[core.extra], seats.rank[core.partner])
-
-
-def _mirrored(count: int) -> Longs:
-    """Of all numbers below a power of two those with the same bits in the other direction: partners that differ in the
-    lowest bit have halves, those that differ in the next one quarters, and so on.
-
-    >>> _mirrored(8).tolist()
-    [0, 4, 2, 6, 1, 5, 3, 7]
-    """
-    numbers = np.zeros(1, np.int64)
-    while len(numbers) < count:
-        numbers = np.concatenate([2 * numbers, 2 * numbers + 1])
-    return numbers

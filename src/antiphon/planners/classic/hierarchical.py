@@ -19,7 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid, merge
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.digits import BACK, DIRECT, RING, factorisations, given_fans
+from antiphon.planners.shared.digits import factorisations, given_fans
 from antiphon.planners.shared.exchanges import Exchange, Path, after, backwards, exchanges, grain, stretches
 from antiphon.planners.shared.groups import Groups, chains, given_groups, placed_groups
 from antiphon.planners.shared.places import nested_groups
@@ -36,6 +36,7 @@ from antiphon.planners.shared.rows import (
 )
 from antiphon.planners.shared.rows import backwards as dual_backwards
 
+DIRECT, RING, BACK = "direct", "ring", "back"  # everyone at once; around the ring; around it the other way
 MOST_ROWS = 2**24
 Fans = str | int | Sequence[int]
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from antiphon.core.collective import Collective
 from antiphon.core.request import Request
-from antiphon.core.schedule import REDUCE, Schedule
-from antiphon.planners.classic.hypercube import allgather, core_of
-from antiphon.planners.shared.rows import Order, Seats, finish, folded, lay, refuse_more_than_fits
+from antiphon.core.schedule import Schedule
+from antiphon.planners.radix.mixed import allgather, doubling, whole_vectors
+from antiphon.planners.shared.rows import Order, finish, refuse_more_than_fits
 
 
 def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Schedule]:
@@ -23,17 +20,6 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
     refuse_more_than_fits("recursive-doubling", collective, rows)
-    made = allgather(collective, order) if collective.kind == "allgather" else _allreduce(collective, order)
+    make = allgather if collective.kind == "allgather" else whole_vectors
+    made = make(collective, order, doubling(ranks), False)
     yield finish(made, topology, collective, "recursive-doubling", {"order": order})
-
-
-def _allreduce(collective: Collective, order: Order) -> Schedule:
-    seats = Seats.of(collective, order)
-    core = core_of(len(seats))
-    here = np.arange(len(core.seat))
-    bits = range(len(core.seat).bit_length() - 1)
-    src = np.concatenate([here for _ in bits] or [here[:0]])
-    dst = np.concatenate([here ^ (1 << bit) for bit in bits] or [here[:0]])
-    step = np.repeat(np.arange(len(bits)), len(here))
-    made = lay(collective, seats, step, np.zeros_like(step), core.seat[src], core.seat[dst], REDUCE)
-    return folded(collective, made, seats.rank[core.extra], seats.rank[core.partner])

@@ -61,6 +61,15 @@ def chosen(ranks: int, k: int | None, radices: Radix | None, fold: bool) -> Radi
     return Radices(factors or (most,) * power_below(ranks, most), ranks)
 
 
+def doubling(ranks: int) -> Radices:
+    """Those of recursive doubling: partners two by two, as often as there are ranks for.
+
+    >>> doubling(11)
+    Radices(rounds=(2, 2, 2), ranks=11)
+    """
+    return Radices((2,) * power_below(ranks, 2), ranks)
+
+
 def _given(radices: Radix, ranks: int) -> tuple[int, ...]:
     try:
         fans = tuple(int(r) for r in (str(radices).split("x") if isinstance(radices, str | int) else radices))
