@@ -50,14 +50,14 @@ def test_another_order_of_the_ways_is_seen() -> None:
     sizes = len(permuting.SIZES)
     flat = {way: [2.0] * sizes for way in permuting.WAYS}
     slow = {**flat, permuting.KERNEL: [3.0] * sizes}
-    rows = [row["ok"] for row in permuting.comparing("delta", slow, [9.0] * sizes, 0.0)]
+    rows = [row["ok"] for row in permuting.comparing("delta", slow, [9.0] * sizes)]
     assert rows == [False, False, False, False]
     large = [size >= permuting.LARGE for size in permuting.SIZES]
     as_said = {
         **flat, permuting.KERNEL: [2.5 if one else 1.0 for one in large],
         permuting.SEPARATE: [1.5 if one else 4.0 for one in large],
     }  # fmt: skip
-    rows = [row["ok"] for row in permuting.comparing("delta", as_said, [1.0 if one else 3.0 for one in large], 0.0)]
+    rows = [row["ok"] for row in permuting.comparing("delta", as_said, [1.0 if one else 3.0 for one in large])]
     assert rows == [True, True, True, True]
 
 
@@ -80,12 +80,12 @@ def test_figure_4() -> None:
 def test_a_curve_of_another_shape_is_seen() -> None:
     sizes = len(piccl.FIGURE4_SIZES)
     grows = [1.15 + 0.05 * at for at in range(sizes)]
-    assert not piccl.with_contention("so", grows, 0.0)["ok"]
-    assert piccl.with_contention("so", [*grows[:-1], 1.049], 0.0)["ok"]
-    assert not piccl.with_contention("so", [*grows[:-1], 0.94], 0.0)["ok"]
-    assert piccl.without_contention(grows, 0.0)["ok"]
-    assert not piccl.without_contention([*grows[:-1], grows[-2]], 0.0)["ok"]
-    assert not piccl.without_contention([0.9 + 0.01 * at for at in range(sizes)], 0.0)["ok"]
+    assert not piccl.with_contention("so", grows)["ok"]
+    assert piccl.with_contention("so", [*grows[:-1], 1.049])["ok"]
+    assert not piccl.with_contention("so", [*grows[:-1], 0.94])["ok"]
+    assert piccl.without_contention(grows)["ok"]
+    assert not piccl.without_contention([*grows[:-1], grows[-2]])["ok"]
+    assert not piccl.without_contention([0.9 + 0.01 * at for at in range(sizes)])["ok"]
     assert piccl.small_sizes("so", [1.1] * sizes, [1.1] * 4 + [2.0] * (sizes - 4))["ok"]
     assert not piccl.small_sizes("so", [1.1] * sizes, [1.1] * 3 + [1.2] * (sizes - 3))["ok"]
 
@@ -131,7 +131,7 @@ def by_best(best: Sequence[int]) -> Times:
     ],
 )  # fmt: skip
 def test_the_best_k_of_another_kind_is_seen(family: making.Family, best: Sequence[int], ok: bool) -> None:
-    assert piccl.best_k(family, by_best(best), SIZES, 0.0)["ok"] is ok
+    assert piccl.best_k(family, by_best(best), SIZES)["ok"] is ok
 
 
 def test_what_is_near_and_what_falls_off() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from time import process_time
 
 from antiphon.core.loads import timeline
 from antiphon.core.symmetry import canonical
@@ -56,28 +55,25 @@ def counts() -> Iterator[Row]:
 
 def _allocations() -> Iterator[Row]:
     for name in MACHINES:
-        begin = process_time()
         found = unique(topology(name))
         sizes = {str(size): sum(len(one.gpus) == size for one in found) for size in range(3, 9)}
         yield row(
             f"{name}, unique allocations", {"allocations": UNIQUE[name]},
             {"allocations": len(found), "by_size": sizes}, len(found) == UNIQUE[name],
             note=f"5.2: up to renumbering, of {sum(one.alike for one in found)} sets of 3 to 8 GPUs that NVLinks join",
-            engine="canonical forms", since=begin,
+            engine="canonical forms",
             proof=[f"{one.name}: {one.alike} such" for one in found],
         )  # fmt: skip
-    begin = process_time()
     box = topology("dgx1v")
     one, other = (canonical(allocation(box, gpus).machine)[1] for gpus in (range(4), range(4, 8)))
     yield row(
         "dgx1v 0,1,2,3 and 4,5,6,7", {"alike": True}, {"alike": one == other}, one == other,
-        note="2.1: in one bin", engine="canonical forms", since=begin,
+        note="2.1: in one bin", engine="canonical forms",
     )  # fmt: skip
 
 
 def _rings() -> Iterator[Row]:
     for name, gpus, count, idle, where in RINGS:
-        begin = process_time()
         one = allocation(topology(name), map(int, gpus))
         found = rings(one.machine)
         ours = {"rings": len(found.cycles), "unused": len(_unused(one.machine, found))}
@@ -86,16 +82,14 @@ def _rings() -> Iterator[Row]:
         yield row(
             f"{name} {one.name}, rings", published, ours if idle is not None else {"rings": len(found.cycles)},
             found.optimal and published.items() <= ours.items(),
-            note=f"{where}; a broadcast over trees has rate {rate}", engine="packing of rings", since=begin,
+            note=f"{where}; a broadcast over trees has rate {rate}", engine="packing of rings",
         )  # fmt: skip
-    begin = process_time()
     box = topology("dgx1p")
     count = len(rings(box).cycles)
     rate = ring_rate("allreduce", count, box.ranks)
     yield row(
         "dgx1p, allreduce over rings", {"rings": 4, "rate": "32/14"}, {"rings": count, "rate": str(rate)},
         (count, rate) == (4, Fraction(32, 14)), note="5.1: each ring at 8/14 of a link", engine="packing of rings",
-        since=begin,
     )  # fmt: skip
 
 
@@ -107,7 +101,6 @@ def _unused(machine: Topology, found: Packing) -> set[frozenset[int]]:
 
 def _weights() -> Iterator[Row]:
     """3.2.1: how many trees the multiplicative weights give is a draw; what the integer program leaves is not."""
-    begin = process_time()
     box = topology("dgx1v")
     machine = directed(box, unit=box.unit)
     found = {epsilon: blink_broadcast(machine, 0, epsilon=epsilon) for epsilon in EPSILONS}
@@ -117,9 +110,8 @@ def _weights() -> Iterator[Row]:
     yield row(
         "dgx1v broadcast, trees before minimising", {"trees": 181}, {"trees": usual.packed},
         judged(usual.packed == 181, near and usual.packed > len(usual.trees)), note="3.2: many more than are needed",
-        deviation=f"a draw, by epsilon and by which of equal trees comes first: {many}", engine="blink", since=begin,
+        deviation=f"a draw, by epsilon and by which of equal trees comes first: {many}", engine="blink",
     )  # fmt: skip
-    begin = process_time()
     each = _each(usual)
     ours = {"trees": len(usual.trees), "each": each, "megabytes": 1000 // len(usual.trees)}
     published = {"trees": 6, "each": "1", "megabytes": 166}
@@ -127,7 +119,7 @@ def _weights() -> Iterator[Row]:
     yield row(
         "dgx1v broadcast, trees after minimising", published, ours, ours == published and same,
         note=f"3.2.1; megabytes of 1000 for each; {'' if same else 'not '}the same for all these epsilons",
-        engine="blink", since=begin,
+        engine="blink",
     )  # fmt: skip
 
 
@@ -138,13 +130,12 @@ def _each(found: Blink) -> str:
 
 
 def _chunks() -> Row:
-    begin = process_time()
     chain = topology("line:ranks=4")
     whole = made(exact, chain, "broadcast").schedule
     one, two = (timeline(replace(whole, pieces=pieces), chain).total for pieces in (1, 2))
     return row(
         "four GPUs in a row, two pieces", {"time": "2/3"}, {"time": str(two / one)}, two / one == Fraction(2, 3),
-        note="4.2.1: less by a third", engine="trees", since=begin,
+        note="4.2.1: less by a third", engine="trees",
     )  # fmt: skip
 
 
@@ -158,7 +149,6 @@ def figure14() -> Iterator[Row]:
     for name in MACHINES:
         found = unique(topology(name))
         for kind in KINDS:
-            begin = process_time()
             gains = [speedup(one.machine, kind) for one in found]
             everything += [(gain, f"{name} {one.name} {kind}") for gain, one in zip(gains, found, strict=True)]
             none = sum(not rings(one.machine).cycles for one in found)
@@ -166,14 +156,14 @@ def figure14() -> Iterator[Row]:
             yield row(
                 f"{name} {kind}", {"min": 1}, spread(gains), min(gains) == 1,
                 note=f"5.1: at least as fast; {len(found)} allocations, {none} of them without a ring",
-                engine="cuts, packing of rings", since=begin, proof=proof,
+                engine="cuts, packing of rings", proof=proof,
             )  # fmt: skip
     most = max(gain for gain, _ in everything)
     where = [name for gain, name in everything if gain == most]
     yield row(
         "both, the greatest", {"max": 6}, {"max": float(most)}, round(most) == 6,
         deviation=f"{float(most):g} for {'; '.join(where)}", note="5.1: up to 6 times", engine="cuts, packing of rings",
-        since=process_time(), proof=[f"{name}: {gain}" for gain, name in everything if gain > 6],
+        proof=[f"{name}: {gain}" for gain, name in everything if gain > 6],
     )  # fmt: skip
 
 
@@ -199,13 +189,12 @@ def trees() -> Iterator[Row]:
         found = unique(topology(name))
         for kind in KINDS:
             yield of_allocations(name, kind, found, known[name, kind])
-    begin = process_time()
     dgx2 = made(blink, topology("dgx2"), "allreduce")
     published = {"trees": 16, "hops": 1}
     ours = {"trees": dgx2.count, "hops": dgx2.schedule.steps // 2}
     yield row(
         "dgx2 allreduce, blink", published, ours, ours == published, note="3.5: every GPU is the root of one",
-        engine="blink", since=begin,
+        engine="blink",
     )  # fmt: skip
 
 
@@ -215,32 +204,29 @@ def of_machine(name: str, kind: str, known: list[Made]) -> Iterator[Row]:
     best, limit = optimum(box, kind)
     proof = [f"rate <= {best}: {why(limit, range(box.ranks))}"]
     six = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
-    begin = process_time()
     near = made(blink, box, kind)
     ours = {"trees": near.count, "rate": str(near.rate), "of_optimum": _share(near.rate / best)}
     yield row(
         f"{name} {kind}, blink", six or {"of_optimum": _share(LEAST)}, ours,
         LEAST <= near.rate / best <= 1 and (six is None or six.items() <= ours.items()),
-        note=f"optimum {best}; {near.told}", engine="blink", since=begin, proof=proof,
+        note=f"optimum {best}; {near.told}", engine="blink", proof=proof,
     )  # fmt: skip
-    begin = process_time()
     fast = made(exact, box, kind)
     ours = {"trees": fast.count, "rate": str(fast.rate)}
     other = f"trees of weights {fast.weights} reach it; 6 is how many of weight 1 are needed"
     yield row(
         f"{name} {kind}, fewest at the optimum", six, ours, fast.rate == best and fast.proved,
         deviation=other if six and ours != six else None, note=f"{fast.told}; weights {fast.weights}", engine="trees",
-        since=begin, proof=proof,
+        proof=proof,
     )  # fmt: skip
     known += [fast, near]
-    begin = process_time()
     few = _few(box, kind)
     rate = few.rate / box.unit
     weights = weighed(tree.rate / box.unit for tree in few.trees)
     yield row(
         f"{name} {kind}, fewest within 5 %", None, {"trees": len(few.trees), "rate": str(rate)},
         LEAST <= rate / best <= 1 and few.proved, note=f"{few.describe()}; weights {weights}", engine="trees",
-        since=begin, proof=proof,
+        proof=proof,
     )  # fmt: skip
 
 
@@ -252,7 +238,6 @@ def _few(box: Topology, kind: str) -> Fewest:
 
 def of_allocations(name: str, kind: str, found: Sequence[Allocation], known: Sequence[Made]) -> Row:
     """Every allocation: exactly at the optimum, and how near Blink's method comes. `known`: these two, of all GPUs."""
-    begin = process_time()
     shares, proof, reached, whole = [], [], 0, 0
     for one in found:
         best, limit = optimum(one.machine, kind)
@@ -270,7 +255,7 @@ def of_allocations(name: str, kind: str, found: Sequence[Allocation], known: Seq
         f"{name} {kind}, all allocations", {"blink_of_optimum": _share(LEAST)},
         {"at_optimum": reached, "of": len(found), "blink_of_optimum": _share(least)},
         reached == len(found) and LEAST <= least <= max(shares) <= 1,
-        note=f"blink: weights of 0 or 1 do for {whole} of {len(found)}", engine="trees, blink", since=begin,
+        note=f"blink: weights of 0 or 1 do for {whole} of {len(found)}", engine="trees, blink",
         proof=proof,
     )  # fmt: skip
 
@@ -285,16 +270,14 @@ def _share(value: Fraction) -> float:
 def figure22b() -> Iterator[Row]:
     """100 MB on 3 and 5 GPUs of two servers; what is assumed is said in `blink_servers`."""
     for gigabits in GIGABITS:
-        begin = process_time()
         found = cluster.point(gigabits)
         says = "network" if gigabits < KNEE else "NVLink"
         ours = {"limit": found.limit, "bytes_per_second": found.speed, "rings_bytes_per_second": _rings_at(gigabits)}
         yield row(
             f"network of {gigabits} Gbit/s", {"limit": says}, ours,
             found.limit == says and (says == "NVLink" or found.speed >= KEEPS_UP * found.network),
-            note=f"{found.speed / float(found.rate):.3g} of what endless data get", engine="blink", since=begin,
+            note=f"{found.speed / float(found.rate):.3g} of what endless data get", engine="blink",
         )  # fmt: skip
-    begin = process_time()
     top = cluster.point(cluster.PLENTY).rate
     nominal = cluster.point(cluster.PLENTY, cluster.LINK).rate
     met = cluster.point(top / cluster.GIGABIT)
@@ -305,7 +288,7 @@ def figure22b() -> Iterator[Row]:
         note=f"5.4: ~{KNEE} Gbit/s, here {_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: the paper "
         f"names neither. {_gigabits(nominal)} at their nominal speed. The slower server's trees have a rate of 2 links "
         f"here; of all pairs of a 3- and a 5-GPU allocation {pairs}",
-        engine="blink", since=begin,
+        engine="blink",
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from time import process_time
 
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
@@ -27,7 +26,6 @@ def micro() -> Iterator[Row]:
     """Throughput of the busiest link at 1000 MB, and what the text says of sizes, lengths and widths."""
     machine, found = topology("dgx1v"), dict[str, float]()
     for pattern in patterns():
-        begin = process_time()
         told = {size: _throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
         found[pattern.title] = told[LARGE]
         said, _ = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
@@ -36,7 +34,7 @@ def micro() -> Iterator[Row]:
         ours, exact = told[LARGE], abs(told[LARGE] - said) <= NEAR * said
         yield row(
             f"dgx1v, {pattern.title}", {"GB_per_second": said / 1e9}, {"GB_per_second": round(ours / 1e9, 2)},
-            judged(exact, ours < 25e9), note=f"{WHERE[pattern.name]}: at 1000 MB", engine="calls", since=begin,
+            judged(exact, ours < 25e9), note=f"{WHERE[pattern.name]}: at 1000 MB", engine="calls",
             proof=[f"{size} B: {rate / 1e9:.2f} GB/s" for size, rate in told.items()],
             deviation=None if exact else WIRE,
         )  # fmt: skip
@@ -44,23 +42,20 @@ def micro() -> Iterator[Row]:
 
 
 def _shape(found: dict[str, float]) -> Iterator[Row]:
-    begin = process_time()
     for name in ("chain-forward", "chain-reduce", "chain-reduce-broadcast"):
-        yield _so(
-            f"{name}: less, the longer the chain", _falls([found[f"{name} {size}"] for size in range(3, 9)]), begin
-        )
+        yield _so(f"{name}: less, the longer the chain", _falls([found[f"{name} {size}"] for size in range(3, 9)]))
     back = all(found[f"chain-reduce-broadcast {n}"] < found[f"chain-reduce {n}"] for n in range(3, 9))
-    yield _so("chains: there and back is less than there", back, begin)
+    yield _so("chains: there and back is less than there", back)
     fans = [found[f"fan-out-forward {n}"] for n in (1, 2, 3)]
-    yield _so("fan-out: as much, however many there are", max(fans) - min(fans) <= NEAR * max(fans), begin)
+    yield _so("fan-out: as much, however many there are", max(fans) - min(fans) <= NEAR * max(fans))
 
 
 def _falls(rates: Sequence[float]) -> bool:
     return all(one >= other for one, other in pairwise(rates)) and rates[0] > rates[-1]
 
 
-def _so(name: str, so: bool, begin: float) -> Row:
-    return row(f"dgx1v, {name}", {"so": True}, {"so": so}, so, note="A.1", engine="calls", since=begin)
+def _so(name: str, so: bool) -> Row:
+    return row(f"dgx1v, {name}", {"so": True}, {"so": so}, so, note="A.1", engine="calls")
 
 
 def _throughput(pattern: Pattern, machine: Topology, carried: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from time import process_time
 
 from antiphon.core.topology import Topology
 from antiphon.planners.classic.hierarchical import hierarchical_ps
@@ -80,17 +79,15 @@ def table3() -> Iterator[Row]:
     """The testbed of servers with one card of 10 Gbit/s: the plans chosen, then all times by GenModel."""
     profile = testbed()
     for servers in SERVERS:
-        begin = process_time()
         machine = one_switch(servers)
         kind = chosen(planned(machine, TABLE3_SIZE, profile))
         (ours,) = kind.values()
         yield row(
             f"{servers} servers, plan", {"plan": TABLE3_PLANS[servers]}, {"plan": ours}, ours == TABLE3_PLANS[servers],
             note="5.2; Table 5's parameters, beta of 10 Gbit/s (3.2e-9 s per float), 1 alpha per step",
-            engine="gentree", since=begin,
+            engine="gentree",
         )  # fmt: skip
     for algorithm, published in TABLE3.items():
-        begin = process_time()
         found: Times = {}
         for servers in SERVERS:
             name = TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm
@@ -101,14 +98,13 @@ def table3() -> Iterator[Row]:
             f"{algorithm}, times", {"seconds": dict(zip(map(str, SERVERS), published, strict=True))},
             {"seconds": rounded(found)}, near(off), deviation=told(SERVERS, off),
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
-            engine="genmodel", since=begin,
+            engine="genmodel",
         )  # fmt: skip
     yield _any_parameters()
 
 
 def _any_parameters() -> Row:
     """That the published times contradict the model, whatever its parameters are."""
-    begin = process_time()
     cells: dict[Cell, float] = {}
     for algorithm, published in TABLE3.items():
         for servers, seconds in zip(SERVERS, published, strict=True):
@@ -118,7 +114,7 @@ def _any_parameters() -> Row:
         "all times, with any parameters", None, {"least_greatest_error": round(least.error, 4)}, True,
         note=f"no parameters from 0 on, with w_t = {W_T} as the paper says, bring GenModel nearer to all "
         f"{len(cells)} times: they contradict it among themselves by more than {NEAR:.0%}".replace("%", " %"),
-        engine="linear program", since=begin,
+        engine="linear program",
         proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in least.binding)}"],
     )  # fmt: skip
 
@@ -138,7 +134,6 @@ def table4() -> Iterator[Row]:
         boxes = gpus // BOX
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
         yield _chosen(gpus, machine)
-        begin = process_time()
         plans = [made(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
         each = [times(one, machine, TABLE4_SIZES, PLAIN, None) for one in plans]
         ours = {size: min(one[size] for one in each) for size in TABLE4_SIZES}
@@ -154,19 +149,17 @@ def table4() -> Iterator[Row]:
             judged(near(off), min(gains[gpus].values()) > 1), deviation=f"speedup {told(list(TABLE4_SIZES), off)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
             "that overlap; what is published was measured, and holds what software costs",
-            engine="hierarchical-ps, multi-ring, alpha-beta", since=begin,
+            engine="hierarchical-ps, multi-ring, alpha-beta",
         )  # fmt: skip
-    begin = process_time()
     yield row(
         "the speedup falls with the number of servers", {"falls": True}, {"falls": falls(gains)}, falls(gains),
         deviation="to 1 here: on endless servers both plans load every card alike; published: to about 1.2",
-        note="5.2: what crosses the network grows from 1/2 to 7/8; for 3.2e7 floats and more", since=begin,
+        note="5.2: what crosses the network grows from 1/2 to 7/8; for 3.2e7 floats and more",
     )  # fmt: skip
 
 
 def _chosen(gpus: int, machine: Topology) -> Row:
     """GenTree's own choice: a plan type in every server, one among them."""
-    begin = process_time()
     boxes = gpus // BOX
     kinds = {size: chosen(planned(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
     straight = all(len(one) == boxes + 1 and set(one.values()) == {"CPS"} for one in kinds.values())
@@ -174,7 +167,6 @@ def _chosen(gpus: int, machine: Topology) -> Row:
     return row(
         f"{gpus} GPUs, plan", {"plan": f"{BOX} x {boxes}"}, {"plan": ours}, straight,
         note="5.2: co-located PS within the servers, then among them; for all four sizes", engine="gentree",
-        since=begin,
     )  # fmt: skip
 
 
@@ -196,7 +188,6 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
     same = {"one switch": 0, "hierarchical": 0}
     cells = dict(same)
     for network in networks:
-        begin = process_time()
         machine = topology(network.lower())
         found = {size: chosen(planned(machine, floats)) for size, floats in SIZES.items()}
         for switch, printed in TABLE6[network].items():
@@ -213,14 +204,12 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
             yield row(
                 f"{network} {switch}", published, ours,
                 all(refuted for refuted, _ in why), deviation="; ".join(said for _, said in why) or None,
-                engine="gentree", since=begin,
+                engine="gentree",
             )  # fmt: skip
-            begin = process_time()
     enough = cells["hierarchical"] * LEAST_CELLS / CELLS
     ok = judged(same == cells, same["one switch"] == cells["one switch"] and same["hierarchical"] >= enough)
     yield row(
         "cells that are the same", dict(cells), dict(same), ok, note="hierarchical ones without ACPS", engine="gentree",
-        since=process_time(),
     )  # fmt: skip
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from time import process_time
 
 from antiphon.cost import prepare
 from antiphon.reproduce.blink_made import Row, judged, row
@@ -59,7 +58,6 @@ def figure8() -> Iterator[Row]:
     """
     for servers in DRAWN:
         for model in MODELS:
-            begin = process_time()
             found = priced(servers, model)
             ours, right = _best(found), TABLE3_PLANS[servers]
             finds = model == "genmodel"
@@ -67,11 +65,10 @@ def figure8() -> Iterator[Row]:
                 f"{servers} servers, the best by {model}", {"right": finds, "best": right},
                 {"right": ours == right, "best": ours}, (ours == right) == finds,
                 note=f"5.1: {', '.join(f'{name} {_total(seen):.3f} s' for name, seen in found.items())}",
-                engine=model, since=begin,
+                engine=model,
             )  # fmt: skip
     measured = _measured()
     for model, terms in MODELS.items():
-        begin = process_time()
         least = least_error(measured, TABLE3_SIZE, terms, W_T)
         printed = FIGURE8_ERROR[model]
         reached = least.error <= printed if model == "genmodel" else FIGURE8_ERROR["genmodel"] < least.error <= printed
@@ -82,7 +79,7 @@ def figure8() -> Iterator[Row]:
             f"{len(measured)} cells",
             note=f"whatever its parameters are, with w_t = {W_T}, {model} errs by at least the first; "
             + ("the published error can be" if model == "genmodel" else "more than GenModel is said to at most"),
-            engine="linear program", since=begin,
+            engine="linear program",
             proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in least.binding)}"],
         )  # fmt: skip
 
@@ -110,12 +107,10 @@ def _errs(model: str) -> float:
 
 def figure10() -> Iterator[Row]:
     """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then what the text says of them."""
-    begin = process_time()
     found = priced(12, "genmodel")
     for name, terms in found.items():
         ours = {"seconds": round(_total(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
-        yield row(f"12 servers, {name}", None, ours, True, note="drawn only", engine="genmodel", since=begin)
-        begin = process_time()
+        yield row(f"12 servers, {name}", None, ours, True, note="drawn only", engine="genmodel")
     every = list(found.values())
     plain = {round(terms["beta"] + terms["gamma"], 9) for terms in every}
     falls = all(_falls(every, term) for term in ("alpha", "delta"))
@@ -125,7 +120,7 @@ def figure10() -> Iterator[Row]:
         ("with the fan-in memory access and latency fall, incast grows", {"so": True}, {"so": falls and rises}),
         ("the best plan", {"plan": FIGURE10_OPTIMUM}, {"plan": _best(found)}),
     ):
-        yield row(claim, published, ours_is, published == ours_is, note="5.1", engine="genmodel", since=begin)
+        yield row(claim, published, ours_is, published == ours_is, note="5.1", engine="genmodel")
 
 
 def _falls(found: list[Terms], term: str) -> bool:
@@ -144,7 +139,6 @@ REDUCED = 0.61  # 5.1: by so much co-located PS computes less than ring
 def figure9() -> Iterator[Row]:
     """What was measured on 12 servers, parted into calculation and communication; what the text says of it."""
     for speed, beta in LINKS.items():
-        begin = process_time()
         found = priced(12, "genmodel", beta)
         parts = {name: (_part(terms, CALCULATION), _part(terms, COMMUNICATION)) for name, terms in found.items()}
         proof = [
@@ -153,16 +147,14 @@ def figure9() -> Iterator[Row]:
         falls = all(a[0] > b[0] for a, b in pairwise(parts.values()))
         yield row(
             f"{speed}, calculation falls with the fan-in", {"so": True}, {"so": falls}, falls, engine="genmodel",
-            note="5.1: monotonically", since=begin, proof=proof,
+            note="5.1: monotonically", proof=proof,
         )  # fmt: skip
-        begin = process_time()
         others = [other for name, (_, other) in parts.items() if name not in ("Ring", "CPS")]
         both = min(parts["Ring"][1], parts["CPS"][1]) > max(others)
         yield row(
             f"{speed}, ring and CPS communicate longest", {"so": True}, {"so": both}, both,
-            note="5.1: by latency, and by incast", engine="genmodel", since=begin, proof=proof,
+            note="5.1: by latency, and by incast", engine="genmodel", proof=proof,
         )  # fmt: skip
-        begin = process_time()
         if speed == "100 Gbit/s":
             less = 1 - parts["CPS"][0] / parts["Ring"][0]
             memory = 1 - found["CPS"]["delta"] / found["Ring"]["delta"]
@@ -170,7 +162,7 @@ def figure9() -> Iterator[Row]:
             yield row(
                 f"{speed}, CPS calculates less than ring by", {"part": REDUCED}, ours,
                 judged(abs(less - REDUCED) <= NEAR * REDUCED, less > 0), note="5.1, Figure 9", engine="genmodel",
-                since=begin, proof=proof,
+                proof=proof,
                 deviation=f"memory access alone falls by {memory:.3f}; additions, which both make as many of, take as "
                 "long again with the gamma of Table 5, and are hardly there in what was measured",
             )  # fmt: skip

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from time import process_time
 
 from antiphon.core.topology import Topology
 from antiphon.cost import Predictor, prepare
@@ -47,7 +46,6 @@ def sccl_figures(machine: Topology | None = None) -> Iterator[Row]:
     """Speedups over NCCL on a DGX-1, of the best of the algorithms at each size; then what is said of the Z52."""
     machine = machine or topology("dgx1v_sccl")
     for kind, points in SCCL_POINTS.items():
-        begin = process_time()
         curve, basis = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
         told = {size: gain for size, (gain, _) in curve.items()}
         proof = [f"{size} B: {gain:.3f} by ({', '.join(map(str, point))})" for size, (gain, point) in curve.items()]
@@ -56,18 +54,17 @@ def sccl_figures(machine: Topology | None = None) -> Iterator[Row]:
         for name, said, ours in zip(("small", "large"), SCCL_SAID[kind], (small, large), strict=True):
             yield row(
                 f"DGX-1 {kind}, {name} sizes", {"speedup": said}, {"speedup": round(ours, 3)},
-                judged(near(ours, said), ours > 1), engine="calls", since=begin, proof=proof,
+                judged(near(ours, said), ours > 1), engine="calls", proof=proof,
                 note=f"5.5: up to {said} times as fast as NCCL; {basis}",
                 deviation=None if near(ours, said) else f"{BOTH_PAID}; lowering to copies is not priced",
             )  # fmt: skip
-            begin = process_time()
         middle = min(gain for size, gain in told.items() if SMALL < size < LARGE)
         if kind == "allreduce":
             yield row(
                 f"DGX-1 {kind}, middle sizes", {"NCCL_faster": True}, {"NCCL_faster": middle < 1}, middle < 1,
                 note="5.5: NCCL is beating SCCL's algorithms, as synchronization of several steps costs much there",
                 deviation=None if middle < 1 else "in the model a step costs these algorithms what a hop costs NCCL",
-                engine="calls", since=begin,
+                engine="calls",
             )  # fmt: skip
     yield from _z52()
 
@@ -93,7 +90,7 @@ def _basis(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
 
 def _z52() -> Iterator[Row]:
     """No table is known of MI50s: latencies and widths of the catalogue, which say who is faster at the ends."""
-    begin, machine = process_time(), topology("z52")
+    machine = topology("z52")
     one, other = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
     ratio = {
         size: prepare("alpha-beta", other.schedule, machine)(size).seconds
@@ -104,7 +101,7 @@ def _z52() -> Iterator[Row]:
             "large": "(1, 4, 4)" if ratio[SIZES[-1]] > 1 else "(2, 7, 7)"}  # fmt: skip
     said = {"small": "(1, 4, 4)", "large": "(2, 7, 7)"}
     yield row(
-        "Z52 allgather, the faster one", said, ours, ours == said, engine="alpha-beta", since=begin,
+        "Z52 allgather, the faster one", said, ours, ours == said, engine="alpha-beta",
         note="5.5, Figure 6; MI50s are not calibrated, so nothing is said of RCCL",
     )  # fmt: skip
 
@@ -123,12 +120,11 @@ def blink_figures() -> Iterator[Row]:
     share, link = _wire()
     boxes = {name: unique(topology(name)) for name in ("dgx1v", "dgx1p")}
     for (name, kind), (most, mean, where) in BLINK_SAID.items():
-        begin = process_time()
         found = spread([speedup(one.machine, kind) for one in boxes[name]])
         exact = near(found["max"], most) and near(found["mean"], mean)
         yield row(
             f"{name} {kind} over NCCL", {"max": most, "mean": mean}, {"max": found["max"], "mean": found["mean"]},
-            judged(exact, found["max"] > 1 and found["mean"] > 1), engine="cuts, packing of rings", since=begin,
+            judged(exact, found["max"] > 1 and found["mean"] > 1), engine="cuts, packing of rings",
             note=f"5.2, {where}: up to {most:g} times, {mean:g} in the geometric mean; "
             + ("calibrated by v100: " + BOTH_PAID if name == "dgx1v" else "P100s are not calibrated"),
             deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1): measured "
@@ -148,13 +144,12 @@ def _wire() -> tuple[float, float]:
 
 def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
     """GB/s that an allreduce gets less than a broadcast on 3 and 4 GPUs, on average."""
-    begin = process_time()
     few = [one.machine for one in boxes if len(one.gpus) in (3, 4)]
     lost = [float(optimum(one, "broadcast")[0] - optimum(one, "allreduce")[0]) * link / 1e9 for one in few]
     mean = math.fsum(lost) / len(lost)
     yield row(
         "dgx1v, an allreduce below a broadcast on 3 and 4 GPUs", {"GB_per_second": [20, 30]},
-        {"GB_per_second": round(mean, 1)}, judged(20 <= mean <= 30, mean > 0), engine="cuts", since=begin,
+        {"GB_per_second": round(mean, 1)}, judged(20 <= mean <= 30, mean > 0), engine="cuts",
         note=f"5.2.2: 20 to 30 GB/s less on average; links at {link / 1e9:.1f} GB/s, as calibrated",
         deviation=None if 20 <= mean <= 30 else f"{mean:.1f} GB/s: the two differ by less than measured",
     )  # fmt: skip
@@ -162,7 +157,7 @@ def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[R
 
 def _half() -> Row:
     """8 GPUs: an allreduce gets half of what a broadcast gets."""
-    begin, machine = process_time(), topology("dgx1v")
+    machine = topology("dgx1v")
     blink = float(optimum(machine, "allreduce")[0] / optimum(machine, "broadcast")[0])
     count = len(rings(machine).cycles)
     nccl = float(ring_rate("allreduce", count, machine.ranks) / ring_rate("broadcast", count, machine.ranks))
@@ -170,14 +165,13 @@ def _half() -> Row:
     return row(
         "dgx1v, an allreduce over a broadcast on 8 GPUs", {"blink": 0.5, "nccl": 0.5},
         {"blink": round(blink, 3), "nccl": round(nccl, 3)}, judged(exact, blink < 1 and nccl < 1),
-        note="5.2.2: only half, for both", engine="cuts", since=begin,
+        note="5.2.2: only half, for both", engine="cuts",
         deviation=None if exact else "8/14, as of 8 parts a rank keeps one: both send 2 x 7/8 of the data",
     )  # fmt: skip
 
 
 def _training(boxes: Sequence[Allocation]) -> Row:
     """Figure 18: how much of the time of communication goes; of a step nothing, as what it computes is not printed."""
-    begin = process_time()
     gains = spread([speedup(one.machine, "allreduce") for one in boxes])
     most, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
     return row(
@@ -185,7 +179,7 @@ def _training(boxes: Sequence[Allocation]) -> Row:
         {"max": round(most, 3), "mean": round(mean, 3)}, judged(near(most, 0.87) and near(mean, 0.31), most > mean > 0),
         note="5.4, Figure 18: up to 87 %, 31 % in the geometric mean",
         deviation="ours is of all 46 allocations, the paper's of some that it does not name",
-        engine="cuts, packing of rings", since=begin,
+        engine="cuts, packing of rings",
     )  # fmt: skip
 
 
@@ -193,12 +187,11 @@ def _step(boxes: Sequence[Allocation]) -> Row:
     """The most of a training step that goes, where half of it is communication that nothing hides (2.1: as high as 50 %
     of an iteration on a DGX-1V), which then takes so much less: no step is replayed. Shares below that, and their mean,
     nobody printed."""
-    begin = process_time()
     gain = spread([speedup(one.machine, "allreduce") for one in boxes])["max"]
     saved = EXPOSED * (1 - 1 / gain)
     return row(
         "dgx1v, a training step, most", {"saved": 0.4}, {"saved": round(saved, 3)},
-        judged(near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings", since=begin,
+        judged(near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
         note="5.4, Figure 18: up to 40 % of an iteration; 2.1, Figure 5: communication is as much as 50 % of one",
         deviation=None if near(saved, 0.4) else "the greatest share and the greatest gain need not be of one "
         "allocation; the geometric mean, 6.3 %, is of shares that are not printed",
@@ -210,7 +203,7 @@ def _step(boxes: Sequence[Allocation]) -> Row:
 
 def dgx2_figures() -> Iterator[Row]:
     """An allreduce on 16 GPUs by trees of one hop, against NCCL's choice: latency where calls are small, throughput."""
-    begin, machine = process_time(), topology("dgx2")
+    machine = topology("dgx2")
     library = library_here(machine)
     trees = [prepare("calls", made(planner, machine), machine) for planner in (colocated_ps, direct)]
     basis = _basis(library, "allreduce", trees)
@@ -224,16 +217,15 @@ def dgx2_figures() -> Iterator[Row]:
         exact = near(ours, said)
         yield row(
             f"dgx2, {name} over NCCL", {"speedup": said}, {"speedup": round(ours, 3)}, judged(exact, ours > 1),
-            note=f"5.2.3, {where}: up to {said} times; {basis}", engine="calls", since=begin,
+            note=f"5.2.3, {where}: up to {said} times; {basis}", engine="calls",
             proof=proof,
             deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
             "its rings; in the model of it one box has rings alone",
         )  # fmt: skip
-        begin = process_time()
     falls = told[SIZES[-1]] < told[SIZES[0]]
     yield row(
         "dgx2, most for smaller sizes", {"so": True}, {"so": falls}, falls, note="5.2.3: especially effective for "
-        "smaller data sizes", engine="calls", since=begin, proof=proof,
+        "smaller data sizes", engine="calls", proof=proof,
     )  # fmt: skip
     yield _hybrid()
 
@@ -244,12 +236,11 @@ def _gain(library: Library, seconds: float, nbytes: int) -> float:
 
 def _hybrid() -> Row:
     """Figure 21: PCIe beside NVLink."""
-    begin = process_time()
     share, link = _wire()
     more = float(PCIE) * link * share / 1e9
     return row(
         "dgx1v, PCIe beside NVLinks in a broadcast", {"GB_per_second": [2, 5]}, {"GB_per_second": round(more, 1)},
-        judged(2 <= more <= 5, more > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates", since=begin,
+        judged(2 <= more <= 5, more > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
         deviation=None if 2 <= more <= 5 else "half a link at the share of an NVLink: what switching between the two "
         "costs, and what PCIe really gives, no table tells",
     )  # fmt: skip

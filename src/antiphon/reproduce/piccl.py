@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from time import process_time
 
 from antiphon.reproduce.blink_made import Row, judged, row
 from antiphon.reproduce.piccl_made import (
@@ -61,12 +60,10 @@ def figure4() -> Iterator[Row]:
     curves: dict[str, list[float]] = {}
     free: list[float] = []
     for said, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
-        begin = process_time()
         curves[said] = _curve(plans, model)
-        yield with_contention(said, curves[said], begin)
-    begin = process_time()
+        yield with_contention(said, curves[said])
     free = _curve(plans, f"{PACKETS},contention=off")
-    yield without_contention(free, begin)
+    yield without_contention(free)
     for said, curve in curves.items():
         yield small_sizes(said, curve, free)
     yield _other_orders(plans)
@@ -92,41 +89,39 @@ def _all(times: Times, sizes: Sequence[int]) -> list[str]:
     return found
 
 
-def with_contention(said: str, curve: Sequence[float], begin: float) -> Row:
+def with_contention(said: str, curve: Sequence[float]) -> Row:
     """It comes within 5 % of the ring for 64 MB."""
     ok = abs(curve[-1] - 1) <= NEAR_ONE
     return row(
         f"with contention, {said}", {"converges_to_the_ring": True},
         {"converges_to_the_ring": ok, "speedup": _told(curve)}, ok,
-        note=f"at 64 MiB within 5 %; drawn without figures; {ASSUMED}", engine="kring, loggp", since=begin,
+        note=f"at 64 MiB within 5 %; drawn without figures; {ASSUMED}", engine="kring, loggp",
     )  # fmt: skip
 
 
-def without_contention(curve: Sequence[float], begin: float) -> Row:
+def without_contention(curve: Sequence[float]) -> Row:
     """From 64 KB on it grows with every size, and stays away from the ring."""
     large = [one for size, one in zip(FIGURE4_SIZES, curve, strict=True) if size >= SPLIT]
     ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + NEAR_ONE
     return row(
         "without contention", {"keeps_growing": True}, {"keeps_growing": ok, "speedup": _told(curve)}, ok,
-        note="from 64 KiB to 64 MiB with every size", engine="kring, loggp", since=begin,
+        note="from 64 KiB to 64 MiB with every size", engine="kring, loggp",
     )  # fmt: skip
 
 
 def small_sizes(said: str, curve: Sequence[float], free: Sequence[float]) -> Row:
     """Up to 64 KB contention hardly matters."""
-    begin = process_time()
     apart = [abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, free, strict=True) if size <= SPLIT]
     ok = max(apart) <= AGREE
     return row(
         f"up to 64 KiB both agree, {said}", {"agree": True},
         {"agree": ok, "greatest_difference": float(f"{max(apart):.2g}")}, ok,
-        note="at most 5 % apart", engine="kring, loggp", since=begin,
+        note="at most 5 % apart", engine="kring, loggp",
     )  # fmt: skip
 
 
 def _other_orders(plans: Plans) -> Row:
     """What the curves are where a rank does not end a round before it begins the next."""
-    begin = process_time()
     ours: dict[str, object] = {}
     for order in ("streams", "data"):
         for contention in ("on", "off"):
@@ -136,7 +131,7 @@ def _other_orders(plans: Plans) -> Row:
         "if rounds need not end before the next begin", None, ours, True,
         note="for comparison: the rows above are of blocking rounds (order=rounds). Where each level has a stream of "
         "its own, or data alone are waited for, rounds within and between nodes overlap, and k-ring stays ahead",
-        engine="kring, loggp", since=begin,
+        engine="kring, loggp",
     )  # fmt: skip
 
 
@@ -148,17 +143,16 @@ def figure8(sizes: Sequence[int] = FIGURE8_SIZES) -> Iterator[Row]:
     machine = delta(FIGURE8_NODES)
     times: dict[str, Times] = {}
     for family in FAMILIES:
-        begin = process_time()
         plans = planned(family, "allgather", machine)
         times[family.name] = plans.times(sizes, PACKETS)
-        yield best_k(family, times[family.name], sizes, begin)
+        yield best_k(family, times[family.name], sizes)
     yield near_each_other(times[RECMULT.name], sizes)
     for family in FAMILIES:
         yield falls_off(family, times[family.name], sizes)
     yield from _of_all(times, sizes)
 
 
-def best_k(family: Family, times: Times, sizes: Sequence[int], begin: float) -> Row:
+def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     """k-ring: 4 for small and medium sizes. Permuted: 8 for the smaller, 4 for medium. Not permuted: 4 or 8."""
     best = choices(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
     small = [k for size, k in zip(sizes, best, strict=True) if size <= SMALL]
@@ -178,7 +172,7 @@ def best_k(family: Family, times: Times, sizes: Sequence[int], begin: float) -> 
         note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMED}",
         deviation=None if whole == ranges(sizes, best) else
         f"of all factors: {', '.join(f'{span}: {k}' for span, k in whole.items())}",
-        engine="loggp by packets", since=begin, proof=_all(times, sizes),
+        engine="loggp by packets", proof=_all(times, sizes),
     )  # fmt: skip
 
 
@@ -190,7 +184,6 @@ def _turns(medium: Sequence[int]) -> bool:
 
 def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
     """Recursive multiplying by 4 and by 8: measured, neither is much better."""
-    begin = process_time()
     ratio = [a / b for a, b in zip(times[4], times[8], strict=True)]
     upto = [one for size, one in zip(sizes, ratio, strict=True) if size <= MEDIUM]
     ok = max(*upto, 1 / min(upto)) <= 1 + NEAR_EACH_OTHER
@@ -201,13 +194,12 @@ def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
         deviation=None if ok else f"8 is up to {100 * max(upto) - 100:.0f} % faster; within 10 % "
         + (f"from {format_size(close[0])} on" if close else "at no size")
         + ". Small messages cost rounds, 3 by 4 and 2 by 8: in the model the overheads of a rank's messages overlap",
-        note="measured, for small to medium sizes (V.C, V.E)", engine="loggp by packets", since=begin,
+        note="measured, for small to medium sizes (V.C, V.E)", engine="loggp by packets",
     )  # fmt: skip
 
 
 def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     """Of large k the speedup for the largest size is well below the greatest one. k-ring with k = 64 is the ring."""
-    begin = process_time()
     gain = speedups(times)
     large = [k for k in times if (8 <= k < 64 if family is KRING else k == 64)]
     drops = {k: 1 - gain[k][-1] / max(gain[k]) for k in large}
@@ -225,13 +217,12 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
         deviation=None if ok
         else f"by {', '.join(f'{drop:.0%}'.replace('%', ' %') + f' for k = {k}' for k, drop in drops.items())}"
         + ("" if behind else "; as much as any other k does: for large sizes it is not behind them"),
-        note=plain if family is KRING else "k = 64: one round with everyone", engine="loggp by packets", since=begin,
+        note=plain if family is KRING else "k = 64: one round with everyone", engine="loggp by packets",
     )  # fmt: skip
 
 
 def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     """Figure 5 (a): the fastest of all families over the fastest without a parameter, and which it is."""
-    begin = process_time()
     best = {name: [min(column) for column in zip(*one.values(), strict=True)] for name, one in times.items()}
     plain = [min(column) for column in zip(*(next(iter(one.values())) for one in times.values()), strict=True)]
     least = [min(column) for column in zip(*best.values(), strict=True)]
@@ -241,9 +232,8 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
         "Figure 5 (a), over 1.3 times for small sizes", {"over_1.3": True},
         {"over_1.3": small > 1.3, "speedup": _told(gain, sizes, FIGURE8_TOLD)}, small > 1.3,
         note="the best k of the best family over the fastest algorithm without a parameter; simulations show higher "
-        "speedups than measurements (V.E)", engine="loggp by packets", since=begin,
+        "speedups than measurements (V.E)", engine="loggp by packets",
     )  # fmt: skip
-    begin = process_time()
     fastest = [_within(best, at, least[at]) for at in range(len(sizes))]
     named = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
     held = {
@@ -257,7 +247,7 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
         "Figure 5 (a), the fastest family", {"fastest": named}, {"fastest": ranges(sizes, fastest)}, not missed,
         deviation=f"not for {', '.join(missed)} sizes{why}" if missed else None,
         note="those within 5 % of the fastest; large, by the paper: modest speedups in some cases",
-        engine="loggp by packets", since=begin,
+        engine="loggp by packets",
     )  # fmt: skip
 
 

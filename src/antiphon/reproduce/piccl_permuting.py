@@ -8,7 +8,6 @@ round more. What is said of them is compared (V.D).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import process_time
 
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
@@ -38,12 +37,11 @@ ASSUMED = "V.D, Figure 7; the figures of both profiles are assumed, not measured
 def figure7(machines: Sequence[Topology] | None = None) -> Iterator[Row]:
     """Four rows for each machine."""
     for name, profile in MACHINES.items():
-        begin = process_time()
         given = [one for one in machines or () if one.name.startswith(name)]
         machine = given[0] if given else topology(f"{name}:nodes={NODES}")
         times = {way: _times(machine, profile, permrecmult, k=2, by=way) for way in WAYS}
         rings = [_times(machine, profile, kring, k=k) for k in RINGS]
-        yield from comparing(name, times, [min(one) for one in zip(*rings, strict=True)], begin)
+        yield from comparing(name, times, [min(one) for one in zip(*rings, strict=True)])
 
 
 def _times(machine: Topology, profile: str, planner: object, **options: object) -> list[float]:
@@ -53,14 +51,14 @@ def _times(machine: Topology, profile: str, planner: object, **options: object) 
     return [predict(size).seconds for size in SIZES]
 
 
-def comparing(name: str, times: dict[str, list[float]], ring: list[float], begin: float) -> Iterator[Row]:
+def comparing(name: str, times: dict[str, list[float]], ring: list[float]) -> Iterator[Row]:
     base = times[BASELINE]
     gains = [a / b for a, b in zip(base, times[KERNEL], strict=True)]
     small = max(gain for size, gain in zip(SIZES, gains, strict=True) if size <= SMALL)
     proof = [f"{format_size(size)}: {gain:.3f}" for size, gain in zip(SIZES, gains, strict=True)]
     yield row(
         f"{name}, permuting on the GPU, small messages", {"over": GAINS}, {"speedup": round(small, 3)},
-        judged(small > GAINS or near(small, GAINS), small > 1), note=ASSUMED, engine="loggp", since=begin, proof=proof,
+        judged(small > GAINS or near(small, GAINS), small > 1), note=ASSUMED, engine="loggp", proof=proof,
         deviation=None if small > GAINS else "one round of five less is 5/4, and the rest what it carries",
     )  # fmt: skip
     best = [min(WAYS, key=lambda way: times[way][n]) for n in range(len(SIZES))]
@@ -68,12 +66,12 @@ def comparing(name: str, times: dict[str, list[float]], ring: list[float], begin
     first = [way for size, way in zip(SIZES, best, strict=True) if size < LARGE]
     yield row(
         f"{name}, permuting is the fastest way below 2 MB", {"so": True}, {"so": set(first) == {KERNEL}, **told},
-        set(first) == {KERNEL}, note=ASSUMED, engine="loggp", since=begin,
+        set(first) == {KERNEL}, note=ASSUMED, engine="loggp",
     )  # fmt: skip
     last = [way for size, way in zip(SIZES, best, strict=True) if size >= LARGE]
     yield row(
         f"{name}, Send/Recv is the fastest way from 2 MB on", {"so": True}, {"so": set(last) == {SEPARATE}, **told},
-        judged(set(last) == {SEPARATE}, SEPARATE in last), note=ASSUMED, engine="loggp", since=begin,
+        judged(set(last) == {SEPARATE}, SEPARATE in last), note=ASSUMED, engine="loggp",
         deviation=None if set(last) == {SEPARATE} else "simulated, each separate message pays its overhead, where NCCL "
         "starts those of a group together, and permuting costs no launch",
     )  # fmt: skip
@@ -81,7 +79,7 @@ def comparing(name: str, times: dict[str, list[float]], ring: list[float], begin
     so = bool(ahead) and ahead[-1] == SIZES[-1]
     yield row(
         f"{name}, rings are the fastest of all for large messages", {"so": True},
-        {"so": so, "from": format_size(ahead[0]) if ahead else None}, so, note=ASSUMED, engine="loggp", since=begin,
+        {"so": so, "from": format_size(ahead[0]) if ahead else None}, so, note=ASSUMED, engine="loggp",
         proof=[f"{format_size(s)}: {min(o) / r:.3f}" for s, r, *o in zip(SIZES, ring, *times.values(), strict=True)],
         deviation=None if so else "not up to 256 MiB: where messages are long, both load links alike",
     )  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from time import process_time
 
 from antiphon.reproduce.blink_made import Row, row
 from antiphon.reproduce.piccl_made import ASSUMED, FAMILIES, KRING, MESSAGES, PERMUTED, RECMULT, delta, planned, ranges
@@ -25,29 +24,27 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
     """A row for each number of nodes, then what is said of all, then which family is the fastest on 16."""
     curves: dict[int, dict[int, float]] = {}
     for count in nodes:
-        begin = process_time()
         curves[count], families = _curve(count)
         most = max(curves[count].values())
         yield row(
             f"allgather on {count} nodes", {"over": GAINS}, {"most": round(most, 3), **_shown(curves[count])},
-            most > GAINS, note=f"V.C, Figures 5 and 6: over 1.3x; {ASSUMED}", engine="loggp", since=begin,
+            most > GAINS, note=f"V.C, Figures 5 and 6: over 1.3x; {ASSUMED}", engine="loggp",
             proof=[f"{format_size(size)}: {gain:.3f}" for size, gain in curves[count].items()],
         )  # fmt: skip
         if count == MAIN:
             yield _families(families)
-    begin = process_time()
     large = [curves[count][SIZES[-1]] for count in nodes]
     falls = all(a >= b for a, b in pairwise(large))
     small = [curves[count][SIZES[0]] for count in nodes]
     yield row(
         "large messages gain more at smaller scales", {"so": True}, {"so": falls}, falls, note="V.C", engine="loggp",
-        since=begin, proof=[f"{count} nodes: {gain:.3f}" for count, gain in zip(nodes, large, strict=True)],
+        proof=[f"{count} nodes: {gain:.3f}" for count, gain in zip(nodes, large, strict=True)],
     )  # fmt: skip
     grows = small[-1] > small[0]
     yield row(
         "small messages gain more on more nodes", {"so": True}, {"so": grows}, grows, note="V.C: in general",
         deviation=None if all(a <= b for a, b in pairwise(small)) else
-        f"not from each to the next: {', '.join(f'{gain:.2f}' for gain in small)}", engine="loggp", since=begin,
+        f"not from each to the next: {', '.join(f'{gain:.2f}' for gain in small)}", engine="loggp",
         proof=[f"{count} nodes: {gain:.3f}" for count, gain in zip(nodes, small, strict=True)],
     )  # fmt: skip
 
@@ -72,7 +69,6 @@ def _curve(count: int) -> tuple[dict[int, float], list[str]]:
 
 def _families(names: Sequence[str]) -> Row:
     """Figure 5's background on Delta: recursive multiplying up to 32 KB, permuted up to 1 MB, then k-ring in cases."""
-    begin = process_time()
     small = {name for size, name in zip(SIZES, names, strict=True) if 32 <= size <= SMALL}
     medium = {name for size, name in zip(SIZES, names, strict=True) if SMALL < size <= MEDIUM}
     large = names[-1]
@@ -81,7 +77,7 @@ def _families(names: Sequence[str]) -> Row:
     mixed = RECMULT.name in small and PERMUTED.name in medium and large == KRING.name
     return row(
         f"allgather on {MAIN} nodes, the fastest family", said, {"by_size": ranges(SIZES, names)},
-        True if ok else None if mixed else False, engine="loggp", since=begin,
+        True if ok else None if mixed else False, engine="loggp",
         note="V.C: recursive multiplying for 32 B to 32 KB, permuted to 1 MB, k-ring in some cases beyond",
         deviation=None if ok else "simulated, permuting costs memory bandwidth and no launch of a kernel, so that "
         "permuted multiplying is behind nowhere",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from time import process_time
 
 from antiphon.cost import as_profile
 from antiphon.reproduce.blink_made import Row, judged, row
@@ -99,7 +98,6 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
     bars: list[Bar] = []
     for kind in KINDS:
         for family in FAMILIES:
-            begin = process_time()
             mine = [bar(kind, family, one, sizes) for one in nodes]
             bars += mine
             yield row(
@@ -109,7 +107,7 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
                     **{way: short({str(one.nodes): one.captured(way) for one in mine}) for way in WAYS},
                 }, True,
                 note=f"by number of nodes: best, the speedup over k = {family.plain} with the best k for every size, "
-                f"and how much of it is captured by each way to choose k", engine="loggp", since=begin,
+                f"and how much of it is captured by each way to choose k", engine="loggp",
             )  # fmt: skip
     for way in WAYS:
         yield overall(way, bars)
@@ -118,7 +116,6 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
 
 def overall(way: str, bars: Sequence[Bar]) -> Row:
     """Geometric means over all bars, as the paper's 20 % and 98 %, which it has of a simulation with contention."""
-    begin = process_time()
     chosen = geomean([one.gained(choices(one.seen[way])) for one in bars])
     best = geomean([one.gained(one.best()) for one in bars])
     least = min(bars, key=lambda one: one.captured(way))
@@ -130,13 +127,12 @@ def overall(way: str, bars: Sequence[Bar]) -> Row:
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},
         published is None or judged(abs(chosen / SPEEDUP - 1) <= NEAR and held, chosen >= SPEEDUP and held),
         deviation=f"speedup {chosen / SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,
-        note=f"geometric means; {NOTES.get(way, CROWDED)}; {ASSUMED}", engine="loggp", since=begin,
+        note=f"geometric means; {NOTES.get(way, CROWDED)}; {ASSUMED}", engine="loggp",
     )  # fmt: skip
 
 
 def _with_families(bars: Sequence[Bar]) -> Row:
     """The family chosen, too: how much slower than the best family with its best k."""
-    begin = process_time()
     groups: dict[tuple[str, int], list[Bar]] = {}
     for one in bars:
         groups.setdefault((one.kind, one.nodes), []).append(one)
@@ -153,7 +149,7 @@ def _with_families(bars: Sequence[Bar]) -> Row:
         ours[way] = geomean(parts)
     return row(
         "family and k chosen together", None, {"captured": short(ours)}, True,
-        note="for every collective, number of nodes and size the fastest of all", engine="loggp", since=begin,
+        note="for every collective, number of nodes and size the fastest of all", engine="loggp",
     )  # fmt: skip
 
 
