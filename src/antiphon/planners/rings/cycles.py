@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from antiphon.planners.rings.factors import joined_factors, sides
 TRIES = 20_000  # extensions of a partial cycle before the search gives up
 
 Pair = tuple[int, int]
+Rate = Callable[[int, int, int], tuple[float, ...]]
 
 
 def link_table(topology: Topology, members: tuple[int, ...]) -> dict[Pair, int]:
@@ -47,13 +48,18 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
         good = [pair for pair in table if width[pair] >= least]
         if all(width.get(pair, 0) >= least for pair in around):
             return list(members), complete
-        found, finished = _cycle(neighbours(good, members), members)
+        found, finished = searched(neighbours(good, members), members, _fewest_ahead)
         if not finished:
             found = _of_squares(good, members)
         complete &= finished
         if found:
             return found, complete
     return [], complete
+
+
+def _fewest_ahead(rank: int, other: int, free: int) -> tuple[float, ...]:
+    """To the neighbour with the fewest free neighbours of its own; of equals, the lowest number."""
+    return -free, -other
 
 
 def _of_squares(pairs: Iterable[Pair], members: tuple[int, ...]) -> list[int]:
@@ -70,20 +76,23 @@ def neighbours(pairs: Iterable[Pair], members: tuple[int, ...]) -> dict[int, lis
     return {rank: sorted(ranks) for rank, ranks in near.items()}
 
 
-def _cycle(near: dict[int, list[int]], members: tuple[int, ...]) -> tuple[list[int], bool]:
-    """Depth-first: go on to the free neighbour with the fewest free neighbours of its own."""
+def searched(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -> tuple[list[int], bool]:
+    """A cycle through all members, or [], and whether the search was complete. Depth-first, TRIES extensions at most:
+    on to the free neighbour of the greatest rate, told the rank, the neighbour and how many free neighbours that has.
+    """
     start = members[0]
     if any(not ranks for ranks in near.values()):
         return [], True
     bits = {rank: sum(1 << other for other in ranks) for rank, ranks in near.items()}
     path, free = [start], sum(1 << rank for rank in members) & ~(1 << start)
 
-    def choices(rank: int) -> list[int]:
-        """Free neighbours, the best last: fewest free neighbours first, then the lowest number."""
-        rated = [((bits[other] & free).bit_count(), other) for other in near[rank] if free >> other & 1]
-        return [other for _, other in sorted(rated, reverse=True)]
+    def ahead(rank: int) -> list[int]:
+        """Free neighbours, the best last."""
+        some = [other for other in near[rank] if free >> other & 1]
+        rated = [(rate(rank, other, (bits[other] & free).bit_count()), other) for other in some]
+        return [other for _, other in sorted(rated)]
 
-    stack = [choices(start)]
+    stack = [ahead(start)]
     tries = 0
     while stack:
         if len(path) == len(members) and start in near[path[-1]]:
@@ -94,7 +103,7 @@ def _cycle(near: dict[int, list[int]], members: tuple[int, ...]) -> tuple[list[i
                 return [], False
             path.append(stack[-1].pop())
             free &= ~(1 << path[-1])
-            stack.append(choices(path[-1]))
+            stack.append(ahead(path[-1]))
         else:
             stack.pop()
             free |= 1 << path.pop()

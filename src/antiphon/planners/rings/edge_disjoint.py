@@ -16,7 +16,7 @@ import numpy as np
 
 from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
-from antiphon.planners.rings.cycles import link_table, neighbours
+from antiphon.planners.rings.cycles import link_table, neighbours, searched
 from antiphon.planners.rings.factors import joined_factors, sides
 
 MOST_EXACT = 16  # ranks
@@ -27,7 +27,6 @@ MOST_COVERS = 3000  # partial covers looked at
 MOST_EXTENSIONS = 300_000  # of partial cycles while listing
 WIDEST = 64  # units of one link that are told apart
 TRIALS = 12
-TRIES = 20_000  # extensions of a partial cycle in one trial
 
 Capacity = dict[tuple[int, int], int]
 
@@ -114,11 +113,17 @@ def _limit(capacity: Capacity, members: tuple[int, ...]) -> int:
     found = sides([(number[a], number[b]) for a, b in capacity], len(members))
     if found is not None and 2 * sum(found[0]) != len(members) and found[1]:
         return 0
+    out, into = degrees(capacity, members)
+    return min([*out.values(), *into.values()])
+
+
+def degrees(capacity: Capacity, members: tuple[int, ...]) -> tuple[dict[int, int], dict[int, int]]:
+    """Units that leave every rank, and that enter it."""
     out, into = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
     for (a, b), units in capacity.items():
         out[a] += units
         into[b] += units
-    return min([*out.values(), *into.values()])
+    return out, into
 
 
 def _complete(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] | None:
@@ -243,31 +248,4 @@ def _greedy(capacity: Capacity, members: tuple[int, ...], seed: int, enough: int
 def _one(left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
     """A cycle over links with units left: on to the rank with the fewest free neighbours, by the widest link."""
     near = neighbours((pair for pair, units in left.items() if units > 0), members)
-    bits = {rank: sum(1 << other for other in ranks) for rank, ranks in near.items()}
-    start = members[0]
-    path, free, work = [start], sum(1 << rank for rank in members) & ~(1 << start), 0
-
-    def ahead(rank: int) -> list[int]:
-        """Free neighbours, the best last."""
-        rated = [
-            (-(bits[other] & free).bit_count(), left[rank, other], chance.random(), other)
-            for other in near[rank]
-            if free >> other & 1
-        ]
-        return [other for *_, other in sorted(rated)]
-
-    stack = [ahead(start)]
-    while stack:
-        if len(path) == len(members) and start in near[path[-1]]:
-            return path
-        if stack[-1] and len(path) < len(members):
-            work += 1
-            if work > TRIES:
-                return []
-            path.append(stack[-1].pop())
-            free &= ~(1 << path[-1])
-            stack.append(ahead(path[-1]))
-        else:
-            stack.pop()
-            free |= 1 << path.pop()
-    return []
+    return searched(near, members, lambda rank, other, free: (-free, left[rank, other], chance.random()))[0]

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from antiphon.planners.rings.edge_disjoint import Capacity, pack
+from antiphon.planners.rings.edge_disjoint import Capacity, degrees, pack
 from antiphon.planners.rings.flips import Factor, joined_flips
 
 MOST_COMPLETE = 128  # ranks
@@ -148,10 +148,7 @@ def _walks(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
 
 
 def _degree(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
-    out, into = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    for (a, b), units in capacity.items():
-        out[a] += units
-        into[b] += units
+    out, into = degrees(capacity, members)
     units, rank, verb = min([(out[r], r, "leave") for r in members] + [(into[r], r, "enter") for r in members])
     return units, f"only {units} units of links {verb} rank {rank}"
 
