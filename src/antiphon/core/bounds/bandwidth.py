@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
 from antiphon.core.bounds.cuts import Side, tightest_cut
-from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, Group, groups_of
+from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, Group, from_each, groups_of, to_each
 from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
@@ -170,7 +170,7 @@ class Search:
 
     def _unicast(self) -> Proved:
         """Gather and scatter with one root are single flows; else even routing, then the linear program."""
-        groups = list(_by_end(self.needs, self.collective))
+        groups = _by_end(self.needs, self.collective.kind)
         self._group_searches(groups)
         if len(groups) == 1 and not self.topology.limits:
             return self._proved(True, "attained by a maximum flow")
@@ -209,7 +209,7 @@ class Search:
 
     def _custom(self) -> Proved:
         groups = groups_of(self.collective, self.needs)
-        ends = [*groups, *_by_end(self.needs, self.collective)]
+        ends = [*groups, *_by_end(self.needs, self.collective.kind)]
         self._group_searches(ends)
         if len(groups) == 1 and groups[0].of == "all":
             return self._concurrent()
@@ -358,17 +358,9 @@ class Search:
         return sum(program.add(partition, found) for partition in self._partitions(loaded)) > 0
 
 
-def _by_end(needs: Needs, collective: Collective) -> Iterable[Group]:
+def _by_end(needs: Needs, kind: str) -> list[Group]:
     """What each rank needs and what each rank holds; of a rooted collective, what concerns its roots only."""
-    kind = collective.kind
-    if kind != "scatter":
-        for dst in np.unique(needs.dst).tolist():
-            yield Group("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
-    if kind != "gather":
-        for holders in np.unique(needs.holders).tolist():
-            if len(needs.sets[holders]) == 1:
-                rows = needs.one_per_block(np.flatnonzero(needs.holders == holders))
-                yield Group("from", needs.sets[holders], rows)
+    return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]
 
 
 def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,22 +32,32 @@ def groups_of(collective: Collective, needs: Needs) -> list[Group]:
     if kind == "allreduce":
         first = collective.members[0]
         pairs = [p for other in collective.members[1:] for p in ((first, other), (other, first))]
-        return [Group("pair", (a, b), _rows(needs, from_rank=a, to_rank=b)) for a, b in pairs]
+        return [Group("pair", (a, b), _between(needs, a, b)) for a, b in pairs]
     alone = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and alone):
         return [Group("all", (), every)]
-    groups = []
+    groups: list[Group] = []
     if kind != "custom" or not collective.combining or not _one_destination(needs):
-        for dst in np.unique(needs.dst).tolist() if kind not in COLLECT else []:
-            groups.append(Group("to", (dst,), needs.one_per_block(_rows(needs, to_rank=dst))))
+        groups += to_each(needs) if kind not in COLLECT else []
     if kind in COLLECT or (kind == "custom" and collective.combining):
-        for holders in np.unique(needs.holders).tolist():
-            if len(needs.sets[holders]) == 1:
-                rank = needs.sets[holders][0]
-                groups.append(Group("from", (rank,), needs.one_per_block(_rows(needs, from_rank=rank))))
+        groups += from_each(needs)
     if kind == "custom":
         groups.append(Group("all", (), needs.one_per_block(every)))
     return groups
+
+
+def to_each(needs: Needs) -> Iterator[Group]:
+    """What each rank needs."""
+    for dst in np.unique(needs.dst).tolist():
+        yield Group("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
+
+
+def from_each(needs: Needs) -> Iterator[Group]:
+    """What each rank alone holds."""
+    for holders in np.unique(needs.holders).tolist():
+        if len(needs.sets[holders]) == 1:
+            rows = needs.one_per_block(np.flatnonzero(needs.holders == holders))
+            yield Group("from", needs.sets[holders], rows)
 
 
 def _one_destination(needs: Needs) -> bool:
@@ -55,13 +65,9 @@ def _one_destination(needs: Needs) -> bool:
     return len(np.unique(pairs >> 32)) == len(pairs)
 
 
-def _rows(needs: Needs, from_rank: int | None = None, to_rank: int | None = None) -> Longs:
-    keep = np.ones(len(needs), bool)
-    if from_rank is not None:
-        keep &= needs.holders == _single(needs.sets, from_rank)
-    if to_rank is not None:
-        keep &= needs.dst == to_rank
-    return np.flatnonzero(keep)
+def _between(needs: Needs, source: int, target: int) -> Longs:
+    """The rows of what one rank alone holds and another needs."""
+    return np.flatnonzero((needs.holders == _single(needs.sets, source)) & (needs.dst == target))
 
 
 def _single(sets: Sequence[tuple[int, ...]], rank: int) -> int:
