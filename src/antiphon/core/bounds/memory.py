@@ -31,7 +31,8 @@ from antiphon.core.topology import Topology
 
 @dataclass(frozen=True, eq=False)
 class Reductions:
-    """Where values meet: the `fanin` values that `rank` combines at once in `step`, of `chunk`, its own included.
+    """Where values meet: the `fanin` values that `rank` combines at once in `step`, of `chunk`, its own included; and
+    one of the rows that bring them.
 
     A local copy between slots stands here as well, with fan-in 1: it is read and written. What arrives in an empty
     cell alone combines nothing, and is not here.
@@ -41,12 +42,21 @@ class Reductions:
     rank: Longs
     chunk: Longs
     fanin: Longs
+    row: Longs
 
 
 def reductions(schedule: Schedule) -> Reductions:
     """All reductions of a schedule, in the order of cells and steps: one sort of its writes, O(n log n). What a switch
-    combined on the way is one value that arrives."""
-    schedule, _ = _arrivals(schedule)
+    combined on the way is one value that arrives.
+
+    Rank 0 of `core.example.star` combines its own value and those of two others:
+
+    >>> from antiphon.core.example import star
+    >>> found = reductions(star())
+    >>> found.rank.tolist(), found.fanin.tolist(), found.row.tolist()
+    ([0], [3], [0])
+    """
+    schedule, rows, _ = _arrivals(schedule)
     cell, bound = cell_keys(schedule, "dst")
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     if bound * max(len(times), 1) >= 2**62:
@@ -66,23 +76,23 @@ def reductions(schedule: Schedule) -> Reductions:
     fanin = np.where(reduced, count + held, 1)
     kept = np.flatnonzero((reduced & (fanin > 1)) | local)
     row = row[kept]
-    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[kept])
+    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[kept], rows[row])
     return Reductions(*(column.astype(np.int64) for column in columns))
 
 
-def _arrivals(schedule: Schedule) -> tuple[Schedule, Longs]:
-    """The rows, of those by which one joint reaches one rank only the first; and who sends: the rank, or, as if it were
-    one rank more, the switch that combined what several send."""
+def _arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
+    """The rows, of those by which one joint reaches one rank only the first; their numbers; and who sends: the rank,
+    or, as if it were one rank more, the switch that combined what several send."""
     sender, joints = schedule.src.astype(np.int64), joints_of(schedule)
     if joints is None:
-        return schedule, sender
+        return schedule, np.arange(schedule.transfers), sender
     ranks = schedule.collective.ranks
     several = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
     kept = ~several
     at = np.flatnonzero(several)
     kept[at[np.unique(joints.of_row[at] * ranks + schedule.dst[at], return_index=True)[1]]] = True
     rows = np.flatnonzero(kept)
-    return schedule.take(rows), np.where(several, ranks, sender)[rows]
+    return schedule.take(rows), rows, np.where(several, ranks, sender)[rows]
 
 
 def _begun(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
@@ -126,7 +136,7 @@ def work_of(schedule: Schedule) -> Work:
 def most_senders(schedule: Schedule) -> int:
     """The greatest number of ranks that send to one receiver at once, pieces included; a switch that combines what
     several send is one. O(n log n)."""
-    schedule, sender = _arrivals(schedule)
+    schedule, _, sender = _arrivals(schedule)
     ranks = schedule.collective.ranks + 1
     moving = np.flatnonzero(schedule.src != schedule.dst)
     if not len(moving):

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.bounds.memory import reductions
 from antiphon.core.columns import (
     Bools,
     Floats,
@@ -25,7 +26,7 @@ from antiphon.core.columns import (
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.loads import pieces_of
 from antiphon.core.messages import Messages, Paths, messages, paths, seconds_per_byte
-from antiphon.core.schedule import COPY, REDUCE, Schedule
+from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.genmodel.work import Incasts
 from antiphon.cost.profile import Profile
@@ -272,40 +273,12 @@ def combining(schedule: Schedule, known: Versions, profile: Profile) -> Combinin
     gamma, delta, count = float(profile.gamma), float(profile.delta), len(known)
     if not (gamma or delta) or not count:
         return None
-    arriving = np.bincount(_arrivals(schedule, known), minlength=count)
-    held = ~known.initial | _held_at_first(schedule, known)
-    inputs = np.where(arriving > 0, arriving + np.append(False, held[:-1]), 0)
-    inside = np.zeros(count, np.bool_)
-    inside[known.write[(schedule.op == COPY) & (schedule.src == schedule.dst)]] = True
-    inputs = np.where(inside, 1, np.where(inputs > 1, inputs, -1))
+    found = reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
-    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[known.chunk]
-    price = Combining(share * gamma * np.maximum(inputs - 1, 0), share * delta * (inputs + 1))
+    share = (weights / (scale * pieces_of(schedule))).astype(np.float64)[found.chunk]
+    price, made = Combining(np.zeros(count), np.zeros(count)), known.write[found.row]
+    price.adding[made], price.access[made] = share * gamma * (found.fanin - 1), share * delta * (found.fanin + 1)
     return price if price.seconds.any() else None
-
-
-def _arrivals(schedule: Schedule, known: Versions) -> Longs:
-    """The version that each arrival is combined into: what a joint combined on its way arrives once."""
-    writes = known.write[schedule.op == REDUCE].astype(np.int64)
-    if schedule.joint is None:
-        return writes
-    leads = schedule.leads[schedule.op == REDUCE]
-    return distinct(writes * max(schedule.transfers, 1) + leads) // max(schedule.transfers, 1)
-
-
-def _held_at_first(schedule: Schedule, known: Versions) -> Bools:
-    """Which versions are of cells that hold something at the beginning. O(n log n).
-
-    >>> from antiphon.core.example import of_rows
-    >>> chain = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0)], roots=(0,))
-    >>> _held_at_first(chain, versions(chain))  # of rank 0; before and after of ranks 1 and 2
-    array([ True, False, False, False, False])
-    """
-    relation, ranks = schedule.collective.relation, np.int64(schedule.collective.ranks)
-    there = np.unique(relation.pre_block * ranks + relation.pre_rank)
-    key = schedule.chunks.block[known.chunk].astype(np.int64) * ranks + known.rank
-    held: Bools = (known.slot == 0) & np.isin(key, there)
-    return held
 
 
 Watch = Callable[[float, Longs, Floats], None]  # told of links whose load changes: (seconds, resources, bytes/s)
