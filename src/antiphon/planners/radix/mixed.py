@@ -93,6 +93,39 @@ def power_below(ranks: int, k: int) -> int:
     return power
 
 
+def powers_above(ranks: int, k: int) -> tuple[int, ...]:
+    """As many times k as make a product of at least so many ranks: the levels of a tree, the last of them not full.
+
+    >>> powers_above(9, 2)
+    (2, 2, 2, 2)
+    """
+    levels: tuple[int, ...] = ()
+    while k ** len(levels) < ranks:
+        levels = (*levels, k)
+    return levels
+
+
+def edges(ranks: int, levels: Sequence[int]) -> tuple[Longs, Longs, Longs, Longs]:
+    """(step, parent, child, how many are in the child's subtree) of the tree over seats 0..ranks-1 in which, step by
+    step, whoever has the data passes it on to as many others as make a group of k: `levels`, the nearest first.
+
+    The farthest partners come first: a subtree is a run of neighbours, and short hops are the many ones. O(ranks).
+
+    >>> [column.tolist() for column in edges(5, (2, 2, 2))]
+    [[0, 1, 2, 2], [0, 0, 0, 2], [4, 2, 1, 3], [1, 2, 1, 1]]
+    """
+    found: list[tuple[Longs, ...]] = []
+    for number, level in enumerate(reversed(range(len(levels)))):
+        distance = math.prod(levels[:level])
+        here = np.arange(0, ranks, distance * levels[level])
+        there = here[:, None] + np.arange(1, levels[level]) * distance
+        inside = there < ranks
+        parent, child = np.broadcast_to(here[:, None], there.shape)[inside], there[inside]
+        found.append((np.full(len(child), number), parent, child, np.minimum(distance, ranks - child)))
+    step, parent, child, size = (np.concatenate(column) for column in zip(*found, strict=True))
+    return step, parent, child, size
+
+
 def factors_up_to(number: int, most: int) -> tuple[int, ...] | None:
     """The number as a product of as few factors of 2 to `most` as possible, the most even ones, the greatest last;
     None where a prime factor is greater.

@@ -7,13 +7,11 @@ of radices of at most k, or folds to the greatest power of k below, as MPICH doe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.options import parse_yes
@@ -22,8 +20,10 @@ from antiphon.planners.radix.mixed import (
     Radix,
     allgather,
     chosen,
+    edges,
     given_k,
     in_parts,
+    powers_above,
     rows_needed,
     whole_vectors,
 )
@@ -79,33 +79,11 @@ def _levels(found: Radices, k: int | None, radices: Radix | None) -> Radices:
         rest = -(-found.ranks // found.size)
         return Radices((*found.rounds, rest) if rest > 1 else found.rounds, found.ranks)
     most = given_k(k, found.ranks, 2)
-    power = power_above(found.ranks, most)
-    return Radices((most,) * power, found.ranks)
-
-
-def power_above(ranks: int, k: int) -> int:
-    """The least e with k^e >= ranks."""
-    power = 0
-    while k**power < ranks:
-        power += 1
-    return power
+    return Radices(powers_above(found.ranks, most), found.ranks)
 
 
 def _tree(collective: Collective, order: Order, levels: tuple[int, ...]) -> Schedule:
-    """The k-nomial tree from a single root, which sits at seat 0: the farthest first, as there is then least to send
-    far. P - 1 rows, a step per level."""
+    """The k-nomial tree from a single root, which sits at seat 0. P - 1 rows."""
     seats = Seats.of(collective, order, collective.roots[0])
-    ranks = len(seats)
-    step: list[Longs] = []
-    parent: list[Longs] = []
-    child: list[Longs] = []
-    for number, level in enumerate(reversed(range(len(levels)))):
-        distance = math.prod(levels[:level])
-        here = np.arange(0, ranks, distance * levels[level])
-        there = here[:, None] + np.arange(1, levels[level]) * distance
-        inside = there < ranks
-        parent.append(np.broadcast_to(here[:, None], there.shape)[inside])
-        child.append(there[inside])
-        step.append(np.full(len(child[-1]), number))
-    when = np.concatenate(step)
-    return lay(collective, seats, when, np.zeros_like(when), np.concatenate(parent), np.concatenate(child))
+    step, parent, child, _ = edges(len(seats), levels)
+    return lay(collective, seats, step, np.zeros_like(step), parent, child)
