@@ -102,7 +102,7 @@ def _routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str |
 def _data(schedule: Schedule) -> Fault | None:
     demand = Demand.of(schedule.collective)
     single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
-    single &= len(schedule.collective.relation.pre_block) == 0 or not _double_pre(demand, schedule.collective.ranks)
+    single &= len(schedule.collective.relation.pre_block) == 0 or not _double_pre(demand)
     fault: Fault | None = None
     for block in blocks(schedule, demand):
         if not (single and quick.surely_right(block)):
@@ -110,7 +110,7 @@ def _data(schedule: Schedule) -> Fault | None:
     return fault
 
 
-def _double_pre(demand: Demand, ranks: int) -> bool:
+def _double_pre(demand: Demand) -> bool:
     """Whether a cell begins with several contributions (custom relations only)."""
     block = np.repeat(np.arange(len(demand.pre_ptr) - 1), np.diff(demand.pre_ptr))
     return bool(((block[1:] == block[:-1]) & (demand.pre_rank[1:] == demand.pre_rank[:-1])).any())

@@ -45,7 +45,6 @@ class Cells:
     server: Floats
     n_many: Floats
     n_delayed: Floats
-    n_server: Floats
     delay: Floats
     server_delay: Floats
     turns: Floats  # of `many`: turns more than one message takes, where gaps of ports limit
@@ -168,7 +167,6 @@ def cells_of(rows: Sequence[RoundTrip], at_once: Sequence[AtOnce] = ()) -> Cells
         medians("server", "each"),
         n_many,
         medians("delayed", "n"),
-        medians("server", "n"),
         medians("delayed", "delay"),
         medians("server", "delay"),
         n_many - 1 if small is None else small.more(n_many),

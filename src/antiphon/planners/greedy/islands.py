@@ -59,12 +59,11 @@ def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
         islands, label = connected_components(graph, directed=True, connection="strong")
         label = label.astype(np.int64)
         ptr, gate = _gates(hops, label, islands)
-        alone = Level(label, islands, False, ptr, gate)
         outside = ranks - np.bincount(label, minlength=islands)
         opened = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
         across = float((outside[opened > 0] / opened[opened > 0]).max(initial=0.0))
         found.append(Level(label, islands, islands < ranks and across >= inside, ptr, gate))
-        inside = max(inside, _alone(alone, hops, kind, ranks))
+        inside = max(inside, _alone(hops, kind, ranks))
     return tuple(found)
 
 
@@ -78,7 +77,7 @@ def _gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:
     return ptr, pair % (len(hops.capacity) + 1)
 
 
-def _alone(level: Level, hops: Hops, kind: int, ranks: int) -> float:
+def _alone(hops: Hops, kind: int, ranks: int) -> float:
     """How long it takes to bring everyone everything over hops of this kind and wider ones."""
     used = np.flatnonzero(hops.kind <= kind)
     last = hops.routes.links[hops.routes.ptr[used + 1] - 1].astype(np.int64)

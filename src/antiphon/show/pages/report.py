@@ -147,7 +147,7 @@ def _collective(tuning: Tuning, kind: str, number: int) -> str:
     if len(tuning.collectives) > 1:
         parts.append(_because(tuning, kind))
     if any(c.seconds for c in mine):
-        parts += [_charts(tuning, kind, number), _ranges(tuning, kind, number), _choosing(tuning, kind)]
+        parts += [_charts(tuning, kind), _ranges(tuning, kind, number), _choosing(tuning, kind)]
         parts.append(_plans(tuning, kind, number))
     else:
         parts.append(f"<p>No planner could plan {escape(kind)} here.</p>")
@@ -169,7 +169,7 @@ def _because(tuning: Tuning, kind: str) -> str:
     return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
 
 
-def _charts(tuning: Tuning, kind: str, number: int) -> str:
+def _charts(tuning: Tuning, kind: str) -> str:
     """The chart four times, for wide and narrow pages, as time and as multiple of the bound; one is seen."""
     figures, frames = [], {}
     for relative in (False, True):

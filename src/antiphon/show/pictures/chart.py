@@ -107,7 +107,7 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relati
     return "\n".join(
         [
             f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{escape(kind)}: {what} by size">',
-            *_axes(frame, relative, width, height),
+            *_axes(frame, relative, height),
             *lines,
             "</svg>",
         ]
@@ -123,7 +123,7 @@ def _line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candida
     return f'<path d="{path}" fill="none" stroke-linejoin="round"{style}><title>{escape(title)}</title></path>'
 
 
-def _axes(frame: Frame, relative: bool, width: float, height: float) -> list[str]:
+def _axes(frame: Frame, relative: bool, height: float) -> list[str]:
     bottom, right = frame.top + frame.height, frame.left + frame.width
     out = []
     for value, text in _ticks(frame, relative):
