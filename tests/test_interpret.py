@@ -23,13 +23,12 @@ from antiphon.core.dependencies import Versions, versions
 from antiphon.core.interpret import (
     analyse,
     block_elements,
-    buffer_sizes,
     busbw_factor,
     interpret,
     run,
     stepwise,
 )
-from antiphon.core.interpret.buffers import chunk_bounds
+from antiphon.core.interpret.buffers import chunk_bounds, sides
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.errors import Invalid, Unsupported
 
@@ -165,8 +164,9 @@ def whole_numbers(schedule: Schedule, unit: int, dtype: np.dtype[Any], seed: int
 
 
 def sizes_of(schedule: Schedule, unit: int, in_place: bool = False) -> tuple[list[int], list[int]]:
-    assert schedule.collective.weights is not None
-    return buffer_sizes(schedule.collective, schedule.collective.weights * unit, in_place)
+    """How many elements the input and the output buffer of every rank have (in place: one and the same)."""
+    first, last = sides(schedule.collective, in_place)
+    return [int(n) * unit for n in first.size], [int(n) * unit for n in last.size]
 
 
 def plain(collective: Collective, inputs: list[Array], op: str) -> list[Array]:
@@ -565,7 +565,6 @@ def test_elements_of_blocks_round_as_nccl_tests_does() -> None:
     assert block_elements(Collective("alltoall", 2), 16, 1).tolist() == [8] * 4
     uneven = Collective("gather", 3, weights=np.array([1, 0, 4]))
     assert block_elements(uneven, 104, 2).tolist() == [10, 0, 40]
-    assert buffer_sizes(uneven, block_elements(uneven, 104, 2)) == ([10, 0, 40], [50, 0, 0])
 
 
 def test_bounds_of_chunks_are_exact() -> None:

@@ -5,7 +5,7 @@ dependencies allow, which tests them: both give the same bits.
 """
 
 from antiphon.core.interpret.analysis import Analysis, analyse
-from antiphon.core.interpret.buffers import block_elements, buffer_sizes, busbw_factor
+from antiphon.core.interpret.buffers import block_elements, busbw_factor
 from antiphon.core.interpret.orders import order_of_combining
 from antiphon.core.interpret.stepwise import interpret, run
 
@@ -13,7 +13,6 @@ __all__ = [
     "Analysis",
     "analyse",
     "block_elements",
-    "buffer_sizes",
     "busbw_factor",
     "interpret",
     "order_of_combining",

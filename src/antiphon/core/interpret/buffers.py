@@ -118,20 +118,6 @@ def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
     return elements_of(collective, nbytes // itemsize // collective.buffer_weight)
 
 
-def buffer_sizes(collective: Collective, elements: Longs, in_place: bool = False) -> tuple[list[int], list[int]]:
-    """How many elements the input and the output buffer of every rank have (in place: one and the same).
-
-    >>> gather = Collective("gather", 3, roots=(1,))
-    >>> buffer_sizes(gather, block_elements(gather, 24, 4))
-    ([2, 2, 2], [0, 6, 0])
-    """
-    assert collective.weights is not None
-    first, last = sides(collective, in_place)
-    heavy = np.flatnonzero(elements)
-    unit = int(elements[heavy[0]] // collective.weights[heavy[0]]) if len(heavy) else 0
-    return [int(n) * unit for n in first.size], [int(n) * unit for n in last.size]
-
-
 def busbw_factor(collective: Collective) -> float:
     """busbw / algbw as nccl-tests defines it; 1 for custom collectives."""
     n = len(collective.members)
