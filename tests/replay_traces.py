@@ -8,8 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from antiphon.cost.replay.job import Job
+from antiphon.formats.jobs import read_recording
+
 MAIN, WORKER = 100, 101
 HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+
+
+def read_job(given: Sequence[Path]) -> Job:
+    """The job of which these are the traces."""
+    found = read_recording(given)
+    assert isinstance(found, Job)
+    return found
 
 
 def op(name: str, ts: float, dur: float, tid: int = MAIN, **args: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost.replay.counted import Count
 from antiphon.errors import AntiphonError, Invalid, Unsupported
-from antiphon.formats.jobs import read_job, read_recording
+from antiphon.formats.jobs import read_recording
 from antiphon.formats.nccl_ras import dump, is_ras
 
 
@@ -332,8 +332,6 @@ def test_counts_do_not_fall_and_kinds_are_not_mixed(tmp_path: Path) -> None:
     trace.write_text(json.dumps({"traceEvents": []}))
     with pytest.raises(AntiphonError):
         antiphon.replay([tmp_path / "0.json", trace])
-    with pytest.raises(Invalid, match="neither sizes nor times"):
-        read_job([tmp_path / "0.json"])
 
 
 def _more(folder: Path, one: object) -> list[Path]:

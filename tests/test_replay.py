@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import replay_traces as made
+from replay_traces import read_job
 
 import antiphon
 from antiphon.cli import run
@@ -20,7 +21,6 @@ from antiphon.cost.replay.steps import follow
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
 from antiphon.formats.chakra.wire import octets
-from antiphon.formats.jobs import read_job
 from antiphon.select.prices import between, printed
 
 MS = 1e-3

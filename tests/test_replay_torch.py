@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from replay_traces import read_job
 
 import antiphon
 from antiphon.cost.replay.job import CALL, WAIT, Job
 from antiphon.cost.replay.steps import follow
-from antiphon.formats.jobs import read_job
 
 RECORD = Path(__file__).parents[1] / "bench" / "record_job.py"
 pytestmark = [

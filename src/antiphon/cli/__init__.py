@@ -57,27 +57,8 @@ def application() -> typer.core.TyperGroup:
     """All commands."""
     import typer
 
-    from antiphon.cli import (
-        bench,
-        build,
-        check,
-        choices,
-        costs,
-        export,
-        fit,
-        frontier,
-        lab,
-        listing,
-        machine,
-        plans,
-        replay,
-        reproduce,
-        trace,
-        tuning,
-    )
     from antiphon.cli._app import app
+    from antiphon.cli.table import register
 
-    first = (listing, machine, plans, frontier, costs, tuning, bench, fit, build)
-    for module in (*first, choices, export, check, lab, trace, replay, reproduce):
-        module.register(app)
+    register(app)
     return cast("typer.core.TyperGroup", typer.main.get_command(app))

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from antiphon.cli._bench_plans import bench_plans_command
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import check_outputs, emit
 from antiphon.cli.planning import say
@@ -25,7 +24,7 @@ Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up
 Out = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")]
 
 
-def _genmodel(
+def genmodel_command(
     on: On = "mpi",
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="N", help="measure 2, 3, ... N ranks (default 4)")
@@ -70,7 +69,7 @@ def _genmodel(
     emit({"rows": value}, "\n".join([*lines, "  every result was right", *written]), json)
 
 
-def _loggp(
+def loggp_command(
     on: On = "mpi",
     nbytes: Annotated[
         list[str] | None,
@@ -119,7 +118,7 @@ def _loggp(
     emit({"rows": value}, "\n".join([round_trips_text(rows), "  all that arrived was right", *written]), json)
 
 
-def _micro(
+def micro_command(
     topo: Annotated[
         str,
         typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: ranks that are all linked)"),
@@ -178,7 +177,7 @@ def _micro(
 PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
 
 
-class _Group(typer.core.TyperGroup):
+class WithoutName(typer.core.TyperGroup):
     """`bench genmodel`, `bench loggp` and `bench micro` are commands; all else is what is to be measured, with its
     options. The help is that of the latter, and names the three."""
 
@@ -196,7 +195,7 @@ class _Group(typer.core.TyperGroup):
         return (None if name == PLANS else name), command, rest
 
 
-class _Plans(typer.core.TyperCommand):
+class Unnamed(typer.core.TyperCommand):
     """The command without a name."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
@@ -205,34 +204,3 @@ class _Plans(typer.core.TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         super().format_options(ctx, formatter)
         ctx.parent.command.format_commands(ctx.parent, formatter)
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        cls=_Group,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        help="Plans measured beside the library's own collectives.",
-    )
-    group.command(
-        PLANS,
-        cls=_Plans,
-        hidden=True,
-        epilog="Example: antiphon bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum",
-    )(bench_plans_command)
-    group.command(
-        "genmodel",
-        short_help="What `fit genmodel` reads.",
-        epilog="Example: antiphon bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv",
-    )(_genmodel)
-    group.command(
-        "loggp",
-        short_help="What `fit loggp` reads.",
-        epilog="Example: antiphon bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv",
-    )(_loggp)
-    group.command(
-        "micro",
-        short_help="Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
-        epilog="Example: antiphon bench micro dgx1v --on cuda --nbytes 1MB:1GB:10",
-    )(_micro)
-    app.add_typer(group, name="bench")

@@ -11,7 +11,7 @@ from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit, working
 
 
-def _build_command(
+def build_command(
     what: Annotated[
         str,
         typer.Argument(
@@ -49,11 +49,3 @@ def _build_command(
     with working("compiling"):
         path = build(cast(Any, what), compiler, table or ())
     emit({"library": str(path)}, str(path), json)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "build",
-        short_help="Compile the engine for your MPI, NCCL or RCCL, or a tuner for NCCL; prints its path.",
-        epilog="Example: antiphon build mpi",
-    )(_build_command)

@@ -13,7 +13,7 @@ from antiphon.show.text import paragraph
 from antiphon.units import parse_size
 
 
-def _check(
+def check_command(
     file: PlanFile,
     runtime: Annotated[str, typer.Option("--for", metavar="NAME", help="the runtime: msccl, rccl-6, mscclpp-0.9")],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of the call, e.g. 64MiB")],
@@ -54,11 +54,3 @@ def _told(runtime: str, rows: list[dict[str, Any]], runs: bool) -> list[str]:
             if finding["instead"]:
                 lines += paragraph(f"do this: {finding['instead']}", " " * 6, " " * 8)
     return lines
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "check",
-        short_help="Will a runtime of GPUs really run this plan?",
-        epilog="Example: antiphon check plan.json --for rccl-6 --nbytes 64MiB",
-    )(_check)

@@ -39,7 +39,7 @@ def _way(choice: Mapping[str, Any]) -> str:
     return f"{way}, {counts}{'' if tables == 'plain' else f', {tables}'}"
 
 
-def _choices_command(
+def choices_command(
     forget: Annotated[
         list[str] | None,
         typer.Option("--forget", metavar="NAME", help="remove the one whose name begins so, or all: all (repeatable)"),
@@ -72,11 +72,3 @@ def choices_text(rows: Sequence[Row]) -> str:
 
 def _type(row: Row) -> str:
     return " ".join(filter(None, (row["dtype"], row["op"], "in place" if row["in_place"] else "")))
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "choices",
-        short_help="How calls are made on GPUs, as it was timed and kept.",
-        epilog="Example: antiphon choices --forget all",
-    )(_choices_command)

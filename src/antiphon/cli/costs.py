@@ -41,7 +41,7 @@ Followed = Annotated[
 SHOWN_HOPS, WIDTH = 12, 80
 
 
-def _models(json: Json = False) -> None:
+def models_command(json: Json = False) -> None:
     """The cost models, and what each can price."""
     emit(models(), listed_text("model"), json)
 
@@ -123,7 +123,7 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _predict(
+def predict_command(
     file: PlanFile,
     machine_of_library: Annotated[
         str, typer.Argument(metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False)
@@ -176,7 +176,7 @@ def _predict_library(library: str, kind: str, topo: str, nbytes: str, others: Ma
     emit({"rows": rows}, library_text(rows), json)
 
 
-def _simulate(
+def simulate_command(
     file: PlanFile,
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
     model: Followed = "",
@@ -243,17 +243,3 @@ def _simulate_messages(
     path = [list(hop) for hop in found.critical_path]
     row |= {"critical_path": path, "critical_path_length": len(path)}
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row), json)
-
-
-def register(app: typer.Typer) -> None:
-    app.command("models", epilog="Example: antiphon models")(_models)
-    app.command(
-        "predict",
-        short_help="What a plan takes at each size, and why.",
-        epilog="Example: antiphon predict plan.json --nbytes 1KB:1GB",
-    )(_predict)
-    app.command(
-        "simulate",
-        short_help="Follow every message of one size; --trace shows it.",
-        epilog="Example: antiphon simulate plan.json --nbytes 64MiB --trace trace.json",
-    )(_simulate)

@@ -19,7 +19,7 @@ from antiphon.show.columns import wrapped
 from antiphon.units import format_size, parse_size
 
 
-def _backends(json: Json = False) -> None:
+def backends_command(json: Json = False) -> None:
     """What plans can be written as, the options of each, and what is missing here."""
     rows = backends()
     lines = []
@@ -32,7 +32,7 @@ def _backends(json: Json = False) -> None:
     emit(rows, "\n".join(wrapped(["back end", ""], lines)), json)
 
 
-def _export(
+def export_command(
     file: PlanFile,
     to: Annotated[str, typer.Option("--to", metavar="NAME", help="the back end: see antiphon backends")],
     out: Annotated[
@@ -62,16 +62,3 @@ def _export(
     rows = [{"file": str(path), "bytes": count} for path, count in written]
     text = "\n".join(f"written: {path} ({format_size(count)})" for path, count in written)
     emit({"backend": to, "files": rows}, text, json)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "backends",
-        short_help="What plans can be written as, for other programs.",
-        epilog="Example: antiphon backends",
-    )(_backends)
-    app.command(
-        "export",
-        short_help="Write a plan as files that another program reads.",
-        epilog="Example: antiphon export plan.json --to goal --nbytes 64MiB -o goal",
-    )(_export)

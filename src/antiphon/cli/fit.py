@@ -24,7 +24,7 @@ Kept = Annotated[
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the profile (default: of the measurements)")]
 
 
-def _genmodel(
+def genmodel_command(
     measurements: Annotated[
         Path, typer.Argument(metavar="MEASUREMENTS.csv", help="plan,ranks,nbytes,seconds (docs/fitting.md)")
     ],
@@ -73,7 +73,7 @@ def _genmodel(
     emit(value, "\n".join([genmodel_text(found), *lines]), json)
 
 
-def _memory(
+def memory_command(
     source: Annotated[
         Path | None, typer.Option("--from", metavar="CSV", help="fit these (vectors,nbytes,seconds); measure nothing")
     ] = None,
@@ -118,7 +118,7 @@ def _memory(
     emit({**found.as_json(), "profile": profile and profile.as_json()}, "\n".join([memory_text(found), *lines]), json)
 
 
-def _loggp(
+def loggp_command(
     measurements: Annotated[
         Path, typer.Argument(metavar="MEASUREMENTS.csv", help="kind,n,delay,nbytes,seconds (docs/formats.md)")
     ],
@@ -198,28 +198,3 @@ def _saved(profile: Profile | None, trouble: Invalid | None, out: Path | None) -
         raise trouble or Invalid(f"{out}: nothing to write")
     save_profile(profile, out)
     return [f"  written: {out}"]
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        help="Model parameters from measurements.",
-        epilog="Example: antiphon fit genmodel times.csv -o profile.json",
-    )
-    group.command(
-        "genmodel",
-        short_help="alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
-        epilog="Example: antiphon fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json",
-    )(_genmodel)
-    group.command(
-        "memory",
-        short_help="gamma and delta, measured on this machine or its GPUs.",
-        epilog="Example: antiphon fit memory -o memory.json",
-    )(_memory)
-    group.command(
-        "loggp",
-        short_help="L, o_s, o_r, g and G of LogGP.",
-        epilog="Example: antiphon fit loggp trips.csv --within host -o profile.json",
-    )(_loggp)
-    app.add_typer(group, name="fit")

@@ -23,7 +23,7 @@ _TURNED = {
 }
 
 
-def _frontier_command(
+def frontier_command(
     coll: Coll,
     topo: Topo,
     planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="who finds the points")] = "sccl",
@@ -83,11 +83,3 @@ def _frontier_command(
 
 def _start(wanted: Collective, machine: Topology) -> str:
     return f"{wanted.kind} on {machine.name}: what as few steps as possible allow"
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "frontier",
-        short_help="The latency-bandwidth frontier, with proofs.",
-        epilog="Example: antiphon frontier allgather dgx1v --budget 60s -o plan.json",
-    )(_frontier_command)

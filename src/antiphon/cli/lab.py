@@ -29,16 +29,10 @@ Scale = Annotated[
 ]  # fmt: skip
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the lab (default: that of the machine)")]
 
-group = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="A machine's links as rate-limited network devices between namespaces: see it without hardware. Needs root.",
-    epilog="Example: antiphon lab run plan.json --nbytes 600KB",
-)
 COMMAND = "antiphon.lab.command"
 
 
-class _WithCommand(typer.core.TyperCommand):
+class WithCommand(typer.core.TyperCommand):
     """What stands behind -- is a program of the user's, and none of our business."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -47,12 +41,7 @@ class _WithCommand(typer.core.TyperCommand):
         return super().parse_args(ctx, args[:at])
 
 
-@group.command(
-    "up",
-    short_help="Make a lab that stays.",
-    epilog='Example: antiphon lab up dgx1v --scale "link=40Mbit"',
-)
-def _up(
+def up_command(
     topo: Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")],
     scale: Scale = "",
     name: Name = "",
@@ -66,8 +55,7 @@ def _up(
     emit(row, labs_text([row]), json)
 
 
-@group.command("down", short_help="Take a lab down.", epilog="Example: antiphon lab down dgx1v")
-def _down(
+def down_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="which (default: the only one)")] = "",
     every: Annotated[bool, typer.Option("--all", help="all there are")] = False,
     json: Json = False,
@@ -79,20 +67,13 @@ def _down(
     emit({"down": gone}, f"taken down: {', '.join(gone)}" if gone else "no lab was up", json)
 
 
-@group.command("status", short_help="Which labs are up.", epilog="Example: antiphon lab status --json")
-def _status(json: Json = False) -> None:
+def status_command(json: Json = False) -> None:
     """The labs that are up, however they came to be."""
     rows = lab("status")
     emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
 
 
-@group.command(
-    "run",
-    cls=_WithCommand,
-    short_help="Run a plan or a program in a lab.",
-    epilog="Example: antiphon lab run dgx1v -- mpiexec -n 8 ./program",
-)
-def _run(
+def run_command(
     context: typer.Context,
     what: Annotated[
         str, typer.Argument(metavar="PLAN|TOPO", help="a plan; before -- COMMAND a machine, or the name of a lab")
@@ -160,7 +141,3 @@ def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, An
     if row["exit_code"]:
         typer.echo(f"antiphon: {command[0]} ended with exit code {row['exit_code']}", err=True)
         raise typer.Exit(1)
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="lab", short_help="The emulated cluster: up, down, status, run.")

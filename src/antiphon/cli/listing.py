@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import typer
-
 from antiphon.api import machines
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit
 from antiphon.show.listing import listed_text, runtimes_text
 
 
-def register(app: typer.Typer) -> None:
-    @app.command(epilog="Example: antiphon topologies")
-    def topologies(json: Json = False) -> None:
-        """The machines in the catalogue, and the sizes each takes."""
-        emit(machines.topologies(), listed_text("topology"), json)
+def topologies(json: Json = False) -> None:
+    """The machines in the catalogue, and the sizes each takes."""
+    emit(machines.topologies(), listed_text("topology"), json)
 
-    @app.command(epilog="Example: antiphon planners")
-    def planners(json: Json = False) -> None:
-        """The ways to plan, what each can plan, and their options."""
-        emit(machines.planners(), listed_text("planner"), json)
 
-    @app.command(epilog="Example: antiphon runtimes")
-    def runtimes(json: Json = False) -> None:
-        """Where plans can run and be measured, beside whose collectives, and how each cuts messages."""
-        rows = machines.runtimes()
-        emit(rows, runtimes_text(rows), json)
+def planners(json: Json = False) -> None:
+    """The ways to plan, what each can plan, and their options."""
+    emit(machines.planners(), listed_text("planner"), json)
+
+
+def runtimes(json: Json = False) -> None:
+    """Where plans can run and be measured, beside whose collectives, and how each cuts messages."""
+    rows = machines.runtimes()
+    emit(rows, runtimes_text(rows), json)

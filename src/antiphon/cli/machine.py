@@ -50,7 +50,7 @@ def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
     return "\n".join(lines)
 
 
-def _show(
+def show_command(
     topo: Topo,
     only: Only = "",
     svg: Svg = None,
@@ -65,7 +65,7 @@ def _show(
     emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *drawn]), json)
 
 
-def _probe(
+def probe_command(
     files: Annotated[
         list[str] | None,
         typer.Argument(metavar="[FILE]...", help="what a tool printed; none: this machine is looked at"),
@@ -157,7 +157,7 @@ def _tell(found: Found, out: Path | None, profile: Path | None, json: bool) -> N
     emit(told, "\n".join(lines), json)
 
 
-def _join(
+def join_command(
     box: Annotated[str, typer.Argument(metavar="BOX", help="a box: its name, its file, or what a tool printed of it")],
     fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same")],
     out: Annotated[
@@ -184,7 +184,7 @@ def _join(
     _tell(found, out, None, json)
 
 
-def _bound(
+def bound_command(
     coll: Coll,
     topo: Topo,
     root: Root = None,
@@ -198,33 +198,3 @@ def _bound(
         found = bound(wanted, machine)
     least = least_json(wanted, machine)
     emit({**found.as_json(), **least}, "\n".join([bound_text(found, machine, wanted), *memory_lines(least)]), json)
-
-
-def register(app: typer.Typer) -> None:
-    group = typer.Typer(
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        help="Show a machine, or read one: this, or one from a file.",
-        epilog="Example: antiphon topology show dgx1v --svg machine.svg",
-    )
-    group.command(
-        "show",
-        short_help="Show a machine; --svg and --png draw it.",
-        epilog="Example: antiphon topology show ring:ranks=8,bandwidth=10GB/s",
-    )(_show)
-    group.command(
-        "probe",
-        short_help="Read this machine, or one of which a tool printed something.",
-        epilog="Example: antiphon topology probe topo.txt --from nvidia-smi -o box.json",
-    )(_probe)
-    group.command(
-        "join",
-        short_help="Put a box and a fabric together.",
-        epilog="Example: antiphon topology join topo.txt ibnetdiscover.txt -o cluster.json",
-    )(_join)
-    app.add_typer(group, name="topology")
-    app.command(
-        "bound",
-        short_help="The fewest steps and the least time possible.",
-        epilog="Example: antiphon bound allgather dgx1v",
-    )(_bound)

@@ -74,7 +74,7 @@ TreeRoot = Annotated[
 ]
 
 
-def _plan_command(
+def plan_command(
     coll: Coll, topo: Topo, planner: Planner = "", option: Options = None, chunks: ChunksOf = None,
     steps: Steps = None, rounds: Rounds = None, root: Root = None, only: Only = "", ranks: Ranks = "",
     nbytes: ForSize = "", model: Fastest = "", keep_all: KeepAll = False, deterministic: Deterministic = False,
@@ -196,7 +196,7 @@ def _data(op: str, dtype: str) -> dict[str, str]:
     return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
 
 
-def _verify_command(
+def verify_command(
     file: PlanFile,
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
@@ -257,7 +257,7 @@ def _figures(made: Plan) -> dict[str, Any]:
     return figures_of(Plan.of(made.topology, entry.schedule, {**entry.claims, **measured}))
 
 
-def _compose_command(
+def compose_command(
     files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
     at_once: Annotated[
         bool, typer.Option("--at-once", help="side by side: groups without a rank in common, or each with its share")
@@ -281,7 +281,7 @@ def _compose_command(
     emit(figures, _made_text(made, figures, out), json)
 
 
-def _run_command(
+def run_command(
     file: PlanFile,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="the size of the buffer, e.g. 64MiB or 1e6f32")
@@ -339,26 +339,3 @@ def _run_command(
     emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "plan",
-        short_help="Plan a collective by one planner, and prove it.",
-        epilog="Example: antiphon plan allreduce dgx1v --planner multi-ring -o plan.json",
-    )(_plan_command)
-    app.command(
-        "compose",
-        short_help="Put plans for groups together: one after the other, or at once.",
-        epilog="Example: antiphon compose scatter.json gather.json -o broadcast.json",
-    )(_compose_command)
-    app.command(
-        "verify",
-        short_help="Is this plan right? Names the first thing wrong.",
-        epilog="Example: antiphon verify plan.json --proof",
-    )(_verify_command)
-    app.command(
-        "run",
-        short_help="Really move data by a plan, and check every element.",
-        epilog="Example: antiphon run plan.json --nbytes 64MiB --on local",
-    )(_run_command)

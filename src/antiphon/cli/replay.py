@@ -13,7 +13,7 @@ from antiphon.cli.output import emit, working
 from antiphon.cli.replay_text import replay_text
 
 
-def _replay(
+def replay_command(
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -56,11 +56,3 @@ def _replay(
             sizes=size or (),
         )  # fmt: skip
     emit(found, replay_text(found), json)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "replay",
-        short_help="A recorded job once more, with our plans.",
-        epilog="Example: antiphon replay rank0.json rank1.json --topology dgx1v",
-    )(_replay)

@@ -12,7 +12,7 @@ from antiphon.cli.output import StoppedEarly, emit, working
 from antiphon.reproduce import names, reproduce
 
 
-def _reproduce_command(
+def reproduce_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="which table; without it, what there is")] = "",
     json: Json = False,
 ) -> None:
@@ -36,11 +36,3 @@ def _reproduce_command(
         raise StoppedEarly("interrupted; the rows made until then are told")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "reproduce",
-        short_help="A paper's table: published, ours, deviation.",
-        epilog="Example: antiphon reproduce sccl-table5",
-    )(_reproduce_command)

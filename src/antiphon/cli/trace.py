@@ -18,21 +18,10 @@ from antiphon.errors import Infeasible, Invalid
 from antiphon.show.text import table
 from antiphon.units import format_size
 
-group = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Traces side by side, and traces of others (Chakra) read.",
-    epilog="Example: antiphon trace merge measured.json simulated.json -o both.json",
-)
 SHOWN = 40
 
 
-@group.command(
-    "merge",
-    short_help="Put traces side by side into one file.",
-    epilog="Example: antiphon trace merge measured.json simulated.json -o both.json",
-)
-def _merge(
+def merge_command(
     files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `simulate --trace` write them")],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write all of them here (.json)")],
     json: Json = False,
@@ -49,12 +38,7 @@ def _merge(
     emit({"traces": rows}, "\n".join(lines) + trace_text(out), json)
 
 
-@group.command(
-    "read",
-    short_help="What Chakra execution traces hold: our plan, or collectives.",
-    epilog="Example: antiphon trace read chakra -o plan.json",
-)
-def _read(
+def read_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="NAME.RANK.et of some ranks, or their folder")],
     out: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the plan here (.json or .json.gz)")
@@ -98,7 +82,3 @@ def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
     ]  # fmt: skip
     left = len(rows) - SHOWN
     return [*table(head, cells), *([f"  and {left} more (--json tells all)"] if left > 0 else [])]
-
-
-def register(app: typer.Typer) -> None:
-    app.add_typer(group, name="trace", short_help="Traces: merge, read.")

@@ -123,7 +123,7 @@ def _charts(tuning: Tuning) -> str:
     return chart_svg(tuning)
 
 
-def _tune_command(
+def tune_command(
     coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Usual = "", profile: ProfileFile = None,
     planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
     effort: Effort = 5.0, root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "",
@@ -253,11 +253,3 @@ def _write(found: Tuning, files: Mapping[str, Path | None]) -> list[str]:
 
         written += write_pictures(lambda: heatmap_svg(found), heatmap, None)
     return written + write_pictures(lambda: _charts(found), files["--svg"], files["--png"])
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        "tune",
-        short_help="The best plan for every size, of all planners.",
-        epilog="Example: antiphon tune allreduce dgx1v -o plan.json --report report.html",
-    )(_tune_command)

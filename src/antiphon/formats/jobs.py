@@ -19,17 +19,9 @@ Profile = dict[int, list[Call]]  # of each rank in a file
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
-def read_job(given: Sequence[str | os.PathLike[str]]) -> Job:
-    """The job of which these are the traces: a file for each rank, or the folder that they are in. Invalid names the
-    file."""
-    found = read_recording(given)
-    if not isinstance(found, Job):
-        raise Invalid("dumps of RAS tell neither sizes nor times of collectives; give traces")
-    return found
-
-
 def read_recording(given: Sequence[str | os.PathLike[str]]) -> Job | list[Dump]:
-    """The same, or the dumps of RAS that these are, in their order. Both together are refused."""
+    """The job of which these are the traces: a file for each rank, or the folder that they are in; or the dumps of RAS
+    that these are, in their order. Both together are refused. Invalid names the file."""
     paths = _paths(given)
     if all(path.name.endswith(_CHAKRA) for path in paths):
         from antiphon.formats.chakra.read import read_traces

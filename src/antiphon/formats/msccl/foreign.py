@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from antiphon.errors import Invalid
 from antiphon.formats.lint.form import Head
-from antiphon.formats.msccl.code import code_of, named_scratch
+from antiphon.formats.msccl.code import codes_of, named_scratch
 from antiphon.formats.msccl.read import read_msccl
 from antiphon.formats.written import Written, Wrong
 
@@ -15,14 +15,7 @@ def read(data: bytes, name: str) -> Written:
     """Wrong, naming rank, thread block and step, where it asks for what cannot be: then there is no code to judge."""
     told = read_msccl(data)
     try:
-        codes = {
-            place: code_of(told, in_place)
-            for place, in_place, asked in (
-                ("out of place", False, told.out_of_place),
-                ("in place", True, told.in_place),
-            )
-            if asked
-        }
+        codes = {"in place" if code.in_place else "out of place": code for code in codes_of(told)}
     except Invalid as error:
         raise Wrong("form", str(error)) from None
     roots = next((code.collective.roots for code in codes.values()), ())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import combinations
 
 from antiphon.core.topology import FORWARDS, Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Invalid, quote
@@ -174,7 +175,7 @@ class _Drawing:
                 hub = self.switch("host0/sockets")
                 pairs = [(bridge, hub) for bridge in self.bridges]
             else:
-                pairs = [(a, b) for i, a in enumerate(self.bridges) for b in self.bridges[i + 1 :]]
+                pairs = list(combinations(self.bridges, 2))
             self.links += both_ways(pairs, LinkType("socket", BETWEEN_SOCKETS, PCIE_HOP))
             self.box.notes.append(
                 f"between sockets {format_bandwidth(BETWEEN_SOCKETS)} each way are assumed (NCCL's figure)"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 
-from antiphon.core.topology import Link, LinkType, build
+from antiphon.core.topology import Link, LinkType, both_ways, build
 from antiphon.errors import Invalid
 from antiphon.formats.probe.found import Found
 from antiphon.topologies.links import GB
@@ -82,10 +82,7 @@ class _Drawing:
         kind = LinkType("socket", BETWEEN_SOCKETS, SOCKET_HOP)
         if len(tops) > MOST_PAIRED:
             self.places.append("host0/switch")
-            hub = len(self.places) - 1
-            for a, _ in tops:
-                self.links += [(a, hub, kind), (hub, a, kind)]
-            return
-        for i, (a, _) in enumerate(tops):
-            for b, _ in tops[i + 1 :]:
-                self.links += [(a, b, kind), (b, a, kind)]
+            pairs = [(place, len(self.places) - 1) for place, _ in tops]
+        else:
+            pairs = list(combinations([place for place, _ in tops], 2))
+        self.links += both_ways(pairs, kind)

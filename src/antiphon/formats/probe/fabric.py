@@ -24,15 +24,11 @@ _QUOTED = re.compile(r'"([^"]{0,200})"')
 
 def read(paths: Iterable[str], name: str) -> Found:
     """The network, a rank per host."""
-    return drawn(read_net(paths, name))
-
-
-def read_net(paths: Iterable[str], name: str) -> Net:
     reader = _Reader()
     for path in paths:
         for number, line in numbered(path):
             reader.line(line.strip(), number)
-    return reader.net(name)
+    return drawn(reader.net(name))
 
 
 class _Reader:

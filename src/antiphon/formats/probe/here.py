@@ -108,9 +108,7 @@ def _all(sysfs: str, pcie: object) -> Found:
     if not seen.amd:
         notes.append("no AMD GPU on PCIe")
     if not box.gpus:
-        cores = seen.cores()
-        found = of_cores(cores, "this machine", notes)
-        return found
+        return of_cores(seen.cores(), "this machine", notes)
     box.name = box.name or "this machine"
     box.notes = [*notes, *box.notes]
     return drawn(box, pcie)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from antiphon.core.topology import Link, LinkType, build
 from antiphon.errors import Invalid
+from antiphon.formats.probe.box import root, unite
 from antiphon.formats.probe.found import Found, Port
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
@@ -39,12 +40,11 @@ class Net:
                 f"shows more than {MOST_HOSTS} hosts, {MOST_SWITCHES} switches or {MOST_PORTS} ports of hosts"
             )
 
-    def widened(self, speed: Fraction | None = None) -> Net:
-        """An assumed one with this speed for each host's cable: every switch has upwards what it has below, parted
-        evenly among those above it."""
-        ports = [Port(p.host, p.card, p.switch, speed or p.speed) for p in self.ports]
+    def widened(self) -> Net:
+        """An assumed one with trunks: every switch has upwards what it has below, parted evenly among those above
+        it."""
         below = [Fraction(0)] * len(self.switches)
-        for port in ports:
+        for port in self.ports:
             below[port.switch] += port.speed
         highs: dict[int, list[int]] = {}
         waits = [0] * len(self.switches)
@@ -67,9 +67,7 @@ class Net:
                     ready.append(high)
         if done < len(self.switches):
             raise Invalid("has switches above each other in a circle")
-        return Net(
-            self.name, self.hosts, self.switches, ports, trunks, self.above, self.kind, self.assumed, self.notes
-        )  # fmt: skip
+        return replace(self, trunks=trunks)
 
 
 def drawn(net: Net) -> Found:
@@ -111,17 +109,10 @@ def _apart(net: Net) -> int:
     """How many parts hosts are in, where that is more than one."""
     count = len(net.hosts)
     group = list(range(count + len(net.switches)))
-
-    def root(one: int) -> int:
-        while group[one] != one:
-            group[one] = group[group[one]]
-            one = group[one]
-        return one
-
     ends = [(port.host, count + port.switch) for port in net.ports] + [(count + a, count + b) for a, b in net.trunks]
     for a, b in ends:
-        group[root(a)] = root(b)
-    parts = len({root(host) for host in range(count)})
+        unite(group, a, b)
+    parts = len({root(group, host) for host in range(count)})
     return parts if parts > 1 else 0
 
 

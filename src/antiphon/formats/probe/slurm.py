@@ -25,16 +25,11 @@ _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
 def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Found:
     """The network, a rank per host. `nic`: what the card of a host carries."""
-    return drawn(read_net(paths, name, nic))
-
-
-def read_net(paths: Iterable[str], name: str, nic: Bandwidth | None = None) -> Net:
-    """What is seen of it, before it is drawn."""
     reader = _Reader()
     for path in paths:
         for number, line in _joined(path):
             reader.line(line, number)
-    return reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None)
+    return drawn(reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None))
 
 
 def _joined(path: str) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,6 @@ LANE = {
     Fraction(5, 2): Fraction(GB, 4), Fraction(5): Fraction(GB, 2),
     **{Fraction(2**gen): PCIE[gen] / 16 for gen in PCIE}, Fraction(64): Fraction(64 * GB, 8) * Fraction(242, 256),
 }  # fmt: skip
-RATE = {1: Fraction(5, 2), 2: Fraction(5), 3: Fraction(8), 4: Fraction(16), 5: Fraction(32), 6: Fraction(64)}
 WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 # InfiniBand Trade Association: Gbit/s of data per lane, 8 of 10 bits up to QDR, 64 of 66 above.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from antiphon.lower.onesided.form import SYNC, Place, Step
+from antiphon.lower.onesided.form import MOST_PEERS, SYNC, Move, Place, Step
 
 _SYNC = Step(SYNC)
 Touched = Callable[[int, Place, int], tuple[int, int, int]]
@@ -71,6 +71,24 @@ class Line:
             ones.setdefault(place, False)
         for place in writes:
             ones[place] = True
+
+    def combine(self, step: Step, reads: Sequence[Place]) -> None:
+        """Append a step that makes of what it reads what it writes at `into`."""
+        if step.size == 1:
+            self.touch_ones(step, reads, (step.into,))
+        else:
+            self.touch(step, [(place, step.size) for place in reads], [(step.into, step.size)])
+
+    def put(self, kind: int, moves: list[Move]) -> None:
+        """Append steps that write at others what is here: each from one buffer, as many moves as a step takes."""
+        if len(moves) == 1 and moves[0].size == 1:  # as nearly always
+            self.touch_ones(Step(kind, (), tuple(moves)), (moves[0].source,))
+            return
+        for buffer in sorted({move.source[0] for move in moves}):
+            some = [move for move in moves if move.source[0] == buffer]
+            for low in range(0, len(some), MOST_PEERS):
+                batch = tuple(some[low : low + MOST_PEERS])
+                self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
 
     def _meets(self, some: list[tuple[int, int, int, bool]]) -> bool:
         ones, wide = self.ones, self.wide

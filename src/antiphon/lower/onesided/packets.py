@@ -273,7 +273,7 @@ class _Rank:
         for turn in turns:
             left = self._fold(turn.moves) if self.held else turn.moves
             if left:
-                self._put(left)
+                self.line.put(PACK, left)
             for packets, into, size in turn.taken:
                 self._unpack(packets, into, size)
             self.held = together(turn.folds) if turn.folds else []
@@ -314,25 +314,12 @@ class _Rank:
     def _unpack(self, packets: Place, into: Place, size: int) -> None:
         self._touch(UNPACK, (packets,), into, size)
 
-    def _put(self, moves: list[Move]) -> None:
-        if len(moves) == 1 and moves[0].size == 1:  # as nearly always
-            self.line.touch_ones(Step(PACK, (), tuple(moves)), (moves[0].source,))
-            return
-        for buffer in sorted({move.source[0] for move in moves}):
-            some = [move for move in moves if move.source[0] == buffer]
-            for low in range(0, len(some), MOST_PEERS):
-                batch = tuple(some[low : low + MOST_PEERS])
-                self.line.touch(Step(PACK, (), batch), [(move.source, move.size) for move in batch])
-
     def _touch(
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
     ) -> None:
         """What threads read of packets they wait for themselves; only data needs a sync."""
-        step, read = Step(kind, (), along, into, operands, size), [place for place in operands if place[0] != PACKETS]
-        if size == 1:
-            self.line.touch_ones(step, read, (into,))
-        else:
-            self.line.touch(step, [(place, size) for place in read], [(into, size)])
+        read = [place for place in operands if place[0] != PACKETS]
+        self.line.combine(Step(kind, (), along, into, operands, size), read)
 
 
 def _list(column: Longs) -> list[int]:

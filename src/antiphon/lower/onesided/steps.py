@@ -247,10 +247,9 @@ class _Rank:
                 self._tell(WAIT, turn.asked)
             left = self._fold(turn.moves) if self.held else turn.moves
             for step in turn.switches:
-                place, into = step.operands[0], step.into
-                self.line.touch(step, [(place, step.size)], [(into, step.size)])
+                self.line.combine(step, step.operands[:1])
             if left:
-                self._put(left)
+                self.line.put(PUT, left)
             if turn.to:
                 self._tell(SIGNAL, turn.to)
             if turn.awaited:
@@ -283,27 +282,14 @@ class _Rank:
     def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
         """Where there are more operands than a step takes, what has been combined so far is one of the next."""
         if len(operands) <= self.operands:
-            step = Step(FOLD, (), along, into, operands, count)
-            if count == 1:
-                self.line.touch_ones(step, operands, (into,))
-            else:
-                self.line.touch(step, [(place, count) for place in operands], [(into, count)])
+            self.line.combine(Step(FOLD, (), along, into, operands, count), operands)
             return
         rest = sorted(operands, key=lambda place: place != into)
         while rest:
             now, rest = rest[: self.operands], rest[self.operands :]
-            step = Step(FOLD, (), along if not rest else (), into, tuple(now), count)
-            self.line.touch(step, [(place, count) for place in now], [(into, count)])
+            self.line.combine(Step(FOLD, (), along if not rest else (), into, tuple(now), count), now)
             if rest:
                 rest = [into, *rest]
-
-    def _put(self, moves: list[Move]) -> None:
-        buffers = {move.source[0] for move in moves} if len(moves) > 1 else {0}
-        for buffer in sorted(buffers):
-            some = [move for move in moves if move.source[0] == buffer] if len(buffers) > 1 else moves
-            for low in range(0, len(some), MOST_PEERS):
-                batch = tuple(some[low : low + MOST_PEERS])
-                self.line.touch(Step(PUT, (), batch), [(move.source, move.size) for move in batch])
 
 
 class _Puller(_Rank):

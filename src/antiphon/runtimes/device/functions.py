@@ -74,14 +74,13 @@ class Device:
 
     def __init__(self, path: Path) -> None:
         self.build = path.parent.name  # which tells sources, compiler and flags
-        self._native = ctypes.CDLL(str(path))
+        self.call = ctypes.CDLL(str(path))
         for name, (result, *arguments) in _FUNCTIONS.items():
-            function = getattr(self._native, name)
+            function = getattr(self.call, name)
             function.restype, function.argtypes = result, arguments
-        self.call = self._native
 
     def why(self) -> str:
-        return (self._native.ad_why() or b"").decode(errors="replace")
+        return (self.call.ad_why() or b"").decode(errors="replace")
 
 
 device = cache(Device)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_uint32, c_void_p
 
 import numpy as np
 
-from antiphon.runtimes.engine.native import Engine, Failure, Wire, raised
+from antiphon.runtimes.engine.native import Engine, Wire
 
 RAILS, _PROVIDER, _ADDRESS = 8, 64, 128
 _NAME = _PROVIDER + 4 + 4 + 8 + RAILS * _ADDRESS  # bytes of an ap_fabric_name
@@ -21,13 +20,9 @@ class Fabric:
     def __init__(self, engine: Engine, provider: str, places: str) -> None:
         """`provider`: as libfabric calls it, or "": the first that is more than TCP; `places`: addresses of this host
         or names of cards, with commas between, or "": all that there are."""
-        self.handle, self._engine, error = 0, engine, Failure()
+        self.handle, self._engine = 0, engine
         name = ctypes.create_string_buffer(_NAME)
-        make = engine.library.ap_fabric_make
-        make.argtypes, make.restype = [c_char_p, c_char_p, c_void_p, POINTER(Failure)], c_void_p
-        self.handle = make(provider.encode(), places.encode(), name, byref(error)) or 0
-        if not self.handle:
-            raise raised(error)
+        self.handle = engine.library.made("ap_fabric_make", provider.encode(), places.encode(), name)
         self.name = name.raw
 
     @property
@@ -42,21 +37,15 @@ class Fabric:
         """Collective. By these cards, to those that have these names. `sockets`: for each rank the number of one that
         is connected to it, or -1; they tell when it is gone. They and the cards belong to the wire from now on."""
         handle, self.handle = self.handle, 0
-        open_, error = self._engine.library.ap_fabric_open, Failure()
-        open_.argtypes = [c_void_p, c_uint32, c_uint32, c_char_p, c_void_p, c_double, POINTER(Failure)]
-        open_.restype = c_void_p
         numbers = np.asarray(sockets, np.int32)
-        made = open_(handle, rank, len(numbers), b"".join(names), numbers.ctypes.data, timeout, byref(error))
-        if not made:
-            raise raised(error)
-        return Wire(self._engine, made)
+        given = handle, rank, len(numbers), b"".join(names), numbers.ctypes.data, timeout
+        return Wire(self._engine, self._engine.library.made("ap_fabric_open", *given))
 
     def close(self) -> None:
         """Where no wire was made."""
-        close, handle = self._engine.library.ap_fabric_close, self.handle
-        close.argtypes, close.restype, self.handle = [c_void_p], None, 0
+        handle, self.handle = self.handle, 0
         if handle:
-            close(handle)
+            self._engine.library.ap_fabric_close(handle)
 
 
 def provider_of(name: bytes) -> str:

@@ -91,9 +91,10 @@ def consent(program: str, count: int) -> list[str]:
 
 
 def watch(
-    command: Sequence[str], heard: Callable[[dict[str, Any]], None], timeout: float, temporary: str | None = None
-) -> None:
+    command: Sequence[str], heard: Callable[[dict[str, Any]], object], timeout: float, temporary: str | None = None
+) -> bool:
     """Run it to its end, each line behind MARK being told; whatever ends this call early ends the processes as well.
+    False where `heard` said so by True: enough is known.
 
     `temporary`: the folder for what they may leave over."""
     environment = None if temporary is None else {**os.environ, "TMPDIR": temporary}
@@ -114,10 +115,10 @@ def watch(
             assert process.stdout is not None
             for line in process.stdout:
                 before, mark, row = line.partition(MARK)
-                if mark:
-                    heard(_read(row))
-                else:
+                if not mark:
                     other.append(before)
+                elif heard(_read(row)) is True:
+                    return False
             code = process.wait()
         finally:
             clock.cancel()
@@ -127,6 +128,7 @@ def watch(
         )
     if code:
         raise Failed(f"{command[0]} failed with exit code {code}: {complaint(other) or 'it said nothing'}")
+    return True
 
 
 def _read(row: str) -> dict[str, Any]:

@@ -5,21 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from ctypes import (
-    POINTER,
-    Structure,
-    addressof,
-    byref,
-    c_char,
-    c_char_p,
-    c_double,
-    c_int,
-    c_int32,
-    c_size_t,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-)  # fmt: skip
+from ctypes import addressof, byref, c_char, c_double, c_int, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from threading import get_ident
@@ -28,7 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, unknown
+from antiphon.errors import AntiphonError, Invalid, Missing, unknown
+from antiphon.runtimes.engine.functions import (  # noqa: F401 (what it raises is known here)
+    Facts,
+    Failure,
+    Functions,
+    Mismatch,
+    Needs,
+    TransportFailed,
+    raised,
+)
 from antiphon.runtimes.engine.hearing import MAIN, Hearing
 
 Array = NDArray[Any]
@@ -55,110 +50,26 @@ TYPES = {
 }
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
-_TEXT = 252
 MOVED, EVEN, DISAGREED = range(3)
 _STOPPED = 8
 _NAME = 32  # bytes of an ap_shared_name
 _LOST: list[Any] = []
 
 
-class TransportFailed(AntiphonError):
-    """Messages could not be carried: a peer is gone, or MPI failed."""
-
-    exit_code = 1
-
-
-class Mismatch(TransportFailed):
-    """Another process makes another call."""
-
-
-class Failure(Structure):
-    _fields_ = [("code", c_int32), ("text", c_char * _TEXT)]
-
-
-class Facts(Structure):
-    """What a program is for."""
-
-    _fields_ = [
-        *((name, c_uint32) for name in ("kind", "ranks", "members", "roots", "blocks", "channels", "variants")),
-        ("buffer_weight", c_uint64),
-    ]
-
-
-class Needs(Structure):
-    """Elements of input, output and scratch; of the layout last run its instances, messages and sends."""
-
-    _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
-
-
-def raised(error: Failure) -> AntiphonError:
-    text = error.text.decode(errors="replace")
-    kinds: dict[int, type[AntiphonError]] = {
-        1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
-    }  # fmt: skip
-    if error.code == 3:
-        raise MemoryError(text)
-    return kinds.get(error.code, Invalid)(text)
-
-
-class Functions:
-    """Those of one library of the engine, by name. It shows a single one, which finds the others (exports.c)."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
-            self._find = self._library.antiphon_engine
-        except (OSError, AttributeError) as error:
-            raise Missing(f"{path}: the engine cannot be loaded ({error}); delete it, it is built anew") from None
-        self._find.argtypes, self._find.restype = [c_char_p], c_void_p
-
-    def __getattr__(self, name: str) -> Any:
-        address = self._find(name.encode())
-        if not address:
-            raise AttributeError(f"this library of the engine has no {name}")
-        found = ctypes.CFUNCTYPE(c_int)(address)
-        setattr(self, name, found)
-        return found
-
-
 def keep_tables(library: Path, tables: Sequence[str]) -> None:
     """The engine over MPI has each compiled as it does when a job starts."""
-    keep = Functions(library).ap_table_keep
-    keep.argtypes = [c_char_p, POINTER(Failure)]
+    functions = Functions(library)
     for table in tables:
-        error = Failure()
-        if keep(os.fsencode(table), byref(error)):
-            raise raised(error)
+        functions.done("ap_table_keep", os.fsencode(table))
 
 
 class Engine:
     """One library of the engine, loaded."""
 
     def __init__(self, path: Path) -> None:
-        self.library = call = Functions(path)
-        failure = POINTER(Failure)
-        if call.ap_abi() != _ABI:
+        self.library = Functions(path)
+        if self.library.ap_abi() != _ABI:
             raise Missing(f"{path} is of another version of Antiphon; delete it, it is built anew")
-        call.ap_open_bytes.argtypes, call.ap_open_bytes.restype = [c_void_p, c_size_t, failure], c_void_p
-        call.ap_close.argtypes, call.ap_close.restype = [c_void_p], None
-        call.ap_describe.argtypes, call.ap_describe.restype = [c_void_p, POINTER(Facts)], None
-        call.ap_prepare.argtypes = [c_void_p, c_uint32, c_int, c_uint64, failure]
-        call.ap_prepare.restype = c_void_p
-        call.ap_release.argtypes, call.ap_release.restype = [c_void_p], None
-        call.ap_ask.argtypes, call.ap_ask.restype = [c_void_p, POINTER(Needs)], None
-        call.ap_split.argtypes = [c_void_p, c_uint64, failure]
-        buffers = [c_void_p, c_uint64, c_void_p, c_uint64]
-        call.ap_run.argtypes = [c_void_p, *buffers, c_int, c_int, c_void_p, c_double, failure]
-        call.ap_wire_call.argtypes, call.ap_wire_call.restype = [c_void_p, c_void_p], None
-        call.ap_wire_theirs.argtypes, call.ap_wire_theirs.restype = [c_void_p, c_void_p], None
-        call.ap_wire_hear.argtypes, call.ap_wire_hear.restype = [c_void_p, c_void_p], None
-        call.ap_agree.argtypes = [c_void_p, c_double, failure]
-        call.ap_uneven.argtypes = [c_void_p] * 5 + [c_double, POINTER(c_int), failure]
-        call.ap_wire_left.argtypes = [c_void_p, failure]
-        call.ap_wire_close.argtypes, call.ap_wire_close.restype = [c_void_p], None
-        call.ap_fold.argtypes = [c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int]
-        call.ap_fold.restype = None
-        call.ap_divide.argtypes, call.ap_divide.restype = [c_void_p, c_size_t, c_uint64, c_int], None
 
     def program(self, data: bytes) -> Program:
         return Program(self, data)
@@ -166,7 +77,7 @@ class Engine:
     def threads(self, ranks: int) -> list[Wire]:
         """Wires between threads of this process, without buffering; of a library built for threads."""
         wires = (c_void_p * ranks)()
-        if not self.library.ap_threads_open(c_uint32(ranks), wires):
+        if not self.library.ap_threads_open(ranks, wires):
             raise MemoryError("no memory for the wires")
         return [Wire(self, int(handle or 0)) for handle in wires]
 
@@ -174,20 +85,14 @@ class Engine:
         """A wire over a duplicate of mpi4py's communicator, whose processes are these ranks. Collective."""
         from mpi4py import MPI
 
-        self.library.ap_mpi_library.restype = ctypes.c_char_p
         mine, theirs = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
         if mine.strip("\0 \n") != theirs.strip("\0 \n"):
             raise Missing(
                 f"the engine is compiled for {_short(mine)}, but mpi4py uses {_short(theirs)}; "
                 "name the mpicc of that one in $MPICC"
             )
-        error = Failure()
-        self.library.ap_mpi_open_number.argtypes = [c_int, c_void_p, c_uint32, POINTER(Failure)]
-        self.library.ap_mpi_open_number.restype = c_void_p
         numbers = np.asarray(rank_of, np.int32)
-        handle = self.library.ap_mpi_open_number(comm.py2f(), numbers.ctypes.data, ranks, byref(error))
-        if not handle:
-            raise raised(error)
+        handle = self.library.made("ap_mpi_open_number", comm.py2f(), numbers.ctypes.data, ranks)
         return Wire(self, handle, lost=_LOST)
 
     def sockets(self, rank: int, connected: Sequence[int], rails: int = 1) -> Wire:
@@ -195,25 +100,17 @@ class Engine:
         to it, or -1.
 
         They belong to the wire. Of a library built for sockets."""
-        error, numbers = Failure(), np.asarray(connected, np.int32)
-        self.library.ap_sockets_open.argtypes = [c_uint32, c_uint32, c_uint32, c_void_p, POINTER(Failure)]
-        self.library.ap_sockets_open.restype = c_void_p
-        handle = self.library.ap_sockets_open(rank, len(numbers) // rails, rails, numbers.ctypes.data, byref(error))
-        if not handle:
-            raise raised(error)
-        return Wire(self, handle)
+        numbers = np.asarray(connected, np.int32)
+        given = rank, len(numbers) // rails, rails, numbers.ctypes.data
+        return Wire(self, self.library.made("ap_sockets_open", *given))
 
     def share(self, ranks: int) -> tuple[int, bytes]:
         """Memory for messages within this host, and what others need to `join` it; 0 where there can be none."""
         name = ctypes.create_string_buffer(_NAME)
-        self.library.ap_shared_make.argtypes = [c_uint32, c_uint32, c_void_p]
-        self.library.ap_shared_make.restype = c_void_p
         return self.library.ap_shared_make(ranks, 2, name) or 0, name.raw
 
     def join(self, name: bytes, rank: int) -> int:
         """The memory of that name; 0 where it cannot be seen."""
-        self.library.ap_shared_join.argtypes = [c_char_p, c_uint32]
-        self.library.ap_shared_join.restype = c_void_p
         return self.library.ap_shared_join(name, rank) or 0 if len(name) == _NAME else 0
 
     def shared(self, memory: int, polled: Sequence[int]) -> Wire:
@@ -221,19 +118,12 @@ class Engine:
         this one's place, of what tells that its calls are to end.
 
         Both belong to it."""
-        error, numbers = Failure(), np.asarray(polled, np.int32)
-        self.library.ap_shared_complete.argtypes, self.library.ap_shared_complete.restype = [c_void_p], None
-        self.library.ap_shared_open.argtypes = [c_void_p, c_uint32, c_void_p, POINTER(Failure)]
-        self.library.ap_shared_open.restype = c_void_p
+        numbers = np.asarray(polled, np.int32)
         self.library.ap_shared_complete(memory)
-        handle = self.library.ap_shared_open(memory, len(numbers), numbers.ctypes.data, byref(error))
-        if not handle:
-            raise raised(error)
-        return Wire(self, handle, near=True)
+        return Wire(self, self.library.made("ap_shared_open", memory, len(numbers), numbers.ctypes.data), near=True)
 
     def unshare(self, memory: int) -> None:
         """Gives up memory of which no wire was made."""
-        self.library.ap_shared_close.argtypes, self.library.ap_shared_close.restype = [c_void_p], None
         if memory:
             self.library.ap_shared_close(memory)
 
@@ -330,9 +220,7 @@ class Wire:
 
     def left(self) -> None:
         """Before the end: Mismatch where a message of another's call came that no call here took."""
-        error = Failure()
-        if self.engine.library.ap_wire_left(self.handle, byref(error)):
-            raise raised(error)
+        self.engine.library.done("ap_wire_left", self.handle)
 
     def close(self) -> None:
         while self.ends_with:
@@ -346,23 +234,17 @@ class Program:
     """A program file, checked; the plans of its ranks at a size."""
 
     def __init__(self, engine: Engine, data: bytes) -> None:
-        error = Failure()
         self.engine, self.handle = engine, 0
         self._data = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).copy()  # aligned, and kept
-        self.handle = engine.library.ap_open_bytes(self._data.ctypes.data, len(data), byref(error))
-        if not self.handle:
-            raise raised(error)
+        self.handle = engine.library.made("ap_open_bytes", self._data.ctypes.data, len(data))
         self.facts = Facts()
         engine.library.ap_describe(self.handle, byref(self.facts))
 
     def plan(self, rank: int, unit: int, in_place: bool = False, split: int | None = None) -> NativePlan:
-        error = Failure()
-        handle = self.engine.library.ap_prepare(self.handle, rank, int(in_place), unit, byref(error))
-        if not handle:
-            raise raised(error)
-        made = NativePlan(self.engine, handle)
-        if split is not None and self.engine.library.ap_split(handle, split, byref(error)):
-            raise raised(error)
+        library = self.engine.library
+        made = NativePlan(self.engine, library.made("ap_prepare", self.handle, rank, int(in_place), unit))
+        if split is not None:
+            library.done("ap_split", made.handle, split)
         return made
 
     def __del__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_uint32, c_uint64, c_void_p
+from ctypes import c_int32
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import TimedOut, Unsupported
-from antiphon.runtimes.engine.native import OPERATORS, Engine, Failure, Program, raised, type_number
+from antiphon.runtimes.engine.native import OPERATORS, Engine, Program, type_number
 
 Array = NDArray[Any]
 ID = 128  # bytes of an ncclUniqueId
@@ -25,20 +25,8 @@ class Nccl:
     def __init__(self, library: Path, path: str) -> None:
         self._nccl = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)  # what is called NCCL may bring CUDA's names, too
         self.engine, self._memory = Engine(library), dict[str, tuple[int, int]]()
-        self.call = call = self.engine.library
-        call.ap_direct_why.restype = c_char_p
-        call.ap_direct_library.argtypes, call.ap_direct_id.argtypes = [c_char_p], [c_char_p]
-        call.ap_direct_open.argtypes, call.ap_direct_open.restype = [c_int, c_int, c_char_p, c_int], c_void_p
-        call.ap_direct_close.argtypes, call.ap_direct_close.restype = [c_void_p], None
-        call.ap_direct_memory.argtypes, call.ap_direct_memory.restype = [c_uint64], c_void_p
-        call.ap_direct_free.argtypes, call.ap_direct_free.restype = [c_void_p], None
-        call.ap_direct_copy.argtypes = [c_void_p, c_void_p, c_void_p, c_uint64]
-        call.ap_direct_prepare.argtypes = [c_void_p, c_uint32, c_int, c_uint64, c_uint64, c_void_p, POINTER(Failure)]
-        call.ap_direct_prepare.restype = c_void_p
-        call.ap_direct_scratch.argtypes, call.ap_direct_scratch.restype = [c_void_p], c_uint64
-        call.ap_direct_end.argtypes, call.ap_direct_end.restype = [c_void_p], None
-        call.ap_direct_go.argtypes = [*[c_void_p] * 5, c_int, c_int, c_double]
-        if call.ap_direct_library(path.encode()):
+        self.call = self.engine.library
+        if self.call.ap_direct_library(path.encode()):
             raise self.refused()
 
     def refused(self) -> Unsupported:
@@ -104,13 +92,11 @@ class Rounds:
         self, there: Communicator, program: Program, rank: int, unit: int, dtype: np.dtype[Any], in_place: bool,
         place_of: Sequence[int],
     ) -> None:  # fmt: skip
-        self._there, self._program, self._type, error = there, program, type_number(dtype), Failure()
+        self._there, self._program, self._type = there, program, type_number(dtype)
         places = (c_int32 * len(place_of))(*place_of)
-        self._handle = there.nccl.call.ap_direct_prepare(
-            program.handle, rank, int(in_place), unit, dtype.itemsize, places, byref(error)
+        self._handle = there.nccl.call.made(
+            "ap_direct_prepare", program.handle, rank, int(in_place), unit, dtype.itemsize, places
         )
-        if not self._handle:
-            raise raised(error)
         self.scratch = int(there.nccl.call.ap_direct_scratch(self._handle))
 
     def go(self, source: int, target: int, op: str, timeout: float) -> None:

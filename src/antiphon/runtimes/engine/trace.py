@@ -43,8 +43,6 @@ class Trace:
     def __init__(self, wire: Wire, room: int = LEAST) -> None:
         self._wire, library = wire, wire.engine.library
         self._tell, self._moment = library.ap_wire_trace, library.ap_trace_moment
-        self._tell.argtypes, self._tell.restype = [c_void_p, c_void_p], None
-        self._moment.argtypes, self._moment.restype = [c_void_p, c_void_p], None
         self._ring = _Ring(ticks=int(keeps_time()))
         self._make(room)
         self._began = self.moment()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, byref, c_int, c_void_p
+from ctypes import Structure, byref, c_int
 
 from antiphon.runtimes.engine.native import NativePlan
 
@@ -30,7 +30,6 @@ class Warming:
     def _run(self) -> None:
         for plan, itemsize in self._plans:
             warm = plan.engine.library.ap_warm
-            warm.argtypes = [c_void_p, c_int, POINTER(_Pace), c_void_p]
             if self._pace.stop or warm(plan.handle, _BY_BYTES[itemsize], byref(self._pace), None):
                 break  # what it lacks the run says
 

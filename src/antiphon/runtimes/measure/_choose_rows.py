@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, TypeVar
 
 from antiphon.core.plan import Entry
 from antiphon.select import Listed
 
 Row = Mapping[str, Any]
+Seen = TypeVar("Seen")  # what was measured at a size
 AS_FAST = 0.98  # a schedule must be faster than the library by as much as this, else the library serves
 LIBRARY = "library"
 
@@ -65,32 +66,38 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, Row]]
 
 
 def entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
-    """Ranges from the least size measured to the greatest; those between two sizes end at their geometric middle.
-
-    What lies outside was not measured, and is left to the library; so is all where nothing was. Not `free`: there
-    stands the nearest of ours, as the library would combine in another order.
-    """
+    """Ranges by what was measured; where nothing was, all goes by the model's choice. `free`: as of `unmeasured`."""
     seen = [choice for choice in choices if choice.row is not None]
     if not seen:
-        return [Entry(0, None, choices[-1].listed.schedule, _unmeasured(choices[-1].listed, free))]
-    groups: list[list[Choice]] = []
-    for choice in seen:
-        last = groups[-1][-1] if groups else None
-        if last is not None and last.listed is choice.listed and last.library == choice.library:
-            groups[-1].append(choice)
-        else:
-            groups.append([choice])
-    least, most = min(map(_least, seen)), max(map(_most, seen))
-    middles = [math.isqrt(before[-1].nbytes * after[0].nbytes) for before, after in pairwise(groups)]
-    starts = [least, *middles]
+        return [Entry(0, None, choices[-1].listed.schedule, unmeasured(choices[-1].listed, free))]
+    return ranges(seen, lambda one: one, lambda one: one.library, lambda group: _claims(group, on), free)
+
+
+def ranges(
+    seen: Sequence[Seen],
+    ours: Callable[[Seen], Choice],
+    served: Callable[[Seen], object],
+    claims: Callable[[Sequence[Seen]], dict[str, Any]],
+    free: bool = True,
+) -> list[Entry]:
+    """Ranges from the least size measured to the greatest; those between two sizes end at their geometric middle. Sizes
+    in a row with the same schedule, `served` alike, are one range, of which `claims` tells.
+
+    What lies outside was not measured, and is left to the library. Not `free`: there stands the nearest of ours, as the
+    library would combine in another order.
+    """
+    groups = [list(group) for _, group in groupby(seen, lambda one: (id(ours(one).listed), served(one)))]
+    choices = [ours(one) for one in seen]
+    least, most = min(map(_least, choices)), max(map(_most, choices))
+    middles = [math.isqrt(ours(before[-1]).nbytes * ours(after[0]).nbytes) for before, after in pairwise(groups)]
     found = [
-        Entry(start, stop, group[0].listed.schedule, _claims(group, on))
-        for group, start, stop in zip(groups, starts, [*middles, most + 1], strict=True)
+        Entry(start, stop, ours(group[0]).listed.schedule, claims(group))
+        for group, start, stop in zip(groups, [least, *middles], [*middles, most + 1], strict=True)
     ]
-    below, above = seen[0].listed, seen[-1].listed
+    below, above = choices[0].listed, choices[-1].listed
     if least:
-        found.insert(0, Entry(0, least, below.schedule, _unmeasured(below, free)))
-    return [*found, Entry(most + 1, None, above.schedule, _unmeasured(above, free))]
+        found.insert(0, Entry(0, least, below.schedule, unmeasured(below, free)))
+    return [*found, Entry(most + 1, None, above.schedule, unmeasured(above, free))]
 
 
 def _least(choice: Choice) -> int:
@@ -101,7 +108,7 @@ def _most(choice: Choice) -> int:
     return max(choice.nbytes, choice.moved)
 
 
-def _unmeasured(listed: Listed, free: bool) -> dict[str, Any]:
+def unmeasured(listed: Listed, free: bool = True) -> dict[str, Any]:
     """What is claimed where nothing was measured: of the schedule what it is, and no time."""
     return {**listed.claims, "measured": False, **({"served_by": LIBRARY} if free else {})}
 

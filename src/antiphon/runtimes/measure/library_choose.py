@@ -3,18 +3,16 @@ best of ours would give."""
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.runtimes.engine.launch import launched, launcher, watch
-from antiphon.runtimes.measure._choose_rows import Choice, best_at, score
+from antiphon.runtimes.measure._choose_rows import Choice, best_at, ranges, score, unmeasured
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
 from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Races, Whose, tune_measured
 from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read
@@ -138,33 +136,12 @@ class LibraryRaces(Races):
 
 
 def _entries(seen: Sequence[Best], shortlist: Sequence[Listed], library: Library, on: str) -> list[Entry]:
-    """Ranges between the sizes measured, as `_choose_rows.entries` makes them; all are the library's."""
+    """Ranges between the sizes measured; all are the library's."""
     if not seen:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")
-        return [Entry(0, None, shortlist[0].schedule, _unmeasured(shortlist[0]))]
-    groups: list[list[Best]] = []
-    for best in seen:
-        last = groups[-1][-1] if groups else None
-        if last is not None and last.ours.listed is best.ours.listed and last.algorithm == best.algorithm:
-            groups[-1].append(best)
-        else:
-            groups.append([best])
-    sizes = [size for best in seen for size in (best.ours.nbytes, best.ours.moved) if size]
-    least, most = min(sizes, default=0), max(sizes, default=0)
-    middles = [math.isqrt(before[-1].ours.nbytes * after[0].ours.nbytes) for before, after in pairwise(groups)]
-    found = [
-        Entry(start, stop, group[0].ours.listed.schedule, _claims(group, library, on))
-        for group, start, stop in zip(groups, [least, *middles], [*middles, most + 1], strict=True)
-    ]
-    below, above = seen[0].ours.listed, seen[-1].ours.listed
-    if least:
-        found.insert(0, Entry(0, least, below.schedule, _unmeasured(below)))
-    return [*found, Entry(most + 1, None, above.schedule, _unmeasured(above))]
-
-
-def _unmeasured(listed: Listed) -> dict[str, Any]:
-    return {**listed.claims, "measured": False, "served_by": "library"}
+        return [Entry(0, None, shortlist[0].schedule, unmeasured(shortlist[0]))]
+    return ranges(seen, lambda best: best.ours, lambda best: best.algorithm, lambda group: _claims(group, library, on))
 
 
 def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:

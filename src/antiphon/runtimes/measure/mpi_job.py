@@ -17,10 +17,6 @@ from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.mpi_process import Job
 
 
-class _Stopped(Exception):
-    """Enough is known; the launcher and its processes are ended."""
-
-
 def require_mpi() -> None:
     if find_spec("mpi4py") is None:
         raise Missing(f"to run under MPI needs the package mpi4py: {HELP}")
@@ -83,24 +79,21 @@ def run_cases(
         process.work(job, MPI, MPI.COMM_WORLD, heard, enough)
         return _found(said, count, "the launcher")
 
-    def heard_here(row: Row) -> None:
+    def heard_here(row: Row) -> bool:
         heard(row)
-        if enough() and len(said) < len(cases):
-            raise _Stopped
+        return enough() and len(said) < len(cases)
 
     command = launcher(mpiexec, count)
     with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
         job.write(Path(folder))
         own = [sys.executable, "-m", "antiphon.runtimes.measure.mpi_process", folder]
         try:
-            watch([*command, *own], heard_here, timeout)
-        except _Stopped:
-            return _found(said, count, command[0])
+            to_the_end = watch([*command, *own], heard_here, timeout)
         except Failed:
             _found(said, count, command[0])  # a fault that was told says more
             raise
     rows = _found(said, count, command[0])
-    if len(rows) != len(cases):
+    if to_the_end and len(rows) != len(cases):
         raise Failed(f"{command[0]} ended after {len(rows)} of {len(cases)} runs")
     return rows
 

@@ -42,14 +42,13 @@ class Torch(Runtime):
             raise Invalid("--on torch: the plans are for different numbers of ranks; measure one at a time")
         said = 0
 
-        def hear(row: Row) -> None:
+        def hear(row: Row) -> bool:
             nonlocal said
             if "fault" in row:
                 raise Failed(f"PyTorch: {row['fault']}")
             said += 1
             heard(int(row.pop("case")), row)
-            if enough() and said < len(cases):
-                raise _Stopped
+            return enough() and said < len(cases)
 
         with tempfile.TemporaryDirectory(prefix="antiphon-") as name:
             folder = Path(name)
@@ -58,11 +57,8 @@ class Torch(Runtime):
                 save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)
             Job("", counts.pop(), [one.data for one in programs], list(cases)).write(folder)
             command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", str(folder)]
-            try:
-                watch(command, hear, how.timeout, str(folder))
-            except _Stopped:
-                return
-        if said != len(cases):
+            to_the_end = watch(command, hear, how.timeout, str(folder))
+        if to_the_end and said != len(cases):
             raise Failed(f"PyTorch ended after {said} of {len(cases)} runs")
 
 
@@ -71,7 +67,3 @@ def _refuse(one: Runnable) -> None:
     uneven = len(set(collective.weights.tolist())) > 1 or len(collective.roots) > 1
     if collective.kind not in KINDS or uneven or len(collective.members) != collective.ranks:
         raise Unsupported("--on torch: takes the eight collectives among all ranks, with even counts and one root")
-
-
-class _Stopped(Exception):
-    """Enough is known."""

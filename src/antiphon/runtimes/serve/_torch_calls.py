@@ -79,6 +79,15 @@ class Calls:
         assert self.serving is not None
         self.serving.run(page, unit, source, target, op, seconds)
 
+    def _moved(self, kind: str, unit: int, source: Any, target: Any, seconds: float, root: int = -1) -> None:
+        """What gloo is not asked for: it always has a page."""
+        if self.serving is None:
+            target[:] = source
+            return
+        page = self._page(kind, unit, target.itemsize, seconds, root, library=False)
+        assert page is not None
+        self._run(page, unit, source, target, seconds)
+
     def barrier(self, seconds: float) -> None:
         if self.serving is not None:
             self.serving.begin("barrier", 0, 0)
@@ -86,20 +95,28 @@ class Calls:
 
     # ---- combining ----
 
+    def _combined(self, kind: str, tensor: Tensor, op: Any, how: Any, seconds: float, root: int = -1) -> bool:
+        """Whether the engine could: into the root's tensor, where there is none into everybody's."""
+        if how is None:
+            return False
+        mine = root in (-1, self.rank)
+        made = plain(how.given(tensor))
+        array = array_of(made)
+        if self.serving is not None:
+            page = self._page(kind, len(array), array.itemsize, seconds, root, _known(op, tensor))
+            if page is None:
+                return False
+            source, target = (None, array) if mine else (array, _NOTHING.view(array.dtype))
+            self._run(page, len(array), source, target, seconds, how.op)
+        if mine:
+            put_back(made, tensor)
+        return True
+
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
         self._begin("allreduce", tensor, op)
         how = reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
-        page = None
-        if how is not None:
-            made = plain(how.given(tensor))
-            array = array_of(made)
-            if self.serving is not None:
-                page = self._page("allreduce", len(array), array.itemsize, seconds, library=_known(op, tensor))
-                if page is not None:
-                    self._run(page, len(array), None, array, seconds, how.op)
-            if page is not None or self.serving is None:
-                put_back(made, tensor)
-                return
+        if self._combined("allreduce", tensor, op, how, seconds):
+            return
         options = dist.AllreduceOptions()
         options.reduceOp = op
         self._by_gloo("allreduce", [tensor], _why(how), seconds, lambda: self.gloo().allreduce([tensor], options))
@@ -122,20 +139,8 @@ class Calls:
     def reduce(self, tensor: Tensor, root: int, op: Any, seconds: float) -> None:
         self._begin("reduce", tensor, op, root)
         how = reduction(op, tensor.dtype)
-        page = None
-        if how is not None:
-            made = plain(how.given(tensor))
-            array = array_of(made)
-            if self.serving is not None:
-                page = self._page("reduce", len(array), array.itemsize, seconds, root, _known(op, tensor))
-                here = self.rank == root
-                if page is not None:
-                    empty = _NOTHING.view(array.dtype)
-                    self._run(page, len(array), None if here else array, array if here else empty, seconds, how.op)
-            if page is not None or self.serving is None:
-                if self.rank == root:
-                    put_back(made, tensor)
-                return
+        if self._combined("reduce", tensor, op, how, seconds, root):
+            return
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = op, root
         self._by_gloo("reduce", [tensor], _why(how), seconds, lambda: self.gloo().reduce([tensor], options))
@@ -239,13 +244,7 @@ class Calls:
         if self.rank == root and not evenly([*outputs, given]):
             raise ValueError("gather: all tensors must have equally many elements")
         self._begin("gather", given, None, root)
-        target = bits_of(line)
-        if self.serving is None:
-            target[:] = source
-        else:
-            page = self._page("gather", len(source), source.itemsize, seconds, root, library=False)
-            assert page is not None
-            self._run(page, len(source), source, target, seconds)
+        self._moved("gather", len(source), source, bits_of(line), seconds, root)
         if self.rank == root:
             dealt_out(line, outputs)
 
@@ -256,12 +255,7 @@ class Calls:
         made = plain(output)
         target = bits_of(made)
         source = bits_of(joined(given)) if self.rank == root else _NOTHING.view(target.dtype)
-        if self.serving is None:
-            target[:] = source
-        else:
-            page = self._page("scatter", len(target), target.itemsize, seconds, root, library=False)
-            assert page is not None
-            self._run(page, len(target), source, target, seconds)
+        self._moved("scatter", len(target), source, target, seconds, root)
         put_back(made, output)
 
     def alltoall(
@@ -292,9 +286,7 @@ class Calls:
         assert self.serving is not None
         unit = len(source) // self.ranks
         self.serving.begin("alltoall", unit * source.itemsize, type_code(given.dtype))
-        page = self._page("alltoall", unit, source.itemsize, seconds, library=False)
-        assert page is not None
-        self._run(page, unit, source, target, seconds)
+        self._moved("alltoall", unit, source, target, seconds)
 
     def alltoall_list(self, outputs: Tensors, given: Tensors, seconds: float) -> None:
         if {len(outputs), len(given)} != {self.ranks}:

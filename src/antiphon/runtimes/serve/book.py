@@ -165,7 +165,7 @@ def _alike(machine: Topology, collective: Collective) -> Iterator[Longs]:
             yield found[root]
 
 
-def read_table(path: str | os.PathLike[str], every_root: bool = True) -> Book:
+def read_table(path: str | os.PathLike[str]) -> Book:
     """The book of a table, a plan or an encoded book. Every schedule of a table is verified, every program of a book
     proven, if this user has not had it proven before: Invalid if one is wrong."""
     from antiphon.select import load_plans
@@ -180,7 +180,7 @@ def read_table(path: str | os.PathLike[str], every_root: bool = True) -> Book:
             fault = verify(entry.schedule, plan.topology).fault
             if fault is not None:
                 raise Invalid(f"{name_of(path)}: the schedule for {plan.collective.kind} is wrong: {fault.message}")
-    return make_book(plans.values(), every_root)
+    return make_book(plans.values())
 
 
 def proven_book(data: bytes) -> Book:

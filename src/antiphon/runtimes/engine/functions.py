@@ -1,0 +1,169 @@
+"""The functions of the engine in C, as a library of it gives them, and what they say where they fail."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)  # fmt: skip
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
+
+_TEXT = 252
+
+
+class TransportFailed(AntiphonError):
+    """Messages could not be carried: a peer is gone, or MPI failed."""
+
+    exit_code = 1
+
+
+class Mismatch(TransportFailed):
+    """Another process makes another call."""
+
+
+class Failure(Structure):
+    _fields_ = [("code", c_int32), ("text", c_char * _TEXT)]
+
+
+class Facts(Structure):
+    """What a program is for."""
+
+    _fields_ = [
+        *((name, c_uint32) for name in ("kind", "ranks", "members", "roots", "blocks", "channels", "variants")),
+        ("buffer_weight", c_uint64),
+    ]
+
+
+class Needs(Structure):
+    """Elements of input, output and scratch; of the layout last run its instances, messages and sends."""
+
+    _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
+
+
+_FAILURE = POINTER(Failure)
+_MESSAGE = (c_void_p, c_uint32, c_int32, c_void_p, c_uint64, POINTER(c_void_p))
+# What comes back, then what is given. Of these a library has those that its sources have.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "ap_abi": (c_int,),
+    "ap_open_bytes": (c_void_p, c_void_p, c_size_t, _FAILURE),
+    "ap_close": (None, c_void_p),
+    "ap_describe": (None, c_void_p, POINTER(Facts)),
+    "ap_prepare": (c_void_p, c_void_p, c_uint32, c_int, c_uint64, _FAILURE),
+    "ap_release": (None, c_void_p),
+    "ap_ask": (None, c_void_p, POINTER(Needs)),
+    "ap_split": (c_int, c_void_p, c_uint64, _FAILURE),
+    "ap_run": (
+        c_int, c_void_p, c_void_p, c_uint64, c_void_p, c_uint64, c_int, c_int, c_void_p, c_double, _FAILURE,
+    ),
+    "ap_warm": (c_int, c_void_p, c_int, c_void_p, c_void_p),
+    "ap_fold": (None, c_void_p, POINTER(c_void_p), c_size_t, c_size_t, c_int, c_int),
+    "ap_divide": (None, c_void_p, c_size_t, c_uint64, c_int),
+    "ap_table_keep": (c_int, c_char_p, _FAILURE),
+    # wires
+    "ap_wire_call": (None, c_void_p, c_void_p),
+    "ap_wire_theirs": (None, c_void_p, c_void_p),
+    "ap_wire_hear": (None, c_void_p, c_void_p),
+    "ap_wire_left": (c_int, c_void_p, _FAILURE),
+    "ap_wire_close": (None, c_void_p),
+    "ap_wire_trace": (None, c_void_p, c_void_p),
+    "ap_trace_moment": (None, c_void_p, c_void_p),
+    "ap_agree": (c_int, c_void_p, c_double, _FAILURE),
+    "ap_uneven": (c_int, *[c_void_p] * 5, c_double, POINTER(c_int), _FAILURE),
+    "ap_threads_open": (c_int, c_uint32, c_void_p),
+    "ap_mpi_library": (c_char_p,),
+    "ap_mpi_open_number": (c_void_p, c_int, c_void_p, c_uint32, _FAILURE),
+    "ap_sockets_open": (c_void_p, c_uint32, c_uint32, c_uint32, c_void_p, _FAILURE),
+    "ap_shared_make": (c_void_p, c_uint32, c_uint32, c_void_p),
+    "ap_shared_join": (c_void_p, c_char_p, c_uint32),
+    "ap_shared_complete": (None, c_void_p),
+    "ap_shared_open": (c_void_p, c_void_p, c_uint32, c_void_p, _FAILURE),
+    "ap_shared_close": (None, c_void_p),
+    "ap_fabric_make": (c_void_p, c_char_p, c_char_p, c_void_p, _FAILURE),
+    "ap_fabric_open": (c_void_p, c_void_p, c_uint32, c_uint32, c_char_p, c_void_p, c_double, _FAILURE),
+    "ap_fabric_close": (None, c_void_p),
+    # messages from one to another
+    "ap_shared_beside": (c_void_p, c_void_p, _FAILURE),
+    "ap_sockets_for_mail": (c_void_p, c_uint32, c_uint32, _FAILURE),
+    "ap_mail_open": (c_void_p, c_void_p, c_uint32, _FAILURE),
+    "ap_mail_send": (c_int, *_MESSAGE, _FAILURE),
+    "ap_mail_receive": (c_int, *_MESSAGE, POINTER(c_uint32), _FAILURE),
+    "ap_mail_wait": (c_int, c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int64), _FAILURE),
+    "ap_mail_meet": (c_int, c_void_p, c_uint32, c_int, _FAILURE),
+    "ap_mail_miss": (None, c_void_p, c_uint32),
+    "ap_mail_end": (None, c_void_p, c_char_p, c_double),
+    "ap_mail_free": (None, c_void_p),
+    # rounds of NCCL's messages
+    "ap_direct_why": (c_char_p,),
+    "ap_direct_library": (c_int, c_char_p),
+    "ap_direct_id": (c_int, c_char_p),
+    "ap_direct_open": (c_void_p, c_int, c_int, c_char_p, c_int),
+    "ap_direct_close": (None, c_void_p),
+    "ap_direct_memory": (c_void_p, c_uint64),
+    "ap_direct_free": (None, c_void_p),
+    "ap_direct_copy": (c_int, c_void_p, c_void_p, c_void_p, c_uint64),
+    "ap_direct_prepare": (c_void_p, c_void_p, c_uint32, c_int, c_uint64, c_uint64, c_void_p, _FAILURE),
+    "ap_direct_scratch": (c_uint64, c_void_p),
+    "ap_direct_end": (None, c_void_p),
+    "ap_direct_go": (c_int, *[c_void_p] * 5, c_int, c_int, c_double),
+}  # fmt: skip
+
+
+def raised(error: Failure) -> AntiphonError:
+    text = error.text.decode(errors="replace")
+    kinds: dict[int, type[AntiphonError]] = {
+        1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
+    }  # fmt: skip
+    if error.code == 3:
+        raise MemoryError(text)
+    return kinds.get(error.code, Invalid)(text)
+
+
+class Functions:
+    """Those of one library of the engine, by name. It shows a single one, which finds the others (exports.c)."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
+            self._find = self._library.antiphon_engine
+        except (OSError, AttributeError) as error:
+            raise Missing(f"{path}: the engine cannot be loaded ({error}); delete it, it is built anew") from None
+        self._find.argtypes, self._find.restype = [c_char_p], c_void_p
+
+    def __getattr__(self, name: str) -> Any:
+        address = self._find(name.encode())
+        if not address:
+            raise AttributeError(f"this library of the engine has no {name}")
+        found = ctypes.CFUNCTYPE(c_int)(address)
+        if name in _FUNCTIONS:
+            found.restype, *found.argtypes = _FUNCTIONS[name]
+        setattr(self, name, found)
+        return found
+
+    def done(self, name: str, *given: Any) -> None:
+        """A call of that function, which says at its end what went wrong: that is raised."""
+        error = Failure()
+        if getattr(self, name)(*given, byref(error)):
+            raise raised(error)
+
+    def made(self, name: str, *given: Any) -> int:
+        """What that function makes; where that is nothing, why not is raised."""
+        error = Failure()
+        handle: int | None = getattr(self, name)(*given, byref(error))
+        if not handle:
+            raise raised(error)
+        return handle
