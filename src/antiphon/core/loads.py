@@ -142,8 +142,8 @@ def _let_go(_: object) -> None:
 def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(found.bad):
-        at = int(found.bad[0])
-        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
+        bad = int(found.bad[0])
+        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {found.why[0]}")
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
@@ -157,7 +157,7 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     taken, load = _added(
         (found.route + 1).astype(np.int64) * bound + when, per_chunk[schedule.chunk], (len(found.table) + 1) * bound
     )
-    at, way, ways = _ways(taken, bound, found.table, topology)
+    moment, way, ways = _ways(taken, bound, found.table, topology)
     if schedule.joint is None:
         on, when, load = _by_link(found.table, taken, load, bound)
     else:
@@ -170,10 +170,11 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
         on = np.concatenate([on, shared])
         when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
     key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
-    begun = distinct(at)
+    begun = distinct(moment)
+    at: Longs = np.searchsorted(begun, moment).astype(np.int64)
     return _Traffic(
         key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common,
-        times[begun // len(windows)], windows[begun % len(windows)], np.searchsorted(begun, at), way, ways,
+        times[begun // len(windows)], windows[begun % len(windows)], at, way, ways,
     )  # fmt: skip
 
 

@@ -118,9 +118,8 @@ def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
         faults.setdefault(int(owner[at]), f"passes through rank {dst[at]}; routes may pass through switches only")
     entered, _ = packed((owner, len(table)), (dst, topology.nodes))
     entered.sort()
-    for at in np.flatnonzero(entered[1:] == entered[:-1]):
-        route, node = divmod(int(entered[at]), topology.nodes)
-        faults.setdefault(route, f"visits node {node} twice")
+    for twice in entered[1:][entered[1:] == entered[:-1]].tolist():
+        faults.setdefault(twice // topology.nodes, f"visits node {twice % topology.nodes} twice")
     return faults
 
 
