@@ -1,15 +1,21 @@
 """Plans for 64 to 4096 ranks: CPU seconds, memory, and how near to the bound.
 
-Run: python bench/bench_scale.py [--most 1024] [--only torus] [--to FILE]. Every row is measured in a process of its
-own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound and for CPU seconds
-of planning, where there are any; what misses one is named at the end. Every row is kept in results/FILE.json as soon as
-it is done, beside those of earlier runs.
+Run: python bench/bench_scale.py [--most 1024] [--only torus] [--tuned] [--to FILE]. Every row is measured in a process
+of its own: planned for the size, verified, and priced by model alpha-beta. Goals are for best plan / bound and for CPU
+seconds of planning, where there are any; what misses one is named at the end. Every row is kept in results/FILE.json as
+soon as it is done, beside those of earlier runs.
+
+With --tuned it is `tune` as a user types it, with all planners, from 1 KB to 1 GB by the usual model of the machine,
+and nothing else: CPU seconds of all its processes, the most memory of one, how many candidates were stopped, and how
+near to the bound of the wire the best for 1 GB is: in time (a wire gives its share of what is nominal, and hops take
+time), and in what it moves over its busiest link.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -17,6 +23,7 @@ from typing import Any
 
 from _common import in_child, keep, peak_mb, print_machine, print_table
 
+import antiphon
 from antiphon.core.bounds import bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.request import Request
@@ -64,6 +71,23 @@ CASES = (
     *(Case(boxes(512), kind, "compose", "1GB") for kind in ("allgather", "allreduce", "broadcast")),
 )
 
+TUNED = tuple((boxes(128), kind) for kind in ("allreduce", "allgather", "broadcast"))
+TUNED_SECONDS = 300
+
+
+def tuned(number: int) -> None:
+    spec, kind = TUNED[number]
+    begin = time.perf_counter()
+    found = antiphon.tune(kind, spec)
+    wall = time.perf_counter() - begin
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    most = max(peak_mb(), spent[1].ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10))
+    last, claims = found.ranges[-1], found.plans[kind].at(10**9).claims
+    told = {"ranks": found.topology.ranks, "ok": sum(c.status == "ok" for c in found.candidates)}
+    best = {"gap": last.gap, "bandwidth_gap": claims["bandwidth_gap"], "planner": last.candidate.planner}
+    cpu = sum(used.ru_utime + used.ru_stime for used in spent)
+    print(json.dumps({**told, "stopped": found.stopped, "cpu_seconds": cpu, "seconds": wall, "peak_mb": most, **best}))
+
 
 def child(number: int) -> None:
     case = CASES[number]
@@ -93,13 +117,30 @@ def missed(case: Case, found: dict[str, Any]) -> list[str]:
     return [f"{case.spec} {case.kind} by {case.planner}: {what}" for what in out]
 
 
+def tunings(only: str, most: int, to: str) -> None:
+    rows = []
+    for number, (spec, kind) in enumerate(TUNED):
+        if only in spec and topology(spec).ranks <= most:
+            found = in_child(__file__, "--tuned-child", number)
+            told = [found["gap"], found["bandwidth_gap"], found["cpu_seconds"], found["peak_mb"] / 1000]
+            rows.append([spec, kind, *told, found["ok"], found["stopped"]])
+            keep(to, {f"{spec} tune {kind}": found})
+            if found["cpu_seconds"] > TUNED_SECONDS:
+                print(f"MISSED {spec} {kind}: {found['cpu_seconds']:.0f} CPU s (goal {TUNED_SECONDS})")
+    print_table(["tune", "collective", "gap", "bandwidth gap", "CPU s", "GB", "schedules", "stopped"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=int, default=4096, help="ranks of the largest machine")
     parser.add_argument("--only", default="", help="machines with this in their names")
     parser.add_argument("--to", default="scale", help="the file in bench/results")
+    parser.add_argument("--tuned", action="store_true", help="tune, and nothing else")
     given = parser.parse_args()
     print_machine()
+    if given.tuned:
+        tunings(given.only, given.most, given.to)
+        return
     rows, short = [], []
     for number, case in enumerate(CASES):
         if given.only not in case.spec or topology(case.spec).ranks > given.most:
@@ -121,5 +162,7 @@ def main() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
         child(int(sys.argv[2]))
+    elif sys.argv[1:2] == ["--tuned-child"]:
+        tuned(int(sys.argv[2]))
     else:
         main()

@@ -1,20 +1,31 @@
 """The model `calls`: ours pays what NCCL pays, and speedups are over what NCCL itself would choose."""
 
 import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
 from antiphon.cli.tuning_text import tuning_text
+from antiphon.core.loads import claims
+from antiphon.core.routes import resolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import hosts
 from antiphon.cost import Profile, predict
+from antiphon.cost.nccl.calls import shipped_calls
+from antiphon.cost.nccl.model import calls
 from antiphon.cost.nccl.published import published
 from antiphon.errors import Invalid, Unsupported
 from antiphon.select import Tuning, plan, tune
 from antiphon.select.replay import rests_on
+from antiphon.topologies import topology
 
 
 def seconds(machine: str, planner: str, nbytes: int, model: str = "calls") -> float:
@@ -80,6 +91,59 @@ def test_several_messages_at_once_to_other_nodes_take_longer_than_one() -> None:
     (one,) = predict(plan("allreduce", "cluster:box=hgx-h100,boxes=2", planner="ring"), 8, model="calls")
     assert one["terms"]["messages"] == 0
     assert predict(plan("allreduce", "hgx-h100", planner="direct"), 8, model="calls")[0]["terms"]["messages"] == 0
+
+
+def at_once(schedule: Schedule, node: Sequence[int]) -> tuple[float, float]:
+    """Messages and copies beyond the first, summed over the steps: one row after the other."""
+    far, near = defaultdict(set), defaultdict(set)
+    columns = (schedule.step, schedule.src, schedule.dst, schedule.chunk)
+    for step, src, dst, chunk in zip(*(column.tolist() for column in columns), strict=True):
+        if node[src] != node[dst]:
+            far["out", step, src].add(dst)
+            far["in", step, dst].add(src)
+        else:
+            near["out", step, src, chunk].add(dst)
+            near["in", step, dst, chunk].add(src)
+    most: dict[Any, int] = defaultdict(int)
+    for found in (far, near):
+        for (side, step, *_), others in found.items():
+            most[found is far, side, step] = max(most[found is far, side, step], len(others) - 1)
+    steps = range(schedule.steps)
+    out, in_ = (sum(most[True, side, step] for step in steps) for side in ("out", "in"))
+    fan = sum(max(most[False, side, step] for side in ("out", "in")) for step in steps)
+    passes = (schedule.steps + schedule.pieces - 1) / schedule.steps
+    return max(out, in_) * passes, fan * passes
+
+
+@pytest.mark.parametrize("planner", ["direct", "pairwise", "kring", "halving-doubling", "parameter-server"])
+def test_what_goes_at_once_is_what_rows_say_one_by_one(planner: str) -> None:
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    made = plan("reducescatter", machine, planner=planner).entries[0].schedule
+    some = np.random.default_rng(5).permutation(made.transfers)
+    messages, fan = at_once(made, hosts(machine))
+    for schedule in (made, made.take(some), made.take(np.repeat(some, 2))):
+        terms = calls(schedule, machine)(8).terms
+        assert terms["messages"] == pytest.approx(messages * 5e-6)
+        assert terms["fan"] == pytest.approx(fan * shipped_calls()["h100"].message)
+
+
+def test_loads_are_found_once_for_all_protocols(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the same on machines that differ in speeds: what is counted is the paths of all rows, looked for."""
+    asked = []
+
+    def counted(*args: Any) -> Any:
+        asked.append(args)
+        return resolve(*args)
+
+    monkeypatch.setattr("antiphon.core.loads.resolve", counted)
+    machine = topology("cluster:box=hgx-h100,boxes=2")
+    made = plan("allgather", machine, planner="kring").entries[0].schedule
+    for pieces in (1, 4):
+        schedule = replace(made, pieces=pieces, step=made.step.copy())
+        asked.clear()
+        calls(schedule, machine)(8)
+        claims(schedule, machine)
+        assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

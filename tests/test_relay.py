@@ -21,6 +21,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
 from antiphon.planners.relations.relay import PIECES, SHARED, relay
+from antiphon.planners.shared.reach import Reach
 from antiphon.select import measure
 from antiphon.topologies import topology
 
@@ -142,3 +143,20 @@ def test_trees_are_spread_over_equal_links() -> None:
     machine = topology("full:ranks=5")
     (schedule,) = relay(Request(machine, Collective("alltoall", 5)))
     assert timeline(schedule, machine).total == Fraction(1, 5) / machine.unit  # optimal: one block on every link
+
+
+class Counted(Reach):
+    """Counts how often somebody looks at the ranks one step away."""
+
+    looks = 0
+
+    def neighbours(self, rank: int) -> dict[int, tuple[tuple[int, ...], ...]]:
+        self.looks += 1
+        return super().neighbours(rank)
+
+
+def test_trees_look_at_no_neighbours_once_all_are_reached() -> None:
+    """Behind a switch a tree is of one level: every source looks once, not every rank for every source."""
+    trees = Counted(topology("full:ranks=12"))
+    assert [len(trees.of(source)) for source in range(12)] == [12] * 12
+    assert trees.looks == 12

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs, dense, order_of, ranges, starts
+from antiphon.core.columns import Floats, Longs, dense, distinct, order_of, packed, ranges, starts
 from antiphon.core.joints import crossed
-from antiphon.core.routes import Resolved, latencies, resolve
+from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
@@ -52,7 +52,8 @@ class Timeline:
 class Loads:
     """Load entries: `load[i] / scale` of nbytes is on `resource[i]` in each of `window[i]` steps from `step[i]` on.
 
-    `begins`: the steps at which anything begins; `slowest`: the seconds of the slowest way taken from each of these on.
+    Something begins at `begins[i]` that is under way for `lasts[i]` steps, each pair once, in order; `slowest[i]`: the
+    seconds of the slowest way that is taken then.
     """
 
     resource: Longs
@@ -61,7 +62,33 @@ class Loads:
     load: Exact
     scale: int
     begins: Longs
+    lasts: Longs
     slowest: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Traffic:
+    """Loads on any machine of these wires, whatever they are like: at `at[i]` of `begins` the way `way[i]` is taken, a
+    number in `ways` (of all that cross links of the same types one after the other one), or -1 within a rank."""
+
+    resource: Longs
+    step: Longs
+    window: Longs
+    load: Exact
+    scale: int
+    begins: Longs
+    lasts: Longs
+    at: Longs
+    way: Longs
+    ways: Routes
+
+    def on(self, topology: Topology, pieces: int) -> Loads:
+        slowest = np.zeros(len(self.begins))
+        np.maximum.at(slowest, self.at, np.append(latencies(topology, self.ways), 0.0)[self.way])
+        return Loads(
+            self.resource, self.step, self.window * pieces, self.load, self.scale * pieces, self.begins,
+            self.lasts * pieces, slowest,
+        )  # fmt: skip
 
 
 def pieces_of(schedule: Schedule) -> Longs:
@@ -76,30 +103,32 @@ def pipelined_steps(schedule: Schedule) -> int:
     return int((schedule.step + pieces_of(schedule)[schedule.chunk]).max())
 
 
-_Kept = tuple[tuple["weakref.ref[Any] | None", ...], Loads]
+_Kept = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
 _kept: list[_Kept] = []  # rate, time and pipeline of a schedule are asked for one after the other, in several pieces
 FEW_KEPT, MOST_KEPT = 4, 2**20  # schedules, and entries of one
 
 
-def loads(schedule: Schedule, topology: Topology, resolved: Resolved | None = None) -> Loads:
+def loads(schedule: Schedule, topology: Topology) -> Loads:
     """The load of every link and shared limit in every step: O(n log n) in rows times hops.
 
     All is frozen, so the last few answers are kept for as long as somebody holds the rows; in p pieces each row loads
-    a p-th in p steps.
+    a p-th in p steps. They hold on the same machine with links of other speeds, too: who prices by several protocols
+    asks for each.
     """
-    if not isinstance(schedule.pieces, int):
-        return _loads(schedule, topology, resolved)
+    whole = isinstance(schedule.pieces, int)
     rows = (
-        topology, schedule.collective, schedule.chunks, schedule.routes, schedule.step, schedule.chunk, schedule.src,
-        schedule.dst, schedule.op, schedule.route, schedule.joint,
+        topology.link_src, topology.link_dst, topology.link_type, schedule.collective, schedule.chunks, schedule.routes,
+        schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op, schedule.route, schedule.joint,
+        None if whole else schedule.pieces,
     )  # fmt: skip
-    known = next((found for whose, found in _kept[:] if all(map(_same, rows, whose))), None)
+    wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
+    known = next((found for whose, of, found in _kept[:] if all(map(_same, rows, whose)) and of == wires), None)
     if known is None:
-        known = _loads(replace(schedule, pieces=1), topology, resolved)
-        if len(known.load) <= MOST_KEPT:
-            _kept.append((tuple(None if one is None else weakref.ref(one, _let_go) for one in rows), known))
+        known = _traffic(replace(schedule, pieces=1) if whole else schedule, topology)
+        if max(len(known.load), len(known.at)) <= MOST_KEPT:
+            _kept.append((tuple(None if one is None else weakref.ref(one, _let_go) for one in rows), wires, known))
             del _kept[:-FEW_KEPT]
-    return replace(known, window=known.window * schedule.pieces, scale=known.scale * schedule.pieces)
+    return known.on(topology, schedule.pieces if isinstance(schedule.pieces, int) else 1)
 
 
 def _same(one: object, other: weakref.ref[Any] | None) -> bool:
@@ -110,11 +139,11 @@ def _let_go(_: object) -> None:
     _kept[:] = [one for one in _kept if all(ref is None or ref() is not None for ref in one[0])]
 
 
-def _loads(schedule: Schedule, topology: Topology, resolved: Resolved | None) -> Loads:
-    found = resolved or resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
+    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     if len(found.bad):
-        at = int(found.bad[0])
-        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
+        bad = int(found.bad[0])
+        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {found.why[0]}")
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
@@ -125,8 +154,12 @@ def _loads(schedule: Schedule, topology: Topology, resolved: Resolved | None) ->
     windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     when, bound = time * len(windows) + window, len(times) * len(windows)
+    taken, load = _added(
+        (found.route + 1).astype(np.int64) * bound + when, per_chunk[schedule.chunk], (len(found.table) + 1) * bound
+    )
+    moment, way, ways = _ways(taken, bound, found.table, topology)
     if schedule.joint is None:
-        on, when, load = _by_link(found, when, bound, per_chunk[schedule.chunk])
+        on, when, load = _by_link(found.table, taken, load, bound)
     else:
         on, row = crossed(schedule, found, topology)
         when, load = when[row], per_chunk[schedule.chunk[row]]
@@ -137,11 +170,11 @@ def _loads(schedule: Schedule, topology: Topology, resolved: Resolved | None) ->
         on = np.concatenate([on, shared])
         when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
     key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
-    slowest = np.full(len(times), -1.0)
-    np.maximum.at(slowest, time, np.append(latencies(topology, found.table), 0.0)[found.route])
-    return Loads(
-        key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common, times,
-        slowest,
+    begun = distinct(moment)
+    at: Longs = np.searchsorted(begun, moment).astype(np.int64)
+    return _Traffic(
+        key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common,
+        times[begun // len(windows)], windows[begun % len(windows)], at, way, ways,
     )  # fmt: skip
 
 
@@ -150,15 +183,41 @@ def _longest(found: Resolved) -> int:
     return int(np.diff(found.table.ptr).max(initial=1))
 
 
-def _by_link(found: Resolved, when: Longs, bound: int, load: Exact) -> tuple[Longs, Longs, Exact]:
-    """Link, time and load of all rows, every link of their paths: those that go the same way at the same time are
-    added up first, as there may be a hundred times as many."""
-    rows = np.flatnonzero(found.route >= 0)
-    key, load = _added(found.route[rows].astype(np.int64) * bound + when[rows], load[rows], len(found.table) * bound)
-    route = key // bound
-    hops = found.table.ptr[route + 1] - found.table.ptr[route]
-    link = found.table.links[ranges(found.table.ptr[route], hops)].astype(np.int64)
-    return link, np.repeat(key % bound, hops), np.repeat(load, hops)
+def _by_link(table: Routes, taken: Longs, load: Exact, bound: int) -> tuple[Longs, Longs, Exact]:
+    """Link, time and load of all rows, every link of their paths. `taken`: (route + 1) * bound + time, each once; those
+    that go the same way at the same time were added up first, as there may be a hundred times as many."""
+    first = int(np.searchsorted(taken, bound))  # before: within a rank
+    route, load = taken[first:] // bound - 1, load[first:]
+    hops = table.ptr[route + 1] - table.ptr[route]
+    link = table.links[ranges(table.ptr[route], hops)].astype(np.int64)
+    return link, np.repeat(taken[first:] % bound, hops), np.repeat(load, hops)
+
+
+def _ways(taken: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
+    """Time and way of what is taken, each pair once, and a route for every way: of those that are alike one."""
+    used, place = dense(taken // bound, len(table) + 1)
+    inside = int(len(used) > 0 and used[0] == 0)  # -1: within a rank
+    routes = table.take(used[inside:] - 1)
+    kind, first = _alike(routes, topology)
+    number = np.concatenate([np.full(inside, 0), kind + 1])[place]
+    pair = distinct(taken % bound * (len(first) + 1) + number)
+    return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
+
+
+def _alike(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
+    """Of every route which kind it is of, those that cross links of the same types one after the other being of one;
+    and a route of every kind."""
+    hops = np.diff(routes.ptr)
+    key, bound = packed((hops, int(hops.max(initial=0)) + 1))
+    for place in range(int(hops.max(initial=0))):
+        there = np.flatnonzero(hops > place)
+        kind = np.zeros(len(hops), np.int64)
+        kind[there] = topology.link_type[routes.links[routes.ptr[there] + place]]
+        key, bound = packed((key, bound), (kind, len(topology.types)))
+    kinds, of_route = dense(key, bound)
+    first = np.zeros(len(kinds), np.int64)
+    first[of_route] = np.arange(len(hops))
+    return of_route, first
 
 
 def _added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:

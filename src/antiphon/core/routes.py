@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, ranges, starts
+from antiphon.core.columns import Floats, Ints, Longs, dense, order_of, packed, ranges, starts
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 
@@ -53,7 +53,7 @@ class Routes:
         ([0, 2, 3], [7, 8, 9])
         """
         lengths = np.diff(self.ptr)[which]
-        return Routes(np.cumsum([0, *lengths], dtype=np.int64), self.links[ranges(self.ptr[which], lengths)])
+        return Routes(np.append(0, np.cumsum(lengths)), self.links[ranges(self.ptr[which], lengths)])
 
     def backwards(self, links: Ints | None = None) -> Routes:
         """Every path the other way: links in reverse order, each replaced by links[i] where given. O(links).
@@ -116,10 +116,10 @@ def route_faults(topology: Topology, table: Routes) -> dict[int, str]:
         faults.setdefault(int(owner[at]), f"is broken: link {safe[at]} ends where link {safe[at + 1]} does not begin")
     for at in np.flatnonzero(inner & (dst[:-1] < topology.ranks)):
         faults.setdefault(int(owner[at]), f"passes through rank {dst[at]}; routes may pass through switches only")
-    order = np.lexsort((dst, owner))
-    twice = (owner[order][1:] == owner[order][:-1]) & (dst[order][1:] == dst[order][:-1])
-    for at in np.flatnonzero(twice):
-        faults.setdefault(int(owner[order][at]), f"visits node {dst[order][at]} twice")
+    entered, _ = packed((owner, len(table)), (dst, topology.nodes))
+    entered.sort()
+    for twice in entered[1:][entered[1:] == entered[:-1]].tolist():
+        faults.setdefault(twice // topology.nodes, f"visits node {twice % topology.nodes} twice")
     return faults
 
 

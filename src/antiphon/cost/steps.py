@@ -39,32 +39,18 @@ class Latencies:
 
 
 def latencies_of(schedule: Schedule, topology: Topology) -> Latencies:
-    """The greatest route latency in every (pipelined) step. Where all chunks have as many pieces they are known with
-    the loads."""
-    if not isinstance(schedule.pieces, int):
-        return step_latencies(paths(messages(schedule), topology))
-    found = loads(schedule, topology)
-    return _under_way(found.begins, np.full(len(found.begins), schedule.pieces), found.slowest)
-
-
-def step_latencies(routing: Paths) -> Latencies:
-    """The same of messages: O(n), and one sort of (step, pieces).
+    """The greatest route latency in every (pipelined) step.
 
     Two pieces take three steps:
 
     >>> from antiphon.core.example import machine, star
     >>> from antiphon.core.transform import pipeline
-    >>> late = step_latencies(paths(messages(pipeline(star(), 2)), machine()))
+    >>> late = latencies_of(pipeline(star(), 2), machine())
     >>> [column.tolist() for column in (late.begin, late.length, late.seconds)]
     [[0, 1, 2], [1, 1, 1], [1e-06, 1e-06, 1e-06]]
     """
-    pieces, step = routing.messages.pieces, routing.messages.step.astype(np.int64)
-    windows, window = dense(pieces, int(pieces.max(initial=0)) + 1)
-    times, time = dense(step, routing.messages.schedule.steps or 1)
-    cells = np.full(len(times) * len(windows), -1.0)
-    np.maximum.at(cells, time * len(windows) + window, routing.alpha)
-    used = np.flatnonzero(cells >= 0)
-    return _under_way(times[used // len(windows)], windows[used % len(windows)], cells[used])
+    found = loads(schedule, topology)
+    return _under_way(found.begins, found.lasts, found.slowest)
 
 
 def _under_way(begin: Longs, size: Longs, seconds: Floats) -> Latencies:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, dense, distinct, packed
 from antiphon.core.loads import loads
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
@@ -33,6 +33,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 # By kind of link its latency, None: as the machine has it, and the share
 Seen = Mapping[str, tuple[float | None, float]]
 By = Callable[..., Predictor]
+Bounded = tuple[NDArray[Any], int]  # a column, and a bound of its values
 BY: Mapping[str, By] = {"alpha-beta": alpha_beta, "critical-path": critical_path}
 NVLS_PASSES = 4  # links that a reduction in a node's switches and the multicast after it pass, one after the other
 
@@ -146,30 +147,38 @@ def units_text(costs: Costs, algorithm: str) -> str:
 def _messages(schedule: Schedule, node: Longs) -> float:
     """Messages to or from other nodes that a rank has beyond the first of a step, summed over the steps, those of
     pieces too. O(rows log rows)."""
-    rows = _rows(schedule, node[schedule.src] != node[schedule.dst], (schedule.src, schedule.dst))
-    return max(float(_beyond_first(rows, side).sum()) for side in ([1], [2])) * _passes(schedule)
+    some = np.flatnonzero(node[schedule.src] != node[schedule.dst])
+    here, there = _ends(schedule, some)
+    sides = _beyond_first(schedule, some, [here], there), _beyond_first(schedule, some, [there], here)
+    return max(float(side.sum()) for side in sides) * _passes(schedule)
 
 
 def _fan(schedule: Schedule, node: Longs) -> float:
     """Others of its node, beyond the first, that a rank sends the same data to in a step, or combines with the same of
     its own, summed over the steps, those of pieces too. O(rows log rows)."""
-    rows = _rows(schedule, node[schedule.src] == node[schedule.dst], (schedule.src, schedule.dst, schedule.chunk))
-    sides = [_beyond_first(rows, side) for side in ([1, 3], [2, 3])]
+    some = np.flatnonzero(node[schedule.src] == node[schedule.dst])
+    here, there = _ends(schedule, some)
+    data = (schedule.chunk[some], len(schedule.chunks))
+    sides = _beyond_first(schedule, some, [here, data], there), _beyond_first(schedule, some, [there, data], here)
     return float(np.maximum(*sides).sum()) * _passes(schedule)
 
 
-def _rows(schedule: Schedule, some: NDArray[np.bool_], columns: Sequence[NDArray[Any]]) -> Longs:
-    """Step and these columns of some rows, each once."""
-    found = np.stack([np.asarray(c, np.int64)[some] for c in (schedule.step, *columns)], axis=1)
-    return np.unique(found, axis=0) if len(found) else found
+def _ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
+    """Senders and receivers of these rows."""
+    return (schedule.src[rows], schedule.collective.ranks), (schedule.dst[rows], schedule.collective.ranks)
 
 
-def _beyond_first(rows: Longs, side: list[int]) -> Longs:
-    """Of each step that has any the most rows, less one, that are alike in the columns `side`."""
-    _, which, count = np.unique(rows[:, [0, *side]], axis=0, return_index=True, return_counts=True)
-    steps, step = np.unique(rows[which, 0], return_inverse=True)
-    most = np.zeros(len(steps), np.int64)
-    np.maximum.at(most, step, count - 1)
+def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], other: Bounded) -> Longs:
+    """Of each step that has any of these rows the most values of `other`, less one, that rows have which are alike in
+    the columns `alike`. Columns come with a bound of their values. Two sorts."""
+    times, step = dense(schedule.step[rows], schedule.steps or 1)
+    groups, group = dense(*packed((step, len(times)), *alike))
+    pairs = distinct(packed((group, len(groups)), other)[0])
+    count = np.bincount(pairs // other[1], minlength=len(groups))
+    when = np.empty(len(groups), np.int64)
+    when[group] = step
+    most = np.zeros(len(times), np.int64)
+    np.maximum.at(most, when, count - 1)
     return most
 
 

@@ -52,11 +52,11 @@ def any_of(sets: Words, rng: np.random.Generator) -> Longs:
     rows, words = sets.shape
     filled = sets != 0
     later = filled & (np.arange(words) >= rng.integers(0, words, (rows, 1)))
-    first, after = (cells.argmax(axis=1, keepdims=True) for cells in (filled, later))
-    at: Longs = np.asarray(np.where(later.any(axis=1, keepdims=True), after, first), np.int64)
-    word: Words = np.take_along_axis(sets, at, axis=1).reshape(-1)
+    here, at = np.arange(rows), later.argmax(axis=1)
+    at = np.where(later[here, at], at, filled.argmax(axis=1))
+    word: Words = sets[here, at]
     by = rng.integers(0, 64, rows).astype(np.uint64)
     turned = (word >> by) | (word << ((_WORD - by) & np.uint64(63)))
     lowest = turned & (~turned + _ONE)
     bit = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
-    return np.where(word != 0, 64 * at[:, 0] + ((bit + by.astype(np.int64)) & 63), -1)
+    return np.where(word != 0, 64 * at + ((bit + by.astype(np.int64)) & 63), -1)

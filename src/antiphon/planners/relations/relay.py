@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import narrow
+from antiphon.core.columns import Longs, distinct, narrow, order_of, packed
 from antiphon.core.loads import timeline
 from antiphon.core.request import Request
 from antiphon.core.reshape import reverse
@@ -28,7 +28,7 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.shared.reach import Reach
+from antiphon.planners.shared.reach import Path, Reach
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
@@ -108,35 +108,65 @@ def _sources(collective: Collective) -> dict[int, int]:
 
 def _spread(trees: Reach, collective: Collective) -> Schedule:
     """Every block from the rank that has it to all that want it, along the tree of that rank."""
-    relation, source = collective.relation, _sources(collective)
-    rows: set[tuple[int, int, int]] = set()  # (block, depth of the receiver, receiver): once for each block
-    for block, want in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
-        tree, at = trees.of(source[block]), want
-        if want not in tree:
-            raise Infeasible(
-                f"planner relay: no links lead from rank {source[block]} to rank {want} of {trees.topology.name}, "
-                "not even by way of others; no planner can do that"
-            )
-        while at != source[block] and (block, tree[at].depth, at) not in rows:
-            rows.add((block, tree[at].depth, at))
-            at = tree[at].parent
+    relation, ranks = collective.relation, trees.topology.ranks
+    source = np.zeros(collective.blocks, np.int64)
+    source[relation.pre_block] = relation.pre_rank
+    block, at = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
+    grown = _Grown(trees, source[block], collective.ranks)
+    lost = np.flatnonzero(grown.parent[grown.tree[source[block]], at] < 0)
+    if lost.size:
+        raise Infeasible(
+            f"planner relay: no links lead from rank {source[block[lost[0]]]} to rank {at[lost[0]]} of "
+            f"{trees.topology.name}, not even by way of others; no planner can do that"
+        )
+    rows = np.zeros(0, np.int64)  # block * ranks + receiver: once for each block
+    reached = block * ranks + at
+    while len(reached := reached[source[reached // ranks] != reached % ranks]):
+        fresh = distinct(reached)
+        fresh = fresh[~np.isin(fresh, rows)]
+        rows = np.concatenate([rows, fresh])
         if len(rows) > MOST_ROWS:
             raise Unsupported(f"planner relay: more than {MOST_ROWS} transfers; use planner ring, or fewer ranks")
-    return _schedule(trees, collective, source, sorted(rows))
+        reached = fresh // ranks * ranks + grown.parent[grown.tree[source[fresh // ranks]], fresh % ranks]
+    return _schedule(grown, collective, source, rows)
 
 
-def _schedule(
-    trees: Reach, collective: Collective, source: dict[int, int], rows: list[tuple[int, int, int]]
-) -> Schedule:
-    hops = [trees.of(source[block])[to] for block, _, to in rows]
-    paths: dict[tuple[int, ...], int] = {}
-    route = [paths.setdefault(hop.path, len(paths)) for hop in hops]
-    table = np.array(rows, np.int64).reshape(-1, 3)
-    block, depth, to = (narrow(table[:, i]) for i in range(3))
-    sender = np.array([hop.parent for hop in hops], np.int32)
+class _Grown:
+    """The trees of these sources, one row of each table for each: of every rank its parent (-1: out of reach; of the
+    source itself), its depth, and by which of `paths` it is reached."""
+
+    def __init__(self, trees: Reach, sources: Longs, ranks: int) -> None:
+        found, first = np.unique(sources, return_index=True)
+        some = found[np.argsort(first)].tolist()  # in the order in which they are needed: each minds those before
+        self.tree = np.zeros(ranks, np.int64)
+        self.tree[some] = np.arange(len(some))
+        self.parent, self.depth, self.path = (np.full((len(some), ranks), low, np.int32) for low in (-1, 0, -1))
+        numbers: dict[Path, int] = {}
+        for number, source in enumerate(some):
+            tree = trees.of(source)
+            hops = list(tree.values())
+            at = np.fromiter(tree, np.int64, len(tree))
+            self.parent[number, at] = [hop.parent for hop in hops]
+            self.depth[number, at] = [hop.depth for hop in hops]
+            self.path[number, at] = [numbers.setdefault(hop.path, len(numbers)) for hop in hops]
+            self.parent[number, source] = source
+        self.paths = Routes.of(numbers)
+
+
+def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs) -> Schedule:
+    """`rows`: block * ranks + receiver; in the order of blocks, depths and receivers."""
+    block, to = rows // collective.ranks, rows % collective.ranks
+    depth = grown.depth[grown.tree[source[block]], to]
+    order = order_of(*packed((block, collective.blocks), (depth, collective.ranks), (to, collective.ranks)))
+    block, to, depth = block[order], to[order], depth[order]
+    tree = grown.tree[source[block]]
+    used, first, path = np.unique(grown.path[tree, to], return_index=True, return_inverse=True)
+    by_use = np.argsort(first)
+    number = np.empty(len(used), np.int32)
+    number[by_use] = np.arange(len(used))
     return Schedule(
-        collective, cut(collective, 1), depth - 1, block, sender, to, np.full(len(rows), COPY, np.uint8),
-        route=np.array(route, np.int32), routes=Routes.of(paths),
+        collective, cut(collective, 1), depth - 1, narrow(block), grown.parent[tree, to], narrow(to),
+        np.full(len(rows), COPY, np.uint8), route=number[path], routes=grown.paths.take(used[by_use].astype(np.int64)),
     )  # fmt: skip
 
 

@@ -73,15 +73,17 @@ class Reach:
         if source not in self.known:
             tree = {source: Hop(-1, (), 0)}
             level = [source]
-            while level:
+            while level and len(tree) < self.topology.ranks:  # where all are reached nobody looks at his neighbours
                 reach: dict[int, list[tuple[int, Path]]] = {}
                 for rank in level:
-                    for head, paths in self.neighbours(rank).items():
-                        if head not in tree:
-                            reach.setdefault(head, []).extend((rank, path) for path in paths)
+                    near = self.neighbours(rank)
+                    for head in near.keys() - tree.keys():
+                        reach.setdefault(head, []).extend([(rank, path) for path in near[head]])
                 level = sorted(reach)
                 for head in level:
-                    parent, path = min(reach[head], key=lambda way: (self._worst(way[1]), way))
+                    ways = reach[head]
+                    best = min(ways, key=lambda way: (self._worst(way[1]), way)) if len(ways) > 1 else ways[0]
+                    parent, path = best
                     tree[head] = Hop(parent, path, tree[parent].depth + 1)
                     for link in path:
                         self.used[link] += 1 / self.width[link]
