@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import antiphon
-from antiphon.runtimes.engine.build import NATIVE, TARGETS, cache_folder, library
+from antiphon.runtimes.engine.build import NATIVE, TARGETS, library, native_folder
 from antiphon.select import save_plans
 
 FOLDER = Path(__file__).with_name("nccl_standin")
@@ -65,7 +65,7 @@ def compiled(folder: Path) -> Path:
 
 def preload() -> Path:
     """The library for LD_PRELOAD, made for the stand-in's CUDA; processes that run tests together compile it once."""
-    folder = cache_folder().with_name("tests")
+    folder = native_folder().with_name("tests")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "nccl.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

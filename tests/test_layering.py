@@ -45,6 +45,7 @@ LAYERS = (
 # A module of core is a file or a package; it may import from those before it.
 CORE = (
     "columns",
+    "cache",
     "permute",
     "choose",
     "topology",

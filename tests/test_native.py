@@ -384,7 +384,7 @@ def test_what_is_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert build.library("threads") == path
     assert path.stat().st_mtime_ns == before
     monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path))
-    assert build.cache_folder() == tmp_path / "native"
+    assert build.native_folder() == tmp_path / "native"
 
 
 @pytest.mark.parametrize("target", ["mpi", "threads"])
@@ -411,7 +411,7 @@ def test_a_compiler_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(Missing, match=r"could not compile the engine: x.c:1: error: odd"):
         build.library("threads", str(script))
     assert [*(tmp_path / "cache").rglob("*.so")] == []
-    assert os.fspath(build.cache_folder()).startswith(str(tmp_path))
+    assert os.fspath(build.native_folder()).startswith(str(tmp_path))
 
 
 def test_the_run_in_python_agrees(engine: Engine) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import nccl_env
 
-from antiphon.runtimes.engine.build import cache_folder
+from antiphon.runtimes.engine.build import native_folder
 
 SOURCE = Path(__file__).with_name("torch_standin") / "device.cpp"
 NAME = "standin"
@@ -28,7 +28,7 @@ def compiled() -> Path:
     """The folder with the stand-in for NCCL and CUDA and with the device. Once for a state of all sources."""
     text = [path.read_bytes() for path in sorted([SOURCE, *nccl_env.FOLDER.iterdir()])]
     text += [version("torch").encode(), subprocess.run(["c++", "--version"], capture_output=True, check=True).stdout]
-    folder = cache_folder().with_name("tests") / hashlib.sha256(b"\0".join(text)).hexdigest()[:20]
+    folder = native_folder().with_name("tests") / hashlib.sha256(b"\0".join(text)).hexdigest()[:20]
     if not (folder / "device.so").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent))

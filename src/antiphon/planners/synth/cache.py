@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from antiphon import __version__
+from antiphon.core.cache import cache_folder
 from antiphon.core.files import read_bytes, write_bytes
 from antiphon.core.ksync.instance import Instance
 from antiphon.core.ksync.proof import Refutation, check_refutation
@@ -35,7 +36,6 @@ from antiphon.errors import AntiphonError
 from antiphon.options import parse_yes
 from antiphon.planners.synth.task import Move, rounds_of
 
-OFF = "off"
 MOST_BYTES = 2**28  # of all files together
 MOST_OF_ONE = 2**26  # unpacked
 FORMAT = 1
@@ -106,18 +106,8 @@ def asked_for(option: object) -> Cache | None:
     """What the option `cache` (true, false) means: the one that the environment names, or none."""
     if not parse_yes(option, "planner sccl: cache"):
         return None
-    told = os.environ.get("ANTIPHON_CACHE")
-    if told == OFF:
-        return None
-    if told:
-        return Cache(Path(told) / "sccl")
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(base):  # else it is to be ignored, says the specification
-        return Cache(Path(base) / "antiphon" / "sccl")
-    try:
-        return Cache(Path.home() / ".cache" / "antiphon" / "sccl")
-    except RuntimeError:
-        return None
+    folder = cache_folder("sccl")
+    return None if folder is None else Cache(folder)
 
 
 class Cache:

@@ -18,12 +18,12 @@ from typing import Annotated
 
 import msgspec
 
+from antiphon.core.cache import cache_folder
 from antiphon.core.files import decode, is_ours, one_line
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.shares import Choice, chosen, frontier
 from antiphon.runtimes.serve.files import keep
-from antiphon.runtimes.serve.proven import cache_folder
 
 FORMAT = 1
 MOST_FILES = 4096

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from antiphon import __version__
+from antiphon.core.cache import cache_folder
 from antiphon.core.files import is_ours
 from antiphon.errors import AntiphonError, Invalid, Missing, quote, unknown
 from antiphon.runtimes.engine.complaint import complaint
@@ -136,7 +137,7 @@ def _text(target: str) -> str:
 def _folder(name: str) -> Path:
     """The folder of one state in the cache, made where it is not there; in a cache for several users, where theirs
     cannot be believed, in a part of our own."""
-    for part in (cache_folder(), cache_folder().with_name(f"native-{os.geteuid()}")):
+    for part in (native_folder(), native_folder().with_name(f"native-{os.geteuid()}")):
         folder = part / name
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -179,15 +180,12 @@ def _names(target: str) -> list[str]:
     return [*purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
 
 
-def cache_folder() -> Path:
-    """Where libraries are kept: $ANTIPHON_CACHE/native, else antiphon/native of $XDG_CACHE_HOME or ~/.cache."""
-    own, given = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
-    if own not in ("", "off"):  # "off" is for answers that are kept; a library must be somewhere
-        return Path(own) / "native"
-    try:
-        return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "antiphon" / "native"
-    except RuntimeError:
-        raise Missing("there is no home folder to keep the engine in; set XDG_CACHE_HOME to a folder") from None
+def native_folder() -> Path:
+    """Where libraries are kept."""
+    found = cache_folder("native", always=True)
+    if found is None:
+        raise Missing("there is no home folder to keep the engine in; set XDG_CACHE_HOME to a folder")
+    return found
 
 
 def _compiler(target: str, given: str) -> list[str]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from antiphon.core.cache import cache_folder
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.auto_apart import Apart
 from antiphon.runtimes.serve.auto_kept import Answer, read_kept
-from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, folder, kept_name, processes, question
+from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, kept_name, processes, question
 from antiphon.runtimes.serve.auto_turns import Turns, told
 from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.group_book import default_book
@@ -73,7 +74,7 @@ def begin(group: Group, agreed: Agreed) -> Begun:
 
 def _asked(text: str) -> Begun:
     """At process 0."""
-    place = folder()
+    place = cache_folder("auto")
     path = None if place is None else place / kept_name(text)
     answer, why = (None, "") if path is None else read_kept(path)
     begun = Begun(None, b"", "" if path is None else str(path), None, answer, why)

@@ -71,17 +71,6 @@ def kept_name(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest() + ENDING
 
 
-def folder() -> Path | None:
-    """Where answers are kept: $ANTIPHON_CACHE/auto, else antiphon/auto of $XDG_CACHE_HOME or ~/.cache; None for
-    ANTIPHON_CACHE=off."""
-    own, given = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
-    if own:
-        return None if own == "off" else Path(os.path.abspath(own)) / "auto"
-    with suppress(RuntimeError):
-        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "antiphon" / "auto"
-    return None
-
-
 def _plain(text: str) -> str:
     """Without what would end a word or a line."""
     return re.sub(r"[^!-~]", "?", text)[:MOST_LETTERS]

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from antiphon import __version__
+from antiphon.core.cache import cache_folder
 from antiphon.core.collective import ROOTED
 from antiphon.core.files import is_ours
 from antiphon.core.plan import Plan
@@ -18,7 +19,6 @@ from antiphon.core.program import among, decode, encode
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
 from antiphon.runtimes.serve.files import keep
-from antiphon.runtimes.serve.proven import cache_folder
 
 # Plans for processes that are all linked alike: up to so many bytes one planner, from there on the other.
 DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 import antiphon.core
+from antiphon.core.cache import cache_folder
 from antiphon.core.files import is_ours, within
 from antiphon.core.program import Program, decode, prove
 from antiphon.errors import Invalid
 from antiphon.runtimes.serve.pages import Book, Page
 
-OFF = "off"
 MOST_MARKS = 4096
 
 
@@ -73,16 +73,6 @@ def _put(mark: Path) -> None:
     if len(marks) > MOST_MARKS:
         for old in sorted(marks, key=lambda one: one.stat().st_mtime)[: len(marks) // 2]:
             old.unlink(missing_ok=True)
-
-
-def cache_folder(name: str) -> Path | None:
-    """Where this user's processes keep what they found out; None where nothing is to be kept."""
-    own, given = os.environ.get("ANTIPHON_CACHE", ""), os.environ.get("XDG_CACHE_HOME", "")
-    if own:
-        return None if own == OFF else Path(own) / name
-    with contextlib.suppress(RuntimeError):
-        return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "antiphon" / name
-    return None
 
 
 def _name(data: bytes) -> str:
