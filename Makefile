@@ -50,9 +50,9 @@ test: $(VENV)/.ready-dev  ## run the tests, without the slow ones
 fuzz: $(VENV)/.ready-dev  ## hold everything against independent judges, some minutes; ARGS=--long for hours
 	@$(BIN)/python fuzz/run_all.py $(ARGS)
 
-test-all: $(VENV)/.ready-dev  ## run all tests
+test-all: $(VENV)/.ready-dev  ## run all tests, hours of a processor; goes on where it was ended (ARGS=--list: what is left)
 	@echo "== all tests"
-	@$(PYTEST) -m "" $(ARGS)
+	@$(BIN)/python tests/whole.py $(PYTEST) -- $(ARGS)
 
 check: format-check lint types test  ## all that a change must pass: format, lint, types, tests
 

@@ -11,12 +11,23 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import mpi_env
 import pytest
 import quick
 from hypothesis import settings
+
+HERE = Path(__file__).parent
+# The limit of a slow test by the clock: some take minutes of a processor, and may have a twentieth of one.
+SLOW_SECONDS = 6000
+# The engine for GPUs on threads has all types and rules: 25 s of a compiler, 14 s so. `make test-all` has it as it is.
+QUICKLY = """sh -c 'exec c++ "$@" -O1' c++"""
+# What is compiled at first use, into a folder that all processes share: whoever begins with one of these has compiled
+# LogGP's loops, or the engines in C and C++, before another needs them.
+LOOPS_FIRST = ("test_loggp", "test_parameterized")
+ENGINES_FIRST = ("test_device", "test_bench_memory", "test_auto_jobs", "test_preload", "test_nccl", "test_mismatch")
 
 settings.register_profile(
     "default",
@@ -47,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     quick.ordinary = config.getoption("markexpr") == "not slow"
     settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or ("quick" if quick.ordinary else "default"))
     if quick.ordinary:
+        os.environ.setdefault("CXX", QUICKLY)
         _read_no_sources()
 
 
@@ -62,15 +74,56 @@ def _read_no_sources() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """What is collected stays: it is not looked through for garbage meanwhile, and afterwards seldom. (Not frozen: what
     counts frozen objects goes through all of them, and the package asks whether somebody else froze any.)"""
     gc.disable()
     try:
+        if session.config.args == session.config.getini("testpaths") and _worker() % 2:
+            _read_from_the_end()
         return (yield)
     finally:
         gc.enable()
         gc.set_threshold(10_000, 20, 20)
+
+
+def _worker() -> int:
+    """The number of this process among those that run the tests together."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+
+
+def _read_from_the_end() -> None:
+    """All processes read all tests, and where these are not compiled yet each would compile all: so every second one
+    begins with the last, and finds the first compiled by its neighbour. What cannot be read is told when collected."""
+    for path in sorted(HERE.glob("test_*.py"), reverse=True):
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(path.stem)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """A third of all items are of tests that are slow as a whole: where these are not wanted none is made, unless a
+    test is asked for by its name."""
+    if not quick.ordinary or any("::" in given for given in collector.config.args):
+        return None
+    return [] if any(mark.name == "slow" for mark in getattr(obj, "pytestmark", ())) else None
+
+
+@pytest.hookimpl(trylast=True)  # when what was not asked for is gone
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests have time; the others are ordered for processes that run them together."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if processes > 1 and quick.ordinary:
+        loops, engines, rest = list[pytest.Item](), list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            name = item.path.name
+            first = loops if name.startswith(LOOPS_FIRST) else engines if name.startswith(ENGINES_FIRST) else rest
+            first.append(item)
+        place = max(0, len(items) // processes - len(loops))  # behind it the second process begins
+        items[:] = [*loops, *rest[:place], *engines, *rest[place:]]
 
 
 def pytest_sessionfinish() -> None:

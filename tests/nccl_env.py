@@ -57,7 +57,7 @@ def compiled(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     sources = [str(FOLDER / f"{name}.c") for name in ("cuda", "fabric", "numbers", "nccl")]
     flags = ("-shared", "-fPIC", f"-Wl,-soname,{standin.name}")
-    subprocess.run(["cc", *FLAGS, *flags, *sources, "-o", str(standin)], check=True, timeout=100)
+    subprocess.run(["cc", *FLAGS, *flags, *sources, "-o", str(standin)], check=True, timeout=1000)
     program(folder, "drive")
     program(folder, "edges")
     return standin
@@ -84,10 +84,10 @@ def preload_with(folder: Path, name: str, old: str, new: str) -> Path:
     names = ["-DAP_FOR_NCCL", f'-DAP_PYTHON="{sys.executable}"', f'-DAP_PACKAGE="{NATIVE.parents[2]}"']
     host = [flag for flag in TARGETS["threads"].flags if flag not in ("-shared", "-O3")]
     parts = [str(native / part) for part in known.parts]
-    subprocess.run(["cc", *host, "-r", *names, *parts, "-o", str(folder / "parts.o")], check=True, timeout=100)
+    subprocess.run(["cc", *host, "-r", *names, *parts, "-o", str(folder / "parts.o")], check=True, timeout=1000)
     queues = [str(native / source) for source in known.sources]
     command = [str(FOLDER / "nvcc"), *known.flags, str(folder / "parts.o"), *queues, "-o", str(made)]
-    subprocess.run(command, check=True, timeout=100)
+    subprocess.run(command, check=True, timeout=1000)
     return made
 
 
@@ -107,7 +107,7 @@ def tables(folder: Path, ranks: Sequence[int], planners: Mapping[str, str]) -> s
 
 def program(folder: Path, name: str) -> None:
     link = (f"-L{folder}", "-l:libnccl.so.2", f"-Wl,-rpath,{folder}")
-    subprocess.run(["cc", *FLAGS, str(FOLDER / f"{name}.c"), "-o", str(folder / name), *link], check=True, timeout=100)
+    subprocess.run(["cc", *FLAGS, str(FOLDER / f"{name}.c"), "-o", str(folder / name), *link], check=True, timeout=1000)
 
 
 @dataclass

@@ -345,6 +345,7 @@ def test_planning_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_nothing_gains_there_are_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_AUTO_BUDGET", "1000000")  # of all that this process has done, other tests included
     monkeypatch.setenv("ANTIPHON_TOPOLOGY", "full:ranks=2")
     assert answer(question(["a host -"] * 2), None) == (
         b"failed\tfull:ranks=2: no plan is predicted to be faster than plain ways; all stays as it is\n"

@@ -44,7 +44,7 @@ def kept(tmp_path: Path) -> Path:
 @cache
 def library(python: str, mpicc: str) -> str:
     command = [python, "-m", "antiphon", "build", "mpi", "--compiler", mpicc]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True, timeout=1000, check=True).stdout.strip()
 
 
 @cache
@@ -52,7 +52,7 @@ def compiled(folder: Path, name: str, mpicc: str) -> str:
     path = folder / f"auto-{name}"
     source = HERE / "preload" / "auto.c"
     command = [mpicc, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", str(source), "-o", str(path)]
-    subprocess.run(command, check=True, timeout=100)
+    subprocess.run(command, check=True, timeout=1000)
     return str(path)
 
 
@@ -73,7 +73,7 @@ class Job:
 
     def end(self) -> Job:
         try:
-            self.out, self.said = self.process.communicate(timeout=120)
+            self.out, self.said = self.process.communicate(timeout=1000)
         finally:
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -314,7 +314,7 @@ def processes(how: str, count: int, pause: float, port: int, kept: Path, **setti
         for rank in range(4)
     ]
     try:
-        out = [one.communicate(timeout=120)[0] for one in started]
+        out = [one.communicate(timeout=1000)[0] for one in started]
     finally:
         for one in started:
             one.kill()
@@ -380,7 +380,7 @@ def test_the_program_of_the_page_runs(port: int, kept: Path, tmp_path: Path) -> 
         )
         for rank in range(4)
     ]
-    out = [one.communicate(timeout=120)[0] for one in started]
+    out = [one.communicate(timeout=1000)[0] for one in started]
     assert [one.returncode for one in started] == [0] * 4
     assert "'collective': 'auto'" in out[0]
 
@@ -424,7 +424,7 @@ def in_lab() -> Any:
             env=env,
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=1000,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -448,4 +448,4 @@ def check_rows(rows: list[dict[str, Any]]) -> None:
 
 def antiphon_under(launcher: list[str], mpi: mpi_env.Mpi, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     command = [*launcher, mpi.python, "-m", "antiphon", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, env=mpi.env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=mpi.env)

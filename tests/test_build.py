@@ -55,7 +55,7 @@ def test_a_disk_that_is_full(tmp_path: Path, size: str) -> None:
         pytest.skip("needs root, to mount a small disk")
     line = f'{mount} && ANTIPHON_CACHE={disk} "$0" -c "$1" && ls -R {disk}'
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", line, *COMMAND[::2]], capture_output=True, text=True, timeout=120, check=False
+        ["unshare", "-m", "sh", "-c", line, *COMMAND[::2]], capture_output=True, text=True, timeout=1000, check=False
     )
     last = done.stderr.splitlines()[-1]
     assert last.startswith("antiphon.errors.Invalid: ")

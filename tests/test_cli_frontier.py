@@ -435,7 +435,7 @@ def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
         if found and line.startswith(after):
             break
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=1000)
     assert process.returncode == 0
     assert "stopped early: interrupted; the best so far follows" in err
     assert "stopped early (interrupted): the best so far" in out

@@ -44,7 +44,7 @@ def launch(command: list[str], env: dict[str, str] | None = None) -> tuple[list[
         command, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         try:
-            said = process.communicate(timeout=200)[0]
+            said = process.communicate(timeout=1000)[0]
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -44,7 +44,7 @@ def compiled(folder: Path, text: str, *more: str) -> Path:
 def told(program: Path, arguments: str | list[str]) -> tuple[int, list[list[str]], str]:
     """The exit code, the rows of the table, and what is said last."""
     line = arguments.split() if isinstance(arguments, str) else arguments
-    done = subprocess.run([str(program), *line], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([str(program), *line], capture_output=True, text=True, check=False, timeout=1000)
     rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " "]
     return done.returncode, rows, done.stdout.splitlines()[-1]
 

@@ -32,7 +32,7 @@ def fuzz(tmp_path: Path, executions: int, native: Path = NATIVE) -> subprocess.C
     command = [sys.executable, str(RUN), "--executions", str(executions), "--compiler", "cc", "--native", str(native)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command += ["--keep", str(tmp_path / "kept")]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=1000, check=False)
 
 
 @pytest.fixture(scope="module", autouse=True)

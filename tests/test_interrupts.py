@@ -52,7 +52,7 @@ def test_at_random_moments(fuzzer: ModuleType, tries: int, busy: int, names: tup
 
 
 def ended(program: str, *arguments: str) -> tuple[int, str, str]:
-    done = subprocess.run([*PYTHON, program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*PYTHON, program, *arguments], capture_output=True, text=True, timeout=1000, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -219,5 +219,5 @@ def test_a_signal_that_another_thread_takes_adds_no_line() -> None:
         "signals.tell('terminated')\n"
         "os._exit(7)\n"
     )
-    done = subprocess.run([*PYTHON, program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*PYTHON, program], capture_output=True, text=True, timeout=1000, check=False)
     assert (done.returncode, done.stderr) == (7, "antiphon: terminated\n")

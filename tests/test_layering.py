@@ -266,7 +266,7 @@ def heavy_after(code: str) -> list[str]:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1000,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -247,7 +247,7 @@ def test_nothing_is_done_for_who_is_gone() -> None:
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command = [sys.executable, "-c", "import test_mail\ntest_mail.goes_to_sleep()"]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=300
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=1000
     )
     assert done.returncode == 0, done.stderr
 

@@ -78,7 +78,7 @@ class Asked:
         environment = {**os.environ, "ANTIPHON_NCCL_TUNER": str(self.path) if where is None else where}
         done = subprocess.run(
             [self.driver, self.plugin, str(version), str(ranks), str(nodes)], input="\n".join(lines), text=True,
-            capture_output=True, env=environment, check=False, timeout=60,
+            capture_output=True, env=environment, check=False, timeout=1000,
         )  # fmt: skip
         assert done.returncode == 0, done
         self.said = done.stderr

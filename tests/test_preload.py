@@ -58,7 +58,7 @@ def table(folder: Path, ranks: int, planners: dict[str, str] = PLANNERS, name: s
 def preloaded(python: str, mpicc: str) -> str:
     """The library for an MPI, made by its own Python, which it then starts for tables."""
     command = [python, "-m", "antiphon", "build", "mpi", "--compiler", mpicc]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=True)
     return done.stdout.strip()
 
 
@@ -66,7 +66,7 @@ def compiled(folder: Path, mpi: Mpi, name: str, *flags: str) -> str:
     path = folder / f"{name}-{mpi.name}"
     if not path.exists():
         command = [mpi.mpicc, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *flags, str(PROGRAMS / f"{name}.c")]
-        subprocess.run([*command, "-o", str(path)], check=True, timeout=100, env=mpi.env)
+        subprocess.run([*command, "-o", str(path)], check=True, timeout=1000, env=mpi.env)
     return str(path)
 
 

@@ -35,7 +35,7 @@ def recorded(kind: str, folder: Path) -> tuple[Job, Job]:
         "--batch", "4",
     ]  # fmt: skip
     own = {key: value for key, value in os.environ.items() if not key.startswith("ANTIPHON_")}
-    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     gloo, ours = (read_job(sorted(folder.glob(f"{name}-0.*.json"))) for name in ("gloo", "antiphon"))
     return gloo, ours

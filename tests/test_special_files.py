@@ -22,7 +22,7 @@ ANTIPHON = f"{sys.executable} -m antiphon"
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", "-c", line.replace("antiphon", ANTIPHON, 1)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
 
 
 @pytest.fixture(autouse=True)

@@ -649,7 +649,7 @@ def test_the_secret_of_a_pytorch_group_is_more_than_what_its_store_knows(tmp_pat
     for folder in folders:
         os.mkdir(folder)
     command = [sys.executable, "-W", "ignore", "-c", GROUPS, json.dumps(cases)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     told = {(row["folder"], row["rank"]): row["said"] for row in rows}
     assert len(told) == 4, done.stderr

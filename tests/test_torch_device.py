@@ -46,7 +46,7 @@ def launch(folder: Path, size: int, checks: list[str], table: str | None = None,
         command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         try:
-            said = process.communicate(timeout=280)[0]
+            said = process.communicate(timeout=1000)[0]
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -161,7 +161,7 @@ def test_torchrun_starts_it_again_after_one_has_died(tmp_path: Path, how: list[s
     port = str(20000 + os.getpid() % 20000)
     command = [sys.executable, "-m", "torch.distributed.run", *(one.format(port=port) for one in how)]
     command += ["--nproc-per-node", "3", "--max-restarts", "1", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(part for part in done.stdout.replace("rank", "\nrank").split("\n") if part.strip()) == [
         "rank 0 has 6", "rank 1 has 6", "rank 2 has 3",

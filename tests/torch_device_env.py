@@ -52,7 +52,7 @@ def _compile(folder: Path) -> None:
     flags += [f"-isystem{include}", f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}"]
     link = [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", f"-L{folder}", f"-l:{behind.name}"]
     command = ["c++", *flags, str(SOURCE), *link, "-o", str(folder / "device.so")]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=1000)
 
 
 def use(folder: Path) -> Any:

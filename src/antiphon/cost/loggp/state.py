@@ -155,15 +155,27 @@ def unheld(times: Floats, held: Bools, first: int, count: int, now: float) -> in
 def in_order(some: Ints, count: int) -> None:
     """The first so many in ascending order: those of one condition are already, those of several seldom are not.
 
+    By Shell's method, which takes a tenth of the time to compile of what NumPy's sort takes.
+
     >>> some = np.array([3, 5, 4, 0], np.int32)
     >>> in_order(some, 3)
     >>> some.tolist()
     [3, 4, 5, 0]
     """
-    for i in range(1, count):
-        if some[i] < some[i - 1]:
-            some[:count].sort()
-            return
+    sorted_so_far = 1
+    while sorted_so_far < count and some[sorted_so_far - 1] <= some[sorted_so_far]:
+        sorted_so_far += 1
+    if sorted_so_far == count:
+        return
+    gap = count // 2
+    while gap > 0:
+        for i in range(gap, count):
+            one, at = some[i], i
+            while at >= gap and some[at - gap] > one:
+                some[at] = some[at - gap]
+                at -= gap
+            some[at] = one
+        gap = gap * 5 // 11 if gap > 2 else gap - 1
 
 
 @compiled
