@@ -34,6 +34,11 @@ class BytePath(os.PathLike[bytes]):
         return b"plan.json"
 
 
+class NoPath(os.PathLike[str]):
+    def __fspath__(self) -> str:
+        raise ValueError
+
+
 def given_files() -> dict[str, Any]:
     """Objects of every kind, and files of every kind and of none."""
     machine = antiphon.topology("ring:ranks=3")
@@ -68,9 +73,10 @@ def wrong_things(found: dict[str, Any]) -> list[Any]:
         "all", "none", "nowhere.json", ".", "/", "1KB", "1MB:2MB", "64PB", "1e400", "-5", "1/0", "9" * 5000, "k=1",
         "a\0b", "\ud800", "ring:ranks=2", "ring:ranks=0", "ring:ranks=", "loggp:fidelity=x", "alpha-beta", b"bytes", [],
         (), {}, [None], ["1KB", "2KB"], [1, -1], [0, 0], {"k": []}, {1: 2}, {"pieces": object()}, set(), range(3),
-        range(10**12), object(), Stranger(), BytePath(), Path("plan.json"), Path(), len, int, ValueError("x"),
+        range(10**12), object(), Stranger(), BytePath(), NoPath(), Path("plan.json"), Path(), len, int, ValueError("x"),
         np.array([1, 2]),
-        np.array([[1.5]]), np.float64(3), np.int64(2), np.array("1KB"), np.dtype("float32"), iter([1]), loop, os,
+        np.array([[1.5]]), np.zeros((2, 2)),
+        np.float64(3), np.int64(2), np.array("1KB"), np.dtype("float32"), iter([1]), loop, os,
         *found.values(), *files,
     ]  # fmt: skip
 
@@ -171,6 +177,22 @@ def test_what_makes_no_sense_is_told_in_our_words(tmp_path: Path, monkeypatch: p
         if said:
             strange.append(f"{number}: {name}({', '.join(given)}): {said}")
     assert not strange, "\n".join(strange)
+
+
+NAMES_FIRST: dict[str, tuple[str, dict[str, Any]]] = {
+    "bench": ("what", {}), "lab": ("what", {}), "build": ("what", {}), "reproduce": ("name", {}),
+    "comm": ("ranks", {"rank": 0, "address": "localhost:1"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", list(NAMES_FIRST))
+def test_what_chooses_the_work_makes_no_sense(function: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started for it. (Text is left out: some of these names mean long work.)"""
+    monkeypatch.chdir(tmp_path)
+    name, others = NAMES_FIRST[function]
+    wrong = [one for one in wrong_things({}) if not isinstance(one, str | os.PathLike | int | np.integer)]
+    said = {str(number): told(getattr(antiphon, function), {name: one, **others}) for number, one in enumerate(wrong)}
+    assert not [text for text in said.values() if text]
 
 
 def test_what_is_to_be_forgotten_makes_no_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import antiphon
 from antiphon import registry
 from antiphon.cli import run
+from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import load_plan, save_plan
 from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.formats import emit, export, lacks
 from antiphon.formats.files import write_files
-from antiphon.registry import Entry
+from antiphon.registry import Entry, table
 
 Capture = pytest.CaptureFixture[str]
 
@@ -174,3 +176,19 @@ def test_a_back_end_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     added(monkeypatch, Entry(where, "mine", {"collectives": ("broadcast",), "programs": ("python3",)}))
     with pytest.raises(Unsupported, match="does not write allreduce"):
         emit(made, "mine")
+
+
+@pytest.mark.parametrize("planner", ["direct", "flows"])
+def test_where_no_rank_has_any_data(planner: str) -> None:
+    """Written, or refused in our words: nothing divides by how much there is."""
+    machine = antiphon.topology("full:ranks=3")
+    plan = antiphon.plan(Collective("alltoall", 3, weights=np.zeros(9, int)), machine, planner=planner)
+    refused = set()
+    for name in ("cuda", "hip", "msccl-xml", "mscclpp-json", "program", "goal", "chakra", "piccl-xml"):
+        needs = table("backend")[name].can["needs"]
+        try:
+            antiphon.export(plan, name, nbytes=1024 if needs else None)
+        except Unsupported:
+            refused.add(name)
+    assert "mscclpp-json" in refused
+    assert not refused & {"program", "goal", "chakra", "piccl-xml"}

@@ -58,7 +58,7 @@ class Missing(AntiphonError):
 def quote(name: object, limit: int = 60) -> str:
     """A name as it may stand in a one-line message, however odd or long it is."""
     try:
-        text = repr(name)
+        text = " ".join(repr(name).splitlines())
     except Exception:  # an object of others may not even be able to say what it is
         text = f"an object of {type(name).__name__}"
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -49,7 +49,10 @@ def yes_or_no(value: Any, name: str) -> bool:
 
 def path(value: Any, name: str) -> str:
     """The name of a file or folder, as a text."""
-    found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    try:
+        found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    except Exception:  # an object of others, which cannot even say what it is called
+        found = None
     if not isinstance(found, str) or "\0" in found or not _can_be_named(found):
         raise Invalid(f"{name}: expected the name of a file, got {quote(value)}")
     return found

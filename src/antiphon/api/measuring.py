@@ -120,8 +120,9 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes as sizes
 
-    if isinstance(what, Mapping) or hasattr(what, "plans"):
-        what = list(_given.plans(what).values())
+    if not _given.is_path(what):
+        given_ones = what if isinstance(what, list | tuple) else [what]
+        what = [plan for one in given_ones for plan in _given.plans(one, "what").values()]
     machine = None if topology is None else _given.machine(topology)
     given = checked(how, dtype=several(dtype), op=several(operator))
     return measure(_given.by_name(what), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), **given)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from antiphon.api import _given
-from antiphon.api._checked import checked, operator, public, text, yes_or_no
+from antiphon.api._checked import checked, operator, public, text, whole, yes_or_no
 from antiphon.api._checked import dtype as dtype_of
 from antiphon.errors import Invalid, unknown
 
@@ -105,7 +105,7 @@ def build(
     """
     from antiphon.runtimes.engine.mpi import build as make
 
-    return make(what, compiler, cast("list[str]", tables))
+    return make(text(what, "what"), compiler, cast("list[str]", tables))
 
 
 @public
@@ -149,11 +149,14 @@ def comm(
     """
     from antiphon.runtimes.serve.comm import comm as make
 
-    given = checked({"address": address, "timeout": timeout, "compiler": compiler, "secret": secret}, address=text,
-                    secret=text)  # fmt: skip
-    return make(communicator, table, rank=rank, ranks=ranks, **given)
+    given = checked(
+        {"rank": rank, "ranks": ranks, "address": address, "timeout": timeout, "compiler": compiler, "secret": secret},
+        rank=whole(0, 2**16), ranks=whole(1, 2**16), address=text, secret=text,
+    )  # fmt: skip
+    return make(communicator, table, **given)
 
 
+@public
 def reproduce(name: str = "") -> list[Row]:
     """A paper's table made again: rows of name, published, ours, deviation, ok, note.
 
@@ -212,7 +215,7 @@ def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
     """
     from antiphon.runtimes.lab import lab as cluster
 
-    how = checked(how, dtype=dtype_of, op=operator, every=yes_or_no, quiet=yes_or_no)
+    what, how = text(what, "what"), checked(how, dtype=dtype_of, op=operator, every=yes_or_no, quiet=yes_or_no)
     if what == "status":
         return cluster.lab_status()
     if what == "up":

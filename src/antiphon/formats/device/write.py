@@ -119,6 +119,8 @@ def source(
 ) -> str:  # fmt: skip
     """The file of one schedule. Unsupported where it is too long for compilers: such a plan runs by its table."""
     how = _How(dtype, op, in_place, streams, arrival, packets, pull)
+    if not schedule.transfers:
+        raise Unsupported("generated code: nothing is sent in this plan, so there is nothing to write")
     plain = _short(schedule, how._replace(packets=False))
     if plain.lines > MOST_LINES:
         raise Unsupported(

@@ -138,6 +138,8 @@ def _switched(program: Program) -> tuple[Bound, Switched]:
 
 
 def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
+    if not schedule.collective.weights.any():
+        raise Unsupported(f"{WHAT}: no rank has any data, and a loader divides by the chunks of its buffers")
     for lags in (lag,) if lag else (_NEVER, 1):
         try:
             program = among(lower(schedule, in_place=in_place, lag=lags, joints=True), job_of(schedule.collective))

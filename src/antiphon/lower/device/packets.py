@@ -56,7 +56,7 @@ def hears(program: Program) -> bool:
 
 def by_packets(made: Streams, known: Atoms) -> tuple[Streams, Boxes]:
     """Steps of one_sided that ask no switch for anything. Linear in steps, but for those that are sent on (MANY)."""
-    boxes, found = Boxes([0] * len(made[0] if made else [])), list[list[list[Step]]]()
+    boxes, found = Boxes([0] * (len(known.region_ptr) - 1)), list[list[list[Step]]]()
     for ranks in made:
         sent: dict[tuple[int, int], list[list[_Came]]] = defaultdict(list)
         halves = [_Sender(known, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
