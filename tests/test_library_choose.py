@@ -78,9 +78,8 @@ class Fake(Runtime):
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        table("runtime"), "mpi", Entry(f"{__name__}:Fake", "", {"library": "", "options": ("mpiexec",)})
-    )  # type: ignore[arg-type]
+    can = {"library": "", "algorithms": True, "options": ("mpiexec",)}
+    monkeypatch.setitem(table("runtime"), "mpi", Entry(f"{__name__}:Fake", "", can))  # type: ignore[arg-type]
     monkeypatch.setattr(library_choose, "asked", lambda how: HERE)
     monkeypatch.setattr(Fake, "launches", [])
     monkeypatch.setattr(Fake, "speed", staticmethod(speeds({})))

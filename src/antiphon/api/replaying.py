@@ -80,13 +80,14 @@ def replay(  # noqa: PLR0913
 def _sizes(given: Any) -> dict[str, int]:
     """Bytes by kind."""
     from antiphon.core.collective import KINDS
+    from antiphon.options import parse_options
     from antiphon.units import parse_size
 
     pairs: list[tuple[Any, Any]] = []
     if isinstance(given, Mapping):
         pairs = list(given.items())
     elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        pairs = [one.partition("=")[::2] if isinstance(one, str) else (one, "") for one in given]
+        pairs = list(parse_options(map(str, given), "sizes", "each such as allreduce=64MB").items())
     elif given is not None:
         raise Invalid(f"sizes: expected several such as allreduce=64MB, got {quote(given)}")
     found: dict[str, int] = {}

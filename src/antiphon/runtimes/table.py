@@ -5,6 +5,7 @@ can["programs"]: what must be installed. can["options"]: those of `How` that mea
 collectives it has in place (left out: all). can["use"]: how programs come to run by a table that was measured there,
 with {table} and {ranks}. can["cuts"]: how it cuts messages of which a schedule does not say the pieces, as the fields
 of `core.transform.Cuts`, so that models price what really runs; left out: not at all.
+can["algorithms"]: whether the library can be told which of its own algorithms to take (tune --library-only).
 can["trace"]: whether a run can tell when everything happened (--trace).
 can["in_switches"]: whether it lets switches multicast and combine (joints); left out: it cannot, and tune for it leaves
 out what would.
@@ -53,6 +54,7 @@ TABLE: dict[str, Entry] = {
         {
             **_ENGINE,
             "library": "the MPI library",
+            "algorithms": True,
             "modules": ("mpi4py",),
             "programs": (),
             "options": ("mpiexec",),

@@ -11,6 +11,7 @@ from typing import Any
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
+from antiphon.registry import find, table
 from antiphon.runtimes.engine.launch import launched, launcher, watch
 from antiphon.runtimes.measure._choose_rows import Choice, best_at, ranges, score, unmeasured
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
@@ -43,8 +44,10 @@ def tune_library(wanted: Any, topology: Topology | str, **given: Any) -> Measure
     left to the library ("served_by"), and claim as `library` which algorithm it should take: "default" where none is
     faster than its own choice by more than 2 %. Their schedule is the best of ours, with its times."""
     given.setdefault("few", FEW)
-    if given.get("on", "mpi") != "mpi":
-        raise Unsupported(f"--library-only: is for --on mpi; nothing is known of what --on {given['on']} can choose")
+    on = given.get("on", "mpi")
+    if not find("runtime", on).can.get("algorithms"):
+        able = " or ".join(name for name, entry in table("runtime").items() if entry.can.get("algorithms"))
+        raise Unsupported(f"--library-only: is for --on {able}; nothing is known of what --on {on} can choose")
     if given.get("deterministic"):
         raise Unsupported("--deterministic: the library's algorithms add in orders of their own; leave one of them out")
     return tune_measured(wanted, topology, races=LibraryRaces, **given)
