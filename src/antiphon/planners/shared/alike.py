@@ -36,7 +36,7 @@ class Before:
 def before(schedule: Schedule) -> Before:
     """What any timing of the rows must keep. Sums that nobody reads in between are taken in in any order.
 
-    0 and 1 send to 2, which adds what it has and tells 0:
+    Rank 0 takes in what 1 and 2 have (rows 0 and 1), then tells both (rows 2 and 3):
 
     >>> from antiphon.core.example import star
     >>> found = before(star())
@@ -152,9 +152,9 @@ def tied(known: Alike, owner: Longs) -> Longs:
     first, then, lag = waits.first[inside], waits.then[inside], waits.lag[inside]
     first, then = np.where(adds[first], then, first), np.where(adds[first], first, then)
     base = _mix(_numbered(owner), _numbered(known.late), adds.astype(np.uint64))
-    mark = base
-    for _ in range(int(chains(first, then, np.ones_like(lag), rows).max(initial=0))):
-        seen = _mix(mark[first], lag.astype(np.uint64))
+    mark, kinds = base, 0
+    while (now := len(np.unique(mark))) > kinds:
+        kinds, seen = now, _mix(mark[first], lag.astype(np.uint64))
         order = np.lexsort((seen, then))
         fresh = np.ones(len(order), bool)
         fresh[1:] = (np.diff(then[order]) != 0) | (seen[order][1:] != seen[order][:-1])

@@ -162,41 +162,43 @@ def _in_steps(some: _Some, asked: Asked, nbytes: int | None) -> Schedule:
     if steps < some.uneven().least_steps:
         raise Unsupported(f"planner {asked.planner}: takes {some.uneven().least_steps} steps or more; give as many")
     if asked.waits:
-        hops = None if some.waits is None else _level(some.waits(), steps)
-        flow = None if some.waits is None or hops is None else _flow(some.waits(), hops, steps)
-        if some.waits is None or flow is None:
+        waits = None if some.waits is None else some.waits()
+        flow = None if waits is None else _flow(waits, _small(waits, steps), steps)
+        if waits is None or flow is None:
             raise Unsupported(
                 f"planner {asked.planner}: too large for hops that wait in {steps} steps; leave waits out"
             )
-        return some.waits().schedule(flow)
+        return waits.schedule(flow)
     made = _best(some.uneven(), steps, USUAL if nbytes is None else nbytes)
     if made is None:
         raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
     return some.uneven().schedule(made[1])
 
 
-def _level(waits: Waits, steps: int) -> Hops | None:
-    """The finest classes of hops that are a program small enough."""
+def _small(waits: Waits, steps: int) -> list[Hops]:
+    """The classes of hops that are a program small enough, the finest first."""
     if waits.plan.transfers > MOST_WAITING or waits.plan.joint is not None:
-        return None
-    return next((hops for hops in waits.levels if len(hops) * steps <= MOST_PLACES), None)
+        return []
+    return [hops for hops in waits.levels if len(hops) * steps <= MOST_PLACES]
 
 
-def _flow(waits: Waits, hops: Hops, steps: int) -> Flow | None:
-    """None where it takes more steps, or would be too large."""
-    flow = waits.flow(hops, steps) if len(hops) * steps <= MOST_PLACES else None
-    return flow if flow is not None and waits.rows(flow) <= MOST_WAITING else None
+def _flow(waits: Waits, some: Sequence[Hops], steps: int) -> Flow | None:
+    """Of the first of these classes that do not cut chunks into too many; None where it takes more steps, or would be
+    too large."""
+    for hops in some:
+        flow = waits.flow(hops, steps) if len(hops) * steps <= MOST_PLACES else None
+        if flow is None or waits.rows(flow) <= MOST_WAITING:
+            return flow
+    return None
 
 
 def _waiting(waits: Waits, nbytes: int, full: float) -> Staged | None:
     """The best number of steps for the size, from few on, until more of them could not gain what they cost. `full`:
     what links take that are never idle."""
     best: tuple[float, int, Flow] | None = None
-    hops = _level(waits, DEEP * waits.plan.steps)
-    if hops is None:
-        return None
+    some = _small(waits, DEEP * waits.plan.steps)
     for steps, more in pairwise(STEPS):
-        flow = _flow(waits, hops, steps) if steps >= DEEP / 2 * hops.steps else None
+        flow = _flow(waits, some, steps) if 2 * steps >= DEEP * waits.plan.steps else None
         if flow is None:
             continue
         taken = flow.time * nbytes + flow.latency
