@@ -139,7 +139,7 @@ def test_allgather_of_mi250_boxes() -> None:
 
 
 def test_what_is_asked_for() -> None:
-    machine, wanted = topology("line:ranks=8"), Collective("allgather", 8)
+    machine, wanted = topology("line:ranks=9"), Collective("allgather", 9)
     with pytest.raises(Invalid, match="give steps, too"):
         one("trees", machine, wanted, waits=True)
     with pytest.raises(Invalid, match="yes or no"):

@@ -41,7 +41,7 @@ def before(schedule: Schedule) -> Before:
     >>> from antiphon.core.example import star
     >>> found = before(star())
     >>> list(zip(found.first.tolist(), found.then.tolist(), found.lag.tolist()))
-    [(0, 2, 1), (1, 2, 1), (0, 3, 1), (1, 3, 1), (0, 2, 0), (1, 3, 0)]
+    [(0, 2, 1), (0, 3, 1), (1, 2, 1), (1, 3, 1), (0, 2, 0), (1, 3, 0)]
     """
     known = versions(schedule)
     read_at, readers = known.readers
