@@ -130,6 +130,7 @@ def alike(schedule: Schedule, topology: Topology) -> Alike:
             owner[chunk],
             _summed(_mix(place[on]), row, rows),
             _summed(_mix(mark[waits.first], waits.lag.astype(np.uint64)), waits.then, rows),
+            _summed(_mix(mark[waits.then], waits.lag.astype(np.uint64)), waits.first, rows),
         )
         now = sum(len(np.unique(some)) for some in (mark, place, owner, home))
         if now <= kinds:

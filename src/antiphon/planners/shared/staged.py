@@ -187,7 +187,7 @@ def _flow(waits: Waits, some: Sequence[Hops], steps: int) -> Flow | None:
     too large."""
     for hops in some:
         flow = waits.flow(hops, steps) if len(hops) * steps <= MOST_PLACES else None
-        if flow is None or waits.rows(flow) <= MOST_WAITING:
+        if flow is not None and waits.rows(flow) <= MOST_WAITING:
             return flow
     return None
 
@@ -198,9 +198,11 @@ def _waiting(waits: Waits, nbytes: int, full: float) -> Staged | None:
     best: tuple[float, int, Flow] | None = None
     some = _small(waits, DEEP * waits.plan.steps)
     for steps, more in pairwise(STEPS):
-        flow = _flow(waits, some, steps) if 2 * steps >= DEEP * waits.plan.steps else None
-        if flow is None:
+        if 2 * steps < DEEP * waits.plan.steps:
             continue
+        flow = _flow(waits, some, steps)
+        if flow is None:
+            break
         taken = flow.time * nbytes + flow.latency
         if best is not None and taken >= best[0]:
             break

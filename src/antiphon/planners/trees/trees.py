@@ -118,7 +118,8 @@ def _timed(
             some = piped(made.schedule, topology, asked.pieces, mine.sizes, request.profile)
             found = [(made, Staged(one, {"pieces": int(one.pieces)})) for one in some]
         else:
-            found = [(made, one) for one in staged([made.schedule], topology, mine)]
+            whole = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
+            found = [(made, one) for one in staged([made.schedule], topology, whole)]  # halves wait better
         if nbytes is not None and collective.kind == "allreduce" and asked.pieces is None and asked.steps is None:
             found = [_faster(found[0], in_turn, mine, nbytes, topology, limit)]
         yield from found
