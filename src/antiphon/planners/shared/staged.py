@@ -31,7 +31,7 @@ LATE, SMALL = (
     2.0,
 )  # times what the rate alone takes: from where on, and until where, hops in their own time are tried
 MOST_PLACES = 7000  # classes of hops times steps of such a program: four CPU seconds
-MOST_WAITING = 2**18  # transfers where hops wait
+MOST_WAITING = 300_000  # transfers where hops wait
 DEEP = 5  # times the fewest steps: for so many classes are chosen; the search begins with half as many
 
 
