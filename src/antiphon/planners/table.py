@@ -151,7 +151,7 @@ TABLE = {
     ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
-        ("broadcast", "reduce", *ROOTLESS), ("pieces", "steps", "halves", "loss", "denominator"),
+        ("broadcast", "reduce", *ROOTLESS), ("pieces", "steps", "waits", "halves", "loss", "denominator"),
         topologies="any connected one of up to 512 ranks, with one root or with symmetries 2048",
         effort=45.0,
     ),

@@ -1,10 +1,11 @@
-"""A plan made ready for a size: in equal pieces, or begun unevenly in so many steps, whichever is faster."""
+"""A plan made ready for a size: in equal pieces, begun unevenly, or with every hop in its own time: what is fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -15,6 +16,7 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.uneven import Sizes, Uneven, longest
+from antiphon.planners.shared.waits import Flow, Hops, Waits
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest steps: tried where no size is given
@@ -24,17 +26,34 @@ WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
 QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
 PATIENCE = 2  # numbers of steps tried beyond the best
+LATE, SMALL = (
+    1.02,
+    2.0,
+)  # times what the rate alone takes: from where on, and until where, hops in their own time are tried
+MOST_PLACES = 7000  # classes of hops times steps of such a program: four CPU seconds
+MOST_WAITING = 300_000  # transfers where hops wait
+DEEP = 5  # times the fewest steps: for so many classes are chosen; the search begins with half as many
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known and wanted: options `pieces` and `steps`, the sizes, and what was measured of the machine."""
+    """What is known and wanted: options `pieces`, `steps` and `waits` (None: if that is faster), the sizes, and what
+    was measured of the machine."""
 
     planner: str
     pieces: int | None = None
     steps: int | None = None
     sizes: tuple[int | None, ...] = (None,)
     profile: Any = None
+    waits: bool | None = False
+
+    def __post_init__(self) -> None:
+        if self.pieces is not None and self.steps is not None:
+            raise Invalid(f"planner {self.planner}: give pieces (equal ones) or steps (uneven parts), not both")
+        if self.waits is not None and not isinstance(self.waits, bool):
+            raise Invalid(f"option waits: expected yes or no, got {quote(self.waits)}")
+        if self.waits and self.steps is None:
+            raise Invalid(f"planner {self.planner}: waits is for a given number of steps; give steps, too")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,20 +72,28 @@ def staged(
     all together unevenly. `kinds`: what begins unevenly instead of the plans, each as a whole: plans of their own, of
     which the others may be made, the first `least` of them or none.
     """
-    if asked.pieces is not None and asked.steps is not None:
-        raise Invalid(f"planner {asked.planner}: give pieces (equal ones) or steps (uneven parts), not both")
-    uneven = cache(lambda: Uneven(kinds or plans, topology, whole=bool(kinds), least=least))
-    alone = not kinds and len(plans) == 1
+    some = _Some(
+        plans, cache(lambda: Uneven(kinds or plans, topology, whole=bool(kinds), least=least)),
+        None if kinds or len(plans) > 1 else cache(lambda: Waits(plans[0], topology)),
+    )  # fmt: skip
     for nbytes in asked.sizes if asked.pieces is None else asked.sizes[:1]:
-        yield from _for(nbytes, plans, uneven, topology, asked, alone)
+        yield from _for(nbytes, some, topology, asked)
 
 
-def _for(
-    nbytes: int | None, plans: Sequence[Schedule], uneven: Callable[[], Uneven], topology: Topology, asked: Asked,
-    alone: bool,
-) -> Iterator[Staged]:  # fmt: skip
+@dataclass(frozen=True)
+class _Some:
+    """Plans, and both ways to see them; the second if there is but one."""
+
+    plans: Sequence[Schedule]
+    uneven: Callable[[], Uneven]
+    waits: Callable[[], Waits] | None
+
+
+def _for(nbytes: int | None, some: _Some, topology: Topology, asked: Asked) -> Iterator[Staged]:
+    plans = some.plans
     if asked.steps is not None:
-        yield Staged(_in_steps(uneven(), asked, nbytes) if uneven().classes else plans[0], {"steps": asked.steps})
+        moving = some.uneven().classes
+        yield Staged(_in_steps(some, asked, nbytes) if moving else plans[0], _options(asked.steps, bool(asked.waits)))
         return
     even = [
         Staged(made, {"pieces": int(made.pieces)}, number)
@@ -77,9 +104,13 @@ def _for(
         yield from even
     elif nbytes is None:
         yield from even
-        yield from _several(uneven())
+        yield from _several(some.uneven())
     else:
-        yield _faster(even, uneven, topology, asked, nbytes, plans[0] if alone else None)
+        yield _faster(even, some, topology, asked, nbytes)
+
+
+def _options(steps: int, waits: bool) -> dict[str, int]:
+    return {"steps": steps, "waits": True} if waits else {"steps": steps}
 
 
 def _pieces(asked: Asked, number: int, nbytes: int | None) -> int | None:
@@ -95,21 +126,26 @@ def _several(uneven: Uneven) -> Iterator[Staged]:
             yield Staged(uneven.schedule(made[1]), {"steps": steps})
 
 
-def _faster(
-    even: Sequence[Staged], uneven: Callable[[], Uneven], topology: Topology, asked: Asked, nbytes: int,
-    plan: Schedule | None,
-) -> Staged:  # fmt: skip
-    """`plan`: the only one; where it is as fast as any parts of it could be, none are tried."""
+def _faster(even: Sequence[Staged], some: _Some, topology: Topology, asked: Asked, nbytes: int) -> Staged:
+    """Of a plan alone that is as fast as any parts of it could be none are tried."""
 
     def seconds(one: Staged) -> float:
         return alpha_beta(one.schedule, topology, profile=asked.profile)(nbytes).seconds
 
     best = min(even, key=seconds)
-    if plan is not None and asked.profile is None and seconds(best) <= WORTH * _floor(plan, topology, nbytes):
+    if some.waits and asked.profile is None and seconds(best) <= WORTH * _floor(some.plans[0], topology, nbytes):
         return best
     around = pipelined_steps(best.schedule)
-    other = _fastest(uneven(), nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
-    return best if other is None or seconds(other) * WORTH >= seconds(best) else other
+    begun = _fastest(some.uneven(), nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
+    if begun is not None and seconds(begun) * WORTH < seconds(best):
+        best = begun
+    rate = throughput(some.plans[0], topology)
+    full = float(nbytes / rate) if rate else 0.0
+    if some.waits and asked.waits is None and LATE * full < seconds(best) < SMALL * full:
+        waiting = _waiting(some.waits(), nbytes, full)
+        if waiting is not None and seconds(waiting) * WORTH < seconds(best):
+            best = waiting
+    return best
 
 
 def _floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
@@ -119,16 +155,61 @@ def _floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
     return longest(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
-def _in_steps(uneven: Uneven, asked: Asked, nbytes: int | None) -> Schedule:
+def _in_steps(some: _Some, asked: Asked, nbytes: int | None) -> Schedule:
     steps = asked.steps
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
         raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
-    if steps < uneven.least_steps:
-        raise Unsupported(f"planner {asked.planner}: takes {uneven.least_steps} steps or more; give as many")
-    made = _best(uneven, steps, USUAL if nbytes is None else nbytes)
+    if steps < some.uneven().least_steps:
+        raise Unsupported(f"planner {asked.planner}: takes {some.uneven().least_steps} steps or more; give as many")
+    if asked.waits:
+        waits = None if some.waits is None else some.waits()
+        flow = None if waits is None else _flow(waits, _small(waits, steps), steps)
+        if waits is None or flow is None:
+            raise Unsupported(
+                f"planner {asked.planner}: too large for hops that wait in {steps} steps; leave waits out"
+            )
+        return waits.schedule(flow)
+    made = _best(some.uneven(), steps, USUAL if nbytes is None else nbytes)
     if made is None:
         raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return uneven.schedule(made[1])
+    return some.uneven().schedule(made[1])
+
+
+def _small(waits: Waits, steps: int) -> list[Hops]:
+    """The classes of hops that are a program small enough, the finest first."""
+    if waits.plan.transfers > MOST_WAITING or waits.plan.joint is not None:
+        return []
+    return [hops for hops in waits.levels if len(hops) * steps <= MOST_PLACES]
+
+
+def _flow(waits: Waits, some: Sequence[Hops], steps: int) -> Flow | None:
+    """Of the first of these classes that do not cut chunks into too many; None where it takes more steps, or would be
+    too large."""
+    for hops in some:
+        flow = waits.flow(hops, steps) if len(hops) * steps <= MOST_PLACES else None
+        if flow is not None and waits.rows(flow) <= MOST_WAITING:
+            return flow
+    return None
+
+
+def _waiting(waits: Waits, nbytes: int, full: float) -> Staged | None:
+    """The best number of steps for the size, from few on, until more of them could not gain what they cost. `full`:
+    what links take that are never idle."""
+    best: tuple[float, int, Flow] | None = None
+    some = _small(waits, DEEP * waits.plan.steps)
+    for steps, more in pairwise(STEPS):
+        if 2 * steps < DEEP * waits.plan.steps:
+            continue
+        flow = _flow(waits, some, steps)
+        if flow is None:
+            break
+        taken = flow.time * nbytes + flow.latency
+        if best is not None and taken >= best[0]:
+            break
+        best = (taken, steps, flow)
+        if flow.time * nbytes - full < flow.latency * (more - steps) / steps:
+            break
+    return None if best is None else Staged(waits.schedule(best[2]), _options(best[1], True))
 
 
 def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:

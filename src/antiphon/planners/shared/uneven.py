@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs
 from antiphon.core.loads import loads
-from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
+from antiphon.core.schedule import MAX_DENOMINATOR, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.ends import latency_by_step
+from antiphon.planners.shared.parts import LEVELS, LOSS, joined, still
 from antiphon.planners.shared.rounding import LONG, NOTHING, longest_run, simple, whole_alike, whole_numbers
 
 Floats = NDArray[np.float64]
-LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
-LOSS = 2e-3  # of the time, that rounding them may cost
 MOST_ALONE = 64  # chunks up to which each is a class
 MOST_CELLS = 50_000  # of a linear program
 ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
@@ -270,7 +269,7 @@ class Uneven:
     def schedule(self, sizes: Sizes) -> Schedule:
         """One schedule: every class from every step on, with its part; equal parts one after the other are pieces."""
         common = self._common
-        table, rows = [_still(self.plans, sizes.whole, common)], []
+        table, rows = [still(self.plans, sizes.whole, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]
         for part, begun, one in zip(sizes.parts, _begun(sizes.parts), self.classes, strict=True):
@@ -286,7 +285,7 @@ class Uneven:
                 pieces.append(np.full(len(one.chunks), many))
                 rows.append((one.plan, mine, level + start, number[plan.chunk[mine]] + count))
                 count += len(one.chunks)
-        return _joined(self.plans, table, rows, common * sizes.whole, np.concatenate(pieces))
+        return joined(self.plans, table, rows, common * sizes.whole, np.concatenate(pieces))
 
 
 def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> list[Class]:
@@ -368,51 +367,3 @@ def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
             begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
         out.append(begun)
     return out
-
-
-def _still(plans: Sequence[Schedule], whole: int, common: int) -> tuple[NDArray[np.int32], Longs]:
-    """Chunks that never move: those of the first plan, which are of blocks that move in no plan."""
-    moving = np.zeros(plans[0].collective.blocks, bool)
-    for plan in plans:
-        moving[plan.chunks.block[plan.chunk]] = True
-    chunks = plans[0].chunks
-    rest = np.flatnonzero(~moving[chunks.block])
-    return chunks.block[rest], chunks.share[rest] * (common // chunks.denominator * whole)
-
-
-def _joined(
-    plans: Sequence[Schedule],
-    table: Sequence[tuple[NDArray[np.int32], Longs]],
-    rows: Sequence[tuple[int, Longs, Longs, Longs]],
-    denominator: int,
-    pieces: Longs,
-) -> Schedule:
-    block = np.concatenate([one for one, _ in table])
-    share = np.concatenate([one for _, one in table]).astype(np.int64)
-    order = np.argsort(block, kind="stable")
-    place = np.argsort(order)
-    block, share = block[order], share[order]
-    before = np.cumsum(share) - share
-    first = np.searchsorted(block, block)
-    shrink = math.gcd(denominator, *np.unique(share).tolist())
-    chunks = Chunks(block, (before - before[first]) // shrink, share // shrink, denominator // shrink)
-    base = np.cumsum([0, *(len(plan.routes) for plan in plans)])
-    routes = plans[0].routes
-    for plan in plans[1:]:
-        routes = routes.join(plan.routes)
-
-    def column(name: str) -> NDArray[np.int32]:
-        return np.concatenate([getattr(plans[n], name)[some] for n, some, _, _ in rows])
-
-    def route(n: int, some: Longs) -> Longs:
-        known = plans[n].route
-        if known is None:
-            return np.full(len(some), -1, np.int64)
-        return np.where(known[some] < 0, -1, known[some] + base[n])
-
-    return Schedule(
-        plans[0].collective, chunks, np.concatenate([step for _, _, step, _ in rows]),
-        place[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
-        column("op").astype(np.uint8), route=np.concatenate([route(n, some) for n, some, _, _ in rows]), routes=routes,
-        pieces=pieces[order],
-    )  # fmt: skip

@@ -138,8 +138,8 @@ def one_after_the_other(made: Made, topology: Topology, collective: Collective, 
     assert made.halves is not None
     gather, turned = made.halves
     for one in staged([gather], topology, asked):
-        pieces, steps = one.options.get("pieces"), one.options.get("steps")
-        same = replace(asked, pieces=pieces, steps=steps, sizes=asked.sizes[:1])
+        pieces, steps, waits = (one.options.get(name) for name in ("pieces", "steps", "waits"))
+        same = replace(asked, pieces=pieces, steps=steps, waits=bool(waits), sizes=asked.sizes[:1])
         try:
             first = invert(next(iter(staged([turned], reverse(topology), same))).schedule)
         except Unsupported:  # takes more steps

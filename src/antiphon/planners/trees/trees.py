@@ -36,11 +36,11 @@ MOST_RANKS = 2048  # those that take part
 
 
 def trees(
-    request: Request, *, pieces: int | None = None, steps: int | None = None, halves: bool | None = None,
-    loss: float | str | Fraction = 0, denominator: int | None = None,
+    request: Request, *, pieces: int | None = None, steps: int | None = None, waits: bool | None = None,
+    halves: bool | None = None, loss: float | str | Fraction = 0, denominator: int | None = None,
 ) -> Iterator[Schedule]:  # fmt: skip
     """Yields the fastest packing of trees, in equal `pieces` or begun unevenly in so many `steps`: what is best for
-    `nbytes`, or several numbers of pieces if none is given.
+    `nbytes`, or several numbers of pieces if none is given. `waits`: in so many steps, every hop in a time of its own.
 
     Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards; allreduce
     takes whichever is best of undirected trees used both ways, two forests, and trees in and out; with `halves` (left
@@ -60,7 +60,7 @@ def trees(
     made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
     kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
     kept |= {} if most_of is None else {"denominator": most_of}
-    asked = Asked("trees", pieces, steps, request.sizes, request.profile)
+    asked = Asked("trees", pieces, steps, request.sizes, request.profile, waits)
     for which, one in _timed(made, request, asked, halves, limit, most_of):
         told = _told(which, topology, most)
         proof = {"bound": (most if told["optimal"] else limit).stated()}
@@ -118,7 +118,8 @@ def _timed(
             some = piped(made.schedule, topology, asked.pieces, mine.sizes, request.profile)
             found = [(made, Staged(one, {"pieces": int(one.pieces)})) for one in some]
         else:
-            found = [(made, one) for one in staged([made.schedule], topology, mine)]
+            whole = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
+            found = [(made, one) for one in staged([made.schedule], topology, whole)]  # halves wait better
         if nbytes is not None and collective.kind == "allreduce" and asked.pieces is None and asked.steps is None:
             found = [_faster(found[0], in_turn, mine, nbytes, topology, limit)]
         yield from found

@@ -1,0 +1,150 @@
+"""Hops in their own time: right whatever the plan, and no slower than its chunks one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from generate import case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quick import examples
+
+from antiphon.core.bounds import bound
+from antiphon.core.collective import Collective
+from antiphon.core.example import machine as example
+from antiphon.core.example import of_rows, star
+from antiphon.core.loads import throughput, timeline
+from antiphon.core.request import Request
+from antiphon.core.schedule import COPY, Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.planners.shared.alike import alike
+from antiphon.planners.shared.uneven import Uneven
+from antiphon.planners.shared.waits import Flow, Waits
+from antiphon.registry import find
+from antiphon.topologies import topology
+
+GB = 10**9
+PLANNERS = {
+    "broadcast": ("relay", "trees"),
+    "reduce": ("relay", "trees"),
+    "allgather": ("trees", "ring"),
+    "reducescatter": ("trees", "ring"),
+    "allreduce": ("trees", "ring", "recursive-doubling"),
+    "gather": ("flows",),
+    "alltoall": ("flows",),
+}
+
+
+def one(name: str, machine: Topology, wanted: Collective, **options: object) -> Schedule:
+    made: Schedule = next(iter(find("planner", name).load()(Request(machine, wanted), **options)))
+    return made
+
+
+def timed(waits: Waits, level: int, steps: int) -> tuple[Flow, Schedule]:
+    flow = waits.flow(waits.levels[level], steps)
+    assert flow is not None
+    made = waits.schedule(flow)
+    verify(made, waits.topology).or_raise()
+    assert made.steps <= steps
+    assert made.transfers == waits.rows(flow)
+    assert float(timeline(made, waits.topology).total) == pytest.approx(flow.time, rel=1e-9, abs=0)
+    return flow, made
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 4), st.integers(0, 3))
+def test_random_plans(seed: int, more: int, level: int) -> None:
+    """Of random machines: verified, as fast as told, of the same rate; the finest not slower than begun unevenly."""
+    kind = list(PLANNERS)[seed % len(PLANNERS)]
+    drawn = case(seed, kind=kind, most_ranks=6)
+    machine, wanted = drawn.topology, drawn.collective
+    for planner in PLANNERS[kind]:
+        try:
+            plan = replace(one(planner, machine, wanted), pieces=1)
+        except (AntiphonError, StopIteration):
+            continue
+        waits = Waits(plan, machine)
+        if not plan.transfers or not any(hops.load.size for hops in waits.levels):
+            continue
+        steps = max(hops.steps for hops in waits.levels) + more
+        _, made = timed(waits, level, steps)
+        assert throughput(made, machine) == throughput(plan, machine)
+        finest, _ = timed(waits, 0, steps)
+        begun = Uneven([plan], machine).sizes(steps)
+        if begun is not None:
+            assert finest.time <= begun.time * 1.003
+
+
+def test_local_data_go_while_far_data_come() -> None:
+    """Ranks 0 and 1 are near each other, 2 is far behind 1: what 1 has for 0 can go at any time."""
+    machine = topology("line:ranks=3")
+    rows = [(0, 0, 0, 1, COPY), (1, 0, 1, 2, COPY), (0, 1, 1, 2, COPY), (0, 1, 1, 0, COPY), (0, 2, 2, 1, COPY),
+            (1, 2, 1, 0, COPY)]  # fmt: skip
+    plan = of_rows("allgather", 3, rows)
+    flow, made = timed(Waits(plan, machine), 0, 2)
+    # 1 sends its own in the first step both ways, what came in the second: no link is ever idle that is full
+    assert flow.time == pytest.approx(float(bound(machine, plan.collective).seconds(1)))
+    assert made.transfers == 6
+
+
+def test_a_hop_before_its_data_is_caught() -> None:
+    machine = topology("line:ranks=3")
+    chain = of_rows("broadcast", 3, [(0, 0, 0, 1, COPY), (1, 0, 1, 2, COPY)], roots=(0,))
+    waits = Waits(chain, machine)
+    flow, _ = timed(waits, 0, 4)
+    (first,), (then,) = flow.hops.first, flow.hops.then
+    parts = flow.parts.copy()
+    parts[then] = parts[first]
+    with pytest.raises(AntiphonError, match="chunk"):
+        verify(waits.schedule(replace(flow, parts=parts)), machine).or_raise()
+
+
+def test_what_is_waited_for() -> None:
+    """An exchange: each rank reads what the other writes to, in one step."""
+    swap = of_rows("allreduce", 2, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])
+    flow, made = timed(Waits(swap, topology("line:ranks=2")), 3, 3)
+    assert flow.parts.shape[0] == 1
+    assert set(zip(made.src.tolist(), made.dst.tolist(), strict=True)) == {(0, 1), (1, 0)}
+    flow, _ = timed(Waits(star(), example()), 3, 4)
+    assert flow.hops.steps == 2
+    assert len(flow.hops) == 2
+
+
+def test_what_symmetries_take_to_each_other_is_alike() -> None:
+    machine = topology("torus:dims=4x4")
+    plan = one("trees", machine, Collective("allgather", 16), pieces=1)
+    known = alike(plan, machine)
+    assert len(np.unique(known.block)) == 1
+    assert len(np.unique(known.hop)) < plan.transfers / 8
+    dead = replace(
+        machine, link_src=machine.link_src[1:], link_dst=machine.link_dst[1:], link_type=machine.link_type[1:]
+    )
+    plan = one("trees", dead, Collective("allgather", 16), pieces=1)
+    assert len(np.unique(alike(plan, dead).block)) > 1
+
+
+def test_allgather_of_mi250_boxes() -> None:
+    """Equal pieces are 9 % above the bound, and no parts begun unevenly help."""
+    machine = topology("cluster:box=mi250,boxes=2,fabric=rail")
+    wanted = Collective("allgather", 32)
+    made = next(iter(find("planner", "trees").load()(Request(machine, wanted, nbytes=GB), steps=28, waits=True)))
+    verify(made, machine).or_raise()
+    assert made.provenance["options"] == {"steps": 28, "waits": True}
+    assert alpha_beta(made, machine)(GB).seconds < 1.05 * float(bound(machine, wanted).seconds(GB))
+
+
+def test_what_is_asked_for() -> None:
+    machine, wanted = topology("line:ranks=9"), Collective("allgather", 9)
+    with pytest.raises(Invalid, match="give steps, too"):
+        one("trees", machine, wanted, waits=True)
+    with pytest.raises(Invalid, match="yes or no"):
+        one("trees", machine, wanted, steps=9, waits=3)
+    with pytest.raises(Unsupported, match="too large for hops that wait in 1024 steps"):
+        one("trees", machine, wanted, steps=1024, waits=True)
+    made = one("trees", machine, wanted, steps=9, waits=True)
+    verify(made, machine).or_raise()
