@@ -1,4 +1,4 @@
-"""Who waits for messages of a process group, and for what: how long, beside what else, over which store."""
+"""Who waits for messages of a process group, and for what: how long, and beside what else."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_message_has_time_as_long_as_it_moves(
     played = Played(moved)
     clock = SimpleNamespace(monotonic=lambda: played.time, perf_counter=lambda: played.time)
     monkeypatch.setattr(torch_mail, "time", clock)
-    mails = torch_mail.Mails(lambda: (played, None), 0, 2, lambda: 1.0, Ledger(), lambda do: do())
+    mails = torch_mail.Mails(lambda: played, 0, 2, lambda: 1.0, Ledger(), lambda do: do())
     message = mails.recv([torch.zeros(1)], 1, 0)
     if gives_up_after is None:
         assert message.wait()
@@ -141,31 +141,6 @@ def test_one_of_several_fails(two: list[Any]) -> None:
     assert not batch.is_success()
     with pytest.raises(RuntimeError, match="rank 0 sends 12 bytes where 4 are expected"):
         batch.get_future().wait()
-
-
-def test_processes_connect_while_the_program_waits_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
-    monkeypatch.setenv("ANTIPHON_SHARED", "0")
-    try:
-        library("sockets")
-    except Missing as error:
-        pytest.skip(str(error))
-    server = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
-    stores = [dist.TCPStore("127.0.0.1", server.port, None, False, timedelta(seconds=60)) for _ in range(2)]
-    groups = made(2, stores=stores)
-    waiting = [threading.Thread(target=store.get, args=("later",)) for store in stores]
-    for one in waiting:
-        one.start()
-    into = torch.zeros(1)
-    try:
-        good(at_once(groups[0].send([torch.ones(1)], 1).wait, groups[1].recv([into], 0).wait, seconds=40.0))
-        assert all(one.is_alive() for one in waiting)
-    finally:
-        server.set("later", "now")
-    for one in waiting:
-        one.join()
-    assert into.item() == 1.0
-    closed(groups)
 
 
 @pytest.mark.slow

@@ -8,7 +8,4 @@
  * the rank itself). They belong to the wire from now on, also where this fails, and are closed with it. */
 ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const int32_t *sockets, ap_error *error);
 
-/* A wire for mail, to which nobody is connected yet (ap_mail_meet). */
-ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error);
-
 #endif
