@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -16,14 +17,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_native import planned
 
+from antiphon.core.program import encode
 from antiphon.errors import Missing
+from antiphon.formats.program import lower
 from antiphon.runtimes.engine.mail import ANYBODY, Mail
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.wires import engine_over_sockets
 
 LONG = 8 << 20
-FRAME, ROOM = 1 << 18, 1 << 20  # bytes of a frame, and of calls that come unasked (native/sockets_types.h)
+FRAME, ROOM = 1 << 20, 1 << 22  # bytes of a frame, and of calls that come unasked (native/sockets_types.h)
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +293,48 @@ def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
         for number in range(8):  # heads of messages: that a note follows; the note; that so many bytes follow; some
             other.sendall(note(1, 5, size, number))
             other.sendall(framed(struct.pack("<IIQ", 1, 0x41504D32, size) + bytes(40)))
-            other.sendall(b"".join(framed(bytes(FRAME)) for _ in range(4)) if size > FRAME else framed(bytes(size)))
+            other.sendall(framed(bytes(min(size, FRAME))))
     with pytest.raises(TransportFailed, match="rank 1 sent what is no note"):
         mail.wait(awaited, 20.0)
     other.close()
+
+
+UNASKED = 64 << 20
+
+
+def broadcasts(engine: Engine, wire: Wire, rank: int, data: Any) -> None:
+    """From rank 0 to rank 1."""
+    program = engine.program(encode([lower(planned("broadcast", "full:ranks=2", "direct", root=0))]))
+    program.plan(rank, len(data)).run(data, data, wire, "sum", 60.0)
+
+
+def grown() -> int:
+    """KB of memory that this process has had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("family", ["unix", "tcp"])
+def test_a_message_passes_by_a_call_that_nobody_has_asked_for(engine: Engine, make: Any, family: str) -> None:
+    """It takes no memory but what is set apart for it; and what was sent ahead is received as if it had not been."""
+    one, other = socket.socketpair() if family == "unix" else over_tcp()
+    a, b = make(0, None, one), make(1, other, None)
+    given = np.arange(UNASKED // 4, dtype=np.int32).view(np.uint8)
+    calls = threading.Thread(target=broadcasts, args=(engine, a.wire, 0, given), daemon=True)
+    found, into, before = np.zeros(UNASKED, np.uint8), line(LONG, 0), 0
+    found[:] = 1  # it is there
+    calls.start()
+    for turn in range(16):
+        long = turn % 6 == 0
+        sent, place = line(LONG if long else 9 + turn, turn), into[: LONG if long else 9 + turn]
+        before = before or grown()
+        asked, message = receive(b, 0, turn, place), send(a, 1, turn, sent)
+        assert outcome(b, asked) == (outcome(a, message) if message else "") == ""
+        assert (place == turn).all()
+        back = receive(a, 1, turn, into[:5])
+        assert not send(b, 0, turn, sent[:5])
+        assert outcome(a, back) == ""
+    assert calls.is_alive()
+    assert grown() - before < (3 * ROOM + LONG) >> 10
+    broadcasts(engine, b.wire, 1, found)
+    calls.join()
+    assert np.array_equal(found, given)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,9 +144,58 @@ def test_one_of_several_fails(two: list[Any]) -> None:
         batch.get_future().wait()
 
 
+def used(groups: list[Any], before: int) -> list[int]:
+    """Descriptors of this process when they are made, after collectives, and after messages from each to each."""
+
+    def counted() -> int:
+        return len(os.listdir("/proc/self/fd")) - before
+
+    def summed(group: Any) -> None:
+        group.allreduce([torch.ones(1000)]).wait()
+
+    def talk(group: Any) -> None:
+        others = [other for other in range(group.size()) if other != group.rank()]
+        for length in (1, 100_000):
+            works = [group.recv([torch.empty(length)], other, 0) for other in others]
+            works += [group.send([torch.ones(length)], other, 0) for other in others]
+            for work in works:
+                work.wait()
+
+    found = [counted()]
+    for do in (summed, talk):
+        good(at_once(*(partial(do, group) for group in groups)))
+        found.append(counted())
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+@pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("way", ["ANTIPHON_INTERFACE=lo", pytest.param("ANTIPHON_SHARED=0", marks=pytest.mark.slow)])
+def test_fewer_descriptors_than_gloo_between_hosts(way: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        library("sockets")
+    except Missing as error:
+        pytest.skip(str(error))
+    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
+    monkeypatch.setenv(*way.split("="))
+    store, seconds = dist.HashStore(), timedelta(seconds=60)
+    at_once(lambda: None)  # what is opened once in a process
+    before = len(os.listdir("/proc/self/fd"))
+    gloo = good(at_once(*(partial(dist.ProcessGroupGloo, store, rank, size, seconds) for rank in range(size))))
+    theirs = used(gloo, before)
+    between = len(os.listdir("/proc/self/fd"))
+    groups = made(size)
+    ours = used(groups, between)
+    closed(groups)
+    assert all(one < other for one, other in zip(ours, theirs, strict=True)), (ours, theirs)
+    assert ours == [size * (size + 1)] * 3  # in each process a socket to each other, and two bells
+    assert len(os.listdir("/proc/self/fd")) == between
+    del gloo
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(9))
-@pytest.mark.parametrize("way", ["", "ANTIPHON_SHARED=0", "ANTIPHON_INTERFACE=lo"])
+@pytest.mark.parametrize("way", ["", "ANTIPHON_SHARED=0", "ANTIPHON_INTERFACE=lo", "ANTIPHON_INTERFACE=lo,lo"])
 def test_messages_in_random_order_while_some_are_killed(way: str, seed: int) -> None:
     """Nothing is delivered wrong, nobody hangs, what was sent before an end is received, others go on."""
     library("sockets")

@@ -188,6 +188,19 @@ static void fail(ap_wire *self) {
     ap_sockets_unlock(w->on);
 }
 
+int ap_sockets_heard(ap_wire *self, uint32_t rank) {
+    socket_wire *w = (socket_wire *)self;
+    sockets *n = w->on;
+    ap_sockets_lock(n);
+    const flow *f = w->peers[rank].by;
+    stream *s = ap_sockets_stream(w, rank, f);
+    if (!ap_sockets_ahead(f) && !s->over) ap_sockets_pull(n, s, n->framed ? STAGE : sizeof(head));
+    if (n->of[MAIL] && n->of[MAIL]->news) ap_mail_pass(n->of[MAIL]->base.mail);
+    const int heard = ap_sockets_ahead(f) ? 1 : s->over ? 2 : 0;
+    ap_sockets_unlock(n);
+    return heard;
+}
+
 /* ---- the end ---- */
 
 static int of_internet(int fd) {
