@@ -11,8 +11,8 @@ _TIMEOUT = 5
 
 
 class Mail:
-    """Of one process, beside the calls of a wire, with which it ends. Any thread may use it. Where calls go over sockets all
-    processes make theirs, or none, before anything goes by the wire."""
+    """Of one process, beside the calls of a wire, with which it ends. Any thread may use it. Where calls go over
+    sockets all processes make theirs, or none, before anything goes by the wire."""
 
     def __init__(self, wire: Wire, rank: int) -> None:
         self._library = call = wire.engine.library

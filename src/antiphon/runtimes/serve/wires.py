@@ -34,8 +34,9 @@ class Connecting:
     Where all are on one host, messages go through memory that they share (not if ANTIPHON_SHARED=0), and pipes tell
     when one is gone; else by cards that libfabric knows, where all have fast ones, and over sockets. What the
     environment wants instead says wish. Who shares memory proves that it knows the secret by what it makes of all that
-    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`. `mail`: messages
-    from one to another may go beside calls; what carries them is there from the beginning where it goes by sockets.
+    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`. `mail`:
+    messages from one to another may go beside calls; what carries them is there from the beginning where they go by
+    sockets.
     """
 
     def __init__(
