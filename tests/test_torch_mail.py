@@ -294,6 +294,7 @@ def test_the_report_has_them(three: list[Any]) -> None:
 @pytest.mark.parametrize("size", [4, LONG])
 def test_nobody_comes_within_the_timeout_of_the_group(two: list[Any], size: int) -> None:
     a, b = two
+    b.set_timeout(timedelta(seconds=60))  # it is to hear of the other's, however late
     asked = b.recv([torch.zeros(4)], 0, 1)
     with pytest.raises(CollectiveFailed, match=r"nothing came or went for 0\.5 seconds, the timeout of the group"):
         (a.recv([torch.zeros(4)], 1) if size == 4 else a.send([line(size)], 1)).wait()
