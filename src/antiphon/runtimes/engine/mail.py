@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 from antiphon.runtimes.engine.native import Failure, Wire, raised
 
@@ -22,7 +22,7 @@ class Mail:
         call.ap_mail_send.argtypes = [*message, failure]
         call.ap_mail_receive.argtypes = [*message, POINTER(c_uint32), failure]
         call.ap_mail_wait.argtypes = [c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int64), failure]
-        call.ap_mail_end.argtypes, call.ap_mail_end.restype = [c_void_p, c_char_p], None
+        call.ap_mail_end.argtypes, call.ap_mail_end.restype = [c_void_p, c_char_p, c_int], None
         call.ap_mail_free.argtypes, call.ap_mail_free.restype = [c_void_p], None
         error = Failure()
         self._handle = call.ap_mail_open(wire.handle, rank, byref(error))
@@ -60,10 +60,11 @@ class Mail:
 
     def end(self, why: str) -> None:
         """All that is under way fails, here and at the others, whom what was sent before still reaches."""
-        self._library.ap_mail_end(self._handle, why.encode())
+        self._library.ap_mail_end(self._handle, why.encode(), 0)
 
     def close(self) -> None:
-        self.end("the group was closed")
+        """With the wire: memory of messages may be gone."""
+        self._library.ap_mail_end(self._handle, b"the group was closed", 1)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", 0):

@@ -20,7 +20,7 @@ void ap_mail_break(ap_mail *m, int code, const char *why) {
     if (m->broken) return;
     m->broken = code;
     snprintf(m->why, sizeof m->why, "%s", why);
-    m->wire->turns->give_up(m->wire);
+    m->wire->turns->give_up(m->wire, m->all);
     m->wire->broken = 1; /* it touches no memory of messages any more: they are the program's again */
     for (int state = 0; state < OVER; state++)
         while (m->lists[state]) ap_mail_finish(m, m->lists[state], code, m->why);
@@ -160,7 +160,7 @@ static ap_mail *open_by(ap_wire *wire, uint32_t rank, ap_error *error) {
     }
     pthread_mutex_unlock(&m->lock->of);
     if (!code) return m;
-    ap_mail_end(m, "it could not begin");
+    ap_mail_end(m, "it could not begin", 1);
     ap_mail_free(m);
     return NULL;
 }

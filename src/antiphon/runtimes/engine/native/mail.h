@@ -27,8 +27,9 @@ int ap_mail_receive(ap_mail *mail, uint32_t from, int32_t tag, void *data, uint6
 /* Until it is over, `seconds` at most (0: as it is now): AP_TIMEOUT where it is not. Else it is no more. *moved: -1 until it has
  * met its other end, then another number whenever something has moved its way between the two. */
 int ap_mail_wait(ap_mail *mail, ap_message *one, double seconds, uint32_t *source, int64_t *moved, ap_error *error);
-/* All that is under way fails, here and at the others, who can still receive what was sent before. */
-void ap_mail_end(ap_mail *mail, const char *why);
+/* All that is under way fails, here and at the others, who can still receive what was sent before. `all`: calls have ended, too, and
+ * memory of messages may be gone. */
+void ap_mail_end(ap_mail *mail, const char *why, int all);
 /* After its end, and when nobody uses it. (In the child of a fork both do nothing.) */
 void ap_mail_free(ap_mail *mail);
 

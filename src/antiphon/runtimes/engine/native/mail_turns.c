@@ -120,9 +120,10 @@ int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, 
     return code;
 }
 
-void ap_mail_end(ap_mail *m, const char *why) {
+void ap_mail_end(ap_mail *m, const char *why, int all) {
     if (m->process != getpid()) return; /* the child of a fork has neither the thread nor a lock that anybody opens */
     pthread_mutex_lock(&m->lock->of);
+    m->all = all;
     ap_mail_break(m, AP_TRANSPORT, why);
     pthread_cond_signal(&m->stir);
     while (m->asleep) {

@@ -76,6 +76,7 @@ struct ap_mail {
     ap_wire *wire; /* NULL: it has ended */
     uint32_t rank, ranks;
     int process;
+    int all;    /* calls end with it */
     int broken; /* the code with which all has ended, or ends */
     char why[200];
     ap_lock *lock; /* its own, or the wire's, too */

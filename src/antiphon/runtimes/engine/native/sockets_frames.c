@@ -13,7 +13,7 @@
 /* Whether something of this kind can go. */
 static int can_go(const sockets *n, const stream *s, int kind) {
     const flow *f = ap_sockets_flow(n, s, kind);
-    return f && f->sends.first && n->of[kind]->peers[ap_sockets_rank(n, s)].room;
+    return f && f->sends.first && !n->of[kind]->fault.code && n->of[kind]->peers[ap_sockets_rank(n, s)].room;
 }
 
 /* So many of what stands to go of this kind, at most. */
@@ -90,6 +90,8 @@ void ap_sockets_push(sockets *n, stream *s) {
         struct iovec part[PARTS];
         uint64_t bytes = 0;
         size_t parts = 0;
+        /* after a fault memory of messages is the program's again: what has begun stays without an end */
+        if (s->out_left && !s->rest && n->of[s->goes] && n->of[s->goes]->fault.code) s->deaf = 1;
         if (s->deaf) {
             turns_deaf(n, s, 0);
             return;
@@ -122,7 +124,7 @@ void ap_sockets_push(sockets *n, stream *s) {
 void ap_sockets_abandon(sockets *n, stream *s, int kind) {
     struct iovec part[PARTS];
     uint64_t bytes = 0, at = 0;
-    if (s->goes != kind || !s->out_left || s->rest) return;
+    if (s->deaf || s->goes != kind || !s->out_left || s->rest) return;
     s->rest = malloc(s->out_left), s->rest_at = 0;
     if (!s->rest) { /* the other end could not tell where the next frame begins */
         shutdown(s->fd, SHUT_RDWR);

@@ -73,10 +73,11 @@ static void let_go(ap_wire *self, uint32_t rank) {
     p->lost = 1;
 }
 
-static void give_up(ap_wire *self) {
+static void give_up(ap_wire *self, int all) {
     socket_wire *w = (socket_wire *)self;
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         stream *s = ap_sockets_stream(w, r, w->peers[r].by);
+        if (all && s->goes == MAIL && s->out_left) s->deaf = 1; /* what has begun stays without an end, as all does */
         let_go(self, r);
         s->last_mail = 1;
         ap_sockets_push(w->on, s);

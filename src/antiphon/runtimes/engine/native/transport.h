@@ -17,7 +17,8 @@ typedef struct {
     void (*wake)(ap_wire *self);
     /* Of whom nothing more comes than what is there; of this one itself: all is to end. */
     int (*is_gone)(ap_wire *self, uint32_t rank);
-    void (*give_up)(ap_wire *self); /* so that this one is gone to the others */
+    /* So that this one is gone to the others. `all`: nothing goes by the first wire any more, and no message has its memory. */
+    void (*give_up)(ap_wire *self, int all);
     /* That one is gone: what is under way with it is let go of, and its numbers never come back. */
     void (*let_go)(ap_wire *self, uint32_t rank);
     /* Another number whenever something has gone there (`sends`), or come from there. */

@@ -118,7 +118,10 @@ static int is_gone(ap_wire *self, uint32_t rank) {
     return said(w, rank) || ap_shared_gave_up(w->shared, rank);
 }
 
-static void give_up(ap_wire *self) { ap_shared_give_up(((shared_wire *)self)->shared); }
+static void give_up(ap_wire *self, int all) {
+    (void)all;
+    ap_shared_give_up(((shared_wire *)self)->shared);
+}
 
 /* Who has only been told to end may be at it still. */
 static void let_go(ap_wire *self, uint32_t rank) {
