@@ -1,12 +1,12 @@
 """What a process group takes to start, and an uneven all_to_all: ours beside gloo, in the same processes, in turn.
 
-Run: python bench/bench_torch_group.py [PROCESSES...]. Seconds from the call to its end, the last process's, medians
-over 20 groups of each kind; processes are of this host, and meet in one store. What is kept on disk is there (the
-engine, plans for groups of that size), as in every job but the first; `first`: with modules and memory still cold.
-all_to_all_single as in mixtures of experts: every process sends 0.5 to 1.5 times the size named to each; medians of
-200 calls, ten of one kind after ten of the other. Descriptors and threads of a group: when it is made, after
-collectives, after messages from each to each. Messages: from process 0 to the last and back, seconds and CPU seconds of
-both for one way there and back, medians over rounds of some in turn.
+Run: python bench/bench_torch_group.py [PROCESSES...]; with ANTIPHON_INTERFACE=lo as between hosts. Seconds from the
+call to its end, the last process's, medians over 20 groups of each kind; processes are of this host, and meet in one
+store. What is kept on disk is there (the engine, plans for groups of that size), as in every job but the first;
+`first`: with modules and memory still cold. all_to_all_single as in mixtures of experts: every process sends 0.5 to 1.5
+times the size named to each; medians of 200 calls, ten of one kind after ten of the other. Descriptors and threads of a
+group: when it is made, after collectives, after messages from each to each. Messages: from process 0 to the last and
+back, seconds and CPU seconds of both for one way there and back, medians over rounds of some in turn.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def main() -> None:
         ["", *(str(row["processes"]) for row in rows)], [[key, *(row[key] for row in rows)] for key in rows[0]]
     )
     if not sys.argv[1:]:
-        _common.save("torch_group", {"rows": rows})
+        _common.save("torch_group_between" if os.environ.get("ANTIPHON_INTERFACE") else "torch_group", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 import subprocess
@@ -12,18 +13,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from test_native import planned
 
+from antiphon.core.program import encode
 from antiphon.errors import Missing
-from antiphon.runtimes.engine.mail import ANYBODY, Mail, mail_over_sockets
-from antiphon.runtimes.engine.native import Engine, TransportFailed
+from antiphon.formats.program import lower
+from antiphon.runtimes.engine.mail import ANYBODY, Mail
+from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.wires import engine_over_sockets
 
 LONG = 8 << 20
+FRAME, ROOM = 1 << 20, 1 << 22  # bytes of a frame, and of calls that come unasked (native/sockets_types.h)
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +40,20 @@ def engine() -> Engine:
 
 @pytest.fixture
 def make(engine: Engine) -> Iterator[Any]:
-    made: list[Mail] = []
+    made: list[Wire] = []
+    silent: list[tuple[socket.socket, socket.socket]] = []
 
-    def one(rank: int, ranks: int) -> Mail:
-        made.append(mail_over_sockets(SimpleNamespace(engine=engine, ends_with=[]), rank, ranks))  # type: ignore[arg-type]
-        return made[-1]
+    def one(rank: int, *given: socket.socket | None) -> Mail:
+        """`given`: to each rank; for those left out one by which nothing comes."""
+        sockets = [each or (silent.append(socket.socketpair()) or silent[-1][0]) for each in given]
+        made.append(engine.sockets(rank, [-1 if to == rank else each.detach() for to, each in enumerate(sockets)]))
+        mail = Mail(made[-1], rank)
+        mail.wire = made[-1]  # type: ignore[attr-defined]
+        return mail
 
     yield one
-    for mail in made:
-        mail.close()
-
-
-def connected(a: Mail, rank_a: int, b: Mail, rank_b: int) -> None:
-    one, other = socket.socketpair()
-    a.meet(rank_b, one.detach())
-    b.meet(rank_a, other.detach())
+    for wire in made:
+        wire.close()
 
 
 def line(size: int, value: int = 1) -> Any:
@@ -69,8 +72,8 @@ class Pump(threading.Event):
     most = 0
 
 
-def pumped(a: Mail, rank_a: int, b: Mail, rank_b: int, most: int) -> Pump:
-    """Connects them. From b to a only so many bytes come until the event is set."""
+def pumped(most: int) -> tuple[Pump, socket.socket, socket.socket]:
+    """Two that are connected. From the second to the first only so many bytes come until the event is set."""
     (mine, left), (right, other) = socket.socketpair(), socket.socketpair()
     goes_on = Pump()
     goes_on.most = most
@@ -93,9 +96,7 @@ def pumped(a: Mail, rank_a: int, b: Mail, rank_b: int, most: int) -> Pump:
 
     for do in (forth, back):
         threading.Thread(target=pump, args=(do,), daemon=True).start()
-    a.meet(rank_b, mine.detach())
-    b.meet(rank_a, other.detach())
-    return goes_on
+    return goes_on, mine, other
 
 
 def outcome(mail: Mail, message: int) -> str:
@@ -121,11 +122,10 @@ def waited(mail: Mail, of: int, tag: int, into: Any) -> str:
 
 def test_after_the_end_nothing_is_written(make: Any) -> None:
     """Where somebody else does not take what is for him, too."""
-    a, c = make(0, 3), make(2, 3)
-    goes_on = pumped(a, 0, c, 2, 2 << 20)
+    goes_on, left, right = pumped(2 << 20)
     mine, deaf = socket.socketpair()
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    a.meet(1, mine.detach())
+    a, c = make(0, None, mine, left), make(2, right, None, None)
     short, long, into = line(60_000), line(LONG), line(LONG, 0)
     assert send(a, 1, 0, short)
     assert send(c, 0, 5, long)
@@ -142,34 +142,40 @@ def test_after_the_end_nothing_is_written(make: Any) -> None:
     deaf.close()
 
 
+def framed(data: bytes, of: int = 1) -> bytes:
+    """As it goes over a socket: of calls (0), or of mail."""
+    return struct.pack("<IIQ", 0x41504630 + of, len(data), 0) + data
+
+
 def frame(channel: int, data: bytes) -> bytes:
-    """A message as it goes over a socket."""
-    return struct.pack("<IIQ", channel, 0x41504D32, len(data)) + bytes(40) + data
+    """A message, whose elements go in frames of their own."""
+    parts = [data[at : at + FRAME] for at in range(0, len(data), FRAME)]
+    head = struct.pack("<IIQ", channel, 0x41504D32, len(data)) + bytes(40)
+    return framed(head) + b"".join(map(framed, parts))
 
 
 def note(kind: int, tag: int, size: int, number: int = 1) -> bytes:
     return frame(0, struct.pack("<IiQQ", kind, tag, size, number) + bytes(16))
 
 
-ASKS, GO_BYTES = 2, 96
+ASKS, GO_BYTES = 2, 16 + 56 + 40
 
 
 @pytest.mark.parametrize("family", ["unix", "tcp"])
 def test_what_was_sent_before_the_end_comes_though_nothing_goes_back(make: Any, family: str) -> None:
     """A receiver tells what it has taken, which he who has ended does not hear."""
-    a, b = make(0, 2), make(1, 2)
     one, other = socket.socketpair() if family == "unix" else over_tcp()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     sent = [line(60_000, number) for number in range(1, 5)]
-    a.meet(1, one.detach())
+    a = make(0, None, one)
     assert [send(a, 1, 1, data) for data in sent] == [0] * 4
-    ending = threading.Thread(target=a.close)
+    ending = threading.Thread(target=a.wire.close)
     ending.start()
     ending.join(0.2)  # over TCP it waits until the other reads
     places = [line(60_000, 0) for _ in sent]
+    b = make(1, other, None)
     asked = [receive(b, 0, 1, into) for into in places]
-    b.meet(0, other.detach())
-    assert [outcome(b, one) for one in asked] == [""] * 4
+    assert [outcome(b, one) if one else "" for one in asked] == [""] * 4
     assert all((into == data).all() for into, data in zip(places, sent, strict=True))
     assert "the connection to rank 0 is lost" in waited(b, 0, 1, places[0])
     ending.join()
@@ -187,10 +193,8 @@ def over_tcp() -> tuple[socket.socket, socket.socket]:
 
 def test_only_messages_with_who_is_gone_fail(make: Any) -> None:
     """Also where a part of one was under way; and what has come in full from there is still received."""
-    a, c = make(0, 3), make(2, 3)
-    mine, dying = socket.socketpair()
-    a.meet(1, mine.detach())
-    connected(a, 0, c, 2)
+    (mine, dying), (left, right) = socket.socketpair(), socket.socketpair()
+    a, c = make(0, None, mine, left), make(2, right, None, None)
     into, from_c, given, short = line(LONG, 0), line(LONG, 0), line(LONG, 3), line(8)
     asked, other = receive(a, 1, 5, into), receive(a, 2, 6, from_c)
     there = receive(a, 1, 9, short)
@@ -216,11 +220,12 @@ def test_only_messages_with_who_is_gone_fail(make: Any) -> None:
 
 def goes_to_sleep() -> None:
     """For a process of its own, in which no other thread begins meanwhile."""
-    mail = mail_over_sockets(SimpleNamespace(engine=engine_over_sockets(), ends_with=[]), 0, 3)  # type: ignore[arg-type]
     mine, other = socket.socketpair()
     mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    third, _kept = socket.socketpair()
+    wire = engine_over_sockets().sockets(0, [-1, mine.detach(), third.detach()])
+    mail = Mail(wire, 0)
     before = {*os.listdir("/proc/self/task")}
-    mail.meet(1, mine.detach())
     given = line(60_000)
     lost = send(mail, 1, 1, given)
     assert lost
@@ -238,7 +243,7 @@ def goes_to_sleep() -> None:
             break
     else:
         pytest.fail("it wakes again and again")
-    mail.close()
+    wire.close()
 
 
 @pytest.mark.usefixtures("engine")
@@ -253,16 +258,18 @@ def test_nothing_is_done_for_who_is_gone() -> None:
 
 
 def test_how_much_has_moved_is_told(make: Any) -> None:
-    a, b = make(0, 2), make(1, 2)
-    goes_on = pumped(a, 0, b, 1, 2 << 20)
+    goes_on, left, right = pumped(2 << 20)
+    a, b = make(0, None, left), make(1, right, None)
     into, given, short = line(LONG, 0), line(LONG), line(9)
     asked = receive(a, 1, 5, into)
     assert a.wait(asked, 0.0) == (False, -1)
     sent = send(b, 0, 5, given)
     while not into[1 << 20]:
         assert not a.wait(asked, 0.001)[0]
-    while (then := a.wait(asked, 0.01)[1]) != goes_on.most:
+    heads = 16 * (goes_on.most // FRAME + 4)  # those of frames do not count
+    while (then := a.wait(asked, 0.01)[1]) < goes_on.most - heads:
         assert then < goes_on.most
+    then = a.wait(asked, 0.1)[1]
     assert b.wait(sent, 0.0)[1] > 1 << 20
     back = receive(b, 0, 7, short)
     assert not send(a, 1, 7, given[:9])
@@ -278,14 +285,56 @@ def test_how_much_has_moved_is_told(make: Any) -> None:
 @pytest.mark.parametrize("size", [1 << 16, 1 << 30])
 def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
     """Whatever another says: what nobody has asked for takes no more memory than is set apart for it."""
-    mail, (one, other) = make(0, 2), socket.socketpair()
-    mail.meet(1, one.detach())
+    one, other = socket.socketpair()
+    mail = make(0, None, one)
     awaited = receive(mail, 1, 99, line(4))
     other.settimeout(0.2)
     with suppress(TimeoutError, ConnectionError):
         for number in range(8):  # heads of messages: that a note follows; the note; that so many bytes follow; some
             other.sendall(note(1, 5, size, number))
-            other.sendall(struct.pack("<IIQ", 1, 0x41504D32, size) + bytes(40) + bytes(min(size, 1 << 20)))
+            other.sendall(framed(struct.pack("<IIQ", 1, 0x41504D32, size) + bytes(40)))
+            other.sendall(framed(bytes(min(size, FRAME))))
     with pytest.raises(TransportFailed, match="rank 1 sent what is no note"):
         mail.wait(awaited, 20.0)
     other.close()
+
+
+UNASKED = 64 << 20
+
+
+def broadcasts(engine: Engine, wire: Wire, rank: int, data: Any) -> None:
+    """From rank 0 to rank 1."""
+    program = engine.program(encode([lower(planned("broadcast", "full:ranks=2", "direct", root=0))]))
+    program.plan(rank, len(data)).run(data, data, wire, "sum", 60.0)
+
+
+def grown() -> int:
+    """KB of memory that this process has had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.mark.parametrize("family", ["unix", "tcp"])
+def test_a_message_passes_by_a_call_that_nobody_has_asked_for(engine: Engine, make: Any, family: str) -> None:
+    """It takes no memory but what is set apart for it; and what was sent ahead is received as if it had not been."""
+    one, other = socket.socketpair() if family == "unix" else over_tcp()
+    a, b = make(0, None, one), make(1, other, None)
+    given = np.arange(UNASKED // 4, dtype=np.int32).view(np.uint8)
+    calls = threading.Thread(target=broadcasts, args=(engine, a.wire, 0, given), daemon=True)
+    found, into, before = np.zeros(UNASKED, np.uint8), line(LONG, 0), 0
+    found[:] = 1  # it is there
+    calls.start()
+    for turn in range(16):
+        long = turn % 6 == 0
+        sent, place = line(LONG if long else 9 + turn, turn), into[: LONG if long else 9 + turn]
+        before = before or grown()
+        asked, message = receive(b, 0, turn, place), send(a, 1, turn, sent)
+        assert outcome(b, asked) == (outcome(a, message) if message else "") == ""
+        assert (place == turn).all()
+        back = receive(a, 1, turn, into[:5])
+        assert not send(b, 0, turn, sent[:5])
+        assert outcome(a, back) == ""
+    assert calls.is_alive()
+    assert grown() - before < (3 * ROOM + LONG) >> 10
+    broadcasts(engine, b.wire, 1, found)
+    calls.join()
+    assert np.array_equal(found, given)

@@ -294,6 +294,7 @@ def test_the_report_has_them(three: list[Any]) -> None:
 @pytest.mark.parametrize("size", [4, LONG])
 def test_nobody_comes_within_the_timeout_of_the_group(two: list[Any], size: int) -> None:
     a, b = two
+    b.set_timeout(timedelta(seconds=60))  # it is to hear of the other's, however late
     asked = b.recv([torch.zeros(4)], 0, 1)
     with pytest.raises(CollectiveFailed, match=r"nothing came or went for 0\.5 seconds, the timeout of the group"):
         (a.recv([torch.zeros(4)], 1) if size == 4 else a.send([line(size)], 1)).wait()
@@ -349,15 +350,11 @@ def test_what_was_sent_before_the_end_is_received(two: list[Any]) -> None:
         b.send([torch.zeros(1)], 0).wait()
 
 
-def test_who_has_left_before_it_was_reached_is_missed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_has_left_is_missed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
     monkeypatch.setenv("ANTIPHON_SHARED", "0")
-    store = dist.HashStore()
-    a, b, c = groups = made(3, stores=[store] * 3)
-    before = store.num_keys()
+    a, b, c = groups = made(3)
     lost = b.recv([torch.zeros(1)], 0)
-    while store.num_keys() == before:  # until it has said where it listens
-        time.sleep(0.001)
     b.shutdown(check=False)
     with pytest.raises(CollectiveFailed):
         lost.wait()

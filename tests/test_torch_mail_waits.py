@@ -1,4 +1,4 @@
-"""Who waits for messages of a process group, and for what: how long, beside what else, over which store."""
+"""Who waits for messages of a process group, and for what: how long, and beside what else."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,7 +63,7 @@ def test_a_message_has_time_as_long_as_it_moves(
     played = Played(moved)
     clock = SimpleNamespace(monotonic=lambda: played.time, perf_counter=lambda: played.time)
     monkeypatch.setattr(torch_mail, "time", clock)
-    mails = torch_mail.Mails(lambda: (played, None), 0, 2, lambda: 1.0, Ledger(), lambda do: do())
+    mails = torch_mail.Mails(lambda: played, 0, 2, lambda: 1.0, Ledger(), lambda do: do())
     message = mails.recv([torch.zeros(1)], 1, 0)
     if gives_up_after is None:
         assert message.wait()
@@ -143,34 +144,58 @@ def test_one_of_several_fails(two: list[Any]) -> None:
         batch.get_future().wait()
 
 
-def test_processes_connect_while_the_program_waits_in_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
-    monkeypatch.setenv("ANTIPHON_SHARED", "0")
+def used(groups: list[Any], before: int) -> list[int]:
+    """Descriptors of this process when they are made, after collectives, and after messages from each to each."""
+
+    def counted() -> int:
+        return len(os.listdir("/proc/self/fd")) - before
+
+    def summed(group: Any) -> None:
+        group.allreduce([torch.ones(1000)]).wait()
+
+    def talk(group: Any) -> None:
+        others = [other for other in range(group.size()) if other != group.rank()]
+        for length in (1, 100_000):
+            works = [group.recv([torch.empty(length)], other, 0) for other in others]
+            works += [group.send([torch.ones(length)], other, 0) for other in others]
+            for work in works:
+                work.wait()
+
+    found = [counted()]
+    for do in (summed, talk):
+        good(at_once(*(partial(do, group) for group in groups)))
+        found.append(counted())
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+@pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("way", ["ANTIPHON_INTERFACE=lo", pytest.param("ANTIPHON_SHARED=0", marks=pytest.mark.slow)])
+def test_fewer_descriptors_than_gloo_between_hosts(way: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         library("sockets")
     except Missing as error:
         pytest.skip(str(error))
-    server = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
-    stores = [dist.TCPStore("127.0.0.1", server.port, None, False, timedelta(seconds=60)) for _ in range(2)]
-    groups = made(2, stores=stores)
-    waiting = [threading.Thread(target=store.get, args=("later",)) for store in stores]
-    for one in waiting:
-        one.start()
-    into = torch.zeros(1)
-    try:
-        good(at_once(groups[0].send([torch.ones(1)], 1).wait, groups[1].recv([into], 0).wait, seconds=40.0))
-        assert all(one.is_alive() for one in waiting)
-    finally:
-        server.set("later", "now")
-    for one in waiting:
-        one.join()
-    assert into.item() == 1.0
+    monkeypatch.delenv("ANTIPHON_TABLE", raising=False)
+    monkeypatch.setenv(*way.split("="))
+    store, seconds = dist.HashStore(), timedelta(seconds=60)
+    at_once(lambda: None)  # what is opened once in a process
+    before = len(os.listdir("/proc/self/fd"))
+    gloo = good(at_once(*(partial(dist.ProcessGroupGloo, store, rank, size, seconds) for rank in range(size))))
+    theirs = used(gloo, before)
+    between = len(os.listdir("/proc/self/fd"))
+    groups = made(size)
+    ours = used(groups, between)
     closed(groups)
+    assert all(one < other for one, other in zip(ours, theirs, strict=True)), (ours, theirs)
+    assert ours == [size * (size + 1)] * 3  # in each process a socket to each other, and two bells
+    assert len(os.listdir("/proc/self/fd")) == between
+    del gloo
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(9))
-@pytest.mark.parametrize("way", ["", "ANTIPHON_SHARED=0", "ANTIPHON_INTERFACE=lo"])
+@pytest.mark.parametrize("way", ["", "ANTIPHON_SHARED=0", "ANTIPHON_INTERFACE=lo", "ANTIPHON_INTERFACE=lo,lo"])
 def test_messages_in_random_order_while_some_are_killed(way: str, seed: int) -> None:
     """Nothing is delivered wrong, nobody hangs, what was sent before an end is received, others go on."""
     library("sockets")

@@ -46,7 +46,7 @@ NCCL = (
 )
 QUEUES = ("nccl_device.cu",)  # streams and folds of GPUs
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
-SOCKETS = ("transport_sockets.c", "sockets_streams.c", "sockets_calls.c", "sockets_mail.c")
+SOCKETS = ("transport_sockets.c", "sockets_frames.c", "sockets_streams.c", "sockets_calls.c", "sockets_mail.c")
 MAIL = ("mail.c", "mail_notes.c", "mail_turns.c")  # messages from one to another
 FABRIC = ("transport_fabric.c", "fabric_jobs.c", "fabric_heads.c", "fabric_rails.c")  # loads libfabric when asked to
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.

@@ -97,15 +97,11 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_fabric_open": (c_void_p, c_void_p, c_uint32, c_uint32, c_char_p, c_void_p, c_double, _FAILURE),
     "ap_fabric_close": (None, c_void_p),
     # messages from one to another
-    "ap_shared_beside": (c_void_p, c_void_p, _FAILURE),
-    "ap_sockets_for_mail": (c_void_p, c_uint32, c_uint32, _FAILURE),
     "ap_mail_open": (c_void_p, c_void_p, c_uint32, _FAILURE),
     "ap_mail_send": (c_int, *_MESSAGE, _FAILURE),
     "ap_mail_receive": (c_int, *_MESSAGE, POINTER(c_uint32), _FAILURE),
     "ap_mail_wait": (c_int, c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int64), _FAILURE),
-    "ap_mail_meet": (c_int, c_void_p, c_uint32, c_int, _FAILURE),
-    "ap_mail_miss": (None, c_void_p, c_uint32),
-    "ap_mail_end": (None, c_void_p, c_char_p, c_double),
+    "ap_mail_end": (None, c_void_p, c_char_p, c_int),
     "ap_mail_free": (None, c_void_p),
     # rounds of NCCL's messages
     "ap_direct_why": (c_char_p,),

@@ -1,23 +1,24 @@
-"""Messages with tags from one process to another, beside all calls of a group (native/mail.h)."""
+"""Messages from one process to another, by the engine."""
 
 from __future__ import annotations
 
 from ctypes import byref, c_int64, c_uint32, c_void_p
 
 from antiphon.runtimes.engine.functions import Failure, raised
-from antiphon.runtimes.engine.native import Engine, Wire
+from antiphon.runtimes.engine.native import Wire
 
 ANYBODY = 2**32 - 1
 _TIMEOUT = 5
-_SHORTLY, _LONG = 1.0, 10.0  # seconds at most until others have what was sent: where it fails, and at its close
 
 
 class Mail:
-    """Of one process, over a wire. Any thread may use it."""
+    """Of one process, beside the calls of a wire, with which it ends. Any thread may use it. Where calls go over
+    sockets all processes make theirs, or none, before anything goes by the wire."""
 
-    def __init__(self, engine: Engine, wire: int, rank: int) -> None:
-        self._library = engine.library
-        self._handle = engine.library.made("ap_mail_open", wire, rank)
+    def __init__(self, wire: Wire, rank: int) -> None:
+        self._library = wire.engine.library
+        self._handle = self._library.made("ap_mail_open", wire.handle, rank)
+        wire.ends_with.append(self.close)
 
     def send(self, to: int, tag: int, data: int, size: int) -> int:
         """From this address. 0 where it is over at once, else what `wait` takes; the memory stays so until then."""
@@ -45,39 +46,15 @@ class Mail:
             return False, moved.value
         return True, source.value
 
-    def meet(self, rank: int, socket: int) -> None:
-        """That one is connected by this socket from now on, which belongs to the wire."""
-        self._library.done("ap_mail_meet", self._handle, rank, socket)
-
-    def miss(self, rank: int) -> None:
-        """That one never comes: what has to do with it fails, and all else goes on."""
-        self._library.ap_mail_miss(self._handle, rank)
-
-    def end(self, why: str, seconds: float = _SHORTLY) -> None:
-        """All that is under way fails, here and at the others; what was sent before reaches these, in so long at
-        most."""
-        self._library.ap_mail_end(self._handle, why.encode(), seconds)
+    def end(self, why: str) -> None:
+        """All that is under way fails, here and at the others, whom what was sent before still reaches."""
+        self._library.ap_mail_end(self._handle, why.encode(), 0)
 
     def close(self) -> None:
-        self.end("the group was closed", _LONG)
+        """With the wire: memory of messages may be gone."""
+        self._library.ap_mail_end(self._handle, b"the group was closed", 1)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", 0):
             self.close()
             self._library.ap_mail_free(self._handle)
-
-
-def mail_beside(wire: Wire, rank: int) -> Mail:
-    """Through the memory of a wire that is near; it ends with that wire."""
-    return _ending_with(wire, wire.engine.library.made("ap_shared_beside", wire.handle), rank)
-
-
-def mail_over_sockets(wire: Wire, rank: int, ranks: int) -> Mail:
-    """To nobody yet (Mail.meet); it ends with that wire, which it has nothing else to do with."""
-    return _ending_with(wire, wire.engine.library.made("ap_sockets_for_mail", rank, ranks), rank)
-
-
-def _ending_with(wire: Wire, handle: int, rank: int) -> Mail:
-    made = Mail(wire.engine, handle, rank)
-    wire.ends_with.append(made.close)
-    return made

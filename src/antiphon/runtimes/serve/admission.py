@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -72,12 +72,13 @@ def gather(
     `key` opens the doors. TimedOut where they are not there by `end`; Invalid where one that knows the key claims a
     number that it cannot have, which both are told.
     """
-    gathering = Gathering(party, key, awaited, end)
+    gathering = _Gathering(party, key, awaited, end)
     try:
         for door in doors:
-            gathering.listen(door)
+            door.setblocking(False)
+            gathering.selector.register(door, selectors.EVENT_READ)
         for knock in knocks:
-            gathering.knock(knock)
+            gathering.calls.append(_Call(knock))
         while gathering.missing():
             gathering.turn()
     except BaseException:
@@ -110,15 +111,9 @@ class _Call:
         self.line: _Line | None = None
 
 
-class Gathering:
-    """Connections in the making, of one who makes them in `turn`. `met`: those that are there, by rank."""
-
-    def __init__(
-        self, party: Party, key: bytes, awaited: Collection[int], end: float,
-        absent: Callable[[int], None] | None = None,
-    ) -> None:  # fmt: skip
-        """`absent` is told who cannot be reached, which without it is TransportFailed."""
-        self.party, self.key, self.awaited, self.end, self._absent = party, key, {*awaited}, end, absent
+class _Gathering:
+    def __init__(self, party: Party, key: bytes, awaited: Collection[int], end: float) -> None:
+        self.party, self.key, self.awaited, self.end = party, key, {*awaited}, end
         self.selector = selectors.DefaultSelector()
         self.met: dict[int, socket.socket] = {}
         self.calls: list[_Call] = []
@@ -126,13 +121,6 @@ class Gathering:
         self.turned = 0
         self.without: set[int] = set()  # ranks that strangers claimed
         self.most = _PENDING + party.ranks
-
-    def listen(self, door: socket.socket) -> None:
-        door.setblocking(False)
-        self.selector.register(door, selectors.EVENT_READ)
-
-    def knock(self, knock: Knock) -> None:
-        self.calls.append(_Call(knock))
 
     def missing(self) -> bool:
         return bool(self.awaited - self.met.keys()) or not all(call.done for call in self.calls)
@@ -240,22 +228,15 @@ class Gathering:
     def _unreached(self, call: _Call, code: int) -> None:
         why = os.strerror(code)
         if code in _ABSENT and not call.knock.early:
-            return self._given_up(call, why)
+            raise TransportFailed(f"{self._to(call)}: {why}")
         call.first = math.inf
         self._drop(call, why)
 
     def _failed(self, call: _Call, why: str) -> None:
         """It was reached, and then not as it should be: once more, while there is patience."""
         if time.monotonic() - call.first >= call.knock.patience:
-            return self._given_up(call, f"{why}; is this its address?")
+            raise TransportFailed(f"{self._to(call)}: {why}; is this its address?")
         self._drop(call, why)
-
-    def _given_up(self, call: _Call, why: str) -> None:
-        if self._absent is None:
-            raise TransportFailed(f"{self._to(call)}: {why}")
-        self._drop(call, why)
-        call.done = True
-        self._absent(call.knock.to)
 
     def _drop(self, call: _Call, why: str) -> None:
         assert call.line is not None
@@ -293,7 +274,7 @@ class Gathering:
             elif stranger.secret:
                 raise Invalid(f"{self._to(line.call)}: {stranger}; {self.party.hint}") from None
             else:
-                self._given_up(line.call, f"{stranger}; is this its address?")
+                raise TransportFailed(f"{self._to(line.call)}: {stranger}; is this its address?") from None
 
     def _reached(self, line: _Line) -> bool:
         """A connection of ours is there, or cannot be."""

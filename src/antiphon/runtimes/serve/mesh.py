@@ -45,21 +45,21 @@ def mesh(
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
     known = secret.data if secret else b""
-    with Door(address, ranks) as door:
+    with _Door(address, ranks) as door:
         told = exchange(json.dumps(asdict(door.card)))
         if len(told) != ranks:
             raise Invalid(f"{len(told)} processes answered, {ranks} were expected")
         wanted = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
-        cards = {other: card_of(told[other], f"rank {other}") for other in wanted}
-        knocks = [knock_at(other, cards[other], door.card, known) for other in wanted if other < rank]
+        cards = {other: _card(told[other], f"rank {other}") for other in wanted}
+        knocks = [_knock(other, cards[other], door.card, known) for other in wanted if other < rank]
         party = Party(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
         key = derived(known, door.card.token)
         met = gather(party, door.sockets, key, [r for r in wanted if r > rank], knocks, time.monotonic() + timeout)
-    return [tuned(met[other], buffer) if other in met else None for other in range(ranks)]
+    return [_tuned(met[other], buffer) if other in met else None for other in range(ranks)]
 
 
 @dataclass(frozen=True)
-class Card:
+class _Card:
     """What others must know of a door. `path`: of the Unix-domain socket, which processes of the same `host` can see;
     `token`: the random part of the door's key."""
 
@@ -73,15 +73,14 @@ class Card:
         return b"door " + bytes.fromhex(self.secret)
 
 
-def card_of(text: str, who: str) -> Card:
-    """As another told it."""
+def _card(text: str, who: str) -> _Card:
     found = fields_of(text, who)
     match found:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
             hex_of(token, who)
             if not _is_number(host):
                 raise no_message(who, "expected the number of a host")
-            return Card((host, port), found["host"], found["path"], token)
+            return _Card((host, port), found["host"], found["path"], token)
     raise no_message(who, "expected the addresses of its doors")
 
 
@@ -92,7 +91,7 @@ def _is_number(host: str) -> bool:
     return False
 
 
-class Door:
+class _Door:
     """Where others knock: a TCP socket, and without a given address a Unix-domain one as well."""
 
     def __init__(self, address: str, ranks: int) -> None:
@@ -113,16 +112,16 @@ class Door:
         for one in self.sockets:
             one.listen(max(BACKLOG, ranks))
         tcp = self.sockets[0].getsockname()
-        self.card = Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
+        self.card = _Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> _Door:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
 
-def knock_at(other: int, card: Card, mine: Card, known: bytes) -> Knock:
+def _knock(other: int, card: _Card, mine: _Card, known: bytes) -> Knock:
     """The higher of two ranks knocks."""
     key = derived(known, card.token)
     if card.path and mine.path and card.host == mine.host and Path(card.path).exists():
@@ -131,8 +130,7 @@ def knock_at(other: int, card: Card, mine: Card, known: bytes) -> Knock:
     return Knock(other, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 
-def tuned(one: socket.socket, buffer: int | None = None) -> socket.socket:
-    """As connections for messages are."""
+def _tuned(one: socket.socket, buffer: int | None) -> socket.socket:
     if one.family != socket.AF_UNIX:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     size = buffer or (_BUFFER if one.family == socket.AF_UNIX else 0)

@@ -9,20 +9,19 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
-from antiphon.runtimes.engine.mail import Mail, mail_beside, mail_over_sockets
+from antiphon.runtimes.engine.mail import Mail
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
 from antiphon.runtimes.serve import torch_detail
 from antiphon.runtimes.serve._torch_calls import Calls
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_start import Processes, serve
-from antiphon.runtimes.serve.mail_lines import Lines
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_about import About
 from antiphon.runtimes.serve.torch_far import Elsewhere, Far
 from antiphon.runtimes.serve.torch_gloo import Late
-from antiphon.runtimes.serve.torch_mail import Mails, Need
+from antiphon.runtimes.serve.torch_mail import Mails
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
 from antiphon.runtimes.serve.torch_store import Exchanges
@@ -77,20 +76,15 @@ class Group(About):
 
     def _way(self) -> Connecting:
         patience = min(self._timeout.total_seconds(), _SETUP)
-        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
+        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret(), mail=True)
         return self._connecting
 
-    def _mail(self) -> tuple[Mail, Need | None]:
+    def _mail(self) -> Mail:
         serving = self.calls.serving
         if serving is None or serving.broken:
             raise CollectiveFailed("an earlier call failed" if serving else "nobody else is in this group")
-        if serving.wire.near:
-            return mail_beside(serving.wire, self._own[0]), None
-        mail = mail_over_sockets(serving.wire, *self._own)
-        patience = min(self._timeout.total_seconds(), _SETUP)
-        lines = Lines(mail, *self._own, PrefixStore("mail", self._store), given_secret(), patience)
-        serving.wire.ends_with.append(lines.close)
-        return mail, lines.need
+        assert self._connecting is not None
+        return self._connecting.mail or Mail(serving.wire, self._own[0])
 
     def _patience(self) -> float:
         return self._timeout.total_seconds()
@@ -113,10 +107,10 @@ class Group(About):
         """What is under way fails at once, here and at the others."""
         for one in self.elsewhere.groups():
             one.abort()
+        self._mails.give_up("the group has been aborted here")  # before it is told that the sockets end
         serving = self.calls.serving
         if serving is not None and not serving.broken and self._connecting is not None:
             self._connecting.cut()
-        self._mails.give_up("the group has been aborted here")
         self.shutdown(check=False)
 
     # ---- making calls ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -116,22 +116,17 @@ class Message(ByWaiting):
             self._mail.left(self.number, self._made)
 
 
-Need = Callable[[Collection[int]], None]
-
-
 class Mails:
-    """Those of a group. `mail`: what carries them, made when it is first needed, and, where not all are connected, who
-    is to be told for whom there is something, or from whom."""
+    """Those of a group. `mail`: what carries them, asked for when it is first needed."""
 
     def __init__(
-        self, mail: Callable[[], tuple[Mail, Need | None]], rank: int, size: int, patience: Callable[[], float],
+        self, mail: Callable[[], Mail], rank: int, size: int, patience: Callable[[], float],
         ledger: Ledger, later: Callable[[Callable[[], None]], None],
     ) -> None:  # fmt: skip
         self._make, self._rank, self._size, self.patience, self.later = mail, rank, size, patience, later
         self._ledger = ledger
         self._lock = threading.Lock()
         self._mail: Mail | None = None
-        self._need: Need | None = None
         self._left: deque[tuple[int, torch.Tensor]] = deque()  # under way, but nobody will wait: with their memory
 
     # ---- for messages ----
@@ -165,7 +160,7 @@ class Mails:
         made = self._one("send", tensors, peer, tag)
         data, size = made.data_ptr(), made.nbytes
         message = Message(self, f"send to rank {peer}, tag {tag}", tensors[0], made, False)
-        return self._begun("send", peer, message, lambda mail: (mail.send(peer, tag, data, size), -1))
+        return self._begun("send", message, lambda mail: (mail.send(peer, tag, data, size), -1))
 
     def recv(self, tensors: Sequence[torch.Tensor], peer: int, tag: int) -> Message:
         made = self._one("recv", tensors, peer, tag)
@@ -178,7 +173,7 @@ class Mails:
     def _received(self, says: str, tensor: torch.Tensor, made: torch.Tensor, peer: int, tag: int) -> Message:
         data, size = made.data_ptr(), made.nbytes
         message = Message(self, says, tensor, made, True)
-        return self._begun("recv", peer, message, lambda mail: mail.receive(peer, tag, data, size))
+        return self._begun("recv", message, lambda mail: mail.receive(peer, tag, data, size))
 
     def _one(self, kind: str, tensors: Sequence[torch.Tensor], peer: int, tag: int) -> torch.Tensor:
         """The only tensor, as memory to work in."""
@@ -192,11 +187,9 @@ class Mails:
             raise ValueError(f"{kind}: a sparse tensor; send its indices and its values")
         return plain(tensors[0])
 
-    def _begun(self, kind: str, peer: int, message: Message, ask: Callable[[Mail], tuple[int, int]]) -> Message:
+    def _begun(self, kind: str, message: Message, ask: Callable[[Mail], tuple[int, int]]) -> Message:
         began = time.perf_counter()
         mail = self._mail or self._opened()
-        if self._need is not None:
-            self._need(range(self._size) if peer == ANYBODY else (peer,))
         self._sweep()
         message.begin(lambda: ask(mail))
         row = self._ledger.row(kind, "messages", "antiphon")
@@ -206,5 +199,5 @@ class Mails:
     def _opened(self) -> Mail:
         with self._lock:
             if self._mail is None:
-                self._mail, self._need = self._make()
+                self._mail = self._make()
             return self._mail

@@ -15,6 +15,7 @@ from functools import lru_cache
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.fabric import RAILS, Fabric, is_name
+from antiphon.runtimes.engine.mail import Mail
 from antiphon.runtimes.engine.native import Engine, Wire
 from antiphon.runtimes.serve.handshake import derived
 from antiphon.runtimes.serve.interface import interface_addresses
@@ -33,10 +34,14 @@ class Connecting:
     Where all are on one host, messages go through memory that they share (not if ANTIPHON_SHARED=0), and pipes tell
     when one is gone; else by cards that libfabric knows, where all have fast ones, and over sockets. What the
     environment wants instead says wish. Who shares memory proves that it knows the secret by what it makes of all that
-    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`.
+    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`. `mail`:
+    messages from one to another may go beside calls; what carries them is there from the beginning where they go by
+    sockets.
     """
 
-    def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:
+    def __init__(
+        self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None, mail: bool = False
+    ) -> None:
         self._rank, self._ranks, self._exchange, self._timeout = rank, ranks, exchange, timeout
         self._addresses = interface_addresses()[:RAILS] or [""]
         self._secret, self._wish, self._rails = secret, wish(), 1
@@ -49,6 +54,8 @@ class Connecting:
             with suppress(OSError):
                 self._life = Life(rank, ranks)
         self._sockets: list[int] = []  # for each rank, -1 for this one
+        self._with_mail = mail
+        self.mail: Mail | None = None
 
     def tells(self, engine: Engine | None) -> str:
         """Where the own pipe is, and the name of the memory that process 0 makes."""
@@ -108,8 +115,15 @@ class Connecting:
             stack.pop_all()
         self._sockets = [number for row in zip(*map(handed_over, found), strict=True) for number in row]
         if cards is not None:
-            return cards[0].wire(self._rank, cards[1], self._sockets, self._timeout)
-        return engine.sockets(self._rank, self._sockets, rails)
+            wire = cards[0].wire(self._rank, cards[1], self._sockets, self._timeout)
+        else:
+            wire = engine.sockets(self._rank, self._sockets, rails)
+        try:
+            self.mail = Mail(wire, self._rank) if self._with_mail else None
+        except BaseException:
+            wire.close()
+            raise
+        return wire
 
     def _mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
         """To all others, by this address of ours."""

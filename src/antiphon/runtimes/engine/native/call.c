@@ -9,6 +9,11 @@ int ap_wire_left(ap_wire *wire, ap_error *error) {
     return wire->call && wire->left && !wire->broken ? wire->left(wire, error) : AP_OK;
 }
 
+void ap_wire_fails(ap_wire *wire) {
+    wire->broken = 1;
+    if (wire->fail) wire->fail(wire);
+}
+
 void ap_begin(ap_wire *wire) {
     if (!wire->call) return;
     wire->now = *wire->call;
@@ -45,6 +50,6 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
         for (int left = 2, count = 0; left > 0 && !code; left -= count)
             code = wire->completed(wire, 1, timeout, numbers, 2, &count, error);
     }
-    if (code) wire->broken = 1;
+    if (code) ap_wire_fails(wire);
     return code;
 }

@@ -290,7 +290,8 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
     ap_begin(wire);
     code = work(&r);
     if (code) {
-        plan->broken = 1, wire->broken = 1;
+        plan->broken = 1;
+        ap_wire_fails(wire);
         return code;
     }
     if (operation == AP_AVG)

@@ -29,6 +29,6 @@ int ap_exchange(ap_wire *wire, const ap_leg *leg, uint32_t count, double timeout
         if (leg[i].comes) wire->expected += leg[i].bytes + AP_LETTER;
     ap_begin(wire);
     int code = ap_move(wire, leg, count, timeout, error);
-    if (code) wire->broken = 1;
+    if (code) ap_wire_fails(wire);
     return code;
 }

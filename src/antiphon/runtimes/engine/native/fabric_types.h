@@ -43,7 +43,7 @@ typedef struct {
 
 typedef struct {
     uint64_t at[AP_RAILS]; /* its address, by each of our cards */
-    int fd, greeted, farewell, gone; /* greeted, farewell: has been said from there */
+    int fd, greeted, farewell, gone; /* fd: the sockets'; greeted, farewell: has been said from there */
     uint32_t serial;       /* of the next message to it */
     queue receives, aside;
     uint64_t kept;       /* bytes that the letters aside take */
@@ -56,6 +56,7 @@ typedef struct {
 typedef struct {
     ap_wire base;
     ap_fabric *fabric;
+    ap_wire *sockets; /* by which farewells go, and mail, if there is any */
     uint32_t rank, rails, heads, waiting; /* heads: kept ready for each rank; waiting: jobs in lines */
     uint64_t longest;                     /* bytes of a part */
     peer *peers;

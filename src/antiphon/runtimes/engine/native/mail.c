@@ -10,13 +10,17 @@ int ap_mail_busy(const ap_mail *m) {
     return !m->broken && (m->lists[POSTED] || m->lists[UNHEARD] || m->lists[MOVING] || m->sending);
 }
 
+int ap_mail_awaits(const ap_mail *m, uint32_t rank) {
+    return m && !m->broken && (m->with[rank].under_way || m->of_anybody);
+}
+
 /* ---- ends ---- */
 
 void ap_mail_break(ap_mail *m, int code, const char *why) {
     if (m->broken) return;
     m->broken = code;
     snprintf(m->why, sizeof m->why, "%s", why);
-    m->wire->turns->give_up(m->wire);
+    m->wire->turns->give_up(m->wire, m->all);
     m->wire->broken = 1; /* it touches no memory of messages any more: they are the program's again */
     for (int state = 0; state < OVER; state++)
         while (m->lists[state]) ap_mail_finish(m, m->lists[state], code, m->why);
@@ -62,18 +66,18 @@ void ap_mail_mourn(ap_mail *m) {
             m->gone[r] = BURIED;
             ap_mail_let_go(m, r);
         }
-    bury(m, POSTED), bury(m, UNMET), bury(m, UNHEARD);
+    bury(m, POSTED), bury(m, UNHEARD);
 }
 
 /* ---- asked by programs ---- */
 
 /* Whether it may be done; the lock is held then. */
 static int open_for(ap_mail *m, uint32_t peer, ap_error *error) {
-    pthread_mutex_lock(&m->lock);
+    pthread_mutex_lock(&m->lock->of);
     int code = m->broken ? ap_fail(error, m->broken, "%s", m->why) : AP_OK;
     if (!code && peer != AP_ANYBODY && (peer >= m->ranks || peer == m->rank))
         code = ap_fail(error, AP_INVALID, "there is no connection to rank %u", peer);
-    if (code) pthread_mutex_unlock(&m->lock);
+    if (code) pthread_mutex_unlock(&m->lock->of);
     return code;
 }
 
@@ -90,7 +94,7 @@ static int asked(ap_mail *m, ap_message *one, int code, ap_message **under_way, 
         free(one);
     }
     if (ap_mail_busy(m)) ap_mail_begun(m);
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&m->lock->of);
     return code;
 }
 
@@ -105,7 +109,7 @@ static int start(ap_mail *m, ap_message *one, ap_error *error) {
         ap_mail_lose(m, one, to);
         return AP_OK;
     }
-    ap_mail_move(m, one, unasked ? MOVING : UNHEARD);
+    if (unasked) ap_mail_move(m, one, MOVING);
     if (unasked) c->room -= bytes + CHARGE;
     if (is_here) ap_copy(told.here, one->data, bytes);
     int code = ap_mail_tell(m, to, &told, is_here ? one : NULL, error);
@@ -118,12 +122,8 @@ int ap_mail_send(ap_mail *m, uint32_t to, int32_t tag, const void *data, uint64_
     int code = open_for(m, to, error);
     if (code) return code;
     /* what goes out is only read */
-    ap_message *one = ap_mail_new(m, 1, to, tag, (void *)(uintptr_t)data, bytes, UNMET);
-    if (!one) return asked(m, NULL, ap_mail_no_memory(error), under_way, NULL, error);
-    if (m->with[to].met)
-        code = start(m, one, error);
-    else if (m->gone[to])
-        ap_mail_lose(m, one, to);
+    ap_message *one = ap_mail_new(m, 1, to, tag, (void *)(uintptr_t)data, bytes, UNHEARD);
+    code = one ? start(m, one, error) : ap_mail_no_memory(error);
     return asked(m, one, code, under_way, NULL, error);
 }
 
@@ -139,58 +139,36 @@ int ap_mail_receive(ap_mail *m, uint32_t from, int32_t tag, void *data, uint64_t
     return asked(m, one, code, under_way, source, error);
 }
 
-ap_mail *ap_mail_open(ap_wire *wire, uint32_t rank, ap_error *error) {
+static ap_mail *open_by(ap_wire *wire, uint32_t rank, ap_error *error) {
     ap_mail *m = calloc(1, sizeof *m);
     if (m) m->with = calloc(wire->ranks, sizeof *m->with), m->gone = calloc(wire->ranks, 1);
-    if (!m || !m->with || !m->gone) {
-        if (m) free(m->with), free(m->gone), free(m);
+    if (m) m->lock = wire->lock ? ap_lock_join(wire->lock) : ap_lock_new();
+    if (!m || !m->with || !m->gone || !m->lock) {
+        if (m) ap_lock_leave(m->lock), free(m->with), free(m->gone), free(m);
         wire->close(wire);
         ap_mail_no_memory(error);
         return NULL;
     }
     m->wire = wire, m->rank = rank, m->ranks = wire->ranks, m->process = getpid(), m->end = &m->first;
     ap_mail_turns(m);
-    wire->expected = WINDOW;
+    wire->expected = WINDOW, wire->mail = m;
     int code = AP_OK;
+    pthread_mutex_lock(&m->lock->of);
     for (uint32_t r = 0; r < m->ranks && !code; r++) {
         m->with[r].room = WINDOW;
-        if (r != rank && !wire->turns->meet) code = ap_mail_met(m, r, error);
+        if (r != rank) code = ap_mail_await_note(m, r, error);
     }
+    pthread_mutex_unlock(&m->lock->of);
     if (!code) return m;
-    ap_mail_end(m, "it could not begin", 0);
+    ap_mail_end(m, "it could not begin", 1);
     ap_mail_free(m);
     return NULL;
 }
 
-int ap_mail_meet(ap_mail *m, uint32_t rank, int socket, ap_error *error) {
-    int code = open_for(m, rank, error);
-    if (code) {
-        close(socket);
-        return code;
-    }
-    if (m->gone[rank]) {
-        close(socket);
-        pthread_mutex_unlock(&m->lock);
-        return AP_OK;
-    }
-    code = m->wire->turns->meet(m->wire, rank, socket, error);
-    if (!code) code = ap_mail_met(m, rank, error);
-    for (ap_message *one = m->lists[UNMET], *next; one && !code; one = next) {
-        next = one->next;
-        if (one->peer == rank) code = start(m, one, error);
-    }
-    if (m->asleep) m->wire->turns->wake(m->wire); /* there is one more to listen to */
-    ap_message *none;
-    return asked(m, NULL, code, &none, NULL, error);
-}
-
-void ap_mail_miss(ap_mail *m, uint32_t rank) {
-    pthread_mutex_lock(&m->lock);
-    if (!m->broken && !m->with[rank].met) {
-        m->gone[rank] = GONE;
-        ap_mail_mourn(m);
-    }
-    pthread_mutex_unlock(&m->lock);
+ap_mail *ap_mail_open(ap_wire *first, uint32_t rank, ap_error *error) {
+    if (!first->beside) return ap_fail(error, AP_UNSUPPORTED, "no messages from one to another go by this wire"), NULL;
+    ap_wire *wire = first->beside(first, error);
+    return wire ? open_by(wire, rank, error) : NULL;
 }
 
 void ap_mail_free(ap_mail *m) {
@@ -199,6 +177,7 @@ void ap_mail_free(ap_mail *m) {
     for (out_note *o = m->spare, *next; o; o = next) next = o->next, free(o);
     for (uint32_t i = 0; i < m->space; i++)
         if (m->slots[i].what == SENT_NOTE) free(m->slots[i].of);
-    pthread_mutex_destroy(&m->lock), pthread_cond_destroy(&m->turn), pthread_cond_destroy(&m->stir);
+    ap_lock_leave(m->lock);
+    pthread_cond_destroy(&m->turn), pthread_cond_destroy(&m->stir);
     free(m->slots), free(m->with), free(m->gone), free(m);
 }

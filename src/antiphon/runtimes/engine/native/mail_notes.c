@@ -9,7 +9,13 @@ enum { BATCH = 64 };
 
 /* ---- lists ---- */
 
+static void count(ap_mail *m, const ap_message *one, int more) {
+    uint32_t *of = one->peer == AP_ANYBODY ? &m->of_anybody : &m->with[one->peer].under_way;
+    *of += (uint32_t)more;
+}
+
 static void enter(ap_mail *m, ap_message *one, int state) {
+    count(m, one, 1);
     one->state = state, one->next = NULL, one->previous = m->last[state];
     if (one->previous)
         one->previous->next = one;
@@ -19,6 +25,7 @@ static void enter(ap_mail *m, ap_message *one, int state) {
 }
 
 static void leave(ap_mail *m, ap_message *one) {
+    count(m, one, -1);
     if (one->previous)
         one->previous->next = one->next;
     else
@@ -94,13 +101,8 @@ int ap_mail_tell(ap_mail *m, uint32_t to, const note *told, ap_message *over, ap
     return ap_mail_send_part(m, to, NOTES, &out->note, sizeof out->note, SENT_NOTE, out, error);
 }
 
-static int await_note(ap_mail *m, uint32_t from, ap_error *error) {
+int ap_mail_await_note(ap_mail *m, uint32_t from, ap_error *error) {
     return m->wire->receive(m->wire, from, NOTES, &m->with[from].note, sizeof(note), from, error);
-}
-
-int ap_mail_met(ap_mail *m, uint32_t from, ap_error *error) {
-    m->with[from].met = 1;
-    return await_note(m, from, error);
 }
 
 /* ---- what comes ---- */
@@ -296,7 +298,7 @@ static slot freed(ap_mail *m, uint32_t place) {
 static int done(ap_mail *m, uint32_t number, ap_error *error) {
     if (number < m->ranks) {
         int code = noted(m, number, error);
-        return code ? code : await_note(m, number, error);
+        return code ? code : ap_mail_await_note(m, number, error);
     }
     const slot was = freed(m, number - m->ranks);
     if (was.what == CAME_UNASKED) return arrived(m, was.of, error);

@@ -17,7 +17,6 @@ void ap_mail_turns(ap_mail *m) {
     pthread_condattr_t by_clock;
     pthread_condattr_init(&by_clock);
     pthread_condattr_setclock(&by_clock, CLOCK_MONOTONIC);
-    pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->turn, &by_clock), pthread_cond_init(&m->stir, &by_clock);
     pthread_condattr_destroy(&by_clock);
 }
@@ -31,7 +30,7 @@ void ap_mail_changed(ap_mail *m) {
 static void wait_on(ap_mail *m, pthread_cond_t *what, double seconds) {
     double end = ap_now() + seconds;
     struct timespec until = {(time_t)end, (long)(1e9 * (end - (double)(time_t)end))};
-    pthread_cond_timedwait(what, &m->lock, &until);
+    pthread_cond_timedwait(what, &m->lock->of, &until);
 }
 
 /* What a thread does whose turn it is, between two looks at what it is there for: one step, or some rest. */
@@ -42,16 +41,16 @@ static void step(ap_mail *m, unsigned *vain, double most) {
     } else if (m->broken || !ap_mail_busy(m)) {
         return;
     } else if (++*vain < LOOKS) {
-        pthread_mutex_unlock(&m->lock);
+        pthread_mutex_unlock(&m->lock->of);
         sched_yield();
-        pthread_mutex_lock(&m->lock);
+        pthread_mutex_lock(&m->lock->of);
     } else {
         if (*vain > LOOKS) ap_mail_mourn(m);
         if (m->broken || !ap_mail_busy(m) || !m->wire->turns->lie_down(m->wire)) return;
         m->asleep = 1;
-        pthread_mutex_unlock(&m->lock);
+        pthread_mutex_unlock(&m->lock->of);
         m->wire->turns->sleep(m->wire, (int)(1e6 * (most < naps ? most : naps)) + 1);
-        pthread_mutex_lock(&m->lock);
+        pthread_mutex_lock(&m->lock->of);
         m->asleep = 0;
         m->wire->turns->get_up(m->wire);
         if (m->broken) pthread_cond_broadcast(&m->turn); /* who ends it waits for that */
@@ -61,7 +60,7 @@ static void step(ap_mail *m, unsigned *vain, double most) {
 static void *carry_on(void *given) {
     ap_mail *m = given;
     unsigned vain = 0;
-    pthread_mutex_lock(&m->lock);
+    pthread_mutex_lock(&m->lock->of);
     for (int idle = 0; !m->broken;) {
         if (ap_mail_busy(m) && !m->driven && !m->waiting) {
             m->driven = 1, idle = 0;
@@ -71,16 +70,16 @@ static void *carry_on(void *given) {
         } else if (idle++ < IDLE || ap_mail_busy(m)) {
             const struct timespec pause = {0, idle < SOON ? PAUSE : SELDOM};
             vain = 0;
-            pthread_mutex_unlock(&m->lock);
+            pthread_mutex_unlock(&m->lock->of);
             nanosleep(&pause, NULL);
-            pthread_mutex_lock(&m->lock);
+            pthread_mutex_lock(&m->lock->of);
         } else {
             m->dormant = 1;
-            pthread_cond_wait(&m->stir, &m->lock);
+            pthread_cond_wait(&m->stir, &m->lock->of);
             m->dormant = 0, idle = 0;
         }
     }
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&m->lock->of);
     return NULL;
 }
 
@@ -96,7 +95,7 @@ void ap_mail_begun(ap_mail *m) {
 int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, int64_t *moved, ap_error *error) {
     double end = ap_now() + seconds, left = seconds;
     unsigned vain = 0;
-    pthread_mutex_lock(&m->lock);
+    pthread_mutex_lock(&m->lock->of);
     if (!m->driven && one->state != OVER) ap_mail_pass(m);
     for (m->waiting++; one->state != OVER && left > 0; left = end - ap_now()) {
         if (m->driven) {
@@ -117,24 +116,24 @@ int ap_mail_wait(ap_mail *m, ap_message *one, double seconds, uint32_t *source, 
     *source = one->source;
     if (code) ap_fail(error, code, "%s", one->state == OVER ? one->why : "it is not over");
     if (one->state == OVER) free(one);
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&m->lock->of);
     return code;
 }
 
-void ap_mail_end(ap_mail *m, const char *why, double seconds) {
+void ap_mail_end(ap_mail *m, const char *why, int all) {
     if (m->process != getpid()) return; /* the child of a fork has neither the thread nor a lock that anybody opens */
-    pthread_mutex_lock(&m->lock);
+    pthread_mutex_lock(&m->lock->of);
+    m->all = all;
     ap_mail_break(m, AP_TRANSPORT, why);
     pthread_cond_signal(&m->stir);
     while (m->asleep) {
         m->wire->turns->wake(m->wire);
-        pthread_cond_wait(&m->turn, &m->lock);
+        pthread_cond_wait(&m->turn, &m->lock->of);
     }
     ap_wire *wire = m->wire;
     const int started = m->started;
     m->wire = NULL, m->started = 0;
-    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_unlock(&m->lock->of);
     if (started) pthread_join(m->thread, NULL);
-    if (wire && wire->turns->see_off) wire->turns->see_off(wire, seconds);
     if (wire) wire->close(wire);
 }

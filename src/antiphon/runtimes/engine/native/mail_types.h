@@ -2,8 +2,7 @@
 #ifndef ANTIPHON_MAIL_TYPES_H
 #define ANTIPHON_MAIL_TYPES_H
 
-#include <pthread.h>
-
+#include "lock.h"
 #include "mail.h"
 #include "transport.h"
 
@@ -24,9 +23,8 @@ typedef struct {
     unsigned char here[HERE];
 } note;
 
-/* POSTED: a receive that nothing has come for. UNMET: a send to whom there is no connection yet. UNHEARD: one whose receiver has
- * not said to go on. */
-enum { POSTED, UNMET, UNHEARD, MOVING, OVER };
+/* POSTED: a receive that nothing has come for. UNHEARD: a send whose receiver has not said to go on. */
+enum { POSTED, UNHEARD, MOVING, OVER };
 
 struct ap_message {
     ap_message *next, *previous; /* in the list of its state */
@@ -71,16 +69,18 @@ typedef struct {
     uint64_t room; /* what may go there unasked */
     uint64_t owed; /* of what came unasked and was taken, not yet told */
     uint64_t sent; /* what came unasked, of which it was not told that it was taken: at most WINDOW */
-    int met;       /* it is connected */
+    uint32_t under_way; /* messages to it, and those that are to come from it */
 } correspondent;
 
 struct ap_mail {
     ap_wire *wire; /* NULL: it has ended */
     uint32_t rank, ranks;
     int process;
+    int all;    /* calls end with it */
     int broken; /* the code with which all has ended, or ends */
     char why[200];
-    pthread_mutex_t lock;
+    ap_lock *lock; /* its own, or the wire's, too */
+    uint32_t of_anybody;        /* messages under way that may come from anybody */
     correspondent *with;
     unsigned char *gone;
     ap_message *lists[OVER], *last[OVER];
@@ -105,8 +105,7 @@ int ap_mail_no_memory(ap_error *error);
 int ap_mail_tell(ap_mail *m, uint32_t to, const note *told, ap_message *over, ap_error *error);
 int ap_mail_send_part(ap_mail *m, uint32_t to, uint32_t channel, const void *data, uint64_t bytes, int what, void *of,
                       ap_error *error);
-/* it is connected */
-int ap_mail_met(ap_mail *m, uint32_t from, ap_error *error);
+int ap_mail_await_note(ap_mail *m, uint32_t from, ap_error *error);
 void ap_mail_move(ap_mail *m, ap_message *one, int state);
 int ap_mail_look_for(ap_mail *m, ap_message *one, ap_error *error);
 /* carries on what can be, without waiting: whether anything was done. */
@@ -115,8 +114,9 @@ int ap_mail_pass(ap_mail *m);
 void ap_mail_let_go(ap_mail *m, uint32_t rank);
 /* mail.c: one ends because that one, or everybody, is gone */
 void ap_mail_lose(ap_mail *m, ap_message *one, uint32_t peer);
-/* mail.c: whether anything is under way */
+/* mail.c: whether anything is under way; with that one, or NULL: nobody carries mail */
 int ap_mail_busy(const ap_mail *m);
+int ap_mail_awaits(const ap_mail *m, uint32_t rank);
 /* what is with processes that are gone ends */
 void ap_mail_mourn(ap_mail *m);
 /* all ends, and nothing can be sent any more. */

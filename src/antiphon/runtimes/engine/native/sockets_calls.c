@@ -1,20 +1,19 @@
 /* Over sockets: who has waited for long tells all others which call it is in, and looks what they are in. */
-#include <sys/socket.h>
+#include <string.h>
 
 #include "sockets_types.h"
 
 /* To all, once in a call: which it is. */
 static int tell_all(socket_wire *w, ap_error *error) {
-    int code = AP_OK;
-    for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
-        if (w->peers[r].rail->fd < 0) continue;
+    for (uint32_t r = 0; r < w->base.ranks; r++) {
+        if (ap_sockets_stream(w, r, w->peers[r].by)->fd < 0) continue;
         letter *one = new_letter(&w->spare);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
         one->head = (head){0, TELLS, 0, w->base.now};
-        code = ap_sockets_send(w, r, one, error);
+        ap_sockets_send(w, r, one);
     }
     w->quiet = 1;
-    return code;
+    return AP_OK;
 }
 
 /* Of a message that nobody has asked for; `over`: this one's call is done. */
@@ -24,20 +23,31 @@ static int compare(socket_wire *w, const head *one, int over, ap_error *error) {
                                     : ap_compare_loosely(&w->base, &one->call, error);
 }
 
-/* What has come from one without being asked for tells which call he is in, or was: what is kept aside, and, where nothing
- * is wanted of him, what lies in his socket. */
+/* The next head from there, if it has come and nothing is wanted of him: what is missing of it is read. */
+static int next_head(socket_wire *w, uint32_t rank, flow *f, head *next) {
+    stream *s = ap_sockets_stream(w, rank, f);
+    if (s->fd < 0 || f->coming || w->peers[rank].receives.first) return 0;
+    *next = f->head;
+    if (f->held) return 1;
+    const size_t missing = sizeof *next - f->head_bytes;
+    if (ap_sockets_ahead(f) < missing && !s->over) ap_sockets_pull(w->on, s, w->on->framed ? STAGE : missing - ap_sockets_ahead(f));
+    if (ap_sockets_ahead(f) < missing) return 0;
+    memcpy((unsigned char *)next + f->head_bytes, f->ahead + f->first, missing);
+    next->call.rank = rank;
+    return 1;
+}
+
+/* What has come from one without being asked for tells which call he is in, or was. */
 static int read_ahead(socket_wire *w, uint32_t rank, int over, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
+    head next;
     for (const letter *one = p->aside.first; one && !code; one = one->next) code = compare(w, &one->head, over, error);
-    for (const stream *s = ap_sockets_next(w, p); !code; s = ap_sockets_next(w, p)) {
-        head next = s->head;
-        if (s->fd < 0 || s->coming || p->receives.first) break;
-        if (!s->held && (s->head_bytes || recv(s->fd, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT) != sizeof next)) break;
-        next.call.rank = rank;
+    while (!code && next_head(w, rank, ap_sockets_next(w, p), &next)) {
+        flow *f = ap_sockets_next(w, p);
         if (next.mark == MARK) return compare(w, &next, over, error);
-        if (next.mark != TELLS || s->held || recv(s->fd, &next, sizeof next, MSG_DONTWAIT) != sizeof next) break;
-        next.call.rank = rank, p->next++;
+        if (next.mark != TELLS || f->held) break;
+        ap_sockets_skip_head(w, p, f);
         code = ap_compare_loosely(&w->base, &next.call, error);
     }
     return code;
@@ -51,7 +61,10 @@ int ap_sockets_look_around(socket_wire *w, ap_error *error) {
 }
 
 int ap_sockets_left(ap_wire *self, ap_error *error) {
+    socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
-    for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead((socket_wire *)self, r, 1, error);
+    ap_sockets_lock(w->on);
+    for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead(w, r, 1, error);
+    ap_sockets_unlock(w->on);
     return code;
 }

@@ -1,84 +1,87 @@
-/* A wire over sockets that carries mail: others are connected to it one by one, go one by one, and several threads use it. */
+/* A second wire by the sockets of one for calls, for mail: others go one by one, and several threads use it. */
 #include <errno.h>
-#include <fcntl.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "sockets_types.h"
-#include "transport_sockets.h"
 
-/* Of who sleeps: all sockets by which something may come or is to go, and the bell. */
+void ap_sockets_ring(const socket_wire *w) {
+    const uint64_t once = 1;
+    while (write(w->bell, &once, sizeof once) < 0 && errno == EINTR) continue;
+}
+
+void ap_sockets_hush(const socket_wire *w) {
+    uint64_t rung;
+    while (read(w->bell, &rung, sizeof rung) < 0 && errno == EINTR) continue;
+}
+
+/* Who waits for calls is told what this thread has found for him. */
+static void pass_on(sockets *n) {
+    socket_wire *calls = n->of[CALLS];
+    if (calls->asleep && (ap_done_any(&calls->done) || calls->fault.code)) ap_sockets_ring(calls);
+}
+
+/* It never blocks: whoever waits lies down. */
+static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count, ap_error *error) {
+    socket_wire *w = (socket_wire *)self;
+    sockets *n = w->on;
+    (void)block, (void)timeout;
+    ap_sockets_settle(w);
+    if (!ap_done_any(&w->done) && !w->fault.code) {
+        ap_sockets_watch(n, MAIL, &n->looks);
+        int found = n->looks.count ? poll(n->looks.of, n->looks.count, 0) : 0;
+        if (found > 0) ap_sockets_attend(n, MAIL, &n->looks, found, 0);
+        ap_sockets_settle(w);
+        pass_on(n);
+    }
+    *count = 0, w->news = 0;
+    if (w->fault.code) return *error = w->fault, w->fault.code;
+    *count = ap_done_take(&w->done, numbers, most);
+    return AP_OK;
+}
+
 static int lie_down(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
-    if (ap_done_any(&w->done)) return 0;
-    w->sleeps = 0;
-    w->slept[w->sleeps++] = (struct pollfd){.fd = w->bell, .events = POLLIN};
-    for (uint32_t i = 0; i < w->base.ranks; i++) {
-        const stream *s = &w->streams[i];
-        int in = ap_sockets_wanted(w, &w->peers[i], s);
-        short events = (short)((ap_sockets_sends(w, s) ? POLLOUT : 0) | (in ? POLLIN : 0));
-        if (s->fd >= 0 && events && !w->peers[i].lost) w->slept[w->sleeps++] = (struct pollfd){.fd = s->fd, .events = events};
-    }
+    if (ap_done_any(&w->done) || w->news) return 0;
+    ap_sockets_watch(w->on, MAIL, &w->slept);
     return 1;
 }
 
 static void sleep_on(ap_wire *self, int microseconds) {
-    socket_wire *w = (socket_wire *)self;
-    poll(w->slept, w->sleeps, (microseconds + 999) / 1000);
+    const socket_wire *w = (socket_wire *)self;
+    poll(w->slept.of, w->slept.count, (microseconds + 999) / 1000);
 }
 
-static void get_up(ap_wire *self) {
-    uint64_t rung;
-    while (read(((socket_wire *)self)->bell, &rung, sizeof rung) < 0 && errno == EINTR) continue;
-}
+static void get_up(ap_wire *self) { ap_sockets_hush((socket_wire *)self); }
 
-static void wake(ap_wire *self) {
-    const uint64_t once = 1;
-    while (write(((socket_wire *)self)->bell, &once, sizeof once) < 0 && errno == EINTR) continue;
-}
+static void wake(ap_wire *self) { ap_sockets_ring((socket_wire *)self); }
 
 static int is_gone(ap_wire *self, uint32_t rank) { return ((socket_wire *)self)->peers[rank].lost; }
 
-static void give_up(ap_wire *self) {
-    socket_wire *w = (socket_wire *)self;
-    for (uint32_t i = 0; i < w->base.ranks; i++)
-        if (w->streams[i].fd >= 0) shutdown(w->streams[i].fd, SHUT_WR);
-}
-
-static int of_internet(int fd) {
-    struct sockaddr_storage own;
-    socklen_t bytes = sizeof own;
-    return !getsockname(fd, (struct sockaddr *)&own, &bytes) && own.ss_family != AF_UNIX;
-}
-
-/* Whether some of what was sent is not yet with the other's system, where it stays whatever becomes of this end: what lies here
- * is lost once the other sends something to a socket that is closed. Of a socket within a host nothing lies here. */
-static int lies_here(int fd) {
-    int bytes = 0;
-    return of_internet(fd) && !ioctl(fd, TIOCOUTQ, &bytes) && bytes > 0;
-}
-
-static void see_off(ap_wire *self, double seconds) {
-    socket_wire *w = (socket_wire *)self;
-    const double end = ap_now() + seconds;
-    for (uint32_t i = 0; i < w->base.ranks; i++) {
-        struct pollfd one = {.fd = w->streams[i].fd};
-        while (one.fd >= 0 && !one.revents && lies_here(one.fd) && ap_now() < end) poll(&one, 1, 1);
-    }
-}
-
+/* What is under way to and from one is let go of. A frame that has begun is ended, as calls come behind it. */
 static void let_go(ap_wire *self, uint32_t rank) {
     socket_wire *w = (socket_wire *)self;
     peer *p = &w->peers[rank];
-    stream *s = p->rail;
-    if (s->coming && !s->coming->own) free(s->coming);
-    s->coming = NULL;
-    forget(&s->sends, 0), forget(&p->receives, 0), forget(&p->aside, 1);
-    if (s->fd >= 0) close(s->fd);
-    s->fd = -1, p->lost = 1;
+    flow *f = p->by;
+    ap_sockets_abandon(w->on, ap_sockets_stream(w, rank, f), MAIL);
+    if (f->coming && !f->coming->own) free(f->coming);
+    f->coming = NULL, f->sent = 0;
+    ap_sockets_forget_ahead(w, f);
+    forget(&f->sends, 0), forget(&p->receives, 0), forget(&p->aside, 1);
+    p->lost = 1;
+}
+
+static void give_up(ap_wire *self, int all) {
+    socket_wire *w = (socket_wire *)self;
+    for (uint32_t r = 0; r < w->base.ranks; r++) {
+        stream *s = ap_sockets_stream(w, r, w->peers[r].by);
+        if (all && s->goes == MAIL && s->out_left) s->deaf = 1; /* what has begun stays without an end, as all does */
+        let_go(self, r);
+        s->last_mail = 1;
+        ap_sockets_push(w->on, s);
+    }
 }
 
 static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {
@@ -86,37 +89,31 @@ static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {
     return sends ? p->gone_out : p->come_in;
 }
 
-static int meet(ap_wire *self, uint32_t rank, int socket, ap_error *error) {
+static const ap_by_turns by_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, let_go, moved};
+
+static void close_wire(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
-    int flags = fcntl(socket, F_GETFL);
-    if (w->streams[rank].fd >= 0 || flags < 0 || fcntl(socket, F_SETFL, flags | O_NONBLOCK) < 0) {
-        close(socket);
-        return ap_fail(error, AP_INVALID, "the socket to rank %u is none, or the second one", rank);
-    }
-    w->streams[rank].fd = socket;
-    return AP_OK;
+    sockets *n = w->on;
+    ap_sockets_lock(n);
+    n->of[MAIL] = NULL;
+    ap_sockets_unlock(n);
+    ap_sockets_free(w);
 }
 
-const ap_by_turns ap_sockets_turns = {lie_down, sleep_on, get_up, wake, is_gone, give_up, see_off, let_go, moved, meet};
-
-ap_wire *ap_sockets_for_mail(uint32_t rank, uint32_t ranks, ap_error *error) {
-    int32_t *none = malloc(ranks * sizeof *none);
-    for (uint32_t i = 0; none && i < ranks; i++) none[i] = -1;
-    ap_wire *made = none ? ap_sockets_open(rank, ranks, 1, none, error) : NULL;
-    socket_wire *w = (socket_wire *)made;
-    free(none);
-    if (!w) {
-        ap_fail(error, AP_MEMORY, "out of memory");
-        return NULL;
-    }
-    w->mail = 1;
-    w->slept = calloc(ranks + 1, sizeof *w->slept);
-    w->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (!w->slept || w->bell < 0) {
-        made->close(made);
+ap_wire *ap_sockets_beside(ap_wire *first, ap_error *error) {
+    socket_wire *calls = (socket_wire *)first, *w = ap_sockets_wire(calls->on, MAIL, 1);
+    sockets *n = calls->on;
+    if (w) w->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), calls->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!w || w->bell < 0 || calls->bell < 0 || !(n->lock = ap_lock_new()) || !ap_sockets_new_watch(&n->looks, n->ranks + 1)) {
+        if (w) ap_sockets_free(w);
         ap_fail(error, AP_MEMORY, "no memory, or no descriptor, for messages from one to another");
         return NULL;
     }
-    made->turns = &ap_sockets_turns;
-    return made;
+    w->base = (ap_wire){.send = ap_sockets_send_message, .receive = ap_sockets_receive_message, .completed = completed,
+                        .close = close_wire, .ranks = n->ranks, .turns = &by_turns, .lock = n->lock};
+    n->of[MAIL] = w, n->framed = 1;
+    for (uint32_t r = 0; r < n->ranks; r++)
+        w->peers[r].room = UINT64_MAX, calls->peers[r].room = ROOM;
+    for (uint32_t i = 0; i < n->ranks * n->rails; i++) n->streams[i].in_left = n->streams[i].out_left = 0;
+    return &w->base;
 }

@@ -1,196 +1,197 @@
-/* One socket: as many bytes of messages as it takes, and where those belong that come by it. */
-#include "sockets_types.h"
-
-#include <errno.h>
+/* What has come by a socket for one wire: where its bytes belong, and what stays ahead until somebody wants it. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
-static int gone(socket_wire *w, uint32_t rank, int code, ap_error *error) {
-    if (w->mail) { /* who has something to do with it finds out, and others go on */
-        w->peers[rank].lost = 1;
-        return AP_OK;
-    }
-    w->base.broken = 1;
-    return ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank,
-                   code ? strerror(code) : "it has been closed");
+#include "sockets_types.h"
+
+void ap_sockets_gone(socket_wire *w, uint32_t rank, int why) {
+    if (w->fault.code) return;
+    ap_fail(&w->fault, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank, why ? strerror(why) : "it has been closed");
+    w->news = 1;
 }
 
-/* As many of the messages as a socket takes now. */
-int ap_sockets_push(socket_wire *w, stream *p, ap_error *error) {
-    peer *to = &w->peers[ap_sockets_rank(w, p)];
-    while (ap_sockets_sends(w, p)) {
-        struct iovec part[PARTS];
-        int parts = 0;
-        uint64_t skip = p->sent;
-        for (letter *one = p->sends.first; one && parts + 2 <= PARTS; one = one->next, skip = 0) {
-            if (skip < sizeof(head))
-                part[parts++] = (struct iovec){(unsigned char *)&one->head + skip, sizeof(head) - skip}, skip = 0;
-            else
-                skip -= sizeof(head);
-            if (one->bytes > skip) part[parts++] = (struct iovec){one->data + skip, one->bytes - skip};
-        }
-        struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)parts};
-        ssize_t sent = sendmsg(p->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) return AP_OK;
-        if (sent < 0 && w->mail) return to->deaf = 1, AP_OK; /* what was sent from there still comes, before its end */
-        if (sent < 0) return gone(w, ap_sockets_rank(w, p), errno, error);
-        w->moved = 1, to->gone_out += (uint64_t)sent;
-        p->sent += (uint64_t)sent;
-        while (p->sends.first && p->sent >= sizeof(head) + p->sends.first->bytes) {
-            letter *one = pop(&p->sends);
-            p->sent -= sizeof(head) + one->bytes;
-            int code = one->head.mark == MARK ? ap_done_add(&w->done, one->number, error) : AP_OK;
-            drop(&w->spare, one);
-            if (code) return code;
-        }
-    }
-    return AP_OK;
-}
-
-int ap_sockets_unfit(socket_wire *w, uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error) {
-    w->base.broken = 1;
+int ap_sockets_unfit(uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error) {
     return ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %llu are expected", rank,
                    (unsigned long long)come, (unsigned long long)wanted);
 }
 
+void ap_sockets_asked(socket_wire *w, peer *p, uint64_t bytes) {
+    if (!w->on->framed || w->kind != CALLS) return;
+    p->asked += bytes;
+    if (p->asked >= ROOM / 2) w->on->owing = 1;
+}
+
 /* The message that was coming is there. */
-static int end_message(socket_wire *w, stream *p, ap_error *error) {
-    letter *one = p->coming;
-    p->coming = NULL;
+static void end_message(socket_wire *w, flow *f) {
+    letter *one = f->coming;
+    f->coming = NULL;
     if (one->own) {
         one->whole = 1;
-        return AP_OK;
+        return;
     }
-    int code = ap_done_add(&w->done, one->number, error);
+    ap_done_add(&w->done, one->number, &w->fault);
     drop(&w->spare, one);
-    return code;
+    w->news = 1;
 }
 
 /* Room for so many bytes of what is coming and kept aside: never more than can be meant for this run. */
-static int widen(socket_wire *w, stream *s, uint64_t bytes, ap_error *error) {
-    uint32_t rank = ap_sockets_rank(w, s);
+static int widen(socket_wire *w, uint32_t rank, letter *one, uint64_t bytes) {
     peer *p = &w->peers[rank];
-    letter *one = s->coming;
     uint64_t most = w->base.expected + BEYOND, others = p->kept - one->room;
-    if (others > most || bytes > most - others) {
-        w->base.broken = 1;
-        return ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes that nobody expects", rank,
+    if (others > most || bytes > most - others)
+        return ap_fail(&w->fault, AP_TRANSPORT, "rank %u sent a message of %llu bytes that nobody expects", rank,
                        (unsigned long long)one->bytes);
-    }
     unsigned char *data = realloc(one->data, bytes ? bytes : 1);
-    if (!data) return ap_fail(error, AP_MEMORY, "no memory for a message of %llu bytes", (unsigned long long)bytes);
+    if (!data) return ap_fail(&w->fault, AP_MEMORY, "no memory for a message of %llu bytes", (unsigned long long)bytes);
     one->data = data, p->kept = others + bytes, one->room = bytes;
     return AP_OK;
 }
 
-/* The next head is there: where do its elements go? */
-static int place(socket_wire *w, stream *s, ap_error *error) {
-    uint32_t rank = ap_sockets_rank(w, s);
-    peer *p = &w->peers[rank];
-    s->held = 0, p->next++;
-    s->head_bytes = 0, s->come = 0;
-    s->head.call.rank = rank;
-    if (s->head.mark == TELLS) return ap_compare_loosely(&w->base, &s->head.call, error);
-    /* with a receive open, what is for a later call cannot come yet */
-    int now = p->receives.first || s->head.call.number < w->base.now.number;
-    int code = now ? ap_compare(&w->base, &s->head.call, error) : AP_OK;
-    if (code) return code;
-    s->coming = take(&p->receives, s->head.channel);
-    if (s->coming && s->coming->bytes != s->head.bytes)
-        return ap_sockets_unfit(w, rank, s->head.bytes, s->coming->bytes, error);
-    if (!s->coming) {
-        letter *one = new_letter(&w->spare);
-        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        one->bytes = s->head.bytes, one->channel = s->head.channel, one->own = 1;
-        one->head = s->head;
-        put(&p->aside, one);
-        s->coming = one, p->kept += sizeof *one;
-        int code = widen(w, s, one->bytes < STAGE ? one->bytes : STAGE, error);
-        if (code) return code;
-    }
-    return s->head.bytes ? AP_OK : end_message(w, s, error);
+int ap_sockets_widened(socket_wire *w, uint32_t rank, flow *f) {
+    letter *one = f->coming;
+    return f->come < one->room || one->room == one->bytes || !widen(w, rank, one, one->bytes);
 }
 
-int ap_sockets_place_held(socket_wire *w, peer *p, ap_error *error) {
-    int code = AP_OK;
-    while (!code && p->receives.first && ap_sockets_next(w, p)->held)
-        code = place(w, ap_sockets_next(w, p), error), w->moved = 1;
-    return code;
+/* Nobody has asked for it yet, but it is in the way of something that was. */
+static void put_aside(socket_wire *w, uint32_t rank, flow *f) {
+    peer *p = &w->peers[rank];
+    letter *one = new_letter(&w->spare);
+    if (!one) {
+        ap_fail(&w->fault, AP_MEMORY, "out of memory");
+        return;
+    }
+    one->bytes = f->head.bytes, one->channel = f->head.channel, one->own = 1, one->head = f->head;
+    put(&p->aside, one);
+    f->coming = one, p->kept += sizeof *one;
+    ap_sockets_asked(w, p, sizeof(head) + one->bytes);
+    widen(w, rank, one, one->bytes < STAGE ? one->bytes : STAGE);
+}
+
+/* The next head is there: where do its elements go? */
+static void place(socket_wire *w, uint32_t rank, flow *f) {
+    peer *p = &w->peers[rank];
+    f->held = 0, p->next++, f->head_bytes = 0, f->come = 0;
+    f->head.call.rank = rank;
+    if (f->head.mark == TELLS) {
+        ap_sockets_asked(w, p, sizeof(head));
+        ap_compare_loosely(&w->base, &f->head.call, &w->fault);
+        return;
+    }
+    /* with a receive open, what is for a later call cannot come yet */
+    if ((p->receives.first || f->head.call.number < w->base.now.number) && ap_compare(&w->base, &f->head.call, &w->fault)) return;
+    f->coming = take(&p->receives, f->head.channel);
+    if (!f->coming)
+        put_aside(w, rank, f);
+    else if (f->coming->bytes != f->head.bytes)
+        ap_sockets_unfit(rank, f->head.bytes, f->coming->bytes, &w->fault);
+    if (!w->fault.code && !f->head.bytes) end_message(w, f);
+}
+
+/* Heads that came before those which were sent before them: whether there were any. */
+static int place_held(socket_wire *w, uint32_t rank) {
+    peer *p = &w->peers[rank];
+    int some = 0;
+    for (; !w->fault.code && p->receives.first && ap_sockets_next(w, p)->held; some = 1)
+        place(w, rank, ap_sockets_next(w, p)), w->moved = 1;
+    return some;
 }
 
 /* Some of a head has come. */
-static int head_came(socket_wire *w, stream *s, size_t bytes, ap_error *error) {
-    peer *p = &w->peers[ap_sockets_rank(w, s)];
-    s->head_bytes += (uint32_t)bytes;
-    if (s->head_bytes >= offsetof(head, bytes) && s->head.mark != MARK && s->head.mark != TELLS) {
-        w->base.broken = 1;
-        return ap_fail(error, AP_TRANSPORT, "rank %u sent what is no message", ap_sockets_rank(w, s));
+static void head_came(socket_wire *w, uint32_t rank, flow *f, size_t bytes) {
+    peer *p = &w->peers[rank];
+    f->head_bytes += (uint32_t)bytes;
+    if (f->head_bytes >= offsetof(head, bytes) && f->head.mark != MARK && f->head.mark != TELLS) {
+        ap_fail(&w->fault, AP_TRANSPORT, "rank %u sent what is no message", rank);
+        return;
     }
-    if (s->head_bytes < sizeof(head)) return AP_OK;
-    s->held = ap_sockets_next(w, p) != s;
-    int code = s->held ? AP_OK : place(w, s, error);
-    return code ? code : ap_sockets_place_held(w, p, error);
+    if (f->head_bytes < sizeof(head)) return;
+    f->held = ap_sockets_next(w, p) != f;
+    if (!f->held) place(w, rank, f);
+    place_held(w, rank);
 }
 
-static int elements_came(socket_wire *w, stream *p, size_t bytes, ap_error *error) {
-    p->come += bytes;
-    return p->come == p->coming->bytes ? end_message(w, p, error) : AP_OK;
+void ap_sockets_came(socket_wire *w, uint32_t rank, flow *f, size_t bytes) {
+    (void)rank;
+    w->moved = 1, f->come += bytes;
+    if (f->come == f->coming->bytes) end_message(w, f);
 }
 
-static int digest(socket_wire *w, stream *p, const unsigned char *data, size_t bytes, ap_error *error) {
-    int code = AP_OK;
-    while (!code && bytes) {
-        if (p->coming && p->come == p->coming->room && (code = widen(w, p, p->coming->bytes, error))) return code;
-        size_t n = p->coming ? (size_t)(p->coming->room - p->come) : sizeof(head) - p->head_bytes;
-        if (n > bytes) n = bytes;
-        memcpy(p->coming ? p->coming->data + p->come : (unsigned char *)&p->head + p->head_bytes, data, n);
-        data += n, bytes -= n;
-        code = p->coming ? elements_came(w, p, n, error) : head_came(w, p, n, error);
-    }
-    return code;
-}
-
-/* Where the next bytes go: those of a long message to their place, and the head behind it; of short ones as many as
- * there are to the stage, which is then the only part. Of several sockets nothing beyond one head, which may have to wait. */
-static size_t places(socket_wire *w, const peer *of, stream *p, struct iovec *part) {
-    const int alone = w->rails == 1;
-    if (alone && (p->coming ? p->coming : of->receives.first)->bytes < DIRECT) {
-        part[0] = (struct iovec){w->stage, STAGE};
-        return 1;
-    }
-    size_t parts = 0;
-    if (p->coming) part[parts++] = (struct iovec){p->coming->data + p->come, p->coming->room - p->come};
-    if (of->receives.first && (!p->coming || (alone && p->coming->room == p->coming->bytes)))
-        part[parts++] = (struct iovec){(unsigned char *)&p->head + p->head_bytes, sizeof(head) - p->head_bytes};
-    return parts;
-}
-
-int ap_sockets_pull(socket_wire *w, stream *p, ap_error *error) {
-    const uint32_t rank = ap_sockets_rank(w, p);
-    peer *of = &w->peers[rank];
-    int code = AP_OK;
-    while (!code && ap_sockets_wanted(w, of, p)) {
-        struct iovec part[2] = {{0}};
-        if (p->coming && p->come == p->coming->room && (code = widen(w, p, p->coming->bytes, error))) return code;
-        struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, of, p, part)};
-        ssize_t got = part[1].iov_len ? recvmsg(p->fd, &message, MSG_DONTWAIT)
-                                      : recv(p->fd, part->iov_base, part->iov_len, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return AP_OK;
-        /* what was sent before may still come by another */
-        if (got <= 0 && !p->coming && !p->head_bytes && ap_sockets_next(w, of) != p) return p->over = 1, AP_OK;
-        if (got <= 0) return gone(w, rank, got < 0 ? errno : 0, error);
-        w->moved = 1, of->come_in += (uint64_t)got;
-        size_t came = (size_t)got, first = came < part->iov_len ? came : part->iov_len;
-        if (part->iov_base == w->stage)
-            code = digest(w, p, w->stage, came, error);
+/* As many of these bytes as are wanted. */
+static size_t digest(socket_wire *w, uint32_t rank, flow *f, const unsigned char *data, size_t bytes) {
+    const peer *p = &w->peers[rank];
+    size_t taken = 0;
+    while (taken < bytes && ap_sockets_wanted(w, p, f)) {
+        letter *one = f->coming;
+        if (one && !ap_sockets_widened(w, rank, f)) break;
+        size_t n = one ? (size_t)(one->room - f->come) : sizeof(head) - f->head_bytes;
+        if (n > bytes - taken) n = bytes - taken;
+        memcpy(one ? one->data + f->come : (unsigned char *)&f->head + f->head_bytes, data + taken, n);
+        taken += n, w->moved = 1;
+        if (one)
+            ap_sockets_came(w, rank, f, n);
         else
-            code = p->coming ? elements_came(w, p, first, error) : head_came(w, p, first, error);
-        if (!code && came > first) code = head_came(w, p, came - first, error);
-        if (came < part[0].iov_len + part[1].iov_len) return code; /* nothing more is there now */
+            head_came(w, rank, f, n);
     }
-    return code;
+    return taken;
+}
+
+/* Until it is wanted. */
+static void keep(socket_wire *w, uint32_t rank, flow *f, const unsigned char *data, size_t bytes) {
+    const size_t ahead = ap_sockets_ahead(f);
+    if (bytes > w->most || ahead > w->most - bytes) {
+        ap_fail(&w->fault, AP_TRANSPORT, "rank %u sent more than it was asked for", rank);
+        return;
+    }
+    if (f->last + bytes > f->space && f->first) memmove(f->ahead, f->ahead + f->first, ahead), f->first = 0, f->last = ahead;
+    if (f->last + bytes > f->space) {
+        size_t space = 2 * f->space > ahead + bytes ? 2 * f->space : ahead + bytes;
+        unsigned char *more = realloc(f->ahead, space);
+        if (!more) {
+            ap_fail(&w->fault, AP_MEMORY, "no memory for %zu bytes that came ahead", space);
+            return;
+        }
+        w->aheads += !f->ahead;
+        f->ahead = more, f->space = space;
+    }
+    memcpy(f->ahead + f->last, data, bytes);
+    f->last += bytes;
+}
+
+void ap_sockets_take(socket_wire *w, uint32_t rank, flow *f, const unsigned char *data, size_t bytes) {
+    peer *p = &w->peers[rank];
+    if (w->fault.code || p->lost) return; /* nobody wants it any more */
+    p->come_in += bytes;
+    size_t taken = ap_sockets_ahead(f) ? 0 : digest(w, rank, f, data, bytes);
+    if (taken < bytes && !w->fault.code) keep(w, rank, f, data + taken, bytes - taken);
+    w->news = 1;
+}
+
+void ap_sockets_skip_head(socket_wire *w, peer *p, flow *f) {
+    ap_sockets_asked(w, p, sizeof(head));
+    f->first += sizeof(head) - f->head_bytes;
+    f->head_bytes = 0, p->next++;
+    if (!ap_sockets_ahead(f)) ap_sockets_forget_ahead(w, f);
+}
+
+void ap_sockets_forget_ahead(socket_wire *w, flow *f) {
+    if (!f->ahead) return;
+    free(f->ahead);
+    f->ahead = NULL, f->first = f->last = f->space = 0, w->aheads--;
+}
+
+static int settle_flow(socket_wire *w, uint32_t rank, flow *f) {
+    if (!ap_sockets_ahead(f) || !ap_sockets_wanted(w, &w->peers[rank], f)) return 0;
+    f->first += digest(w, rank, f, f->ahead + f->first, ap_sockets_ahead(f));
+    if (!ap_sockets_ahead(f)) ap_sockets_forget_ahead(w, f);
+    return 1;
+}
+
+void ap_sockets_settle(socket_wire *w) {
+    for (int some = w->rails > 1 || w->aheads; some && !w->fault.code;) {
+        some = 0;
+        for (uint32_t r = 0; r < w->base.ranks; r++) {
+            some |= w->rails > 1 && place_held(w, r);
+            for (uint32_t k = 0; k < w->rails && w->aheads; k++) some |= settle_flow(w, r, &w->peers[r].by[k]);
+        }
+    }
 }

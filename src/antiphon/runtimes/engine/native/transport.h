@@ -17,15 +17,12 @@ typedef struct {
     void (*wake)(ap_wire *self);
     /* Of whom nothing more comes than what is there; of this one itself: all is to end. */
     int (*is_gone)(ap_wire *self, uint32_t rank);
-    void (*give_up)(ap_wire *self); /* so that this one is gone to the others */
-    /* Then, with no other thread: until what was sent is with the others' systems, so long at most. NULL: it is there. */
-    void (*see_off)(ap_wire *self, double seconds);
+    /* So that this one is gone to the others. `all`: nothing goes by the first wire any more, and no message has its memory. */
+    void (*give_up)(ap_wire *self, int all);
     /* That one is gone: what is under way with it is let go of, and its numbers never come back. */
     void (*let_go)(ap_wire *self, uint32_t rank);
     /* Another number whenever something has gone there (`sends`), or come from there. */
     uint64_t (*moved)(ap_wire *self, uint32_t rank, int sends);
-    /* By this socket from now on, which is the wire's; NULL where all are connected from the beginning. */
-    int (*meet)(ap_wire *self, uint32_t rank, int socket, ap_error *error);
 } ap_by_turns;
 
 struct ap_wire {
@@ -42,7 +39,14 @@ struct ap_wire {
     uint64_t expected; /* bytes that the run receives, and AP_LETTER for each of its messages */
     void (*begin)(ap_wire *self); /* a call has begun: `now` is another; may be NULL */
     int (*left)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
+    /* A run has failed: nothing is written to memory of its messages any more; NULL: nothing is written between runs. */
+    void (*fail)(ap_wire *self);
+    /* A second wire, for mail, by the same way. All do so before they use the first one, or nobody, and end it before. NULL: there
+     * is no such. */
+    ap_wire *(*beside)(ap_wire *self, ap_error *error);
     const ap_by_turns *turns; /* of a wire that carries mail, else NULL */
+    struct ap_lock *lock;  /* that who carries mail is to hold, as calls go by the same sockets; NULL: his own */
+    struct ap_mail *mail;  /* who carries mail by it */
     uint32_t ranks;
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */
@@ -61,6 +65,9 @@ int ap_hear(ap_wire *wire, double time, ap_error *error);
 static inline int ap_same_call(const ap_called *one, const ap_called *other) {
     return !memcmp(one, other, offsetof(ap_called, rank));
 }
+
+/* After a failure: it can only be closed. */
+void ap_wire_fails(ap_wire *wire);
 
 /* By whoever carries out a call, before its first message. */
 void ap_begin(ap_wire *wire);

@@ -3,20 +3,19 @@
  * Before each message goes a head, in order, to one of some buffers that the receiver keeps ready for each rank; a short
  * message goes with it. A long one stays where it is until the receiver knows where it belongs: then both hand it to their
  * cards, in parts dealt round to these, and nothing is copied but by the cards. Heads beyond what may be meant for this run are
- * left with the card. Between two ranks there is also a socket, which tells when one is gone.
+ * left with the card. Between two ranks there is also a socket, which tells when one is gone, and by which mail goes.
  */
 #include "transport_fabric.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "clock.h"
 #include "fabric_types.h"
+#include "transport_sockets.h"
 
 /* Seconds for what is left of who has said farewell, and for others to say so. */
 static const double GRACE = 1.0, LINGER = 0.25;
@@ -80,11 +79,10 @@ static int busy(const fabric_wire *w) {
 }
 
 /* What a socket says: a farewell, or that nobody is there. */
-static void listen_to(peer *p) {
-    char letter;
-    ssize_t got = recv(p->fd, &letter, 1, MSG_DONTWAIT);
-    p->farewell = got == 1;
-    p->gone = got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+static void listen_to(fabric_wire *w, uint32_t rank) {
+    peer *p = &w->peers[rank];
+    int heard = p->farewell || p->gone ? 0 : ap_sockets_heard(w->sockets, rank);
+    p->farewell |= heard == 1, p->gone |= heard == 2;
 }
 
 /* Somebody is gone of whom something is wanted: 2; or has said farewell: 1. `ask`: sockets may have something to say. */
@@ -93,7 +91,7 @@ static int find_gone(fabric_wire *w, int ask, uint32_t *rank) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         peer *p = &w->peers[r];
         if (p->fd < 0) continue;
-        if (ask && !p->farewell && !p->gone) listen_to(p);
+        if (ask) listen_to(w, r);
         if (wanted(p) && (p->gone || p->farewell) && found < 2) *rank = r, found = p->farewell ? 1 : 2;
     }
     return found;
@@ -207,12 +205,10 @@ static int left(ap_wire *self, ap_error *error) {
 /* Whether anybody has not yet said farewell, and is there. */
 static int awaited(fabric_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
-        peer *p = &w->peers[r];
-        char letter;
-        if (p->fd < 0 || p->farewell || p->gone) continue;
-        ssize_t got = recv(p->fd, &letter, 1, MSG_DONTWAIT);
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 1;
-        p->farewell = 1;
+        const peer *p = &w->peers[r];
+        if (p->fd < 0) continue;
+        listen_to(w, r);
+        if (!p->farewell && !p->gone) return 1;
     }
     return 0;
 }
@@ -229,7 +225,7 @@ static void say_farewell(fabric_wire *w) {
     }
     if (w->base.broken) return;
     for (uint32_t r = 0; r < w->base.ranks; r++)
-        if (w->peers[r].fd >= 0) send(w->peers[r].fd, "!", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (w->peers[r].fd >= 0) w->sockets->send(w->sockets, r, 0, NULL, 0, 0, &ignored);
     end = ap_now() + LINGER;
     while (awaited(w) && ap_now() < end && !ap_fabric_progress(w, &ignored)) doze(w, NAP);
 }
@@ -250,11 +246,17 @@ static void close_wire(ap_wire *self) {
     for (uint32_t r = 0; r < self->ranks; r++) {
         peer *p = &w->peers[r];
         forget(&p->receives, 0), forget(&p->aside, 1);
-        if (p->fd >= 0) close(p->fd);
     }
+    w->sockets->broken = self->broken;
+    w->sockets->close(w->sockets);
     free_jobs(w->jobs);
     for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
     free(w->peers), free(w->polled), free(w->done.number), free(w);
+}
+
+static ap_wire *beside(ap_wire *self, ap_error *error) {
+    ap_wire *sockets = ((fabric_wire *)self)->sockets;
+    return sockets->beside(sockets, error);
 }
 
 /* ---- the beginning ---- */
@@ -279,6 +281,14 @@ static int fits(const ap_fabric_name *name, const ap_fabric_name *mine, uint32_t
     return AP_OK;
 }
 
+/* Whether anybody has gone before all were connected; mail may have come already, which nobody carries yet. */
+static int closed(const fabric_wire *w, uint32_t *rank) {
+    char next;
+    for (*rank = 0; *rank < w->base.ranks; ++*rank)
+        if (w->peers[*rank].fd >= 0 && !recv(w->peers[*rank].fd, &next, 1, MSG_PEEK | MSG_DONTWAIT)) return 1;
+    return 0;
+}
+
 /* Each hears each once: then all are connected, and nobody depends on what others do meanwhile for a short message. */
 static int greet(fabric_wire *w, double timeout, ap_error *error) {
     start first = {{0, GREETS, 0, w->base.now}, 0, 0};
@@ -293,7 +303,7 @@ static int greet(fabric_wire *w, double timeout, ap_error *error) {
             w->moved = 0;
             code = ap_fabric_progress(w, error);
             if (w->moved || code) continue;
-            if (find_gone(w, 1, &who) == 2) return lost(who, error);
+            if (closed(w, &who)) return lost(who, error);
             if (ap_now() > end)
                 return ap_fail(error, AP_TIMEOUT, "rank %u did not answer by its card in %g seconds (libfabric, %.63s)", r, timeout,
                                w->fabric->rail[0].info->net->provider);
@@ -324,18 +334,18 @@ static int begin_wire(fabric_wire *w, const ap_fabric_name *names, double timeou
 
 ap_wire *ap_fabric_open(ap_fabric *fabric, uint32_t rank, uint32_t ranks, const ap_fabric_name *names, const int32_t *sockets,
                         double timeout, ap_error *error) {
-    fabric_wire *w = calloc(1, sizeof *w);
+    ap_wire *life = ap_sockets_open(rank, ranks, 1, sockets, error);
+    fabric_wire *w = life ? calloc(1, sizeof *w) : NULL;
     if (w) w->peers = calloc(ranks + 1, sizeof *w->peers), w->polled = calloc(ranks + AP_RAILS, sizeof *w->polled);
     if (!w || !w->peers || !w->polled) {
         if (w) free(w->peers), free(w->polled), free(w);
-        for (uint32_t r = 0; r < ranks; r++)
-            if (sockets[r] >= 0) close(sockets[r]);
+        if (life) life->close(life), ap_fail(error, AP_MEMORY, "out of memory");
         ap_fabric_close(fabric);
-        return ap_fail(error, AP_MEMORY, "out of memory"), NULL;
+        return NULL;
     }
     w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = completed, .close = close_wire,
-                        .begin = begin, .left = left, .ranks = ranks};
-    w->fabric = fabric, w->rank = rank;
+                        .begin = begin, .left = left, .beside = beside, .ranks = ranks};
+    w->fabric = fabric, w->rank = rank, w->sockets = life;
     for (uint32_t k = 0; k < fabric->rails; k++) w->looks_only |= fabric->rail[k].file < 0;
     w->looks = fabric->over_tcp && !w->looks_only ? FEW : LOOKS;
     for (uint32_t r = 0; r < ranks; r++) {

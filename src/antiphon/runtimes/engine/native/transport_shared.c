@@ -118,7 +118,10 @@ static int is_gone(ap_wire *self, uint32_t rank) {
     return said(w, rank) || ap_shared_gave_up(w->shared, rank);
 }
 
-static void give_up(ap_wire *self) { ap_shared_give_up(((shared_wire *)self)->shared); }
+static void give_up(ap_wire *self, int all) {
+    (void)all;
+    ap_shared_give_up(((shared_wire *)self)->shared);
+}
 
 /* Who has only been told to end may be at it still. */
 static void let_go(ap_wire *self, uint32_t rank) {
@@ -130,9 +133,9 @@ static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {
     return ap_shared_moved(((shared_wire *)self)->shared, rank, sends);
 }
 
-static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, NULL, let_go, moved, NULL};
+static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, let_go, moved};
 
-ap_wire *ap_shared_beside(ap_wire *first, ap_error *error) {
+static ap_wire *beside(ap_wire *first, ap_error *error) {
     const shared_wire *other = (shared_wire *)first;
     shared_wire *w = calloc(1, sizeof *w);
     if (!w || !(w->shared = ap_shared_other(other->shared))) {
@@ -163,7 +166,7 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled
             w->polled[w->count++] = (struct pollfd){.fd = polled[r], .events = POLLIN};
         }
     w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .begin = begin,
-                        .left = left, .ranks = ranks};
+                        .left = left, .beside = beside, .ranks = ranks};
     w->shared = shared;
     return &w->base;
 }

@@ -8,7 +8,4 @@
  * and the memory belong to the wire from now on, also where this fails. */
 ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *sockets, ap_error *error);
 
-/* Another wire between the same processes, for messages of their own; closed before the first one. */
-ap_wire *ap_shared_beside(ap_wire *first, ap_error *error);
-
 #endif

@@ -77,7 +77,7 @@ int ap_uneven(ap_wire *wire, const void *from, const uint64_t *sent, void *to, c
         /* what goes out is only read */
         if (!code && *found == AP_MOVED)
             code = deal(wire, me, (unsigned char *)(uintptr_t)from, sent, to, come, leg, timeout, error);
-        if (code) wire->broken = 1;
+        if (code) ap_wire_fails(wire);
     }
     free(every), free(leg);
     return code;
