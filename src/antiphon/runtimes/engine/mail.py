@@ -1,4 +1,4 @@
-"""Messages from one process to another, by the engine."""
+"""Messages with tags from one process to another, beside all calls of a group (native/mail.h)."""
 
 from __future__ import annotations
 
