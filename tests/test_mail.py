@@ -45,7 +45,10 @@ def make(engine: Engine) -> Iterator[Any]:
 
     def one(rank: int, *given: socket.socket | None) -> Mail:
         """`given`: to each rank; for those left out one by which nothing comes."""
-        sockets = [each or (silent.append(socket.socketpair()) or silent[-1][0]) for each in given]
+        pairs = [socket.socketpair() for each in given if each is None]
+        silent.extend(pairs)
+        nothing = iter([here for here, _ in pairs])
+        sockets = [each or next(nothing) for each in given]
         made.append(engine.sockets(rank, [-1 if to == rank else each.detach() for to, each in enumerate(sockets)]))
         mail = Mail(made[-1], rank)
         mail.wire = made[-1]  # type: ignore[attr-defined]
