@@ -312,7 +312,7 @@ def loader(kind: str) -> Callable[[Path], object]:
     from antiphon.cost.fit.tables import read_added, read_measured
     from antiphon.formats.chakra.nodes import read_in_order, read_nodes
     from antiphon.formats.chrome import Read
-    from antiphon.formats.jobs import read_job
+    from antiphon.formats.jobs import read_recording
     from antiphon.formats.piccl import readers as piccl
     from antiphon.formats.piccl.figures import read_figures
     from antiphon.formats.probe.table import SOURCES, read
@@ -326,7 +326,7 @@ def loader(kind: str) -> Callable[[Path], object]:
         "measured": read_measured, "added": read_added, "trips": read_round_trips, "figures": read_figures,
         "schedule": piccl.read_schedule, "machine": piccl.read_topology,
         "trace": lambda path: Read("a", read_bytes(path)),
-        "job": lambda path: read_job([path]),
+        "job": lambda path: read_recording([path]),
         "chakra": lambda path: list(read_in_order(read_nodes(read_bytes(path))[1])),
     }[kind]  # fmt: skip
 

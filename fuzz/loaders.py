@@ -37,13 +37,13 @@ from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
 from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
 from antiphon.cost.replay.steps import follow
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, read_nodes
 from antiphon.formats.chakra.read import collectives_of, plan_of, read_traces
 from antiphon.formats.chakra.wire import octets
 from antiphon.formats.chakra.write import chakra
 from antiphon.formats.chrome import Read, merge
-from antiphon.formats.jobs import read_job
+from antiphon.formats.jobs import read_recording
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
 from antiphon.formats.probe.joining import given, joined
@@ -197,7 +197,9 @@ def use_chakra_plan(path: Path) -> None:
 
 def use_job(path: Path) -> None:
     """Followed as it was, and without communication."""
-    job = read_job([path])
+    job = read_recording([path])
+    if isinstance(job, list):
+        raise Invalid("dumps of RAS: judged by use_dump")
     for seconds in ([call.seconds for call in job.calls], [0.0] * len(job.calls)):
         assert all(math.isfinite(one) for one in follow(job, seconds).steps)
 
