@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import quick
 from contract import (
     PHRASES,
     Judge,
@@ -104,7 +105,8 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
 
 @pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 4, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
-    hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), Judge(MODELS), "most")
+    judge = Judge(MODELS, variants=2 if quick.ordinary else None)
+    hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), judge, "most")
 
 
 @pytest.mark.parametrize(
