@@ -52,7 +52,16 @@ class Trees:
 
 
 def joints_of(schedule: Schedule) -> Joints | None:
-    """None where every row stands alone. One sort of the rows that do not."""
+    """None where every row stands alone. One sort of the rows that do not.
+
+    >>> from antiphon.core.example import of_rows
+    >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]
+    >>> joints = joints_of(of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1]))
+    >>> joints.of_row.tolist(), joints.row.tolist(), joints.ptr.tolist()
+    ([0, 0, -1], [0, 1], [0, 2])
+    >>> joints.sources.tolist(), joints.destinations.tolist()
+    ([1], [2])
+    """
     if schedule.joint is None:
         return None
     bound = np.flatnonzero(schedule.joint >= 0)

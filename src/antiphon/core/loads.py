@@ -296,6 +296,9 @@ def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, 
     """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
 
     Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.
+
+    >>> envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in intervals 0 to 2, 7 in interval 1
+    (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
     """
     rank = np.argsort(value, kind="stable")  # compare runs by their place in order of value: small integers
     place = np.empty(len(value), np.int64)

@@ -233,7 +233,14 @@ class Schedule:
     def _joined(self) -> tuple[Longs, int, Longs, Longs]:
         """`ways` where there are joints: of every row the way of the first row of its joint, then a number that tells
         joints apart and follows from what they are, not from how they are numbered; and a bound. Then that first row,
-        and that number: 0 for a row that stands alone."""
+        and that number: 0 for a row that stands alone.
+
+        >>> from antiphon.core.example import of_rows
+        >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0)]
+        >>> way, many, first, number = of_rows("broadcast", 4, rows, roots=(0,), joint=[5, 5, -1])._joined
+        >>> first.tolist(), number.tolist(), bool(way[0] == way[1])
+        ([0, 0, 2], [1, 1, 0], True)
+        """
         plain, many = packed(*self._ways())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         bound = np.flatnonzero(joint >= 0)

@@ -336,6 +336,11 @@ def _words(pair: Longs, kind: Longs, pairs: int) -> tuple[Longs, list[Types]]:
 
     A word lists how many links of each class a pair has. Most have one class only, so these are told
     apart by columns, and Python looks at the words alone.
+
+    >>> pair, kind = np.array([0, 1, 2, 2, 2]), np.array([0, 0, 0, 1, 1])
+    >>> number, words = _words(pair, kind, 3)  # pair 2 has a link of class 0 and two of class 1
+    >>> number.tolist(), words
+    ([1, 1, 2], [(), ((0, 1),), ((0, 1), (1, 2))])
     """
     classes = int(kind.max(initial=0)) + 1
     rows, count = np.unique(pair * classes + kind, return_counts=True)

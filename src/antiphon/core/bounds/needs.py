@@ -37,7 +37,12 @@ class Needs:
 
 
 def needs_of(collective: Collective) -> Needs:
-    """Join who has with who wants, block by block. O(rows of the join): P^2 for the built-in kinds."""
+    """Join who has with who wants, block by block. O(rows of the join): P^2 for the built-in kinds.
+
+    >>> needs = needs_of(Collective("allgather", 3))
+    >>> needs.block.tolist(), needs.holders.tolist(), needs.dst.tolist()
+    ([0, 0, 1, 1, 2, 2], [0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1])
+    """
     assert collective.weights is not None
     if collective.custom is not None:
         return _custom(collective)

@@ -209,7 +209,11 @@ def _relation(one: Told) -> Relation:
 
 
 def overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
-    """A value that two of these have, and which two; None where there is none."""
+    """A value that two of these have, and which two; None where there is none.
+
+    >>> overlap([np.array([0, 2]), np.array([1]), np.array([3, 2])])  # 2 is in group 0 and in group 2
+    (2, 0, 2)
+    """
     values = np.concatenate(groups)
     owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     order = np.lexsort((owner, values))

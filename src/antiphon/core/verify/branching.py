@@ -50,7 +50,13 @@ class Bound:
 
     @cached_property
     def lacking(self) -> Longs:
-        """How many rows there are too few."""
+        """How many rows there are too few.
+
+        >>> rows = np.arange(3)  # of the first joint 0 to 3 and 1 to 2 are not there
+        >>> bound = Bound(rows, np.array([0, 0, 1]), np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([2, 3, 2]))
+        >>> bound.sources.tolist(), bound.destinations.tolist(), bound.lacking.tolist()
+        ([2, 1], [2, 1], [2, 0])
+        """
         both = np.intersect1d(self._ranks(self.src), self._ranks(self.dst), assume_unique=True)
         twice = np.bincount(both >> 32, minlength=len(self))
         return self.sources * self.destinations - twice - np.diff(self.ptr)

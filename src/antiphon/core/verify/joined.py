@@ -43,7 +43,14 @@ def fault(schedule: Schedule, topology: Topology, found: Resolved, op: str | Non
 
 
 def _bound(schedule: Schedule) -> Bound:
-    """The rows of joints of two rows or more, those of one side by side."""
+    """The rows of joints of two rows or more, those of one side by side.
+
+    >>> from antiphon.core.example import of_rows
+    >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0), (1, 0, 2, 4, 0)]
+    >>> bound = _bound(of_rows("broadcast", 5, rows, roots=(0,), joint=[7, 7, -1, 3]))
+    >>> bound.row.tolist(), bound.of.tolist(), bound.ptr.tolist(), bound.src.tolist(), bound.dst.tolist()
+    ([0, 1], [0, 0], [0, 2], [0, 0], [1, 2])
+    """
     assert schedule.joint is not None
     rows = np.flatnonzero(schedule.joint >= 0)
     rows = rows[np.argsort(schedule.joint[rows], kind="stable")]

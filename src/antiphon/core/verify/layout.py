@@ -92,6 +92,13 @@ class Block:
 
         Only the order of a chunk's own steps matters. Where many chunks take turns, each chunk's steps are
         counted on their own, so that few steps with many rows each remain.
+
+        >>> from antiphon.core.example import star
+        >>> [block] = blocks(star(), Demand.of(star().collective))
+        >>> block.time.tolist(), block.src.tolist(), block.dst.tolist()  # one chunk at three ranks: three cells
+        ([0, 0, 1, 1], [1, 2, 0, 0], [0, 0, 1, 2])
+        >>> [(rows.tolist(), src.tolist(), dst.tolist()) for rows, src, dst in block.steps()]
+        [([0, 1], [1, 2], [0, 0]), ([2, 3], [0, 0], [1, 2])]
         """
         if not len(self.rows):
             return

@@ -136,7 +136,15 @@ def _repeats(block: Block) -> bool:
 
 
 def _want_rows(block: Block, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
-    """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset."""
+    """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.verify.layout import Demand, blocks
+    >>> [block] = blocks(star(), Demand.of(star().collective))
+    >>> ids, _, _ = wanted(block, ())
+    >>> [column.tolist() for column in _want_rows(block, ids, ())]  # all three ids at every rank
+    [[0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
+    """
     top = int(block.pre_id.max(initial=0)) + 1
     keys = block.pre_owner * top + block.pre_id
     order = order_of(keys, max(len(block.chunks), 1) * top)

@@ -170,7 +170,13 @@ def _ends(schedule: Schedule, rows: Longs) -> tuple[Bounded, Bounded]:
 
 def _beyond_first(schedule: Schedule, rows: Longs, alike: Sequence[Bounded], other: Bounded) -> Longs:
     """Of each step that has any of these rows the most values of `other`, less one, that rows have which are alike in
-    the columns `alike`. Columns come with a bound of their values. Two sorts."""
+    the columns `alike`. Columns come with a bound of their values. Two sorts.
+
+    >>> from antiphon.core.example import star
+    >>> schedule = star()  # in step 0 rank 0 gets from two others, in step 1 both get from one
+    >>> _beyond_first(schedule, np.arange(4), [(schedule.dst, 3)], (schedule.src, 3))
+    array([1, 0])
+    """
     times, step = dense(schedule.step[rows], schedule.steps or 1)
     groups, group = dense(*packed((step, len(times)), *alike))
     pairs = distinct(packed((group, len(groups)), other)[0])

@@ -16,6 +16,19 @@ def credits(program: Program, found: Messages, *, farther: bool) -> Bools:
     A place is free, as far as its sender knows, where the receive waits for nothing, or for what came from that sender,
     or has reached it, in an earlier step; or, `farther`, for what leads to the send by way of whatever ranks: the sum
     that comes back around a ring says that its first term has been read. (Not where switches do what leads there.)
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> from antiphon.lower.onesided.messages import messages
+    >>> rows = [(0, 0, 1, 0, 1), (1, 0, 0, 2, 1), (2, 0, 2, 1, 0), (2, 0, 2, 0, 0)]
+    >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2, who tells both
+    >>> table = messages(program)
+    >>> program.rank[table.send].tolist(), program.rank[table.receive].tolist()
+    ([0, 1, 2, 2], [2, 0, 0, 1])
+    >>> credits(program, table, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
+    [False, False, False, True]
+    >>> credits(program, table, farther=True).tolist()  # but it has by way of 0
+    [False, False, False, False]
     """
     p = program
     known = np.zeros(len(p.wait), bool)

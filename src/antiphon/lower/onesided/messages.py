@@ -22,7 +22,17 @@ class Messages:
 
 
 def messages(program: Program) -> Messages:
-    """O(n log n)."""
+    """O(n log n).
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(star())
+    >>> table = messages(program)
+    >>> table.send.tolist(), table.receive.tolist()
+    ([3, 4, 5, 7], [6, 8, 1, 0])
+    >>> program.rank[table.send].tolist(), program.rank[table.receive].tolist()
+    ([0, 0, 1, 2], [1, 2, 0, 0])
+    """
     p = program
     send, receive = (np.flatnonzero(p.kind == kind) for kind in (SEND, RECEIVE))
     send = send[np.lexsort((send, p.when[send], p.channel[send], p.peer[send], p.rank[send]))]

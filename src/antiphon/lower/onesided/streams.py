@@ -13,7 +13,17 @@ from antiphon.lower.onesided.switched import Switched
 
 def streams(program: Program, found: Messages, most: int, known: Switched) -> Longs:
     """Of each operation its stream, of at most `most`. What waits for each other, a send and its receive, and what one
-    switch does are in the same; the rest is dealt out so that every rank has about as much to do in each."""
+    switch does are in the same; the rest is dealt out so that every rank has about as much to do in each.
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> from antiphon.lower.onesided.messages import messages
+    >>> program = lower(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
+    >>> program.rank.tolist(), program.kind.tolist(), program.peer.tolist()
+    ([0, 0, 0, 1, 1, 1], [1, 0, 2, 1, 0, 2], [1, 1, 0, 0, 0, 1])
+    >>> streams(program, messages(program), 2, Switched.none(program)).tolist()
+    [0, 0, 1, 0, 0, 1]
+    """
     part = _parts(program, found, known)
     parts = int(part.max(initial=-1)) + 1
     if parts <= most:

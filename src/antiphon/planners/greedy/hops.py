@@ -121,7 +121,12 @@ def _batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Ba
 
 def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
     """Into sets where each rank sends and receives at most once: hops that lead equally far in the numbers of ranks
-    stay together as far as may be."""
+    stay together as far as may be.
+
+    >>> src, dst = np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2])
+    >>> [one.tolist() for one in _dealt(np.arange(4), src, dst, 3)]
+    [[0, 1, 2], [3]]
+    """
     shift = (dst[rows] - src[rows]) % ranks
     cuts = np.flatnonzero(np.diff(shift)) + 1
     parts: list[Longs] = []

@@ -113,6 +113,11 @@ def layout(radices: Sequence[int], rank: int, ranks: int | None = None) -> Longs
     own block and those that fold into it, and goes on as messages arrive: of round r those of the partners at 1, 2,
     ... k - 1 times the distance, each the whole buffer of its sender at that time. `ranks`: with those that
     fold. In order again: `permute_in_place(buffer, np.argsort(layout(radices, rank)))`. O(P) per round.
+
+    >>> [layout((2, 2), rank).tolist() for rank in range(4)]
+    [[0, 2, 1, 3], [1, 3, 0, 2], [2, 0, 3, 1], [3, 1, 2, 0]]
+    >>> layout((2,), 0, ranks=3).tolist(), layout((2,), 1, ranks=3).tolist()  # one of three folds
+    ([0, 1, 2], [1, 0, 2])
     """
     size = math.prod(radices)
     total = size if ranks is None else ranks

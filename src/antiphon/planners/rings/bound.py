@@ -12,7 +12,13 @@ from antiphon.units import format_bandwidth
 
 def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str]:
     """Seconds per byte of a step of all rings together that no choice of rings goes below, and why; 0 if nothing is
-    known. Where shared limits overlap each link counts for its narrowest one. O(links) per level of places."""
+    known. Where shared limits overlap each link counts for its narrowest one. O(links) per level of places.
+
+    >>> from antiphon.core.example import machine
+    >>> seconds, why = least_time(machine(), (0, 1, 2))
+    >>> float(seconds), why
+    (1e-09, 'only 1 GB/s leave rank 1')
+    """
     resources = topology.resources
     capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
     wide, limit = _narrowest_limits(topology, capacity)

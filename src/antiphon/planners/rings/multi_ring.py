@@ -127,7 +127,13 @@ def _told(topology: Topology, members: tuple[int, ...], cost: float, rings: Ring
 
 
 def step_loads(topology: Topology, cycles: list[list[int]]) -> NDArray[np.float64]:
-    """Per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path."""
+    """Per ring and link or limit the seconds per byte that a step takes there; no rings if some hop has no path.
+
+    >>> from antiphon.core.example import machine
+    >>> step_loads(machine(), [[0, 1], [0, 2]])  # of links 0 to 3, each of 1 GB/s
+    array([[1.e-09, 1.e-09, 0.e+00, 0.e+00],
+           [0.e+00, 0.e+00, 1.e-09, 1.e-09]])
+    """
     resources = topology.resources
     if not cycles:
         return np.zeros((0, 1))

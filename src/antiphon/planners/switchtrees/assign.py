@@ -25,7 +25,12 @@ class Owned:
 
     @staticmethod
     def of(owner: Longs, low: Longs) -> Owned:
-        """`low`: the first server of each child, and the first beyond the last. O(blocks log blocks)."""
+        """`low`: the first server of each child, and the first beyond the last. O(blocks log blocks).
+
+        >>> owned = Owned.of(np.array([0, 3, 1, 3]), np.array([0, 2, 4]))  # two children of two servers each
+        >>> owned.child.tolist(), owned.at.tolist()
+        ([0, 1, 0, 1], [0.25, 0.625, 0.75, 0.875])
+        """
         child = np.searchsorted(low, owner, side="right") - 1
         order = np.argsort(owner, kind="stable")
         flags = starts(owner[order])
