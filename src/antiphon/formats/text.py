@@ -42,7 +42,14 @@ class Lines:
         self.widths += widths
 
     def text(self) -> Iterator[bytes]:
-        """O(pieces), but for one sort of whole numbers."""
+        """O(pieces), but for one sort of whole numbers.
+
+        >>> lines = Lines()
+        >>> lines.add([0, 2], "begin %d:", np.array([7, 8]))
+        >>> lines.add([0, 3], " %d to %d; ", np.array([1, 2]), np.array([3, 4]))
+        >>> b"".join(lines.text())
+        b'begin 7: 1 to 3; begin 8: 2 to 4; '
+        """
         place = np.concatenate(self.places) if self.places else np.zeros(0, np.int64)
         if not len(place):
             return

@@ -167,7 +167,12 @@ def _network(
     routers: Switch,
     places: tuple[str, ...] = (),
 ) -> Topology:
-    """The ranks joined like this, or, with routers, a switch per rank joined like this."""
+    """The ranks joined like this, or, with routers, a switch per rank joined like this.
+
+    >>> made = _network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2 and 3
+    >>> made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist()
+    ([2, 3, 0, 1, 2, 3], [3, 2, 2, 3, 0, 1], [0, 0, 1, 1, 1, 1])
+    """
     kind = link_type("link", bandwidth, latency)
     name = named(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     if not parse_yes(routers, "routers"):

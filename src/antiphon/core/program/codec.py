@@ -222,7 +222,15 @@ class _Reader:
         return Relation(have[0], have[1], have[2], need[0], need[1], need[2], listed)
 
     def program(self, variant: int) -> Program:
-        """One variant: the sections of all ranks, one after another."""
+        """One variant: the sections of all ranks, one after another.
+
+        >>> from antiphon.core.example import star
+        >>> from antiphon.lower.lowering import lower
+        >>> program = lower(star())
+        >>> [same] = decode(encode([program]))
+        >>> same.part_base.tolist() == program.part_base.tolist(), same.base_shift.tolist(), same.base_ptr.tolist()
+        (True, [0, 0, 0, 0, 0, 0, 0, 0], [0, 4, 6, 8])
+        """
         sections = [self._section(variant, rank) for rank in range(self.ranks)]
         count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
         before = np.cumsum(count, axis=0) - count

@@ -111,7 +111,13 @@ class Flow:
     @cached_property
     def _order(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs]:
         """Rows by message; where each message's rows begin; where each step's messages, rows and uses begin;
-        every use's place among those of its link in its step."""
+        every use's place among those of its link in its step.
+
+        >>> from antiphon.core.example import machine, star
+        >>> rows, row_ptr, steps, row_steps, uses, place = Flow(star(), machine())._order
+        >>> rows.tolist(), row_ptr.tolist(), steps.tolist(), place.tolist()  # four messages of a row each
+        ([1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 2, 4], [0, 0, 0, 0])
+        """
         found, used = self.messages, self.paths
         rows = order_of(found.of_row, max(len(found), 1))
         row_ptr = pointers(found.of_row[rows], len(found))

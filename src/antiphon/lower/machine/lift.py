@@ -298,7 +298,14 @@ class _Placing:
 
 def _columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Longs, ...]:
     """Times become steps, without gaps. What ranks do within themselves is counted for each of their chunks: the third
-    thing that happens to one of them need not wait for the second of another."""
+    thing that happens to one of them need not wait for the second of another.
+
+    >>> times = [(0, 0), (2, 5), (2, 0), (2, 9)]
+    >>> rows = [(time, chunk, 0, 1, 0, 0, 0) for time, chunk in zip(times, [0, 0, 1, 1])]
+    >>> step, chunk, *_ = _columns(rows)
+    >>> step.tolist(), chunk.tolist()
+    ([0, 2, 1, 2], [0, 0, 1, 1])
+    """
     within: dict[tuple[int, int, int], set[int]] = {}
     for (step, inner), chunk, _, rank, *_ in rows:
         if inner:

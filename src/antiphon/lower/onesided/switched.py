@@ -71,7 +71,17 @@ def switched(program: Program, bound: Bound, what: str) -> Switched:
 
 
 def squeezed(program: Program, bound: Bound, known: Switched) -> Bound:
-    """The same without the scratch that only operations used that are gone."""
+    """The same without the scratch that only operations used that are gone.
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.core.program.kinds import bind
+    >>> from antiphon.lower.lowering import lower
+    >>> program = lower(star())
+    >>> bound, known = bind(program, 1), Switched.none(program)
+    >>> some = squeezed(program, bound, replace(known, gone=program.rank == 0))  # all that rank 0 did
+    >>> bound.sizes.tolist(), some.sizes.tolist()
+    ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
+    """
     if any(place[0] == SCRATCH for one in known.switches for place in (one.source, one.target)):
         return bound  # it lies at one address for all ranks
     used = (bound.buffer == SCRATCH) & ~known.gone[program.part_op]

@@ -96,7 +96,12 @@ def _blocks(node: Table, pattern: _Pattern, blocks: Blocks) -> Longs:
 
 
 def _table(hops: Table) -> tuple[Routes, Longs]:
-    """Every hop once, and which of them each row takes. O(rows log rows)."""
+    """Every hop once, and which of them each row takes. O(rows log rows).
+
+    >>> routes, route = _table(np.array([[3, -1], [0, 2], [3, -1]]))  # links of the ways of three rows
+    >>> routes.links.tolist(), routes.ptr.tolist(), route.tolist()
+    ([0, 2, 3], [0, 2, 3], [1, 0, 1])
+    """
     order = np.lexsort(hops.T[::-1])
     ordered = hops[order]
     new = np.ones(len(hops), bool)

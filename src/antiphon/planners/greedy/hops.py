@@ -55,7 +55,13 @@ class Hops:
 
 def hops_of(topology: Topology) -> Hops:
     """O(hops * links of a path), and the square of the switches. Of more than 256 ranks behind switches a rank has
-    hops to some of the others only, by fixed distances in the numbers of ranks."""
+    hops to some of the others only, by fixed distances in the numbers of ranks.
+
+    >>> from antiphon.core.example import machine
+    >>> hops = hops_of(machine())
+    >>> hops.src.tolist(), hops.dst.tolist(), hops.kind.tolist(), hops.loaded.tolist()
+    ([0, 2, 0, 1], [1, 0, 2, 0], [0, 0, 0, 0], [0, 3, 2, 1])
+    """
     resources = topology.resources
     capacity = np.array([float(c) for c in resources.capacity])[resources.klass]
     narrow = capacity[: topology.links].copy()

@@ -57,6 +57,16 @@ class Sheet:
         self.joints = max(self.joints, int(joint.max(initial=-1)) + 1)
 
     def schedule(self, collective: Collective, chunks: Chunks) -> Schedule:
+        """All rows that were laid, in the order in which they were.
+
+        >>> from antiphon.core.example import star
+        >>> sheet, one, none = Sheet(), star(), np.array([0])
+        >>> sheet.take(one, none, none)
+        >>> sheet.take(one, none, none + 2)  # its rows again, two steps later
+        >>> made = sheet.schedule(one.collective, one.chunks)
+        >>> made.step.tolist(), made.src.tolist(), made.dst.tolist()
+        ([0, 0, 1, 1, 2, 2, 3, 3], [1, 2, 0, 0, 1, 2, 0, 0], [0, 0, 1, 2, 0, 0, 1, 2])
+        """
         step, chunk, src, dst, op, route, joint = (np.concatenate(column) for column in zip(*self.rows, strict=True))
         return Schedule(
             collective, chunks, narrow(step), narrow(chunk), narrow(src), narrow(dst), op, route=narrow(route),
