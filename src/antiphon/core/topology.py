@@ -242,6 +242,15 @@ class Resources:
 
     @staticmethod
     def of(topology: Topology) -> Resources:
+        """Every bandwidth once, as a whole number of `scale`; `klass` says which, of the links and then of the limits.
+
+        >>> link, limit = LinkType("wire", 2 * 10**9, 0), SharedLimit("both", (0, 1), 3 * 10**9)
+        >>> table = Resources.of(build("two", 2, both_ways([(0, 1)], link), limits=[limit]))
+        >>> table.capacity, table.scale, table.klass.tolist()
+        ((2, 3), Fraction(1000000000, 1), [0, 0, 1])
+        >>> table.limit_ptr.tolist(), table.limit_of.tolist()  # each link is under limit 2, the number behind the links
+        ([0, 1, 2], [2, 2])
+        """
         by_type = [t.bandwidth for t in topology.types]
         distinct = sorted({*by_type, *(limit.bandwidth for limit in topology.limits)})
         index = {bandwidth: i for i, bandwidth in enumerate(distinct)}

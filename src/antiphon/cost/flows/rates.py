@@ -134,6 +134,13 @@ class Network:
         A link is one when, for each of its flows, no other link of it offers a smaller equal share. As flows settle
         the shares of other links only rise, so its flows have their final rate. O(uses) per round; there are as many
         rounds as bottlenecks wait for one another.
+
+        >>> from antiphon.core.example import machine, star
+        >>> from antiphon.cost.flows.parts import prepare_parts
+        >>> from antiphon.cost.profile import Profile
+        >>> network = Network(prepare_parts(star(), machine(), Profile()), 1000)
+        >>> network.fill(np.array([0, 1]))
+        (array([1.e+09, 1.e+09]), array([3, 1]))
         """
         lines: NDArray[Any] = self.parts.uses[flows]
         none = self.parts.resources

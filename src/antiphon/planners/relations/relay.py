@@ -154,7 +154,13 @@ class _Grown:
 
 
 def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs) -> Schedule:
-    """`rows`: block * ranks + receiver; in the order of blocks, depths and receivers."""
+    """`rows`: block * ranks + receiver; in the order of blocks, depths and receivers.
+
+    >>> from antiphon.core.example import machine
+    >>> made = _spread(Reach(machine()), Collective("broadcast", 3, roots=(1,)))
+    >>> made.step.tolist(), made.src.tolist(), made.dst.tolist()
+    ([0, 1], [1, 0], [0, 2])
+    """
     block, to = rows // collective.ranks, rows % collective.ranks
     depth = grown.depth[grown.tree[source[block]], to]
     order = order_of(*packed((block, collective.blocks), (depth, collective.ranks), (to, collective.ranks)))

@@ -131,7 +131,17 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
 
 
 def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int], int]]:
-    """The chunks of the schedule, and the number of a block's part. A block of weight 0 has no data, so no chunk."""
+    """The chunks of the schedule, and the number of a block's part. A block of weight 0 has no data, so no chunk.
+
+    >>> from types import SimpleNamespace
+    >>> from antiphon.core.collective import Collective
+    >>> instance = SimpleNamespace(collective=Collective("allgather", 3, weights=np.array([2, 0, 1])))
+    >>> chunks, number = _chunks(instance, 2)  # a block of weight 2 has four parts, one of weight 0 none
+    >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
+    ([0, 0, 0, 0, 2, 2], [0, 1, 2, 3, 0, 2], [1, 1, 1, 1, 2, 2], 4)
+    >>> number(2, 1)
+    5
+    """
     collective = instance.collective
     weights, blocks = collective.weights, collective.blocks
     if bool(np.all(weights == 1)):
