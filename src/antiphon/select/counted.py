@@ -70,7 +70,7 @@ def counted(
         "step": None,
         "dumps": [one.when or None for one in dumps],
         "seconds": seconds,
-        "communicators": [_told(one) for one in last.communicators],
+        "communicators": [_communicator_row(one) for one in last.communicators],
         "calls": rows,
         "share": shares,
         "notes": [
@@ -125,7 +125,7 @@ def _share(classes: Sequence[Class], prices: Sequence[float | None], seconds: fl
     return max(busy.values()) / seconds if busy and seconds else None
 
 
-def _told(one: Communicator) -> dict[str, Any]:
+def _communicator_row(one: Communicator) -> dict[str, Any]:
     return {
         "name": one.name, "communicators": one.alike, "ranks": one.size, "nodes": one.nodes,
         "per_node": list(one.per_node), "status": one.status, "errors": one.errors, "missing": list(one.missing),

@@ -135,13 +135,13 @@ def work(context: Context, task: Task) -> Iterator[Message]:
         if task.entry is None:
             yield _limits(context, task)
         else:
-            yield from _found(context, task)
+            yield from _priced_schedules(context, task)
     except _EndedError as end:
         yield Done(task.index, end.status, one_line(str(end)), end.by)
     except MemoryError:
         yield Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY)
     except (Exception, SystemExit) as error:  # of the verifier or the model: the schedule is wrong
-        yield Done(task.index, FAILED, told(error))
+        yield Done(task.index, FAILED, error_text(error))
     else:
         yield Done(task.index, OK)
 
@@ -167,7 +167,7 @@ def warm(context: Context) -> None:
                 price(nbytes)
 
 
-def _found(context: Context, task: Task) -> Iterator[Found]:
+def _priced_schedules(context: Context, task: Task) -> Iterator[Found]:
     """What the planner yields and the model prices; where it refuses some, the end says so."""
     unpriced = ""
     for variant, schedule in enumerate(_schedules(context, task)):
@@ -213,7 +213,7 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     except MemoryError:
         raise _EndedError(FAILED, OUT_OF_MEMORY, MEMORY) from None
     except Exception as error:
-        raise _EndedError(FAILED, told(error)) from None
+        raise _EndedError(FAILED, error_text(error)) from None
     if not found:
         raise _EndedError(REFUSED, f"planner {task.planner} found no schedule")
 
@@ -237,7 +237,7 @@ def one_line(text: str) -> str:
     return plain if len(plain) <= LONGEST_REASON else plain[: LONGEST_REASON - 3] + "..."
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     return one_line(in_words(error))
 
 

@@ -10,7 +10,7 @@ Told = tuple[str, int, str]  # kind, nbytes, group
 MOST_MEMBERS = 2**16
 
 
-def told(event: Event, groups: dict[str, Group], size: int | None, notes: list[str]) -> Told | None:
+def call_of(event: Event, groups: dict[str, Group], size: int | None, notes: list[str]) -> Told | None:
     """None where it is no collective, or does not say which. A group that is new goes into `groups`."""
     args = args_of(event)
     name = args.get("Collective name")

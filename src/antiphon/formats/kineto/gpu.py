@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from antiphon.cost.replay.job import Group
 from antiphon.cost.replay.recorded import Heard, Recorded, Span
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.calls import told
+from antiphon.formats.kineto.calls import call_of
 from antiphon.formats.kineto.words import Event, args_of
 
 _US = 1e-6
@@ -42,7 +42,7 @@ def on_gpu(
     for event in comm:
         launch = launched.get(_correlation(event), float(event["ts"]))
         step = bisect_left(cuts, launch)
-        found = told(event, known, size, notes)
+        found = call_of(event, known, size, notes)
         if found is None or launch < first or step >= len(cuts):
             continue
         kind, nbytes, group = found

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.cost.replay.job import Group
 from antiphon.cost.replay.recorded import Heard, Recorded, Span
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.calls import Told, told
+from antiphon.formats.kineto.calls import Told, call_of
 from antiphon.formats.kineto.words import Event, args_of, both_sides, bytes_of, counted, is_call, kind_of
 
 _US = 1e-6
@@ -76,7 +76,7 @@ def on_processor(
         step = _step_of(steps, call.at * _US)
         if step is None or not call.over:
             continue
-        found = _told_by_c10d(call, known, notes) if not _is_ours(call.event) else told(call.event, known, size, notes)
+        found = _c10d_call(call, known, notes) if not _is_ours(call.event) else call_of(call.event, known, size, notes)
         if found is not None:
             due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
             ran = (call.at * _US, call.start * _US, call.over * _US)
@@ -214,7 +214,7 @@ def _by_ours(line: _Line) -> None:
 # ---- what was called ----
 
 
-def _told_by_c10d(call: _Call, groups: Mapping[str, Group], notes: list[str]) -> Told:
+def _c10d_call(call: _Call, groups: Mapping[str, Group], notes: list[str]) -> Told:
     """c10d tells shapes, and neither its group nor, for lists, the type, which is told by what carries it out."""
     kind = kind_of(str(call.event["name"])) or ""
     group = next(iter(groups))

@@ -14,7 +14,7 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.auto_apart import Apart
 from antiphon.runtimes.serve.auto_kept import Answer, read_kept
 from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, kept_name, processes, question
-from antiphon.runtimes.serve.auto_turns import Turns, told
+from antiphon.runtimes.serve.auto_turns import Turns, fill_row
 from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.serving import Serving
@@ -106,7 +106,7 @@ def follow(begun: Begun, serving: Serving, group: Group) -> None:
     """What the report says, and that the group asks."""
     row = serving.ledger.row(AUTO, "", "nothing", begun.why or "planning has not ended")
     if begun.answer is not None:
-        told(row, begun.answer, 1)
+        fill_row(row, begun.answer, 1)
     elif begun.book is not None:
         row.served_by, row.why = "kept", "from call 1 on"
     else:

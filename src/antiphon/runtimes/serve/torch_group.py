@@ -124,7 +124,7 @@ class Group(About):
         self._made += 1
         serving = self.calls.serving
         if self._detail and serving is not None:
-            text, then = torch_detail.told(kind + more, results if alike is None else alike), do
+            text, then = torch_detail.call_text(kind + more, results if alike is None else alike), do
 
             def do() -> None:
                 torch_detail.compare(serving, text, seconds)
