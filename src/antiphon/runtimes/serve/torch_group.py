@@ -38,7 +38,7 @@ def use(table: Any) -> None:
     _chosen["table"] = table
 
 
-class Group(About):
+class QueuedGroup(About):
     """Its calls are carried out by one thread, in the order in which they were made; messages from one to another by
     whoever waits for them."""
 
