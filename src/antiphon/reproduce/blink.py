@@ -9,7 +9,7 @@ from fractions import Fraction
 from antiphon.core.loads import timeline
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.planners.rings.edge_disjoint import Packing
+from antiphon.planners.rings.edge_disjoint import CyclePacking
 from antiphon.planners.trees.blink import blink
 from antiphon.planners.trees.both_ways import directed, undirected
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
@@ -93,7 +93,7 @@ def _rings() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _unused(machine: Topology, found: Packing) -> set[frozenset[int]]:
+def _unused(machine: Topology, found: CyclePacking) -> set[frozenset[int]]:
     """Pairs of ranks whose links no ring uses."""
     used = {frozenset(pair) for ring in found.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
     return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used

@@ -54,7 +54,7 @@ class Context:
     budget: float
     seed: int
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
+    known: dict[tuple[str, bytes], Priced] = field(default_factory=dict)
     deterministic: bool = False  # find out in which order each schedule combines
     effort: float | None = None
     cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
@@ -77,7 +77,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Priced:
     """A verified schedule, priced: per size its seconds, its bottleneck, its terms and what these rest on."""
 
     index: int
@@ -116,7 +116,7 @@ class Done:
     by: str = ""
 
 
-Message = Found | Limits | Done
+Message = Priced | Limits | Done
 
 
 class _EndedError(Exception):
@@ -167,7 +167,7 @@ def warm(context: Context) -> None:
                 price(nbytes)
 
 
-def _priced_schedules(context: Context, task: Task) -> Iterator[Found]:
+def _priced_schedules(context: Context, task: Task) -> Iterator[Priced]:
     """What the planner yields and the model prices; where it refuses some, the end says so."""
     unpriced = ""
     for variant, schedule in enumerate(_schedules(context, task)):
@@ -241,7 +241,7 @@ def error_text(error: BaseException) -> str:
     return one_line(in_words(error))
 
 
-def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Found:
+def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Priced:
     """Verify, then price at every size; what is known already is not done again."""
     topology = context.topology
     if schedule.collective != context.collectives[task.kind]:
@@ -261,7 +261,7 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
     seconds = tuple(float(p.seconds) for p in predicted)
     if not all(math.isfinite(s) and s >= 0 for s in seconds):
         raise ValueError(f"model {context.model_name} predicts a time that is no finite number of seconds")
-    found = Found(
+    found = Priced(
         mark=mark, seconds=seconds,
         bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
         terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),
