@@ -12,7 +12,7 @@ from antiphon.core.reshape import degrade, keep
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.cost import usual_model
 from antiphon.cost.nccl.library import library_here
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Unsupported
 from antiphon.select.prices import ByLibrary
 from antiphon.select.wish import collective
@@ -86,8 +86,8 @@ def test_a_network_cut_in_two_is_refused() -> None:
         antiphon.predict_library("allreduce", machine, "1MB")
     assert usual_model(machine, wanted=[collective("allreduce", machine)]) == "alpha-beta"
     price = ByLibrary(machine)
-    everyone, near = Group("0", machine.ranks, tuple(range(machine.ranks))), Group("1", 16, tuple(range(16)))
-    assert price.price("allreduce", 10**6, 0, everyone) is None
+    every, near = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks))), ProcessGroup("1", 16, tuple(range(16)))
+    assert price.price("allreduce", 10**6, 0, every) is None
     assert price.price("allreduce", 10**6, 0, near) is not None  # on one leaf
 
 

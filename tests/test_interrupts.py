@@ -19,7 +19,7 @@ from quick import in_turn
 from antiphon.cli import run
 from antiphon.cli.signals import Signals
 from antiphon.select import tuner
-from antiphon.select.task import Done, Found
+from antiphon.select.task import Done, Priced
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = [sys.executable, "-c"]
@@ -166,7 +166,7 @@ def test_what_is_found_is_kept(
             tell(message)
             if heard and isinstance(message, Done):
                 os.kill(os.getpid(), number)
-            heard.extend([message] if isinstance(message, Found) else [])
+            heard.extend([message] if isinstance(message, Priced) else [])
 
         real(context, tasks, 0, hear)
 

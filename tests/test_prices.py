@@ -21,7 +21,7 @@ from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import ALGORITHMS, KINDS, prices
 from antiphon.cost.nccl.library import library_here
 from antiphon.cost.nccl.place import place_of
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError
 from antiphon.select.limits import Limit
 from antiphon.select.prices import ByLibrary, ByPlans
@@ -66,7 +66,7 @@ def test_what_nccl_takes_is_above_the_bound_and_grows(machine: Topology, kind: s
 def _asked(kind: str, machine: Topology, nbytes: int, plan: Any, model: str) -> Mapping[str, tuple[float, str]]:
     """Seconds of a plan, and what they rest on, by each command that tells them."""
     (told,) = antiphon.predict(plan, nbytes)
-    group = Group("0", machine.ranks, tuple(range(machine.ranks)))
+    group = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks)))
     price = ByPlans(machine, {kind: plan}, None, "").price(kind, nbytes, 0, group)
     assert price is not None
     measured = antiphon.bench(plan, nbytes=nbytes, on="local", iterations=1, warmup=0)
@@ -92,7 +92,7 @@ def check_all(name: str, kind: str, nbytes: int) -> None:
     assert f"{best.rests_on}</td>" in antiphon.report(found)
     if found.model == "calls":
         (own,) = antiphon.predict_library(kind, machine, nbytes, library=library_here(machine).name)
-        group = Group("0", machine.ranks, tuple(range(machine.ranks)))
+        group = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks)))
         priced = ByLibrary(machine).price(kind, nbytes, 0, group)
         assert priced is not None
         assert own["seconds"] == priced.seconds == pytest.approx((best.speedup or 0) * best.seconds, rel=1e-12)
@@ -120,7 +120,7 @@ def test_a_job_is_told_the_same_of_a_group_that_no_model_of_nccl_knows() -> None
     machine = topology("cluster:box=hgx-h100,boxes=2")
     plan = antiphon.plan("allreduce", machine, planner="ring", ranks=[0, 1, 8])
     (told,) = antiphon.predict(plan, 1200)
-    price = ByPlans(machine, {"allreduce": plan}, None, "").price("allreduce", 1200, 0, Group("0", 3, (0, 1, 8)))
+    price = ByPlans(machine, {"allreduce": plan}, None, "").price("allreduce", 1200, 0, ProcessGroup("0", 3, (0, 1, 8)))
     assert price is not None
     assert (price.seconds, price.rests_on) == (told["seconds"], told["rests_on"])
     assert told["rests_on"] == "not calibrated"

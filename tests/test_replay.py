@@ -16,7 +16,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.cost.profile import Profile
 from antiphon.cost.replay import buckets, cores
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Group, Item, Job
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Item, Job, ProcessGroup
 from antiphon.cost.replay.steps import follow
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
@@ -37,7 +37,7 @@ def two_ranks(more: float = 2 * MS) -> Job:
 
     call = Collective("allreduce", 10**6, 0, 6 * MS, 12 * MS)
     ranks = {0: items(10 * MS), 1: items(10 * MS + more)}
-    return Job([Group("0", 2, (0, 1))], [call], ranks, {0: [[0]], 1: [[0]]}, [19 * MS])
+    return Job([ProcessGroup("0", 2, (0, 1))], [call], ranks, {0: [[0]], 1: [[0]]}, [19 * MS])
 
 
 # ---- the graph ----
@@ -54,7 +54,7 @@ def test_the_example_of_the_description() -> None:
 def test_a_collective_waits_for_those_before_it_on_its_lane() -> None:
     items = [Item(WORK, 1 * MS), Item(CALL, call=0), Item(CALL, call=1), Item(WAIT, call=1), Item(STEP)]
     calls = [Collective("allreduce", 8, 0, 3 * MS), Collective("allreduce", 8, 0, 5 * MS)]
-    job = Job([Group("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
+    job = Job([ProcessGroup("0", 1, (0,))], calls, {0: items}, {0: [[0], [1]]}, [1.0])
     assert follow(job, [3 * MS, 5 * MS]).step == pytest.approx(6 * MS)  # two lanes, as recorded
     assert follow(job, [3 * MS, 5 * MS], serial=True).step == pytest.approx(9 * MS)
 
@@ -82,7 +82,7 @@ def test_what_was_recorded_on_shared_cores_is_made_again() -> None:
     first = [Item(WORK, 8 * MS, at=0.0), Item(CALL, call=0, at=8 * MS), Item(WAIT, call=0, at=8 * MS),
              Item(WORK, 2 * MS, at=10 * MS), Item(STEP, at=12 * MS)]  # fmt: skip
     ranks = {rank: list(first) for rank in range(4)}  # on two cores: all at half speed
-    job = Job([Group("0", 4, (0, 1, 2, 3))], [Collective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
+    job = Job([ProcessGroup("0", 4, (0, 1, 2, 3))], [Collective("allreduce", 8, 0, 2 * MS, 8 * MS)], ranks,
               {rank: [[0]] for rank in ranks}, [12 * MS])  # fmt: skip
     alone = cores.alone(job, 2)
     assert [item.seconds for item in alone.ranks[3] if item.what == WORK] == pytest.approx([4 * MS, 1 * MS])

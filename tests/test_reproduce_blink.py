@@ -209,7 +209,7 @@ def test_rows_of_one_machine() -> None:
 
 
 def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = blink.made
+    made = blink.measured_plan
 
     def slower(*args: Any) -> Made:
         one = made(*args)
@@ -218,7 +218,7 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
     box = antiphon.topology("dgx1p")
     found = unique(box, [3])
     assert blink.of_allocations("dgx1p", "broadcast", found, ())["ok"]
-    monkeypatch.setattr(blink, "made", slower)
+    monkeypatch.setattr(blink, "measured_plan", slower)
     row = blink.of_allocations("dgx1p", "broadcast", found, ())
     assert not row["ok"]
     assert row["ours"] == {"at_optimum": 0, "of": 2, "blink_of_optimum": 0.94}

@@ -20,7 +20,7 @@ from quick import examples
 import antiphon
 from antiphon.cli import run
 from antiphon.cost import chrome_trace, prepare, simulate
-from antiphon.cost.chrome import RANKS, Page, Passage, Work, write_ranks
+from antiphon.cost.chrome import RANKS, Page, Passage, RankWork, write_ranks
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats import chrome
 from antiphon.select import plan
@@ -145,7 +145,7 @@ def test_slices_of_a_line_never_overlap(drawn: list[Any]) -> None:
     """Whatever the moments are; what a rank does within itself has no other end."""
     page = Page("any")
     passages = [Passage(a, b, {"src": src, "dst": dst, "step": 0}) for src, dst, a, b in drawn]
-    write_ranks(page, passages, [Work(src, "fold", "fold", a, {}) for src, _, a, _ in drawn])
+    write_ranks(page, passages, [RankWork(src, "fold", "fold", a, {}) for src, _, a, _ in drawn])
     check_lines(page.events)
     kinds = Counter(e["cat"] for e in page.events if e["ph"] == "X")
     apart = sum(src != dst for src, dst, *_ in drawn)

@@ -32,7 +32,7 @@ from antiphon.registry import Entry
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
 from antiphon.select.mark import mark_of
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
-from antiphon.select.task import Done, Found
+from antiphon.select.task import Done, Priced
 from antiphon.topologies import topology
 
 Capture = pytest.CaptureFixture[str]
@@ -320,7 +320,7 @@ def interrupted_after_one(monkeypatch: pytest.MonkeyPatch) -> None:
             tell(message)
             if heard and isinstance(message, Done):
                 raise KeyboardInterrupt
-            heard.extend([message] if isinstance(message, Found) else [])
+            heard.extend([message] if isinstance(message, Priced) else [])
 
         real(context, tasks, 0, hear)
 

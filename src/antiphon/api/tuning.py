@@ -118,8 +118,8 @@ def tune(  # noqa: PLR0913
         "sweep": sweep, "budget": budget, "effort": effort, "seed": seed, "deterministic": deterministic,
         "workers": workers, "progress": progress,
     }  # fmt: skip
-    priced = _told(nccl=nccl, against=against, shortlist=shortlist)
-    measured = _told(
+    priced = _given_options(nccl=nccl, against=against, shortlist=shortlist)
+    measured = _given_options(
         factor=factor, few=few, dtype=dtype, op=op, iterations=iterations, warmup=warmup, limit=limit, mpiexec=mpiexec,
         compiler=compiler, scale=scale, library_only=library_only,
     )  # fmt: skip
@@ -146,7 +146,7 @@ def tune(  # noqa: PLR0913
     return find(target, machine, nbytes=SPAN if nbytes is None else nbytes, **options, **priced)
 
 
-def _told(**options: Any) -> dict[str, Any]:
+def _given_options(**options: Any) -> dict[str, Any]:
     """Those that are given."""
     return {name: value for name, value in options.items() if value is not None}
 

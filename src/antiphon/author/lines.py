@@ -43,7 +43,7 @@ def code_here() -> CodeType:
     return _outside(sys._getframe(1)).f_code
 
 
-def told(lines: Iterable[Line]) -> str:
+def lines_text(lines: Iterable[Line]) -> str:
     """Lines as one word of a sentence, each once, in their order."""
     names = list(dict.fromkeys(map(str, lines)))
     return ", ".join(names[:MOST]) + (", ..." if len(names) > MOST else "")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.author.ground import Ground, Place
-from antiphon.author.lines import Line, told
+from antiphon.author.lines import Line, lines_text
 from antiphon.author.timing import Move, Spot
 from antiphon.core.collective import Collective
 from antiphon.core.routes import NO_ROUTES, Routes
@@ -97,7 +97,7 @@ def complaint(fault: Fault, rows: Sequence[Row], ground: Ground, block: Line) ->
         named = (fault.step, fault.chunk, fault.src, fault.dst)
         own = [row for row in rows if (row.step, row.chunk, row.src.rank, row.dst.rank) == named]
         about = ", ".join(dict.fromkeys(f"{row.src} to {row.dst}" for row in own))
-        return f"{told(row.line for row in own)}: {wrong}; it is {about}"
+        return f"{lines_text(row.line for row in own)}: {wrong}; it is {about}"
     if fault.chunk is None or fault.dst is None:
         return f"{block}: {wrong}"
     home = ground.home(fault.dst, fault.chunk)
@@ -105,5 +105,5 @@ def complaint(fault: Fault, rows: Sequence[Row], ground: Ground, block: Line) ->
     if not writers:
         return f"{block}: {wrong}; nothing in the block writes {home}"
     last = max(row.step for row in writers)
-    lines = told(row.line for row in writers if row.step == last)
+    lines = lines_text(row.line for row in writers if row.step == last)
     return f"{lines}: {wrong}; here {home} is written for the last time"

@@ -39,12 +39,12 @@ def check_command(
             in_place=in_place, collective=collective,
         )  # fmt: skip
     runs = any(row["runs"] for row in rows)
-    emit({"runs": runs, "files": rows}, "\n".join(_told(runtime, rows, runs)), json)
+    emit({"runs": runs, "files": rows}, "\n".join(_report_lines(runtime, rows, runs)), json)
     if not runs:
         raise typer.Exit(1)
 
 
-def _told(runtime: str, rows: list[dict[str, Any]], runs: bool) -> list[str]:
+def _report_lines(runtime: str, rows: list[dict[str, Any]], runs: bool) -> list[str]:
     lines = [f"{'will run' if runs else 'will NOT run'} by {runtime}"]
     for row in rows:
         lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]

@@ -63,7 +63,7 @@ def genmodel_command(
     known = _known(beta, gamma, delta, memory)
     found = fit("genmodel", measurements, **known)
     called = name or measurements.name.partition(".")[0]
-    profile, trouble = _made(lambda: genmodel_profile(found, kind, links=links, bandwidth=nominal, name=called))
+    profile, trouble = _profile_of(lambda: genmodel_profile(found, kind, links=links, bandwidth=nominal, name=called))
     absent = left_out(found, nominal)
     value = {**found.as_json(), "profile": profile and profile.as_json(), "left_out": absent}
     lines = _saved(profile, trouble, out)
@@ -112,7 +112,7 @@ def memory_command(
         write_added(rows, csv)
     found = fit("memory", rows)
     called = name or (source.name.partition(".")[0] if source is not None else "memory")
-    profile, trouble = _made(lambda: memory_profile(found, called))
+    profile, trouble = _profile_of(lambda: memory_profile(found, called))
     lines = [f"  written: {csv}"] if csv is not None else []
     lines += _saved(profile, trouble, out) + write_pictures(lambda: memory_svg(found), svg, png)
     emit({**found.as_json(), "profile": profile and profile.as_json()}, "\n".join([memory_text(found), *lines]), json)
@@ -148,7 +148,7 @@ def loggp_command(
     known = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
     found = fit("loggp", measurements)
     called = name or measurements.name.partition(".")[0]
-    profile, trouble = _made(lambda: loggp_profile(found, within=place, into=base, gamma=known, name=called))
+    profile, trouble = _profile_of(lambda: loggp_profile(found, within=place, into=base, gamma=known, name=called))
     absent = loggp_left_out(found)
     value = {**found.as_json(), "profile": profile and profile.as_json(), "left_out": absent}
     lines = _saved(profile, trouble, out)
@@ -184,7 +184,7 @@ def _seconds_per_byte(text: str, what: str) -> float:
     return float(seconds)
 
 
-def _made(make: Any) -> tuple[Profile | None, Invalid | None]:
+def _profile_of(make: Any) -> tuple[Profile | None, Invalid | None]:
     try:
         return make(), None
     except Invalid as error:

@@ -39,7 +39,7 @@ class Command(NamedTuple):
     how: Mapping[str, Any] = {}
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands behind one name. `help`: where it is asked for by itself."""
 
     name: str
@@ -50,11 +50,11 @@ class Group(NamedTuple):
     how: Mapping[str, Any] = {}
 
 
-TABLE: tuple[Command | Group, ...] = (
+TABLE: tuple[Command | CommandGroup, ...] = (
     Command("topologies", listing.topologies, None, "topologies"),
     Command("planners", listing.planners, None, "planners"),
     Command("runtimes", listing.runtimes, None, "runtimes"),
-    Group("topology", None, "Show a machine, or read one: this, or one from a file.",
+    CommandGroup("topology", None, "Show a machine, or read one: this, or one from a file.",
           "topology show dgx1v --svg machine.svg", (
         Command("show", machine.show_command, "Show a machine; --svg and --png draw it.",
                 "topology show ring:ranks=8,bandwidth=10GB/s"),
@@ -81,7 +81,7 @@ TABLE: tuple[Command | Group, ...] = (
             "simulate plan.json --nbytes 64MiB --trace trace.json"),
     Command("tune", tuning.tune_command, "The best plan for every size, of all planners.",
             "tune allreduce dgx1v -o plan.json --report report.html"),
-    Group("bench", None, "Plans measured beside the library's own collectives.", None, (
+    CommandGroup("bench", None, "Plans measured beside the library's own collectives.", None, (
         Command(bench.PLANS, _bench_plans.bench_plans_command, None,
                 "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": bench.Unnamed, "hidden": True}),
         Command("genmodel", bench.genmodel_command, "What `fit genmodel` reads.",
@@ -91,7 +91,7 @@ TABLE: tuple[Command | Group, ...] = (
         Command("micro", bench.micro_command, "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
                 "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
     ), {"cls": bench.WithoutName}),
-    Group("fit", None, "Model parameters from measurements.", "fit genmodel times.csv -o profile.json", (
+    CommandGroup("fit", None, "Model parameters from measurements.", "fit genmodel times.csv -o profile.json", (
         Command("genmodel", fit.genmodel_command, "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
                 "fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json"),
         Command("memory", fit.memory_command, "gamma and delta, measured on this machine or its GPUs.",
@@ -108,7 +108,7 @@ TABLE: tuple[Command | Group, ...] = (
             "export plan.json --to goal --nbytes 64MiB -o goal"),
     Command("check", check.check_command, "Will a runtime of GPUs really run this plan?",
             "check plan.json --for rccl-6 --nbytes 64MiB"),
-    Group("lab", "The emulated cluster: up, down, status, run.",
+    CommandGroup("lab", "The emulated cluster: up, down, status, run.",
           "A machine's links as rate-limited network devices between namespaces: see it without hardware. Needs root.",
           "lab run plan.json --nbytes 600KB", (
         Command("up", lab.up_command, "Make a lab that stays.", 'lab up dgx1v --scale "link=40Mbit"'),
@@ -117,7 +117,7 @@ TABLE: tuple[Command | Group, ...] = (
         Command("run", lab.run_command, "Run a plan or a program in a lab.",
                 "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": lab.WithCommand}),
     )),
-    Group("trace", "Traces: merge, read.", "Traces side by side, and traces of others (Chakra) read.",
+    CommandGroup("trace", "Traces: merge, read.", "Traces side by side, and traces of others (Chakra) read.",
           "trace merge measured.json simulated.json -o both.json", (
         Command("merge", trace.merge_command, "Put traces side by side into one file.",
                 "trace merge measured.json simulated.json -o both.json"),
@@ -131,7 +131,7 @@ TABLE: tuple[Command | Group, ...] = (
 )  # fmt: skip
 
 
-def register(app: typer.Typer, rows: tuple[Command | Group, ...] = TABLE) -> None:
+def register(app: typer.Typer, rows: tuple[Command | CommandGroup, ...] = TABLE) -> None:
     for row in rows:
         epilog = row.example and f"Example: antiphon {row.example}"
         if isinstance(row, Command):

@@ -311,7 +311,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
     except msgspec.ValidationError as error:
-        raise _told(str(error), kind) from None
+        raise _decoding_fault(str(error), kind) from None
     except msgspec.DecodeError as error:
         raise Invalid(f"is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
     except UnicodeDecodeError:
@@ -409,7 +409,7 @@ def layout(value: object, depth: int = 0) -> bytes:
     return ends[0] + indent + (b"," + indent).join(parts) + b"\n" + b"  " * depth + ends[1]
 
 
-def _told(message: str, kind: object) -> Invalid:
+def _decoding_fault(message: str, kind: object) -> Invalid:
     """A decoder's message in our words: where, what, and the nearest name for an unknown field."""
     what, _, path = message.partition(" - at ")
     path = path.strip("`").removeprefix("key ").removeprefix("$")

@@ -86,7 +86,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Work:
+class RankWork:
     """What a rank does alone. `kind`: fold, or call."""
 
     rank: int
@@ -96,7 +96,7 @@ class Work:
     facts: Mapping[str, Any]
 
 
-def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[Work] = ()) -> None:
+def write_ranks(page: Page, passages: Sequence[Passage], works: Sequence[RankWork] = ()) -> None:
     """The process `ranks`: each message as a slice at its sender and one at its receiver, and an arrow from where it
     starts to where it could come. Slices of one rank and side that overlap stand on several lines."""
     wanted: dict[tuple[int, str], list[tuple[Slice, int]]] = {}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from antiphon.core.files import decode
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Heard, Recorded
 from antiphon.errors import Invalid, Unsupported, quote
 
@@ -73,7 +73,7 @@ def together(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
     size = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
     found = []
     for rank, calls in ranks.items():
-        groups = {group: Group(group, size[group], ()) for *_, group in calls}
+        groups = {group: ProcessGroup(group, size[group], ()) for *_, group in calls}
         heard = [
             Heard(kind, count * (size[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
             for begin, end, kind, count, group in sorted(calls)
@@ -90,7 +90,7 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
-def _waited_for(rank: int, groups: Mapping[str, Group], heard: Sequence[Heard]) -> Recorded:
+def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], heard: Sequence[Heard]) -> Recorded:
     span = (min(one.start for one in heard), max(one.end for one in heard))
     waits = [(one.start, one.end, number) for number, one in enumerate(heard)]
     return Recorded(rank, "", groups, [span], heard, waits, (), [NOTE])
@@ -159,14 +159,14 @@ def inspected(data: bytes) -> list[Recorded]:
 
 
 def _of_lines(rank: int, lines: Sequence[_Line]) -> Recorded:
-    groups: dict[str, Group] = {}
+    groups: dict[str, ProcessGroup] = {}
     heard: list[Heard] = []
     now = 0.0
     stamped = all(one.coll_perf.event_trace_ts is not None for one in lines)
     for one in sorted(lines, key=lambda one: (one.coll_perf.event_trace_ts.coll_start_ts if stamped and
                                               one.coll_perf.event_trace_ts else one.coll_perf.coll_sn)):  # fmt: skip
         group = one.header.id
-        groups.setdefault(group, Group(group, one.header.n_ranks, ()))
+        groups.setdefault(group, ProcessGroup(group, one.header.n_ranks, ()))
         told, stamps = one.coll_perf, one.coll_perf.event_trace_ts
         begin = max(now, stamps.coll_start_ts * _US) if stamped and stamps else now
         now = begin + told.coll_exec_time_us * _US

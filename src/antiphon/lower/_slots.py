@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.columns import Longs, numbered, order_of, pointers, starts
-from antiphon.lower.rows import Line
+from antiphon.lower.rows import DataLine
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Slots:
 
 
 def dealt(
-    line: Line, ranks: int, where: tuple[Longs, Longs, Longs, Longs], life: tuple[Longs, Longs], lag: int
+    line: DataLine, ranks: int, where: tuple[Longs, Longs, Longs, Longs], life: tuple[Longs, Longs], lag: int
 ) -> Slots:
     """Give every stretch (rank, first and last point, pieces; begin and end of its life) a slot of its class.
 
@@ -38,7 +38,7 @@ def dealt(
 
     >>> from antiphon.core.example import star
     >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
-    >>> slots = dealt(Line.of(star()), 1, (point, point, same, same), (np.array([0, 1, 3]), np.array([2, 5, 4])), 0)
+    >>> slots = dealt(DataLine.of(star()), 1, (point, point, same, same), (np.array([0, 1, 3]), np.array([2, 5, 4])), 0)
     >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
     ([0, 1, 0], [-1, -1, 0], [0, 2])
     """

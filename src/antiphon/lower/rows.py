@@ -17,7 +17,7 @@ from antiphon.core.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class DataLine:
     """The imagined line on which all blocks stand, and the points on it where chunks begin and end."""
 
     whole: Longs
@@ -30,11 +30,11 @@ class Line:
     pieces: Longs
 
     @staticmethod
-    def of(schedule: Schedule) -> Line:
+    def of(schedule: Schedule) -> DataLine:
         """O(n log n) in chunks. Two blocks, each in halves: points at 0, 1/2, 1, 1 1/2 and 2.
 
         >>> from antiphon.core.example import of_rows
-        >>> line = Line.of(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)], parts=2))
+        >>> line = DataLine.of(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)], parts=2))
         >>> line.whole.tolist(), line.part.tolist(), line.denominator
         ([0, 0, 1, 1, 2], [0, 1, 0, 1, 0], 2)
         >>> line.begin.tolist(), line.end.tolist(), line.place.tolist()  # chunks are numbered part by part
@@ -60,7 +60,7 @@ class Line:
         place[order] = np.arange(len(order))
         begin, end = np.split(point, 2)
         each = np.array(pieces_of(schedule), np.int64)
-        return Line(every[0][first], every[1][first], chunks.denominator // common, block, begin, end, place, each)
+        return DataLine(every[0][first], every[1][first], chunks.denominator // common, block, begin, end, place, each)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Places:
     outputs: Longs
 
     @staticmethod
-    def of(schedule: Schedule, line: Line, ends: tuple[Ends, Ends], in_place: bool) -> Places:
+    def of(schedule: Schedule, line: DataLine, ends: tuple[Ends, Ends], in_place: bool) -> Places:
         """O(n log n) in ends. An allgather among two: rank 0 and 1 each have an input (0) and an output (1).
 
         >>> from antiphon.core.example import of_rows
@@ -101,7 +101,7 @@ class Places:
         return len(self.rank)
 
 
-def _shifts(side: Side, line: Line) -> Longs:
+def _shifts(side: Side, line: DataLine) -> Longs:
     return side.start - line.block[side.block]
 
 
@@ -129,7 +129,7 @@ class Prepared:
 
     schedule: Schedule
     in_place: bool
-    line: Line
+    line: DataLine
     places: Places
     analysis: Analysis
     values: Values
@@ -152,7 +152,7 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     >>> values.owner.tolist(), values.operand.tolist(), values.row.tolist()
     ([0, 0, 0, 1, 2], [0, 2, 4, 1, 1], [-1, 0, 1, 2, 3])
     """
-    analysis, order, line = analyse(schedule), versions(schedule), Line.of(schedule)
+    analysis, order, line = analyse(schedule), versions(schedule), DataLine.of(schedule)
     ends = analysis.inputs, analysis.outputs
     places = Places.of(schedule, line, ends, in_place)
     steps, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)

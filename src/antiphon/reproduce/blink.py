@@ -9,7 +9,7 @@ from fractions import Fraction
 from antiphon.core.loads import timeline
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.planners.rings.edge_disjoint import Packing
+from antiphon.planners.rings.edge_disjoint import CyclePacking
 from antiphon.planners.trees.blink import blink
 from antiphon.planners.trees.both_ways import directed, undirected
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
@@ -17,7 +17,7 @@ from antiphon.planners.trees.mwu import Blink, blink_broadcast
 from antiphon.planners.trees.trees import trees as exact
 from antiphon.reproduce import blink_servers as cluster
 from antiphon.reproduce.blink_allocations import Allocation, allocation, unique
-from antiphon.reproduce.blink_made import Made, Row, judged, made, row, weighed
+from antiphon.reproduce.blink_made import Made, Row, judged, measured_plan, row, weighed
 from antiphon.reproduce.blink_rates import optimum, ring_rate, rings, speedup, spread, why
 from antiphon.reproduce.gentree_made import NEAR
 from antiphon.topologies import topology
@@ -93,7 +93,7 @@ def _rings() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _unused(machine: Topology, found: Packing) -> set[frozenset[int]]:
+def _unused(machine: Topology, found: CyclePacking) -> set[frozenset[int]]:
     """Pairs of ranks whose links no ring uses."""
     used = {frozenset(pair) for ring in found.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
     return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used
@@ -131,7 +131,7 @@ def _each(found: Blink) -> str:
 
 def _chunks() -> Row:
     chain = topology("line:ranks=4")
-    whole = made(exact, chain, "broadcast").schedule
+    whole = measured_plan(exact, chain, "broadcast").schedule
     one, two = (timeline(replace(whole, pieces=pieces), chain).total for pieces in (1, 2))
     return row(
         "four GPUs in a row, two pieces", {"time": "2/3"}, {"time": str(two / one)}, two / one == Fraction(2, 3),
@@ -189,7 +189,7 @@ def trees() -> Iterator[Row]:
         found = unique(topology(name))
         for kind in KINDS:
             yield of_allocations(name, kind, found, known[name, kind])
-    dgx2 = made(blink, topology("dgx2"), "allreduce")
+    dgx2 = measured_plan(blink, topology("dgx2"), "allreduce")
     published = {"trees": 16, "hops": 1}
     ours = {"trees": dgx2.count, "hops": dgx2.schedule.steps // 2}
     yield row(
@@ -204,14 +204,14 @@ def of_machine(name: str, kind: str, known: list[Made]) -> Iterator[Row]:
     best, limit = optimum(box, kind)
     proof = [f"rate <= {best}: {why(limit, range(box.ranks))}"]
     six = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
-    near = made(blink, box, kind)
+    near = measured_plan(blink, box, kind)
     ours = {"trees": near.count, "rate": str(near.rate), "of_optimum": _share(near.rate / best)}
     yield row(
         f"{name} {kind}, blink", six or {"of_optimum": _share(LEAST)}, ours,
         LEAST <= near.rate / best <= 1 and (six is None or six.items() <= ours.items()),
         note=f"optimum {best}; {near.told}", engine="blink", proof=proof,
     )  # fmt: skip
-    fast = made(exact, box, kind)
+    fast = measured_plan(exact, box, kind)
     ours = {"trees": fast.count, "rate": str(fast.rate)}
     other = f"trees of weights {fast.weights} reach it; 6 is how many of weight 1 are needed"
     yield row(
@@ -242,7 +242,7 @@ def of_allocations(name: str, kind: str, found: Sequence[Allocation], known: Seq
     for one in found:
         best, limit = optimum(one.machine, kind)
         every = len(one.gpus) == topology(name).ranks
-        fast, near = known if every else (made(planner, one.machine, kind) for planner in (exact, blink))
+        fast, near = known if every else (measured_plan(planner, one.machine, kind) for planner in (exact, blink))
         reached += fast.rate == best
         shares.append(near.rate / best)
         whole += near.told.endswith("weights 0 or 1")

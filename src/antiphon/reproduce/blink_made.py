@@ -61,7 +61,7 @@ def weighed(rates: Iterable[Fraction]) -> str:
     return ", ".join(map(str, sorted(rates, reverse=True)))
 
 
-def made(planner: Planner, machine: Topology, kind: str) -> Made:
+def measured_plan(planner: Planner, machine: Topology, kind: str) -> Made:
     """The rate is read off the loads of the schedule, not taken from the planner."""
     schedule = next(iter(planner(Request(machine, asked(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()

@@ -9,7 +9,7 @@ from fractions import Fraction
 from antiphon.core.bounds import Bound, Cut, Partition, bound
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.topology import Topology
-from antiphon.planners.rings.edge_disjoint import Capacity, Packing, pack
+from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack
 
 PCIE = Fraction(1, 2)  # of a link: the one ring where links make none (5.1)
 
@@ -41,7 +41,7 @@ def _named(part: Sequence[int], gpus: Sequence[int]) -> str:
     return ",".join(str(gpus[rank]) for rank in part if rank < len(gpus))
 
 
-def rings(machine: Topology) -> Packing:
+def rings(machine: Topology) -> CyclePacking:
     """The most directed rings at one link each that the links hold together: twice the undirected ones."""
     width: Capacity = {}
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)

@@ -18,15 +18,15 @@ from antiphon.reproduce.gentree_made import (
     Times,
     apart,
     chosen,
-    made,
     near,
     one_switch,
+    percents,
     plan,
     planned,
     rounded,
     testbed,
     times,
-    told,
+    verified_plan,
 )
 from antiphon.reproduce.gentree_table7 import table7
 from antiphon.reproduce.gentree_tables import (
@@ -96,7 +96,7 @@ def table3() -> Iterator[Row]:
         off = apart(list(found.values()), published)
         yield row(
             f"{algorithm}, times", {"seconds": dict(zip(map(str, SERVERS), published, strict=True))},
-            {"seconds": rounded(found)}, near(off), deviation=told(SERVERS, off),
+            {"seconds": rounded(found)}, near(off), deviation=percents(SERVERS, off),
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
             engine="genmodel",
         )  # fmt: skip
@@ -134,10 +134,10 @@ def table4() -> Iterator[Row]:
         boxes = gpus // BOX
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
         yield _chosen(gpus, machine)
-        plans = [made(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
+        plans = [verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
         each = [times(one, machine, TABLE4_SIZES, PLAIN, None) for one in plans]
         ours = {size: min(one[size] for one in each) for size in TABLE4_SIZES}
-        nccl = times(made(multi_ring, machine), machine, TABLE4_SIZES, PLAIN, None)
+        nccl = times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN, None)
         gains[gpus] = {size: nccl[size] / ours[size] for size in TABLE4_SIZES}
         theirs = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
         ratio = {size: theirs["NCCL"][size] / theirs["GenTree"][size] for size in TABLE4_SIZES}
@@ -146,7 +146,7 @@ def table4() -> Iterator[Row]:
             f"{gpus} GPUs, {BOX} x {boxes} over rings",
             {"speedup": _short(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
             {"speedup": _short(gains[gpus]), "GenTree": rounded(ours), "NCCL": rounded(nccl)},
-            judged(near(off), min(gains[gpus].values()) > 1), deviation=f"speedup {told(list(TABLE4_SIZES), off)}",
+            judged(near(off), min(gains[gpus].values()) > 1), deviation=f"speedup {percents(list(TABLE4_SIZES), off)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
             "that overlap; what is published was measured, and holds what software costs",
             engine="hierarchical-ps, multi-ring, alpha-beta",
@@ -236,7 +236,7 @@ def slower(
         where = f"in all, with {below} below"
     seconds: list[float] = []
     for one in fans:
-        schedule = made(hierarchical_ps, machine, fanins=one)
+        schedule = verified_plan(hierarchical_ps, machine, fanins=one)
         seconds += times(schedule, machine, {size: SIZES[size]}, "genmodel", TABLE5).values()
     beside = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and kinds[1] == "8x4" else ""
     said = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{beside}"

@@ -27,7 +27,7 @@ TABLE5 = "genmodel-table5"
 ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"  # a server's in Table 5, and at 10 Gbit/s; per step, per float
 
 
-def made(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
+def verified_plan(planner: Planner, machine: Topology, nbytes: int | None = None, **options: Any) -> Schedule:
     """An allreduce, verified."""
     schedule = next(iter(planner(Request(machine, Collective("allreduce", machine.ranks), nbytes), **options)))
     verify(schedule, machine).or_raise()
@@ -37,17 +37,17 @@ def made(planner: Planner, machine: Topology, nbytes: int | None = None, **optio
 def plan(name: str, machine: Topology) -> Schedule:
     """Ring in one direction, RHD with its large parts far away as in textbooks, CPS, or HCPS as in 6x2."""
     if name == "Ring":
-        return made(ring, machine, directions=1)
+        return verified_plan(ring, machine, directions=1)
     if name == "RHD":
-        return made(halving_doubling, machine, large="far")
+        return verified_plan(halving_doubling, machine, large="far")
     if name == "CPS":
-        return made(colocated_ps, machine)
-    return made(hierarchical_ps, machine, fanins=name)
+        return verified_plan(colocated_ps, machine)
+    return verified_plan(hierarchical_ps, machine, fanins=name)
 
 
 def planned(machine: Topology, floats: int, profile: Profile | str | None = TABLE5, **options: Any) -> Schedule:
     """GenTree's plan for so many floats."""
-    return made(gentree, machine, nbytes=FLOAT * floats, profile=profile, **options)
+    return verified_plan(gentree, machine, nbytes=FLOAT * floats, profile=profile, **options)
 
 
 def chosen(schedule: Schedule) -> dict[str, str]:
@@ -96,7 +96,7 @@ def apart(found: Sequence[float], published: Sequence[float]) -> list[float]:
     return [ours / theirs - 1 for ours, theirs in zip(found, published, strict=True)]
 
 
-def told(keys: Sequence[object], parts: Sequence[float]) -> str:
+def percents(keys: Sequence[object], parts: Sequence[float]) -> str:
     """Such as "1e7 +0.3 %, 1e8 -1.2 %"."""
     return ", ".join(f"{key} {part:+.1%}".replace("%", " %") for key, part in zip(keys, parts, strict=True))
 

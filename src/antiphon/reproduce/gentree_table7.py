@@ -15,13 +15,13 @@ from antiphon.reproduce.gentree_made import (
     NEAR,
     Times,
     apart,
-    made,
     near,
+    percents,
     plan,
     planned,
     rounded,
     times,
-    told,
+    verified_plan,
 )
 from antiphon.reproduce.gentree_tables import SIZES, TABLE7
 from antiphon.topologies import topology
@@ -58,7 +58,7 @@ def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
         off = apart(list(found.values()), published)
         yield row(
             f"{network}, {name}", {"seconds": _keyed(published)}, {"seconds": rounded(found)}, near(off),
-            deviation=told(list(SIZES), off), engine="genmodel",
+            deviation=percents(list(SIZES), off), engine="genmodel",
         ), off  # fmt: skip
 
 
@@ -77,9 +77,9 @@ def _schedules(name: str, machine: Topology) -> Schedule | Plans:
         rearrange = "auto" if name == "GenTree" else "never"
         return {size: planned(machine, floats, rearrange=rearrange) for size, floats in SIZES.items()}
     if name == "hierarchical ring":
-        return made(hierarchical_ring, machine, directions=1)
+        return verified_plan(hierarchical_ring, machine, directions=1)
     if name == "RHD, large parts near":
-        return made(halving_doubling, machine, large="near")
+        return verified_plan(halving_doubling, machine, large="near")
     return plan(name, machine)
 
 
@@ -103,7 +103,7 @@ def _hierarchical(network: str) -> Iterator[Row]:
         yield row(
             f"{network}, {name}", {"seconds": _keyed(published)} if published else None,
             {"simulated": rounded(simulated[name]), "by_genmodel": rounded(modelled)}, near(off),
-            deviation=f"simulated {told(list(SIZES), off)}" if published else None,
+            deviation=f"simulated {percents(list(SIZES), off)}" if published else None,
             note=_reason(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
         )  # fmt: skip
@@ -126,7 +126,7 @@ def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
     return row(
         f"{network}, GenTree against the fastest other", {"speedup": rounded(theirs)}, {"speedup": rounded(ours)},
         judged(_alike(ours, theirs), min(ours.values()) >= 1),
-        deviation=f"speedup {told(list(SIZES), apart(list(ours.values()), list(theirs.values())))}",
+        deviation=f"speedup {percents(list(SIZES), apart(list(ours.values()), list(theirs.values())))}",
         note=f"next here: {', '.join(dict.fromkeys(second.values()))}; simulated",
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def _curve(plans: Plans, model: str) -> list[float]:
     return speedups(plans.times(FIGURE4_SIZES, model))[2]
 
 
-def _told(
+def _by_size(
     curve: Sequence[float], sizes: Sequence[int] = FIGURE4_SIZES, only: Sequence[int] = FIGURE4_SIZES
 ) -> dict[str, float]:
     """By size; a row tells some of many sizes, and its proof all of them."""
@@ -84,7 +84,7 @@ def _all(times: Times, sizes: Sequence[int]) -> list[str]:
     """Every speedup, a line for each k."""
     found = []
     for k, curve in speedups(times).items():
-        told = ", ".join(f"{size}: {one}" for size, one in _told(curve, sizes, sizes).items())
+        told = ", ".join(f"{size}: {one}" for size, one in _by_size(curve, sizes, sizes).items())
         found.append(f"k {k}: {told}")
     return found
 
@@ -94,7 +94,7 @@ def with_contention(said: str, curve: Sequence[float]) -> Row:
     ok = abs(curve[-1] - 1) <= NEAR_ONE
     return row(
         f"with contention, {said}", {"converges_to_the_ring": True},
-        {"converges_to_the_ring": ok, "speedup": _told(curve)}, ok,
+        {"converges_to_the_ring": ok, "speedup": _by_size(curve)}, ok,
         note=f"at 64 MiB within 5 %; drawn without figures; {ASSUMED}", engine="kring, loggp",
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def without_contention(curve: Sequence[float]) -> Row:
     large = [one for size, one in zip(FIGURE4_SIZES, curve, strict=True) if size >= SPLIT]
     ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + NEAR_ONE
     return row(
-        "without contention", {"keeps_growing": True}, {"keeps_growing": ok, "speedup": _told(curve)}, ok,
+        "without contention", {"keeps_growing": True}, {"keeps_growing": ok, "speedup": _by_size(curve)}, ok,
         note="from 64 KiB to 64 MiB with every size", engine="kring, loggp",
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def _other_orders(plans: Plans) -> Row:
     for order in ("streams", "data"):
         for contention in ("on", "off"):
             curve = _curve(plans, f"{PACKETS},order={order},contention={contention}")
-            ours[f"{order}, contention {contention}"] = _told(curve, FIGURE4_SIZES, FIGURE4_TOLD)
+            ours[f"{order}, contention {contention}"] = _by_size(curve, FIGURE4_SIZES, FIGURE4_TOLD)
     return row(
         "if rounds need not end before the next begin", None, ours, True,
         note="for comparison: the rows above are of blocking rounds (order=rounds). Where each level has a stream of "
@@ -164,7 +164,7 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     }
     said, ok = claims[family.name]
     of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
-    gain = {f"k {k}": _told(curve, sizes, FIGURE8_TOLD) for k, curve in speedups(times).items() if k != family.plain}
+    gain = {f"k {k}": _by_size(curve, sizes, FIGURE8_TOLD) for k, curve in speedups(times).items() if k != family.plain}
     whole = ranges(sizes, choices(times))
     return row(
         f"{family.name}, the best k", {"best": said},
@@ -190,7 +190,7 @@ def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
     close = [size for size, one in zip(sizes, ratio, strict=True) if abs(one - 1) <= NEAR_EACH_OTHER]
     return row(
         "recursive multiplying, 4 and 8 near each other", {"near": True},
-        {"near": ok, "8 over 4": _told(ratio, sizes, FIGURE8_TOLD)}, ok,
+        {"near": ok, "8 over 4": _by_size(ratio, sizes, FIGURE8_TOLD)}, ok,
         deviation=None if ok else f"8 is up to {100 * max(upto) - 100:.0f} % faster; within 10 % "
         + (f"from {format_size(close[0])} on" if close else "at no size")
         + ". Small messages cost rounds, 3 by 4 and 2 by 8: in the model the overheads of a rank's messages overlap",
@@ -230,7 +230,7 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     small = min(one for size, one in zip(sizes, gain, strict=True) if size <= SMALL)
     yield row(
         "Figure 5 (a), over 1.3 times for small sizes", {"over_1.3": True},
-        {"over_1.3": small > 1.3, "speedup": _told(gain, sizes, FIGURE8_TOLD)}, small > 1.3,
+        {"over_1.3": small > 1.3, "speedup": _by_size(gain, sizes, FIGURE8_TOLD)}, small > 1.3,
         note="the best k of the best family over the fastest algorithm without a parameter; simulations show higher "
         "speedups than measurements (V.E)", engine="loggp by packets",
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from antiphon.core.topology import Topology, hosts
 from antiphon.cost.replay.counted import Called, Communicator, Dump, called, standing
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.select.prices import Price, members_of
 
 MOST_NAMED = 8  # ranks that a note tells
@@ -24,7 +24,7 @@ MIXED = "what is counted of all kinds together has no size and no price (NCCL 2.
 class Prices(Protocol):
     """Who says what a collective takes."""
 
-    def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
+    def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         """None: nobody knows."""
 
 
@@ -37,10 +37,10 @@ class Class:
     calls: list[Called] = field(default_factory=list)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ProcessGroup:
         """One of them, if there is one of which is known where it is."""
         one = next((call.communicator for call in self.calls if call.communicator.members), self.shape)
-        return Group(one.name, one.size, one.members, one.apart)
+        return ProcessGroup(one.name, one.size, one.members, one.apart)
 
     @property
     def many(self) -> int:
@@ -70,7 +70,7 @@ def counted(
         "step": None,
         "dumps": [one.when or None for one in dumps],
         "seconds": seconds,
-        "communicators": [_told(one) for one in last.communicators],
+        "communicators": [_communicator_row(one) for one in last.communicators],
         "calls": rows,
         "share": shares,
         "notes": [
@@ -125,7 +125,7 @@ def _share(classes: Sequence[Class], prices: Sequence[float | None], seconds: fl
     return max(busy.values()) / seconds if busy and seconds else None
 
 
-def _told(one: Communicator) -> dict[str, Any]:
+def _communicator_row(one: Communicator) -> dict[str, Any]:
     return {
         "name": one.name, "communicators": one.alike, "ranks": one.size, "nodes": one.nodes,
         "per_node": list(one.per_node), "status": one.status, "errors": one.errors, "missing": list(one.missing),

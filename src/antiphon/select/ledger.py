@@ -24,7 +24,7 @@ from antiphon.select.orders import SEVERAL_ORDERS
 from antiphon.select.plans import gaps
 from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
 from antiphon.select.sweep import Value
-from antiphon.select.task import OK, REFUSED, Context, Done, Found, Limits, Message, Task
+from antiphon.select.task import OK, REFUSED, Context, Done, Limits, Message, Priced, Task
 from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, Without, needs_switches
 from antiphon.units import format_seconds, format_size
@@ -50,7 +50,7 @@ class Ledger:
         self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
         self.limits: dict[str, Limit] = {}
-        self.found: dict[Key, Found] = {}
+        self.found: dict[Key, Priced] = {}
         self.ended: dict[int, Done] = {}
         self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and whose
         self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, where one is wanted
@@ -72,7 +72,7 @@ class Ledger:
             machine, target = context.seen(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
             self.limits[task.kind] = Limit.of(message.seen, machine, target, message.latency)
-        elif isinstance(message, Found):
+        elif isinstance(message, Priced):
             self._keep(task, message)
         else:
             self.ended[message.index] = self._judged(message)
@@ -97,7 +97,7 @@ class Ledger:
         alike = any(key[0] == end.index for key in self.found)
         return Done(end.index, REFUSED, SEVERAL_ORDERS) if end.index in self.unordered and not alike else end
 
-    def _keep(self, task: Task, found: Found) -> None:
+    def _keep(self, task: Task, found: Priced) -> None:
         key = (found.index, found.variant)
         if self.context.deterministic and found.order is None and task.planner in self.names:
             self.unordered.add(found.index)
@@ -133,7 +133,7 @@ class Ledger:
         sweep: Mapping[str, tuple[Value, ...]],
     ) -> Tuning:  # fmt: skip
         context = self.context
-        calls: dict[int, list[Found]] = defaultdict(list)
+        calls: dict[int, list[Priced]] = defaultdict(list)
         for key, found in self.found.items():
             calls[key[0]].append(found)
         rows = {key: self._candidate(key, calls, also) for key, also in self._distinct().items()}
@@ -205,7 +205,7 @@ class Ledger:
         able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
         return baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
 
-    def _candidate(self, key: Key, calls: Mapping[int, Sequence[Found]], also: Sequence[Key]) -> Candidate:
+    def _candidate(self, key: Key, calls: Mapping[int, Sequence[Priced]], also: Sequence[Key]) -> Candidate:
         found, task, sizes = self.found[key], self.tasks[key[0]], self.context.sizes
         why = zip(found.bottlenecks, found.terms, strict=True)
         others = {key[0]: dict(self.tasks[key[0]].options) for key in also}
@@ -217,7 +217,7 @@ class Ledger:
             alone=dict(zip(sizes, found.alone, strict=False)),
         )  # fmt: skip
 
-    def _options(self, key: Key, call: Sequence[Found]) -> dict[str, Any]:
+    def _options(self, key: Key, call: Sequence[Priced]) -> dict[str, Any]:
         """The options asked for; of several schedules of one planner call also those in which they differ."""
         task = self.tasks[key[0]]
         assert task.entry is not None

@@ -14,7 +14,7 @@ from antiphon.core.reshape import keep
 from antiphon.core.topology import Topology
 from antiphon.cost import ProfileLike
 from antiphon.cost import predict as price
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 MEASURED = "measured"
@@ -31,7 +31,7 @@ class Price:
     rests_on: str
 
 
-def members_of(group: Group, machine: Topology) -> tuple[int, ...]:
+def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
     """The ranks of the machine that a group is; where the traces do not tell, all, or the first ones; () where the
     first ones may be nearer to each other than it is."""
     found = group.members or tuple(range(min(group.size, machine.ranks + 1)))
@@ -59,7 +59,7 @@ class ByPlans:
     _known: dict[tuple[str, tuple[int, ...]], Plan | None] = field(default_factory=dict)
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)
 
-    def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
+    def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         """None where nothing plans it, or nobody knows where it is: it stays as it was."""
         if kind not in KINDS or about.size < 2:
             return None
@@ -126,7 +126,7 @@ class ByMeasurements:
     points: Mapping[str, Sequence[tuple[int, float]]]
     name: str
 
-    def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
+    def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         del group, about
         points = self.points.get(kind)
         return None if not points else Price(between(points, nbytes), f"measured, {self.name}", MEASURED)
@@ -194,7 +194,7 @@ class ByLibrary:
     asked: str = ""
     _known: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
-    def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
+    def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         del group
         from antiphon.cost.nccl.choice import KINDS as PRICED
 

@@ -59,9 +59,9 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
         if checked is None:
             trusted += [f"{which}: called {label!r}, but there is no certificate to recheck"] if label else []
             continue
-        proved.append(f"{which}: {_told(checked.proved, which)}")
+        proved.append(f"{which}: {_claims_text(checked.proved, which)}")
         if checked.trusted:
-            trusted.append(f"{which}: {_told(checked.trusted, which)}")
+            trusted.append(f"{which}: {_claims_text(checked.trusted, which)}")
     return Proofs(None, tuple(dict.fromkeys(proved)), tuple(dict.fromkeys(trusted)))
 
 
@@ -187,7 +187,7 @@ def _in_words(checked: Checked, about: str) -> Checked:
     return Checked(told(checked.proved), told(checked.trusted))
 
 
-def _told(texts: tuple[str, ...], which: str) -> str:
+def _claims_text(texts: tuple[str, ...], which: str) -> str:
     return "; ".join(text.removeprefix(f"(C, S, R) = {which} ") for text in texts)
 
 

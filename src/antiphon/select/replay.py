@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED
 from antiphon.cost.replay import buckets, cores
-from antiphon.cost.replay.job import WORK, Collective, Group, Job
+from antiphon.cost.replay.job import WORK, Collective, Job, ProcessGroup
 from antiphon.cost.replay.steps import Outcome, follow
 from antiphon.select.prices import Price
 
@@ -20,7 +20,7 @@ MOST_CLASSES = 24  # of which it is told what they alone would gain
 class Prices(Protocol):
     """Who says what a collective takes."""
 
-    def price(self, kind: str, nbytes: int, group: int, about: Group) -> Price | None:
+    def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         """None: nobody knows, and it stays as it was."""
 
 

@@ -54,7 +54,7 @@ class Context:
     budget: float
     seed: int
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    known: dict[tuple[str, bytes], Found] = field(default_factory=dict)
+    known: dict[tuple[str, bytes], Priced] = field(default_factory=dict)
     deterministic: bool = False  # find out in which order each schedule combines
     effort: float | None = None
     cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
@@ -77,7 +77,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Priced:
     """A verified schedule, priced: per size its seconds, its bottleneck, its terms and what these rest on."""
 
     index: int
@@ -116,7 +116,7 @@ class Done:
     by: str = ""
 
 
-Message = Found | Limits | Done
+Message = Priced | Limits | Done
 
 
 class _EndedError(Exception):
@@ -135,13 +135,13 @@ def work(context: Context, task: Task) -> Iterator[Message]:
         if task.entry is None:
             yield _limits(context, task)
         else:
-            yield from _found(context, task)
+            yield from _priced_schedules(context, task)
     except _EndedError as end:
         yield Done(task.index, end.status, one_line(str(end)), end.by)
     except MemoryError:
         yield Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY)
     except (Exception, SystemExit) as error:  # of the verifier or the model: the schedule is wrong
-        yield Done(task.index, FAILED, told(error))
+        yield Done(task.index, FAILED, error_text(error))
     else:
         yield Done(task.index, OK)
 
@@ -167,7 +167,7 @@ def warm(context: Context) -> None:
                 price(nbytes)
 
 
-def _found(context: Context, task: Task) -> Iterator[Found]:
+def _priced_schedules(context: Context, task: Task) -> Iterator[Priced]:
     """What the planner yields and the model prices; where it refuses some, the end says so."""
     unpriced = ""
     for variant, schedule in enumerate(_schedules(context, task)):
@@ -213,7 +213,7 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
     except MemoryError:
         raise _EndedError(FAILED, OUT_OF_MEMORY, MEMORY) from None
     except Exception as error:
-        raise _EndedError(FAILED, told(error)) from None
+        raise _EndedError(FAILED, error_text(error)) from None
     if not found:
         raise _EndedError(REFUSED, f"planner {task.planner} found no schedule")
 
@@ -237,11 +237,11 @@ def one_line(text: str) -> str:
     return plain if len(plain) <= LONGEST_REASON else plain[: LONGEST_REASON - 3] + "..."
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     return one_line(in_words(error))
 
 
-def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Found:
+def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Priced:
     """Verify, then price at every size; what is known already is not done again."""
     topology = context.topology
     if schedule.collective != context.collectives[task.kind]:
@@ -261,7 +261,7 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Fo
     seconds = tuple(float(p.seconds) for p in predicted)
     if not all(math.isfinite(s) and s >= 0 for s in seconds):
         raise ValueError(f"model {context.model_name} predicts a time that is no finite number of seconds")
-    found = Found(
+    found = Priced(
         mark=mark, seconds=seconds,
         bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
         terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),

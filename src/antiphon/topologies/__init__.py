@@ -19,6 +19,6 @@ def topology(spec: str) -> Topology:
         from antiphon.core.serialize import load_topology
 
         return load_topology(spec)
-    from antiphon.topologies.spec import made
+    from antiphon.topologies.spec import machine_of
 
-    return made(spec)
+    return machine_of(spec)

@@ -9,7 +9,7 @@ from antiphon.errors import Invalid
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, above, connected, one_switch
 from antiphon.topologies.options import Bandwidth, as_text, factor, one_of, whole
-from antiphon.topologies.spec import made
+from antiphon.topologies.spec import machine_of
 from antiphon.units import parse_bandwidth
 
 # InfiniBand: what a switch combined goes on to others, and from the last of them to all that want it. Operators and
@@ -63,7 +63,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     sharp=true: the fabric's switches multicast and reduce, as InfiniBand's do where SHARP is set up; what they combined
     they send on without touching a rank.
     """
-    made_of = made(box, "+")
+    made_of = machine_of(box, "+")
     whole(boxes, "boxes", 1, 100_000)
     one_of(fabric, "fabric", FABRICS)
     thinner = factor(oversubscription, "oversubscription")

@@ -7,7 +7,7 @@ from fractions import Fraction
 from antiphon.core.topology import Topology
 from antiphon.topologies.joined import Cards, connected, one_switch
 from antiphon.topologies.options import one_of, whole
-from antiphon.topologies.spec import made
+from antiphon.topologies.spec import machine_of
 
 # The box, its EFA cards and Gbit/s each: Amazon EC2 User Guide, "Network specifications" of accelerated computing
 # instances (p4d.24xlarge, p5.48xlarge, p5en.48xlarge, p6-b200.48xlarge, trn2.48xlarge).
@@ -27,7 +27,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
     """
     box, cards, gigabits = INSTANCES[one_of(instance, "instance", tuple(INSTANCES))]
     whole(instances, "instances", 2, 100_000)
-    machine = made(box, "+")
+    machine = machine_of(box, "+")
     found = Cards(cards, Fraction(gigabits * 10**9, 8), tuple(range(machine.ranks)), "efa")
     name = f"ec2:instance={instance},instances={instances}"
     return connected(name, machine, instances, found, one_switch(instances, found.rails, "efa"))

@@ -13,7 +13,7 @@ Options = dict[str, int | str]
 UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have a unit: a number alone says nothing
 
 
-def made(spec: str, separator: str = ",") -> Topology:
+def machine_of(spec: str, separator: str = ",") -> Topology:
     """The machine of the catalogue that a text names; inside another spec options are parted by "+" instead."""
     name, _, tail = spec.partition(":")
     make = find("topology", name).load()

@@ -141,11 +141,11 @@ def bound(topology: Topology, collective: Collective) -> Bound:
         )
     needs = needs_of(collective)
     latency = latency_of(topology, needs)
-    unaided = _found(forwarding(topology), collective, needs, latency)
+    unaided = _bare_bound(forwarding(topology), collective, needs, latency)
     if not abilities_of(topology, collective):
         return _rechecked(topology, collective, unaided)
     alone = replace(unaided, assumes=assumed(topology, collective, unaided.witness))
-    return _rechecked(topology, collective, replace(_found(topology, collective, needs, latency), unaided=alone))
+    return _rechecked(topology, collective, replace(_bare_bound(topology, collective, needs, latency), unaided=alone))
 
 
 def _rechecked(topology: Topology, collective: Collective, found: Bound) -> Bound:
@@ -153,7 +153,7 @@ def _rechecked(topology: Topology, collective: Collective, found: Bound) -> Boun
     return found
 
 
-def _found(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
+def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
     """The bounds, not yet rechecked."""
     proved = Search(topology, collective, needs).run()
     inverse, rate = _rates(topology, collective, proved.time)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
 from antiphon.core.bounds.cuts import Side, tightest_cut
-from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, Group, from_each, groups_of, to_each
+from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, from_each, groups_of, to_each
 from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
@@ -141,7 +141,7 @@ class Search:
         side, _ = tightest_cut(network, supply, list(sinks))
         self.offer_cut(~side if back else side)
 
-    def _group_searches(self, groups: Sequence[Group]) -> None:
+    def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
         """The tightest cut for what one rank needs, or for what one rank holds."""
         needs = self.needs
         found: list[tuple[Fraction, int, Side]] = []
@@ -156,7 +156,7 @@ class Search:
         for _, _, side in sorted(found, key=itemgetter(0, 1))[:_OFFERED]:
             self.offer_cut(side)
 
-    def _narrowest(self, groups: Sequence[Group]) -> Sequence[Group]:
+    def _narrowest(self, groups: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
         """The groups whose rank has the least capacity for what it needs or holds, where all would take too long."""
         if len(groups) <= _SEARCHED:
             return groups
@@ -358,7 +358,7 @@ class Search:
         return sum(program.add(partition, found) for partition in self._partitions(loaded)) > 0
 
 
-def _by_end(needs: Needs, kind: str) -> list[Group]:
+def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:
     """What each rank needs and what each rank holds; of a rooted collective, what concerns its roots only."""
     return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]
 

@@ -17,7 +17,7 @@ COLLECT = ("reduce", "reducescatter")
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class FamilyRows:
     """A family by its name (see witness.Family), with one row of `needs` per block."""
 
     of: str
@@ -25,39 +25,39 @@ class Group:
     rows: Longs
 
 
-def groups_of(collective: Collective, needs: Needs) -> list[Group]:
+def groups_of(collective: Collective, needs: Needs) -> list[FamilyRows]:
     """The families whose joint linear program is the strongest known bound for this collective."""
     kind = collective.kind
     every = np.arange(len(needs))
     if kind == "allreduce":
         first = collective.members[0]
         pairs = [p for other in collective.members[1:] for p in ((first, other), (other, first))]
-        return [Group("pair", (a, b), _between(needs, a, b)) for a, b in pairs]
+        return [FamilyRows("pair", (a, b), _between(needs, a, b)) for a, b in pairs]
     alone = len(np.unique(needs.block)) == len(needs)
     if kind in UNICAST or (kind == "custom" and alone):
-        return [Group("all", (), every)]
-    groups: list[Group] = []
+        return [FamilyRows("all", (), every)]
+    groups: list[FamilyRows] = []
     if kind != "custom" or not collective.combining or not _one_destination(needs):
         groups += to_each(needs) if kind not in COLLECT else []
     if kind in COLLECT or (kind == "custom" and collective.combining):
         groups += from_each(needs)
     if kind == "custom":
-        groups.append(Group("all", (), needs.one_per_block(every)))
+        groups.append(FamilyRows("all", (), needs.one_per_block(every)))
     return groups
 
 
-def to_each(needs: Needs) -> Iterator[Group]:
+def to_each(needs: Needs) -> Iterator[FamilyRows]:
     """What each rank needs."""
     for dst in np.unique(needs.dst).tolist():
-        yield Group("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
+        yield FamilyRows("to", (dst,), needs.one_per_block(np.flatnonzero(needs.dst == dst)))
 
 
-def from_each(needs: Needs) -> Iterator[Group]:
+def from_each(needs: Needs) -> Iterator[FamilyRows]:
     """What each rank alone holds."""
     for holders in np.unique(needs.holders).tolist():
         if len(needs.sets[holders]) == 1:
             rows = needs.one_per_block(np.flatnonzero(needs.holders == holders))
-            yield Group("from", needs.sets[holders], rows)
+            yield FamilyRows("from", needs.sets[holders], rows)
 
 
 def _one_destination(needs: Needs) -> bool:
@@ -90,7 +90,7 @@ class Commodity:
     ends: tuple[tuple[tuple[str, int], int], ...]
 
 
-def commodities_of(groups: Sequence[Group], needs: Needs) -> list[Commodity]:
+def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity]:
     """Rows gathered by the end they share: one flow per destination, or per source where that is needed."""
     found: list[Commodity] = []
     for number, group in enumerate(groups):

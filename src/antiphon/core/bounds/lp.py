@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.bounds.families import Commodity, Group, commodities_of
+from antiphon.core.bounds.families import Commodity, FamilyRows, commodities_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual, Partition
 from antiphon.core.columns import Bools, Longs
@@ -77,7 +77,7 @@ class Program:
     """The linear program of one collective on one machine; partitions may be added between solutions."""
 
     topology: Topology
-    groups: Sequence[Group]
+    groups: Sequence[FamilyRows]
     needs: Needs
     places: Bools  # per node whether data may be combined or copied there
     partitions: list[tuple[Partition, NDArray[np.float64]]] = field(default_factory=list)  # with times per arc

@@ -109,7 +109,7 @@ def _begun(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class MemoryWork:
     """What the ranks of a schedule add and touch in memory. Exact: `additions` and `accesses`, per rank, in nbytes."""
 
     additions: tuple[Fraction, ...]
@@ -120,7 +120,7 @@ class Work:
         return max(self.accesses, default=Fraction(0))
 
 
-def work_of(schedule: Schedule) -> Work:
+def work_of(schedule: Schedule) -> MemoryWork:
     """Added up over all steps, for every rank. O(n log n)."""
     found = reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
@@ -130,7 +130,7 @@ def work_of(schedule: Schedule) -> Work:
         total: NDArray[Any] = np.zeros(schedule.collective.ranks, object)
         np.add.at(total, found.rank, weight * times)
         totals.append(tuple(Fraction(int(value), scale) for value in total))
-    return Work(*totals)
+    return MemoryWork(*totals)
 
 
 def most_senders(schedule: Schedule) -> int:

@@ -18,10 +18,10 @@ from antiphon.errors import Invalid
 
 def resolved(schedule: Schedule, topology: Topology) -> Resolved:
     """The path of every row; Invalid where one has none."""
-    return _found(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
+    return _checked(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
 
 
-def _found(schedule: Schedule, found: Resolved, row: Ints | None = None) -> Resolved:
+def _checked(schedule: Schedule, found: Resolved, row: Ints | None = None) -> Resolved:
     if len(found.bad):
         at = int(found.bad[0] if row is None else row[found.bad[0]])
         raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
@@ -108,7 +108,7 @@ def paths(messages: Messages, topology: Topology) -> Paths:
         return _with_joints(messages, topology)
     given = None if schedule.route is None else messages.route
     found = resolve(topology, messages.src, messages.dst, given, schedule.routes)
-    _found(schedule, found, messages.row)
+    _checked(schedule, found, messages.row)
     route = found.route
     alpha = np.where(route >= 0, latencies(topology, found.table)[route], 0.0)
     return Paths(messages, topology, found.table, route, alpha)

@@ -14,7 +14,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, ranges, starts
 from antiphon.core.program.kinds import FOLD, INPUT, JOIN, RECEIVE, SCRATCH, SEND, Program
 from antiphon.core.program.limits import oversized, refuse_collective, refuse_work
-from antiphon.core.program.run import told
+from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid
 
 
@@ -34,7 +34,7 @@ class Messages:
 def complain(program: Program, bad: Bools, what: str) -> None:
     """Invalid: the first operation for which this is so."""
     if bad.any():
-        raise Invalid(f"{told(program, int(np.argmax(bad)))}: {what}")
+        raise Invalid(f"{op_text(program, int(np.argmax(bad)))}: {what}")
 
 
 def refuse_form(program: Program) -> Messages:

@@ -22,7 +22,7 @@ from antiphon.core.program.cells import Cells, by_memory, cells_of
 from antiphon.core.program.form import Messages, complain, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
 from antiphon.core.program.order import pairs_of, unordered
-from antiphon.core.program.run import told
+from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid
 
 MANY = 2**40  # contributions, from where on they are no longer counted
@@ -132,7 +132,7 @@ def _refuse_reads(cells: Cells, wrong: Longs) -> None:
     program, at = cells.program, int(wrong.min())
     if at < cells.inputs.start:
         text = "it reads what no input is and no operation before it has written as this stretch of the line"
-        raise Invalid(f"{told(program, int(cells.op[at]))}: {text}")
+        raise Invalid(f"{op_text(program, int(cells.op[at]))}: {text}")
     rank, block = (int(c[cells.row[at]]) for c in (cells.last.rank, cells.last.block))
     raise Invalid(f"rank {rank} ends without block {block}, which the {program.collective.kind} gives to it")
 
@@ -163,7 +163,7 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
     wrong = unordered(program, before, after, piecewise)
     if wrong.any():
         at = int(np.argmax(wrong))
-        names = told(program, int(after[at])), told(program, int(before[at]))
+        names = op_text(program, int(after[at])), op_text(program, int(before[at]))
         raise Invalid(f"{names[0]}: does not wait for {names[1].partition(', ')[2]}, which touches the same elements")
 
 

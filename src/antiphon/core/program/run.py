@@ -88,9 +88,9 @@ class _Data:
             buffer = int(self.bound.buffer[part])
             written = kind == RECEIVE or (kind == FOLD and nth == 0)
             if not 0 <= low <= high <= self.sizes[rank][buffer]:
-                raise Invalid(f"{told(self.program, operation)}: part {nth} leaves buffer {buffer} of its rank")
+                raise Invalid(f"{op_text(self.program, operation)}: part {nth} leaves buffer {buffer} of its rank")
             if written and buffer == INPUT:
-                raise Invalid(f"{told(self.program, operation)}: writes into the input")
+                raise Invalid(f"{op_text(self.program, operation)}: writes into the input")
             found.append((buffer, low, high, written))
         return found
 
@@ -117,7 +117,7 @@ class _Data:
         target[:] = total.astype(target.dtype)
 
 
-def told(program: Program, operation: int) -> str:
+def op_text(program: Program, operation: int) -> str:
     """An operation in the user's terms."""
     rank, kind = int(program.rank[operation]), int(program.kind[operation])
     name = NAMES[kind] if 0 <= kind < len(NAMES) else f"kind {kind}"
@@ -208,7 +208,7 @@ class _Machine:
             stuck = next(i for i, o in enumerate(self.owner) if self.left[o] and not self._is_done(i))
             count = len(self.owner) - self.done
             raise Invalid(
-                f"{told(self.program, self.owner[stuck])}: deadlock: {count} instances never end, this is one"
+                f"{op_text(self.program, self.owner[stuck])}: deadlock: {count} instances never end, this is one"
             )
 
     def _is_done(self, instance: int) -> bool:
@@ -241,7 +241,7 @@ class _Machine:
             for other, theirs in self.active[rank].items():
                 where = _clash(mine, theirs)
                 if where:
-                    names = told(self.program, self.owner[instance]), told(self.program, self.owner[other])
+                    names = op_text(self.program, self.owner[instance]), op_text(self.program, self.owner[other])
                     raise Invalid(f"{names[0]}: a race with {names[1]} about {where}")
         busy.add(mine, 1)
         self.active[rank][instance] = mine
@@ -253,7 +253,7 @@ class _Machine:
         if len(instances) == 2:
             count = [sum(high - low for _, low, high, _ in some) for some in stretches]
             if count[0] != count[1]:
-                names = [told(self.program, self.owner[i]) for i in instances]
+                names = [op_text(self.program, self.owner[i]) for i in instances]
                 raise Invalid(f"{names[0]}: sends {count[0]} elements, and {names[1]} takes {count[1]}")
             data.move(ranks[0], ranks[1], stretches[0], stretches[1])
         elif stretches[0]:

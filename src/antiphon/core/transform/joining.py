@@ -17,7 +17,7 @@ from antiphon.core.loads import pieces_of
 from antiphon.core.routes import NO_ROUTES, Routes
 from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Local, Schedule
 from antiphon.core.transform.cutting import expand, spread
-from antiphon.core.transform.meeting import after, beside, named, overlap, told
+from antiphon.core.transform.meeting import after, beside, named, overlap, stretches_of
 from antiphon.core.transform.staging import TOO_FINE, Part, Spans, laid
 from antiphon.core.transform.tidying import plain_copies
 from antiphon.errors import Invalid, Unsupported
@@ -136,9 +136,9 @@ def compose(first: Schedule, second: Schedule) -> Schedule:
         return _composed(first, second, known)
     _same_machine("compose", [first, second])
     lines, edges = _one_line("compose", [first, second], None)
-    before = told(one, lines[0], edges, _said(one))
+    before = stretches_of(one, lines[0], edges, _said(one))
     used = distinct(np.concatenate([second.src, second.dst, np.array(other.members, np.int32)]))
-    made, where = named(after(before, told(other, lines[1], edges, _said(other)), used), one.ranks)
+    made, where = named(after(before, stretches_of(other, lines[1], edges, _said(other)), used), one.ranks)
     late = replace(Part.alone(second, lines[1]), start=expand(first).steps if _differ([first, second]) else first.steps)
     return laid([Part.alone(first, lines[0]), late], made, where)
 
@@ -270,7 +270,7 @@ def _beside(schedules: Sequence[Schedule], shares: Sequence[Fraction] | None) ->
                 "schedule its share of the data, or compose them, one after the other"
             )
     lines, edges = _one_line("merge", schedules, shares)
-    each = [told(s.collective, line, edges, _said(s.collective)) for s, line in zip(schedules, lines, strict=True)]
+    each = [stretches_of(s.collective, at, edges, _said(s.collective)) for s, at in zip(schedules, lines, strict=True)]
     made, where = named(beside(each), schedules[0].collective.ranks)
     return laid([Part.alone(s, line) for s, line in zip(schedules, lines, strict=True)], made, where)
 

@@ -24,7 +24,7 @@ MOST_PAIRS = 2**25  # of a stretch and a rank
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class Stretches:
     """A relation on stretches of the line: pre rows (stretch, rank, id) and post rows (stretch, rank, set), sorted;
     set s has the ids ids[s], each once. `edges`: where the stretches begin, and the end of the last."""
 
@@ -41,7 +41,7 @@ class Told:
         return "all of the data" if high - low == 1 else f"the part from {low} to {high} of the data"
 
 
-def told(collective: Collective, where: Spans, edges: Longs, name: str) -> Told:
+def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) -> Stretches:
     """What a collective says, whose block b is owner b of `where`, on the stretches between edges."""
     relation = collective.relation
     first = np.searchsorted(edges, where.begin)
@@ -73,7 +73,7 @@ def told(collective: Collective, where: Spans, edges: Longs, name: str) -> Told:
         ids.append(tuple(sorted(all_of_it if want == 0 else relation.wants[want - 1])))
     at, row = spread(relation.post_block.astype(np.int64))
     post = at, relation.post_rank[row].astype(np.int64), number[row]
-    return Told(edges, _sorted(pre), _sorted(post), tuple(ids), name)
+    return Stretches(edges, _sorted(pre), _sorted(post), tuple(ids), name)
 
 
 def _sorted(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
@@ -81,7 +81,7 @@ def _sorted(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
     return rows[0][order], rows[1][order], rows[2][order]
 
 
-def after(first: Told, second: Told, used: Longs) -> Told:
+def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
     """What comes of the second after the first. The ranks that it does not use keep what the first left. A loop over
     sets of contributions, otherwise O(n log n)."""
     stretch, rank, _ = second.pre
@@ -120,27 +120,27 @@ def after(first: Told, second: Told, used: Longs) -> Told:
         np.concatenate([first.post[0][stay], second.post[0]]), np.concatenate([first.post[1][stay], second.post[1]]),
         np.concatenate([same[first.post[2][stay]], keys[number]]),
     )  # fmt: skip
-    return Told(first.edges, first.pre, _sorted(post), tuple(sets), f"{first.name}, {second.name}")
+    return Stretches(first.edges, first.pre, _sorted(post), tuple(sets), f"{first.name}, {second.name}")
 
 
-def _leaves(first: Told, stretch: int) -> str:
+def _leaves(first: Stretches, stretch: int) -> str:
     ranks = first.post[1][first.post[0] == stretch].tolist()
     some = ", ".join(map(str, ranks[:8]))
     where = {0: "no rank", 1: f"rank {some}"}.get(len(ranks), f"ranks {some}")
     return f"it leaves that at {where}{', ...' if len(ranks) > 8 else ''}"
 
 
-def beside(some: Sequence[Told]) -> Told:
+def beside(some: Sequence[Stretches]) -> Stretches:
     """All at once, among different ranks or for different stretches."""
     shift = np.cumsum([0, *(len(one.ids) for one in some)])
     pre = [np.concatenate([one.pre[i] for one in some]) for i in range(3)]
     post = [np.concatenate([one.post[i] + (shift[n] if i == 2 else 0) for n, one in enumerate(some)]) for i in range(3)]
     ids = tuple(ids for one in some for ids in one.ids)
     name = " beside ".join(one.name for one in some[:3]) + (" and more" if len(some) > 3 else "")
-    return Told(some[0].edges, _sorted((pre[0], pre[1], pre[2])), _sorted((post[0], post[1], post[2])), ids, name)
+    return Stretches(some[0].edges, _sorted((pre[0], pre[1], pre[2])), _sorted((post[0], post[1], post[2])), ids, name)
 
 
-def named(one: Told, ranks: int) -> tuple[Collective, Spans]:
+def named(one: Stretches, ranks: int) -> tuple[Collective, Spans]:
     """The collective that it is, and where each of its blocks lies. Contributions are called by the ranks that have
     them, where each has its own."""
     length = np.diff(one.edges)
@@ -159,7 +159,7 @@ def named(one: Told, ranks: int) -> tuple[Collective, Spans]:
     return collective, Spans.of(block[order], one.edges[:-1][order], one.edges[1:][order], blocks)
 
 
-def _known(one: Told, at: tuple[Longs, Longs], members: Longs) -> tuple[str, list[int], Longs, int] | None:
+def _known(one: Stretches, at: tuple[Longs, Longs], members: Longs) -> tuple[str, list[int], Longs, int] | None:
     """Kind, roots, of every stretch its block, and how many blocks there are; None where it is none with a name."""
     sources, targets = np.diff(at[0]), np.diff(at[1])
     size = np.array([len(ids) for ids in one.ids])
@@ -195,7 +195,7 @@ def _of_all(every: str, some: str, members: Longs, root: Longs, place: Longs) ->
     return some, roots.tolist(), np.searchsorted(roots, root), len(roots)
 
 
-def _relation(one: Told) -> Relation:
+def _relation(one: Stretches) -> Relation:
     """Sets that are all contributions of their stretch need no name."""
     begin = pointers(one.pre[0], len(one.edges) - 1)
     size = np.array([len(ids) for ids in one.ids])

@@ -39,7 +39,7 @@ def fault(schedule: Schedule, topology: Topology, found: Resolved, op: str | Non
     wrong |= unable
     for joint, why in _at_once(schedule, bound, tree, topology, able).items():
         wrong.setdefault(joint, why)
-    return _told(schedule, wrong)
+    return _first_fault(schedule, wrong)
 
 
 def _bound(schedule: Schedule) -> Bound:
@@ -68,7 +68,7 @@ def _others(bound: Bound, wrong: dict[int, str]) -> Longs:
     return np.flatnonzero(~np.isin(row, np.array(list(wrong), np.int64)))
 
 
-def _told(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
+def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
     """`wrong` by the first row of a joint."""
     if not wrong:
         return None

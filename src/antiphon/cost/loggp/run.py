@@ -20,7 +20,7 @@ from antiphon.cost.loggp._packets import simulate_packets
 from antiphon.cost.loggp._processors import simulate_processors
 from antiphon.cost.loggp.messages import simulate_messages
 from antiphon.cost.loggp.options import Options
-from antiphon.cost.loggp.work import Work
+from antiphon.cost.loggp.work import SentWork
 from antiphon.cost.prediction import Hop, LazyPath, Prediction
 from antiphon.cost.profile import Profile
 from antiphon.cost.steps import latency_name
@@ -57,7 +57,7 @@ class Simulation:
 
     topology: Topology
     profile: Profile
-    work: Work
+    work: SentWork
     options: Options
     note: str = ""
     local: tuple[float, str] = (0.0, "")  # seconds per byte of work at the end, and its name

@@ -33,7 +33,7 @@ FEW_CLASSES = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class SentWork:
     """Messages in the order of `antiphon.core.messages`; per class its level, its part of nbytes, the part that is
     combined on arrival, and seconds of work besides.
 
@@ -68,7 +68,7 @@ class Work:
         return not len(self.waits.need_ptr) and not len(self.waits.left)
 
 
-def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str, sent: str = RECEIVED) -> Work:
+def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: str, sent: str = RECEIVED) -> SentWork:
     """Every piece is a row here: expand first. O(rows) for order "rounds" (rows by message), else a sort of them.
 
     `core.example.star` has the messages 0: 2 to 0, 1: 1 to 0, 2: 0 to 1, 3: 0 to 2, of the level that is for all (0);
@@ -93,13 +93,13 @@ def work_of(schedule: Schedule, topology: Topology, given: LogGP | None, order: 
     klass, kinds = _classes([found.weight, found.combined, level])
     levels, (share, combined) = kinds[2].astype(np.int64), (kinds[i].astype(np.float64) / found.scale for i in (0, 1))
     wait = waits(found, order, sent, level)
-    return Work(
+    return SentWork(
         found, klass, levels, share, combined, np.zeros(len(levels)), node, wait, latency, per_byte, capacity,
         busiest,
     )  # fmt: skip
 
 
-def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent: str = RECEIVED) -> Work:
+def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent: str = RECEIVED) -> SentWork:
     """The same of a graph of messages; shares are bytes: ask for one byte. O(messages + dependencies).
 
     With `sent` "left" that is enough for what the same rank sends, whatever the graph says.
@@ -113,7 +113,7 @@ def work_of_messages(graph: MessageGraph, topology: Topology, given: LogGP, sent
     times, seconds = np.unique(graph.seconds, return_inverse=True)
     klass, kinds = _classes([graph.nbytes, graph.combined, level, seconds.ravel()])
     share, combined = (kinds[i].astype(np.float64) for i in (0, 1))
-    return Work(
+    return SentWork(
         graph, klass, kinds[2].astype(np.int64), share, combined, times[kinds[3].astype(np.int64)],
         given.nodes(topology), graph.waits(), np.empty(0), np.empty(0), 0.0, -1,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import Calls
 from antiphon.cost.nccl.place import Place, place_of
 from antiphon.errors import AntiphonError
-from antiphon.topologies.spec import made
+from antiphon.topologies.spec import machine_of
 
 DEGRADED = " degraded"
 # What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
@@ -111,6 +111,6 @@ def kinds_within(calls: Calls) -> set[str]:
 def _within(box: str) -> Place | None:
     """A machine of the catalogue, as NCCL sees it; None of what is no machine by itself."""
     try:
-        return place_of(made(box))
+        return place_of(machine_of(box))
     except AntiphonError:
         return None

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Item, Job
-from antiphon.cost.replay.steps import Calls, Line, Outcome, begins, outcome, recorded
+from antiphon.cost.replay.steps import Calls, Outcome, RankLine, begins, outcome, recorded
 from antiphon.errors import Invalid, Unsupported
 
 MOST_MOVES = 2**21
@@ -49,7 +49,7 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
     times what is under way at once)."""
     if sum(map(len, job.ranks.values())) * len(job.ranks) > MOST_MOVES:
         raise Unsupported("cores: too many ranks and moments for cores that are shared; give fewer steps, or no cores")
-    lines = {rank: Line(items, 0.0) for rank, items in job.ranks.items()}
+    lines = {rank: RankLine(items, 0.0) for rank, items in job.ranks.items()}
     calls, waited, now = Calls(job, serial), [0.0] * len(job.calls), 0.0
     same = recorded(job, seconds)
     left = dict(begins(job))  # of every rank the work before it goes on: at first, until it begins
@@ -85,7 +85,7 @@ def follow(job: Job, seconds: Sequence[float], cores: int, *, serial: bool = Fal
 
 
 def _go_on(
-    rank: int, line: Line, now: float, left: dict[int, float], blocked: dict[int, float], calls: Calls,
+    rank: int, line: RankLine, now: float, left: dict[int, float], blocked: dict[int, float], calls: Calls,
     same: Sequence[bool],
 ) -> list[int]:  # fmt: skip
     """As far as nothing takes time; the collectives that may begin because of it."""

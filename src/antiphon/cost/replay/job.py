@@ -59,7 +59,7 @@ class Collective:
 
 
 @dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """A process group. `members`: its ranks, () where the traces do not tell them. `apart`: these are not told, and
     they are not all on one host, or may not be."""
 
@@ -83,7 +83,7 @@ class Job:
     in which each lane of it carried them out. `steps`: seconds that the steps took as recorded, of the slowest rank.
     `notes`: what must be known to read the figures right. `processor`: it computed on processors."""
 
-    groups: Sequence[Group]
+    groups: Sequence[ProcessGroup]
     calls: Sequence[Collective]
     ranks: Mapping[int, Sequence[Item]]
     lanes: Mapping[int, Sequence[Sequence[int]]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Group, Item, Job
+from antiphon.cost.replay.job import CALL, STEP, WAIT, WORK, Collective, Gradient, Item, Job, ProcessGroup
 from antiphon.errors import Invalid, quote
 
 Span = tuple[float, float]
@@ -41,7 +41,7 @@ class Recorded:
 
     rank: int
     host: str
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ProcessGroup]
     steps: Sequence[Span]
     calls: Sequence[Heard]
     waits: Sequence[tuple[float, float, int]] = ()
@@ -85,9 +85,9 @@ def _before(one: Recorded, step: int) -> float:
     return one.steps[step - 1][1] if step else one.steps[0][0]
 
 
-def _groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[Group]]:
+def _groups(by_rank: Mapping[int, Recorded]) -> tuple[dict[str, int], list[ProcessGroup]]:
     names: dict[str, int] = {}
-    found: list[Group] = []
+    found: list[ProcessGroup] = []
     for one in by_rank.values():
         for key, group in one.groups.items():
             if key not in names:

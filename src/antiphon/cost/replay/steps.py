@@ -25,7 +25,7 @@ class Outcome:
         return median(self.steps)
 
 
-class Line:
+class RankLine:
     """A rank on its way through its items."""
 
     def __init__(self, items: Sequence[Item], begin: float) -> None:
@@ -45,7 +45,7 @@ def follow(job: Job, seconds: Sequence[float], *, serial: bool = False) -> Outco
     those of a group are done one after another, as a group of ours does it, whatever lanes the recorded ones had.
     Invalid where something waits for itself. O(items)."""
     begun = begins(job)
-    lines = {rank: Line(items, begun[rank]) for rank, items in job.ranks.items()}
+    lines = {rank: RankLine(items, begun[rank]) for rank, items in job.ranks.items()}
     calls, same = Calls(job, serial), recorded(job, seconds)
     waited = [0.0] * len(job.calls)
     todo = list(lines)

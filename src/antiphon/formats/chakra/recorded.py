@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Heard, Recorded
 from antiphon.errors import Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, Node, read_in_order
@@ -23,7 +23,7 @@ def recorded_of(heard: Files) -> list[Recorded]:
 
 def _recorded(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
     told = groups_of(nodes)
-    groups: dict[str, Group] = {}
+    groups: dict[str, ProcessGroup] = {}
     calls: list[Heard] = []
     waits: list[tuple[float, float, int]] = []
     over: dict[int, tuple[float, int]] = {}  # of a node when it is done, and the last collective that it comes after
@@ -42,7 +42,7 @@ def _recorded(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
         elif node.type == COLLECTIVE:
             row: dict[str, Any] = collective_of(node, told)
             name, members = row["group"], tuple(row["members"] or ())
-            groups.setdefault(name, Group(name, len(members) or ranks, members))
+            groups.setdefault(name, ProcessGroup(name, len(members) or ranks, members))
             called = max([0.0, *(at for at, _ in before)])
             begin = max(called, free.get(name, 0.0))
             free[name] = begin + node.duration_us * _US

@@ -235,12 +235,12 @@ class Function:
             )
             if re.search(rf"(?<![\w.]){name}\b(?!\()", body)
         ]  # fmt: skip
-        about = f"/* {_told(self.members, self.ranks)}. */\n"
+        about = f"/* {_members_text(self.members, self.ranks)}. */\n"
         start = f"{about}OUT_OF_LINE bool {self.name}(Work &w) {{\n"
         return "".join(self.tables) + start + "".join(head) + body + "\n    return false;\n}\n"
 
 
-def _told(members: list[int], ranks: int) -> str:
+def _members_text(members: list[int], ranks: int) -> str:
     if len(members) == ranks:
         return "All ranks"
     return f"Rank{'s' if len(members) > 1 else ''} {', '.join(map(str, members))}"

@@ -149,10 +149,10 @@ def source(
 
 def _short(schedule: Schedule, how: _How) -> _Made:
     """In so many streams, or fewer where there are many lines: then ranks are more alike."""
-    found, many = _made(schedule, how), MOST_SMALL if how.packets else MANY_LINES
+    found, many = _stream_code(schedule, how), MOST_SMALL if how.packets else MANY_LINES
     while found.lines > many and how.streams > 1:
         how = how._replace(streams=how.streams // 2)
-        other = _made(schedule, how)
+        other = _stream_code(schedule, how)
         found = other if other.lines < found.lines else found
     return found
 
@@ -168,7 +168,7 @@ def _small(schedule: Schedule, how: _How, room: int) -> list[_Made]:
     return [found] if found.lines <= min(room, MOST_SMALL) else []
 
 
-def _made(schedule: Schedule, how: _How) -> _Made:
+def _stream_code(schedule: Schedule, how: _How) -> _Made:
     """What divides sums is left out where nothing is averaged."""
     made = tables(
         schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Invalid
 from antiphon.formats.kineto.words import Event, args_of, bytes_of, counted, kind_of
 
 Told = tuple[str, int, str]  # kind, nbytes, group
+Groups = dict[str, ProcessGroup]
 MOST_MEMBERS = 2**16
 
 
-def told(event: Event, groups: dict[str, Group], size: int | None, notes: list[str]) -> Told | None:
+def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> Told | None:
     """None where it is no collective, or does not say which. A group that is new goes into `groups`."""
     args = args_of(event)
     name = args.get("Collective name")
@@ -30,7 +31,7 @@ def told(event: Event, groups: dict[str, Group], size: int | None, notes: list[s
     group = groups.get(key)
     if group is None or group.size != many:
         key = f"{key or 'group'} of {many}" if group is not None or not key else key
-        groups.setdefault(key, Group(key, many, _members(args.get("Process Group Ranks"), many)))
+        groups.setdefault(key, ProcessGroup(key, many, _members(args.get("Process Group Ranks"), many)))
     return kind, counted(kind, given, got, many) * item, key
 
 

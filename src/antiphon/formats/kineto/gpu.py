@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-from antiphon.cost.replay.job import Group
 from antiphon.cost.replay.recorded import Heard, Recorded, Span
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.calls import told
+from antiphon.formats.kineto.calls import Groups, call_of
 from antiphon.formats.kineto.words import Event, args_of
 
 _US = 1e-6
@@ -19,7 +18,7 @@ _SOON = 20.0  # us in which a kernel begins that waited for nothing but a collec
 
 
 def on_gpu(
-    slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Mapping[str, Group], size: int | None
+    slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
 ) -> Recorded:
     """A collective may begin when what was launched before it is done; computation waited for it where the GPU had
     nothing to do until it was over, and went on at once then."""
@@ -42,7 +41,7 @@ def on_gpu(
     for event in comm:
         launch = launched.get(_correlation(event), float(event["ts"]))
         step = bisect_left(cuts, launch)
-        found = told(event, known, size, notes)
+        found = call_of(event, known, size, notes)
         if found is None or launch < first or step >= len(cuts):
             continue
         kind, nbytes, group = found

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Heard, Recorded, Span
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.calls import Told, told
+from antiphon.formats.kineto.calls import Groups, Told, call_of
 from antiphon.formats.kineto.words import Event, args_of, both_sides, bytes_of, counted, is_call, kind_of
 
 _US = 1e-6
@@ -59,7 +59,7 @@ class _Line:
 
 
 def on_processor(
-    slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Mapping[str, Group], size: int | None
+    slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
 ) -> Recorded:
     """Where it waited is told by our backend; of others it is where nothing is computed until a collective is over:
     right after its call, or, where DDP's hooks called it, after the backward pass."""
@@ -69,14 +69,14 @@ def on_processor(
     _by_others(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
     _by_ours(line)
     steps = _whole(steps, line.calls)
-    known, notes = dict(groups) or {"0": Group("0", size or 1, tuple(range(size or 1)))}, list[str]()
+    known, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
     heard: list[Heard] = []
     calls: list[_Call] = []
     for call in line.calls:
         step = _step_of(steps, call.at * _US)
         if step is None or not call.over:
             continue
-        found = _told_by_c10d(call, known, notes) if not _is_ours(call.event) else told(call.event, known, size, notes)
+        found = _c10d_call(call, known, notes) if not _is_ours(call.event) else call_of(call.event, known, size, notes)
         if found is not None:
             due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
             ran = (call.at * _US, call.start * _US, call.over * _US)
@@ -214,7 +214,7 @@ def _by_ours(line: _Line) -> None:
 # ---- what was called ----
 
 
-def _told_by_c10d(call: _Call, groups: Mapping[str, Group], notes: list[str]) -> Told:
+def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Told:
     """c10d tells shapes, and neither its group nor, for lists, the type, which is told by what carries it out."""
     kind = kind_of(str(call.event["name"])) or ""
     group = next(iter(groups))

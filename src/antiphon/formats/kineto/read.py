@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.cost.replay.job import Group
+from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Recorded
 from antiphon.errors import Invalid
 from antiphon.formats.chrome import Read
@@ -57,9 +57,9 @@ def rank_of(name: str) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, Group]:
+def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
     """By name. The first is that of all ranks where none is told."""
-    found: dict[str, Group] = {}
+    found: dict[str, ProcessGroup] = {}
     configs = about.get("pg_config", [])
     for one in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:
         if not isinstance(one, dict) or not isinstance(one.get("ranks", []), list):
@@ -67,7 +67,7 @@ def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, Group]:
         members = tuple(rank for rank in one.get("ranks", []) if _whole(rank) is not None)
         many = _whole(one.get("pg_size")) or len(members)
         if many and len(members) in (0, many):
-            found[str(one.get("pg_name", ""))] = Group(str(one.get("pg_name", "")), many, members)
+            found[str(one.get("pg_name", ""))] = ProcessGroup(str(one.get("pg_name", "")), many, members)
     if not found and size:
-        found["0"] = Group("0", size, tuple(range(size)))
+        found["0"] = ProcessGroup("0", size, tuple(range(size)))
     return found

@@ -180,7 +180,7 @@ def _connections(algorithm: Algorithm, ways: dict[tuple[int, int, int], int]) ->
 # ---- steps as they are done ----
 
 
-def _told(gpu: Gpu, block: ThreadBlock, step: Step) -> str:
+def _text(gpu: Gpu, block: ThreadBlock, step: Step) -> str:
     return f"rank {gpu.rank}, tb {block.number}, step {step.number} ({step.verb})"
 
 
@@ -201,13 +201,13 @@ def _done(gpu: Gpu, block: ThreadBlock) -> list[Done]:
             last.sources.append(step.src_at)
             if len(last.sources) > MOST_FUSED:
                 raise Invalid(
-                    f"{_told(gpu, block, step)}: the executor makes more than {MOST_FUSED} reductions one, and has no "
+                    f"{_text(gpu, block, step)}: the executor makes more than {MOST_FUSED} reductions one, and has no "
                     "room for them; set hasdep on the one before"
                 )
         else:
             if pending and step.after < 0:
                 raise Invalid(
-                    f"{_told(gpu, block, step)}: follows a nop and waits for nothing itself, which the executor refuses"
+                    f"{_text(gpu, block, step)}: follows a nop and waits for nothing itself, which the executor refuses"
                 )
             made.append(Done(step, [step.src_at], pending))
             pending = []
@@ -229,7 +229,7 @@ def _awaited(
     gpu: Gpu, block: ThreadBlock, one: Done, other: int, step: int, shown: list[list[tuple[int, int]]]
 ) -> int:  # fmt: skip
     """The instruction of the other block with which this wait ends."""
-    told = _told(gpu, block, one.step)
+    told = _text(gpu, block, one.step)
     if other > MOST_AWAITED:
         raise Invalid(f"{told}: waits for tb {other}; the executor keeps such numbers up to {MOST_AWAITED}")
     if other >= len(shown):
@@ -261,12 +261,12 @@ class _Lies:
         name = ("input", "output", "scratch")[kind]
         if at < 0 or at + step.count > size or at >= 2**15:
             raise Invalid(
-                f"{_told(self.gpu, self.block, step)}: touches chunks {at} to {at + step.count - 1} of the {name}, "
+                f"{_text(self.gpu, self.block, step)}: touches chunks {at} to {at + step.count - 1} of the {name}, "
                 f"which has {size}"
             )
         if declared and at >= self.gpu.sizes[kind]:
             raise Invalid(
-                f"{_told(self.gpu, self.block, step)}: touches chunk {at} of the {name}, of {letter}_chunks="
+                f"{_text(self.gpu, self.block, step)}: touches chunk {at} of the {name}, of {letter}_chunks="
                 f"{self.gpu.sizes[kind]}; the executor refuses that"
             )
         return int(self.places.first[rank, kind]) + at
@@ -279,7 +279,7 @@ def _instruction(
     verb = step.verb
     for verbs, peer, what in ((SENDS, block.send, "send to"), (RECEIVES, block.recv, "receive from")):
         if verb in verbs and peer < 0:
-            raise Invalid(f"{_told(lies.gpu, block, step)}: its thread block has no rank to {what}")
+            raise Invalid(f"{_text(lies.gpu, block, step)}: its thread block has no rank to {what}")
     if not step.count:
         return Instruction(step.number, verb, 0, wait=wait)
     declared = verb != "rrc"
@@ -316,12 +316,12 @@ class _Messages:
             sent, taken = self.sent.get(way, []), self.taken.get(way, [])
             for one, two in zip(sent, taken, strict=False):
                 if one[2].count != two[2].count:
-                    what = f"sends {one[2].count} chunks, of which {_told(*two)} takes {two[2].count}"
-                    raise Invalid(f"{_told(*one)}: {what}")
+                    what = f"sends {one[2].count} chunks, of which {_text(*two)} takes {two[2].count}"
+                    raise Invalid(f"{_text(*one)}: {what}")
             if len(sent) > len(taken):
-                raise Invalid(f"{_told(*sent[len(taken)])}: nothing at rank {way[1]} receives it on channel {way[2]}")
+                raise Invalid(f"{_text(*sent[len(taken)])}: nothing at rank {way[1]} receives it on channel {way[2]}")
             if len(taken) > len(sent):
-                raise Invalid(f"{_told(*taken[len(sent)])}: rank {way[0]} never sends it on channel {way[2]}")
+                raise Invalid(f"{_text(*taken[len(sent)])}: rank {way[0]} never sends it on channel {way[2]}")
 
 
 _Spot = tuple[Gpu, ThreadBlock, Step]

@@ -43,7 +43,7 @@ class Buffer(_Row):
     switch_channel_id: Small | None = None
 
 
-class Group(_Row):
+class BlockGroup(_Row):
     tb_id: Small
     tbg_size: Small
 
@@ -59,7 +59,7 @@ class Inner(_Row):
     channel_ids: list[Small] | None = None
     src_buff: list[Buffer] | None = None
     dst_buff: list[Buffer] | None = None
-    tbg_info: Group | None = None
+    tbg_info: BlockGroup | None = None
     barrier_id: Small | None = None
     num_threadblocks: Small | None = None
     semaphore_ids: list[Small] | None = None

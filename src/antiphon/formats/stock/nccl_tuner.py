@@ -58,7 +58,7 @@ def nccl_tuner(plans: Mapping[str, Plan], *, protocol: str = "auto", channels: i
             rules += 1
     if not rules:
         raise Unsupported(
-            f"nccl-tuner: nothing in this table is what NCCL has an algorithm for ({_told(plans)}); NCCL knows the "
+            f"nccl-tuner: nothing in this table is what NCCL has an algorithm for ({_in_words(plans)}); NCCL knows the "
             f"planners {', '.join(_BY_PLANNER)}, of each for some collectives"
         )
     return {FILE: "\n".join(lines) + "\n"}
@@ -72,6 +72,6 @@ def _algorithm(entry: Entry) -> str | None:
     return family if entry.schedule.collective.kind in ABLE[family] else None
 
 
-def _told(plans: Mapping[str, Plan]) -> str:
+def _in_words(plans: Mapping[str, Plan]) -> str:
     told = dict.fromkeys(f"{kind} by {planner_of(entry)}" for kind, plan in plans.items() for entry in plan.entries)
     return ", ".join(list(told)[:8])

@@ -27,7 +27,7 @@ def arrivals(schedule: Schedule) -> Longs:
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.request import Request
     >>> from antiphon.planners.radix.permrecmult import permrecmult
-    >>> from antiphon.topologies.spec import made as machine
+    >>> from antiphon.topologies.spec import machine_of as machine
     >>> made = next(permrecmult(Request(machine("full:ranks=9"), Collective("allgather", 9)), k=3))
     >>> np.argsort(arrivals(made)[4]).tolist()
     [4, 7, 1, 5, 8, 2, 3, 6, 0]

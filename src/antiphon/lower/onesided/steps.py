@@ -100,7 +100,7 @@ class _Turn:
 
 
 @dataclass(eq=False)
-class _Work:
+class _RankTurns:
     turns: dict[int, _Turn] = field(default_factory=lambda: defaultdict(_Turn))
     begun: list[int] = field(default_factory=list)  # who must know that this rank has begun
 
@@ -132,7 +132,7 @@ class _Dealt:
 
     def steps(self, rank: int) -> list[list[Step]]:
         """What a rank does in each stream."""
-        work = [_Work() for _ in range(self.count)]
+        work = [_RankTurns() for _ in range(self.count)]
         self._deal_messages(rank, work)
         self._deal_folds(rank, work)
         known = self.whole.known
@@ -143,10 +143,10 @@ class _Dealt:
                 )
         return [self._written(rank, one).steps() for one in work]
 
-    def _written(self, rank: int, work: _Work) -> _Rank:
+    def _written(self, rank: int, work: _RankTurns) -> _Rank:
         return _Rank(rank, work, self.whole.touched, self.whole.operands)
 
-    def _deal_messages(self, rank: int, work: list[_Work]) -> None:
+    def _deal_messages(self, rank: int, work: list[_RankTurns]) -> None:
         """Before the first message the sender must know that the receiver has begun: it says so, unless a credit does,
         or what the sender has had from there in an earlier step.
 
@@ -180,7 +180,7 @@ class _Dealt:
             for one in {receive, whole.known.send_of.get(receive, receive)}:
                 turn.after.update(whole.wait[whole.wait_ptr[one] : whole.wait_ptr[one + 1]])
 
-    def _deal_folds(self, rank: int, work: list[_Work]) -> None:
+    def _deal_folds(self, rank: int, work: list[_RankTurns]) -> None:
         whole = self.whole
         rows = whole.folds[whole.fold_ptr[rank] : whole.fold_ptr[rank + 1]]
         columns = (rows, self.stream[rows], whole.program.when[rows] // 2)
@@ -198,7 +198,7 @@ class _Pulled(_Dealt):
         super().__init__(whole, stream)
         self.of = [whole.moves.of(rank) for rank in range(whole.program.ranks)]
 
-    def _deal_messages(self, rank: int, work: list[_Work]) -> None:
+    def _deal_messages(self, rank: int, work: list[_RankTurns]) -> None:
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
             number, step, source, target, _, _ = self.group[group]
             turn = work[number].turns[step]
@@ -209,7 +209,7 @@ class _Pulled(_Dealt):
             turn.moves += joined([move._replace(peer=source) for at in rows for move in self.of[source](at)])
             turn.awaited.append(source)
 
-    def _written(self, rank: int, work: _Work) -> _Rank:
+    def _written(self, rank: int, work: _RankTurns) -> _Rank:
         return _Puller(rank, work, self.whole.touched, self.whole.operands)
 
 
@@ -230,7 +230,7 @@ def _fresh(ranks: int, groups: Longs) -> Bools:
 class _Rank:
     """Writes the steps of a rank, with a sync wherever something needs it."""
 
-    def __init__(self, rank: int, work: _Work, touched: Touched, operands: int) -> None:
+    def __init__(self, rank: int, work: _RankTurns, touched: Touched, operands: int) -> None:
         self.work, self.operands = work, operands
         self.line = Line(rank, touched)
         self.held: list[Fold] = []  # what the next puts may take along

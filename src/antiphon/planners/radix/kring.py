@@ -15,7 +15,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import compose
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
-from antiphon.planners.radix.lanes import Sizes, by_places, given_sizes, lane_chains, lane_rounds, seats_by_place, told
+from antiphon.planners.radix.lanes import Sizes, by_places, given_sizes, lane_chains, lane_rounds, seats_by_place, text
 from antiphon.planners.radix.mixed import given_k
 from antiphon.planners.shared.rows import (
     Order,
@@ -56,10 +56,10 @@ def kring(
     made = _plan(collective, seating, sizes, overlap)
     natural = seating == list(collective.members)
     options = {
-        "k": None if k is None else min(k, ranks), "groups": told(sizes) if k is None else None,
+        "k": None if k is None else min(k, ranks), "groups": text(sizes) if k is None else None,
         "overlap": overlap or None, "order": None if natural else ",".join(map(str, seating)), "pieces": depth,
     }  # fmt: skip
-    yield finish(made, topology, collective, "kring", options, depth, {"groups": told(sizes)})
+    yield finish(made, topology, collective, "kring", options, depth, {"groups": text(sizes)})
 
 
 def _groups(

@@ -39,7 +39,7 @@ def given_sizes(groups: Sizes, ranks: int) -> list[int]:
     return sizes
 
 
-def told(sizes: Iterable[int]) -> str:
+def text(sizes: Iterable[int]) -> str:
     """Sizes as the option takes them."""
     runs = [(size, len(list(same))) for size, same in groupby(sizes)]
     return "+".join(f"{times}*{size}" if times > 1 else str(size) for size, times in runs)

@@ -32,7 +32,7 @@ Capacity = dict[tuple[int, int], int]
 
 
 @dataclass(frozen=True)
-class Packing:
+class CyclePacking:
     """Directed cycles (one may come several times), and whether more are impossible."""
 
     cycles: list[list[int]]
@@ -50,26 +50,26 @@ def capacities(topology: Topology, members: tuple[int, ...]) -> Capacity:
     return {pair: units[kind] for pair, kind in zip(table, kinds, strict=True)}
 
 
-def pack(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> Packing:
+def pack(capacity: Capacity, members: tuple[int, ...], seed: int = 0) -> CyclePacking:
     """The most cycles through all members. Where links are alike both ways, a cycle is used both ways if that is no
     loss."""
     return _pack(tuple(sorted(capacity.items())), members, seed)
 
 
 @lru_cache(maxsize=64)
-def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> Packing:
+def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, ...], seed: int) -> CyclePacking:
     capacity = dict(listed)
     limit = _limit(capacity, members)
     if not limit or len(members) < 2:
-        return Packing([], True)
+        return CyclePacking([], True)
     if len(members) == 2:
-        return Packing([list(members)] * limit, True)
+        return CyclePacking([list(members)] * limit, True)
     cycles: list[list[int]] = []
     both_ways = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
     if both_ways:
         cycles = _undirected(capacity, members, seed, limit)
         if len(cycles) == limit:
-            return Packing(cycles, True)
+            return CyclePacking(cycles, True)
     optimal = False
     if len(members) <= MOST_EXACT and (every := _all_cycles(capacity, members, directed=True)) is not None:
         covered = _cover(capacity, every, limit) if len(cycles) == limit - 1 else None
@@ -79,7 +79,7 @@ def _pack(listed: tuple[tuple[tuple[int, int], int], ...], members: tuple[int, .
         cycles = max(cycles, covered or [], key=len)
     elif not both_ways:
         cycles = _greedy(capacity, members, seed, limit, directed=True)
-    return Packing(cycles, optimal or len(cycles) == limit)
+    return CyclePacking(cycles, optimal or len(cycles) == limit)
 
 
 def _undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]]:

@@ -113,10 +113,10 @@ def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, 
             f"planner multi-ring: topology {topology.name} shows no cycle of direct links through all ranks that take "
             "part, and no switches join them; use planner relay, or a machine with switches"
         )
-    return _told(topology, members, best[0], best[2])
+    return _proved_rings(topology, members, best[0], best[2])
 
 
-def _told(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
+def _proved_rings(topology: Topology, members: tuple[int, ...], cost: float, rings: Rings) -> Rings:
     """Over routes it is not the number of rings that counts: whether any could be faster."""
     if rings.over != "routes":
         return rings

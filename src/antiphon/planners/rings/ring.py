@@ -39,7 +39,7 @@ def ring(
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     shorter = collective.kind == "alltoall" and directions == 2
     refuse_too_long("ring", collective, 0.5 if shorter else directions)
-    cycle = given_order(order, collective) if order is not None else _found(topology, collective)
+    cycle = given_order(order, collective) if order is not None else _found_cycle(topology, collective)
     ways = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_hops(topology, way) for way in ways]
     # where neither way round goes, `finish` names the hop that is lost
@@ -51,7 +51,7 @@ def ring(
     yield finish(made, topology, collective, "ring", options, depth)
 
 
-def _found(topology: Topology, collective: Collective) -> list[int]:
+def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
     cycle, complete = widest_cycle(topology, collective.members)
     if cycle:
         return cycle

@@ -30,7 +30,7 @@ class Links:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class NearLinks:
     """Of every pair of a rank and a place among the targets: hops (0: out of reach), the links padded with -1, and how
     many links out of the rank were as good."""
 
@@ -90,7 +90,7 @@ class Switched:
         edge = np.flatnonzero(starts(np.cumsum(cells) // MOST_CELLS))
         yield from zip(edge.tolist(), [*edge[1:].tolist(), len(targets)], strict=True)
 
-    def find(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> Found:
+    def find(self, src: Ints | Longs, place: Longs, targets: Longs, turn: int) -> NearLinks:
         """A path from every src to the target of its place. A search per switch next to a target, O(links that lead on)
         per pair, and per target and switch on its way.
 
@@ -118,7 +118,7 @@ class Switched:
             else:
                 link = self._down(switch, targets[at])
             links[going, hops[going] - left_now] = link[which]
-        return Found(hops, links, ways)
+        return NearLinks(hops, links, ways)
 
     def _distances(self, targets: Longs) -> Ints:
         """Per target and switch the hops to there, FAR where none lead."""

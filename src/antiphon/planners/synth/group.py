@@ -199,14 +199,14 @@ class _Shape:
         """The whole permutation, or None where limits, kinds or arcs do not go to such."""
         kinds = self._kinds(nodes)
         limits = self._limits(bonds) if kinds is not None else None
-        arcs = _found(self._arc, np.append(bonds, len(bonds))[self._paths])
+        arcs = _row_numbers(self._arc, np.append(bonds, len(bonds))[self._paths])
         if kinds is None or limits is None or arcs is None:  # of arcs, not all paths may be held
             return None
         return np.concatenate([nodes, bonds, arcs, bonds, limits, kinds])
 
     def _kinds(self, nodes: Table) -> Table | None:
         to = np.append(nodes, len(nodes))
-        found = _found(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
+        found = _row_numbers(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
         return found if found is not None and np.array_equal(self._weights[found], self._weights) else None
 
     @cached_property
@@ -244,7 +244,7 @@ def _numbers(rows: Table) -> dict[bytes, int]:
     return {row.tobytes(): i for i, row in enumerate(rows)}
 
 
-def _found(numbers: dict[bytes, int], rows: Table) -> Table | None:
+def _row_numbers(numbers: dict[bytes, int], rows: Table) -> Table | None:
     """The number of every row; None where one has none."""
     found = [numbers.get(row.tobytes(), -1) for row in rows]
     return None if -1 in found else np.array(found, np.int64)

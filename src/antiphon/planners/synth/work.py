@@ -113,13 +113,13 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
 
 
 def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
-    told: dict[str, object] = {"engine": point.engine, "found": _told(point, about, direct)}
+    told: dict[str, object] = {"engine": point.engine, "found": _proof_notes(point, about, direct)}
     if not direct:
         told["certificate"] = certificate(point, about, USUAL_K if k is None else k)
     return replace(schedule, provenance=told)
 
 
-def _told(point: Point, about: str, direct: bool) -> dict[str, object]:
+def _proof_notes(point: Point, about: str, direct: bool) -> dict[str, object]:
     """What is known of the point, in words for people."""
     if direct:
         return {"proof": BEST_FOUND, "meaning": "every input is sent everywhere and added on arrival"}

@@ -64,15 +64,15 @@ def _answer(question: str, kept: Path | None) -> Answer:
         except Invalid as error:
             notes.append(f"planned anew: {error}")
     if before is not None:
-        return _told(found, ALIKE, before[0], before[1], notes)
+        return _answer_of(found, ALIKE, before[0], before[1], notes)
     plans, gain = _planned(found, notes)
     if folder is not None and not any("was stopped" in note for note in notes):
         with suppress(OSError):
             alike.put(found.machine, plans, gain, folder)
-    return _told(found, PLANNED, plans, gain, notes)
+    return _answer_of(found, PLANNED, plans, gain, notes)
 
 
-def _told(found: Found, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
+def _answer_of(found: Found, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
     return Answer(how, found.machine.name, gain, "; ".join(notes), encode_book(book_of(plans)))
 
 

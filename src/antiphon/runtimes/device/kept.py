@@ -78,7 +78,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Found:
+class Taken:
     """What is taken, of what no other beats with as few blocks; `source`: in words, where it is from."""
 
     best: Choice
@@ -114,7 +114,7 @@ def tried_of(some: Collection[Choice]) -> str:
     return hashlib.sha256(repr(sorted(some)).encode()).hexdigest()
 
 
-def read(asked: Question, known: Collection[Choice]) -> tuple[Found | None, str]:
+def read(asked: Question, known: Collection[Choice]) -> tuple[Taken | None, str]:
     """What is kept, and what is wrong with it; neither where nothing is. `known`: what would be timed."""
     path = _path(asked.name)
     if path is None or (not path.is_symlink() and not path.exists()):
@@ -124,7 +124,7 @@ def read(asked: Question, known: Collection[Choice]) -> tuple[Found | None, str]
         line = [(Choice(one.way, one.lanes, one.rounds, one.tables), one.seconds) for one in found.frontier]
         if any(one not in known for one, _ in line):
             raise Invalid("it names a way that is not tried here")
-        return Found(chosen(line), line, f"kept in {path}"), ""
+        return Taken(chosen(line), line, f"kept in {path}"), ""
     except (OSError, AntiphonError) as error:
         return None, one_line(f"{path} is not used: {error}")
 
@@ -144,13 +144,13 @@ def _read(path: Path) -> _File:
     return found
 
 
-def put(asked: Question, about: str, measured: Sequence[tuple[Choice, float]], wrong: str = "") -> Found:
+def put(asked: Question, about: str, measured: Sequence[tuple[Choice, float]], wrong: str = "") -> Taken:
     """The choice of what was timed, kept where that can be. `wrong`: with what was kept before."""
     line = frontier(measured)
     told = f"timed ({wrong})" if wrong else "timed"
     path = _path(asked.name)
     if path is None:
-        return Found(chosen(line), line, f"{told}, kept nowhere")
+        return Taken(chosen(line), line, f"{told}, kept nowhere")
     ways = [_Way(*one, seconds) for one, seconds in line]
     data = msgspec.json.encode(_File(FORMAT, one_line(about, 200), asked, ways))
     try:
@@ -158,8 +158,8 @@ def put(asked: Question, about: str, measured: Sequence[tuple[Choice, float]], w
         if not is_ours(path):
             raise Invalid("others may write there")
     except (OSError, Invalid) as error:
-        return Found(chosen(line), line, one_line(f"{told}, not kept in {path}: {error}"))
-    return Found(chosen(line), line, f"{told}, kept in {path}")
+        return Taken(chosen(line), line, one_line(f"{told}, not kept in {path}: {error}"))
+    return Taken(chosen(line), line, f"{told}, kept in {path}")
 
 
 def listed() -> list[dict[str, object]]:

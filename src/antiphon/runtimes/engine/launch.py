@@ -54,7 +54,7 @@ def launcher(given: str, count: int) -> list[str]:
 
 def found_launcher(given: str) -> list[str]:
     """The launcher as it was given, or the one that is here; Missing where there is none."""
-    command = shlex.split(given) if given else [_found()]
+    command = shlex.split(given) if given else [_mpiexec()]
     if not command or shutil.which(command[0]) is None:
         name = command[0] if command else given
         raise Missing(f"{quote(name)}: no such program; name another by --mpiexec, or {HELP}")
@@ -69,7 +69,7 @@ def unfit(program: str, found: int, count: int) -> Missing:
     )
 
 
-def _found() -> str:
+def _mpiexec() -> str:
     beside = Path(sys.executable).with_name("mpiexec")
     path = str(beside) if beside.exists() else shutil.which("mpiexec")
     if path is None:

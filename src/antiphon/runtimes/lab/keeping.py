@@ -135,7 +135,7 @@ def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[
         start_new_session=True,
     )  # fmt: skip
     try:
-        process = _told(keeper, spec)
+        process = _keeper_process(keeper, spec)
     except BaseException:
         stop(keeper)
         raise
@@ -148,7 +148,7 @@ def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[
     return lab, keeper
 
 
-def _told(keeper: subprocess.Popen[bytes], spec: dict[str, Any]) -> int:
+def _keeper_process(keeper: subprocess.Popen[bytes], spec: dict[str, Any]) -> int:
     """Hand it the work, and hear that it is done: the process that keeps the lab."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None

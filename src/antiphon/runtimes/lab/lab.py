@@ -15,7 +15,7 @@ from antiphon.runtimes.measure.case import Row
 def lab_up(topology: Topology, scale: str = "", name: str = "") -> Row:
     """Make a lab that stays until `lab_down`: what `lab_status` says of it."""
     lab, _ = bring_up(topology, scale, name_of(topology, name), leashed=False)
-    return told(lab)
+    return lab_row(lab)
 
 
 def lab_down(name: str = "", every: bool = False) -> list[str]:
@@ -36,14 +36,14 @@ def lab_down(name: str = "", every: bool = False) -> list[str]:
 def lab_status() -> list[Row]:
     """The labs that stand."""
     need_root()
-    return [told(lab) for lab in find_labs()]
+    return [lab_row(lab) for lab in find_labs()]
 
 
 def lab_names() -> list[str]:
     return [lab.name for lab in find_labs()]
 
 
-def told(lab: Lab) -> Row:
+def lab_row(lab: Lab) -> Row:
     layout = lab.layout()
     slowest, fastest = (pick(port.rate for port in layout.ports if port.rate is not None) for pick in (min, max))
     owner = int(lab.about["owner"])

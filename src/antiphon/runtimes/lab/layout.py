@@ -246,8 +246,8 @@ def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: o
         ours = [_ends(machine, link) for link in layout.path(a, b) or []]
         if ours != theirs:
             raise Unsupported(
-                f"the plan sends from rank {a} to rank {b} by {_told(machine, theirs)}, the lab by "
-                f"{_told(machine, ours)}; it has one path for each pair: plan without options that spread over several"
+                f"the plan sends from rank {a} to rank {b} by {_route(machine, theirs)}, the lab by "
+                f"{_route(machine, ours)}; it has one path for each pair: plan without options that spread over several"
             )
 
 
@@ -255,6 +255,6 @@ def _ends(machine: Topology, link: int) -> tuple[int, int]:
     return int(machine.link_src[link]), int(machine.link_dst[link])
 
 
-def _told(machine: Topology, ends: Sequence[tuple[int, int]]) -> str:
+def _route(machine: Topology, ends: Sequence[tuple[int, int]]) -> str:
     between = [machine.places[head] for _, head in ends[:-1]]
     return " and ".join(between) if between else "the link between them" if ends else "no path"

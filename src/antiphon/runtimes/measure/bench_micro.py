@@ -57,7 +57,7 @@ def bench_micro(
         known = {one.title: one for one in some}
 
         def told(row: Row) -> Row:
-            return _told(row, known[row["planner"]], plans[row["planner"]].collective.buffer_weight)
+            return _with_throughput(row, known[row["planner"]], plans[row["planner"]].collective.buffer_weight)
 
         def heard(row: Row) -> None:
             if progress is not None:
@@ -66,7 +66,7 @@ def bench_micro(
         return [told(row) for row in measure_plans(list(plans.values()), nbytes, progress=heard, in_place=False, **how)]
 
 
-def _told(row: Row, pattern: Pattern, blocks: int) -> Row:
+def _with_throughput(row: Row, pattern: Pattern, blocks: int) -> Row:
     """With what the busiest link carries."""
     carried = row["nbytes"] * pattern.busiest / blocks
     said, least = PUBLISHED.get((pattern.name, pattern.size), (None, 0))

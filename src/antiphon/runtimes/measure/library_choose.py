@@ -148,7 +148,7 @@ def _entries(seen: Sequence[Best], shortlist: Sequence[Listed], library: Library
 
 
 def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
-    told = [_told(best) for best in group]
+    told = [_size_row(best) for best in group]
     last = {key: value for key, value in told[-1].items() if key not in ("nbytes", "algorithm")}
     algorithm = group[0].algorithm
     return {
@@ -158,7 +158,7 @@ def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _told(best: Best) -> dict[str, Any]:
+def _size_row(best: Best) -> dict[str, Any]:
     """What was measured at one size. The library's own choice and its best took turns; ours and that choice did."""
     row, ours = best.row, best.ours.row or {}
     chosen = best.algorithm is not CHOICE  # its own choice is the reference, too

@@ -77,7 +77,7 @@ def run_cases(
         from mpi4py import MPI
 
         process.work(job, MPI, MPI.COMM_WORLD, heard, enough)
-        return _found(said, count, "the launcher")
+        return _faultless(said, count, "the launcher")
 
     def heard_here(row: Row) -> bool:
         heard(row)
@@ -90,15 +90,15 @@ def run_cases(
         try:
             to_the_end = watch([*command, *own], heard_here, timeout)
         except Failed:
-            _found(said, count, command[0])  # a fault that was told says more
+            _faultless(said, count, command[0])  # a fault that was told says more
             raise
-    rows = _found(said, count, command[0])
+    rows = _faultless(said, count, command[0])
     if to_the_end and len(rows) != len(cases):
         raise Failed(f"{command[0]} ended after {len(rows)} of {len(cases)} runs")
     return rows
 
 
-def _found(said: Sequence[Row], count: int, program: str) -> list[Row]:
+def _faultless(said: Sequence[Row], count: int, program: str) -> list[Row]:
     for row in said:
         if row.get("fault") == process.SMALL:
             if program == "the launcher" and row["processes"] > 1:

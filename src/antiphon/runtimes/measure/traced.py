@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.cost.chrome import RANKS, Page, Passage, Work, write_ranks
+from antiphon.cost.chrome import RANKS, Page, Passage, RankWork, write_ranks
 from antiphon.cost.trace import MOST_EVENTS
 from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.trace import FOLD, RECEIVE, SEND
@@ -51,11 +51,11 @@ class _Rank:
     def when(self, row: int) -> tuple[float, float]:
         return float(self.begin[row]), max(float(self.begin[row]), float(self.end[row]))
 
-    def works(self, rank: int) -> list[Work]:
-        found = [Work(rank, "call", "call", self.when(0), {"rank": rank})]
+    def works(self, rank: int) -> list[RankWork]:
+        found = [RankWork(rank, "call", "call", self.when(0), {"rank": rank})]
         for row in np.flatnonzero(self.kind == FOLD).tolist():
             facts = {"rank": rank, "step": int(self.step[row]), "bytes": int(self.bytes[row])}
-            found.append(Work(rank, "fold", f"fold, step {facts['step']}", self.when(row), facts))
+            found.append(RankWork(rank, "fold", f"fold, step {facts['step']}", self.when(row), facts))
         return found
 
 

@@ -14,7 +14,7 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.auto_apart import Apart
 from antiphon.runtimes.serve.auto_kept import Answer, read_kept
 from antiphon.runtimes.serve.auto_question import AUTO, TABLE, facts, kept_name, processes, question
-from antiphon.runtimes.serve.auto_turns import Turns, told
+from antiphon.runtimes.serve.auto_turns import Turns, fill_row
 from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.group_book import default_book
 from antiphon.runtimes.serve.serving import Serving
@@ -26,7 +26,7 @@ USUAL_WAIT, _PAUSE = 4.0, 0.005  # seconds
 Agreed = Callable[[dict[str, str]], Sequence[dict[str, str]]]
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     @property
     def rank(self) -> int: ...
     @property
@@ -56,7 +56,7 @@ def is_auto(table: object) -> bool:
     return isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
 
 
-def begin(group: Group, agreed: Agreed) -> Begun:
+def begin(group: RankGroup, agreed: Agreed) -> Begun:
     """Collective: `agreed` hands everybody what everybody says."""
     said = agreed({"facts": facts()})
     mine: dict[str, str] = {}
@@ -102,11 +102,11 @@ def _waited(apart: Apart, text: str) -> Answer | None:
     return found
 
 
-def follow(begun: Begun, serving: Serving, group: Group) -> None:
+def follow(begun: Begun, serving: Serving, group: RankGroup) -> None:
     """What the report says, and that the group asks."""
     row = serving.ledger.row(AUTO, "", "nothing", begun.why or "planning has not ended")
     if begun.answer is not None:
-        told(row, begun.answer, 1)
+        fill_row(row, begun.answer, 1)
     elif begun.book is not None:
         row.served_by, row.why = "kept", "from call 1 on"
     else:

@@ -82,7 +82,7 @@ class Turns:
         elif self._steps is not None and not said[_BUSY]:
             self.over = True
             if self.answer is not None:
-                told(self.row, self.answer, number)
+                fill_row(self.row, self.answer, number)
             return self.book
         if self._steps is None:
             self._steps = self._get(said[2:_LACK].tobytes())
@@ -146,7 +146,7 @@ class Turns:
         self.apart = None
 
 
-def told(row: Row, answer: Answer, number: int) -> None:
+def fill_row(row: Row, answer: Answer, number: int) -> None:
     """The row of the report about plans that are used."""
     row.schedule, row.served_by = answer.machine, answer.how
     notes = f" ({answer.notes})" if answer.notes else ""

@@ -116,7 +116,7 @@ class Comm:
     def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
         """The combination of all processes' arrays, at all of them."""
         given = _taken(x, "x")
-        result = _made(out, x.shape, given)
+        result = _result_array(out, x.shape, given)
         target = _target(result, len(given), given.dtype)
         place = _in_place(given, target, 0, "out")
         self._call("allreduce", len(given), None if place else given, target, op)
@@ -128,7 +128,7 @@ class Comm:
         if self.rank != self._root(root):
             self._call("reduce", len(given), given, given[:0], op, root)
             return None
-        result = _made(out, x.shape, given)
+        result = _result_array(out, x.shape, given)
         target = _target(result, len(given), given.dtype)
         self._call("reduce", len(given), None if _in_place(given, target, 0, "out") else given, target, op, root)
         return result
@@ -144,7 +144,7 @@ class Comm:
     def allgather(self, x: Array, out: Array | None = None) -> Array:
         """All processes' arrays one after another along the first axis, at all of them."""
         given = _taken(x, "x")
-        result = _made(out, self._joined(x.shape), given)
+        result = _result_array(out, self._joined(x.shape), given)
         target = _target(result, len(given) * self.ranks, given.dtype)
         place = _in_place(given, target, self.rank * len(given), "its own block of out")
         self._call("allgather", len(given), None if place else given, target)
@@ -153,7 +153,7 @@ class Comm:
     def reducescatter(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
         """The combination of all processes' arrays, cut along the first axis: its own block at each."""
         given = _taken(x, "x")
-        result = _made(out, self._cut(x.shape), given)
+        result = _result_array(out, self._cut(x.shape), given)
         unit = len(given) // self.ranks
         target = _target(result, unit, given.dtype)
         if _in_place(target, given, self.rank * unit, "its own block of x"):
@@ -169,7 +169,7 @@ class Comm:
         if self.rank != self._root(root):
             self._call("gather", len(given), given, given[:0], "sum", root)
             return None
-        result = _made(out, self._joined(x.shape), given)
+        result = _result_array(out, self._joined(x.shape), given)
         target = _target(result, len(given) * self.ranks, given.dtype)
         place = _in_place(given, target, self.rank * len(given), "its own block of out")
         self._call("gather", len(given), None if place else given, target, "sum", root)
@@ -187,7 +187,7 @@ class Comm:
         if x is None:
             raise Invalid("scatter: the root must give x")
         given = _taken(x, "x")
-        result = _made(out, self._cut(x.shape), given)
+        result = _result_array(out, self._cut(x.shape), given)
         unit = len(given) // self.ranks
         target = _target(result, unit, given.dtype)
         if _in_place(target, given, self.rank * unit, "its own block of x"):
@@ -200,7 +200,7 @@ class Comm:
         """x cut along the first axis, block j for process j; what the others have for this one, in their order."""
         given = _taken(x, "x")
         self._cut(x.shape)
-        result = _made(out, x.shape, given)
+        result = _result_array(out, x.shape, given)
         target = _target(result, len(given), given.dtype)
         place = _in_place(given, target, 0, "out")
         self._call("alltoall", len(given) // self.ranks, None if place else given, target)
@@ -261,7 +261,7 @@ def _writable(x: Array, what: str) -> None:
         raise Invalid(f"{what}: it cannot be written to; give a copy")
 
 
-def _made(out: Array | None, shape: tuple[int, ...], like: Array) -> Array:
+def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Array:
     return np.empty(shape, like.dtype) if out is None else out
 
 

@@ -14,7 +14,7 @@ from antiphon.runtimes.serve._torch_data import operator_name
 from antiphon.runtimes.serve.torch_about import NAME
 from antiphon.runtimes.serve.torch_batched import batched
 from antiphon.runtimes.serve.torch_far import devices
-from antiphon.runtimes.serve.torch_group import Group
+from antiphon.runtimes.serve.torch_group import QueuedGroup
 
 
 def report(group: Any = None) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def _create(options: Any, _: Any = None) -> AntiphonGroup:
     )  # fmt: skip
 
 
-class AntiphonGroup(Group):
+class AntiphonGroup(QueuedGroup):
     """The collectives of a process group."""
 
     def split_group(

@@ -22,7 +22,7 @@ def wanted() -> bool:
     return bool(dist.get_debug_level() == dist.DebugLevel.DETAIL)
 
 
-def told(kind: str, tensors: Sequence[Any]) -> str:
+def call_text(kind: str, tensors: Sequence[Any]) -> str:
     """A call in words."""
     shapes = ", ".join(f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in tensors)
     return f"{kind} of {shapes}" if shapes else kind

@@ -38,7 +38,7 @@ def use(table: Any) -> None:
     _chosen["table"] = table
 
 
-class Group(About):
+class QueuedGroup(About):
     """Its calls are carried out by one thread, in the order in which they were made; messages from one to another by
     whoever waits for them."""
 
@@ -124,7 +124,7 @@ class Group(About):
         self._made += 1
         serving = self.calls.serving
         if self._detail and serving is not None:
-            text, then = torch_detail.told(kind + more, results if alike is None else alike), do
+            text, then = torch_detail.call_text(kind + more, results if alike is None else alike), do
 
             def do() -> None:
                 torch_detail.compare(serving, text, seconds)

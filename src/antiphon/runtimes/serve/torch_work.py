@@ -82,7 +82,7 @@ class ByWaiting(Waited):
         return future
 
 
-class Work(Waited):
+class WorkerWork(Waited):
     """A call that a worker carries out. What it raised is raised to whoever waits."""
 
     def __init__(
@@ -270,7 +270,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.pool = Pool()
-        self._todo: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[WorkerWork | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # of who carries out a call
         self._caller = 0  # the thread that carries out its own
@@ -285,16 +285,16 @@ class Worker:
         profiled: Profiled | None = None,
         moments: Moments | None = None,
         at_once: bool = False,
-    ) -> Work:
+    ) -> WorkerWork:
         """`at_once`: it is waited for."""
-        work = Work(results, do, self.pool, profiled, moments)
+        work = WorkerWork(results, do, self.pool, profiled, moments)
         if self._caller == threading.get_ident():
             work.end(CollectiveFailed("a handler of a signal makes a call within a call of its thread"))
         elif not at_once or not self._carried_out_here(work):
             self._hand_over(work)
         return work
 
-    def _carried_out_here(self, work: Work) -> bool:
+    def _carried_out_here(self, work: WorkerWork) -> bool:
         """Not where other calls are before it. A handler of a signal may raise after any call of a function, also one
         that takes or lets go of a lock: whatever has been done until then is undone."""
         here = False
@@ -314,7 +314,7 @@ class Worker:
                     self._under_way -= 1
         return here
 
-    def _hand_over(self, work: Work) -> None:
+    def _hand_over(self, work: WorkerWork) -> None:
         with self._lock:
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))

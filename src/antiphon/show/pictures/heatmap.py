@@ -115,10 +115,10 @@ def panels(tuning: Tuning, kind: str) -> list[Panel]:
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
     swept = settings(tuning.of(kind), tuning.sweep, tuning.sizes)
-    return [_made(planner, mine, least) for planner, mine in swept.items() if len(mine) > 1]
+    return [_panel_of(planner, mine, least) for planner, mine in swept.items() if len(mine) > 1]
 
 
-def _made(planner: str, mine: Mapping[Setting, tuple[float, ...]], least: Sequence[float]) -> Panel:
+def _panel_of(planner: str, mine: Mapping[Setting, tuple[float, ...]], least: Sequence[float]) -> Panel:
     seconds, sizes = list(mine.values()), range(len(least))
     best = [min(range(len(seconds)), key=lambda row: seconds[row][size]) for size in sizes]
     kept = _kept(len(seconds), set(best))
@@ -190,7 +190,7 @@ def _titled(tuning: Tuning, panel: Panel) -> Iterator[str]:
             level = _level(panel, row, size)
             at = f'x="{panel.left + wide * size:.1f}" y="{panel.head + tall * row:.1f}"'
             box = f'{at} width="{wide - 1:.1f}" height="{tall - 1:.1f}"'
-            title = escape(_told(tuning, panel, row, size))
+            title = escape(_cell_text(tuning, panel, row, size))
             yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level][1]}"><title>{title}</title></rect>'
 
 
@@ -207,7 +207,7 @@ def _shaped(tuning: Tuning, panel: Panel) -> Iterator[str]:
         yield f'<path class="hm-{level}" fill="{LEVELS[level][1]}" d="{"".join(drawn)}"/>'
 
 
-def _told(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
+def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
     seconds, best = panel.seconds[row][size], panel.best[size]
     ratio = seconds / (panel.seconds[best][size] or seconds or 1.0)
     than = "the best" if row == best else f"{ratio:.3g} times the best ({options_text(dict(panel.rows[best]))})"
@@ -222,7 +222,7 @@ def _best(tuning: Tuning, panel: Panel) -> Iterator[str]:
     radius = min(wide, tall) * 0.24
     for size, row in enumerate(panel.best):
         x, y = panel.left + wide * (size + 0.5) - 0.5, panel.head + tall * (row + 0.5) - 0.5
-        title = escape(_told(tuning, panel, row, size))
+        title = escape(_cell_text(tuning, panel, row, size))
         yield (
             f'<circle class="hm-dot" cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="#ffffff">'
             f"<title>{title}</title></circle>"

@@ -199,7 +199,7 @@ def _columns(wide: float, count: int) -> int:
     return max(1, math.ceil(count / max(1, math.ceil(count / most))))
 
 
-def _panel(stage: Stage, growth: Growth, lines: Sequence[Line], colours: Sequence[str]) -> list[str]:
+def _panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
     frames = [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
         for x, y, w, h, _ in stage.block.frames
@@ -228,7 +228,7 @@ def _alone(growth: Growth) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Line:
+class DrawnArrow:
     """An arrow as it is drawn: from rim to rim, with a head where it ends at a rank."""
 
     ends: tuple[int, int]
@@ -238,10 +238,10 @@ class Line:
     title: str
 
 
-def _lines(stage: Stage, growth: Growth) -> list[Line]:
+def _lines(stage: Stage, growth: Growth) -> list[DrawnArrow]:
     """The hops farthest from the root first. What several of them share is drawn once."""
     alone = _alone(growth)
-    drawn: dict[tuple[int, int, int, bool], Line] = {}
+    drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
     for arrow in reversed(growth.arrows):
         way = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
         title = f"{'step' if growth.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
@@ -252,11 +252,11 @@ def _lines(stage: Stage, growth: Growth) -> list[Line]:
             if key not in drawn:
                 gaps = [stage.radii[n] + 1.5 if stage.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)]
                 curve = between(*stage.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
-                drawn[key] = Line((a, b), curve, arrow.number, dashed, title)
+                drawn[key] = DrawnArrow((a, b), curve, arrow.number, dashed, title)
     return list(drawn.values())
 
 
-def _arrow(stage: Stage, line: Line, colour: str) -> str:
+def _arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
     shaft, point = line.curve, ""
     if stage.graph.nodes[line.ends[1]].shape == RANK:
         shaft = between(*line.curve, (0.0, 7.0))
