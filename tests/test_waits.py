@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
+from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.example import machine as example
@@ -18,6 +20,7 @@ from antiphon.core.example import of_rows, star
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, Schedule
+from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
@@ -142,9 +145,22 @@ def test_what_is_asked_for() -> None:
     machine, wanted = topology("line:ranks=9"), Collective("allgather", 9)
     with pytest.raises(Invalid, match="give steps, too"):
         one("trees", machine, wanted, waits=True)
-    with pytest.raises(Invalid, match="yes or no"):
+    with pytest.raises(Invalid, match="option waits: expected true or false"):
         one("trees", machine, wanted, steps=9, waits=3)
     with pytest.raises(Unsupported, match="too large for hops that wait in 1024 steps"):
         one("trees", machine, wanted, steps=1024, waits=True)
     made = one("trees", machine, wanted, steps=9, waits=True)
     verify(made, machine).or_raise()
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+
+    def steps_of(kind: str, *told: str) -> int:
+        given = [part for option in told for part in ("--option", option)]
+        assert run(["plan", kind, "line:ranks=4", "--planner", "trees", *given, "-o", str(out)]) == 0
+        assert capsys.readouterr().err.count("\n") <= 1
+        return load_plan(out).entries[0].schedule.steps
+
+    assert steps_of("allgather", "steps=6", "waits=yes") <= 6
+    assert steps_of("allreduce", "steps=6", "waits=no", "halves=yes") <= 12

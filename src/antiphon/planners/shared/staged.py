@@ -50,8 +50,6 @@ class Asked:
     def __post_init__(self) -> None:
         if self.pieces is not None and self.steps is not None:
             raise Invalid(f"planner {self.planner}: give pieces (equal ones) or steps (uneven parts), not both")
-        if self.waits is not None and not isinstance(self.waits, bool):
-            raise Invalid(f"option waits: expected yes or no, got {quote(self.waits)}")
         if self.waits and self.steps is None:
             raise Invalid(f"planner {self.planner}: waits is for a given number of steps; give steps, too")
 

@@ -17,6 +17,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.options import parse_yes
 from antiphon.planners.shared.backwards import backwards
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
@@ -50,6 +51,8 @@ def trees(
     """
     topology, collective = request.topology, request.collective
     given_up, most_of = _loss(loss), denominator_of(denominator)
+    waiting, halved = _yes(waits, "waits"), _yes(halves, "halves")
+    asked = Asked("trees", pieces, steps, request.sizes, request.profile, waiting)
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. Use compose, greedy or "
@@ -60,8 +63,7 @@ def trees(
     made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
     kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
     kept |= {} if most_of is None else {"denominator": most_of}
-    asked = Asked("trees", pieces, steps, request.sizes, request.profile, waits)
-    for which, one in _timed(made, request, asked, halves, limit, most_of):
+    for which, one in _timed(made, request, asked, halved, limit, most_of):
         told = _told(which, topology, most)
         proof = {"bound": (most if told["optimal"] else limit).stated()}
         by = {"planner": "trees", "options": {**kept, **one.options}, "seed": request.seed}
@@ -95,11 +97,9 @@ def _told(made: Made, topology: Topology, most: Bound) -> dict[str, Any]:
 
 
 def _timed(
-    made: Made, request: Request, asked: Asked, halves: object, limit: Bound, most_of: int | None
+    made: Made, request: Request, asked: Asked, halves: bool | None, limit: Bound, most_of: int | None
 ) -> Iterator[tuple[Made, Staged]]:
     """The trees in pieces, or in uneven parts; or, where that is asked for or is faster, halves one after the other."""
-    if halves is not None and not isinstance(halves, bool):
-        raise Invalid(f"option halves: expected yes or no, got {quote(halves)}")
     topology, collective = request.topology, request.collective
     if halves and collective.kind != "allreduce":
         raise Unsupported(f"planner trees: a {collective.kind} has no halves; leave the option out")
@@ -138,6 +138,11 @@ def _faster(
     if not NEARLY * least < taken < FAR * least or one[0].schedule.collective.ranks > HALVED:
         return one
     return min([one, *in_turn(asked)], key=seconds)
+
+
+def _yes(value: object, name: str) -> bool | None:
+    """None where it is left out."""
+    return None if value is None else parse_yes(value, f"option {name}")
 
 
 def _loss(loss: float | str | Fraction) -> Fraction:
