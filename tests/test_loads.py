@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -21,7 +20,7 @@ from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.example import machine, of_rows, star
-from antiphon.core.loads import Timeline, _same, claims, loads, pipelined_steps, rounds, throughput, timeline
+from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, throughput, timeline
 from antiphon.core.messages import messages, paths
 from antiphon.core.schedule import COPY, Chunks, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
@@ -227,13 +226,6 @@ def test_rates_beyond_int64(pieces: int) -> None:
     both = replace(of_rows("allgather", 2, [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)]), collective=heavy)
     assert throughput(replace(both, pieces=pieces), line) == throughput(both, line)
     assert 1 / timeline(replace(both, pieces=pieces), line).total == throughput(both, line)
-
-
-def test_what_is_gone_is_not_what_is_left_out() -> None:
-    gone = weakref.ref(star())
-    assert gone() is None
-    assert not _same(None, gone)
-    assert _same(None, None)
 
 
 def test_pieces_without_a_small_common_multiple() -> None:
