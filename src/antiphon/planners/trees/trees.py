@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
@@ -21,8 +22,8 @@ from antiphon.options import parse_yes
 from antiphon.planners.shared.backwards import backwards
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
-from antiphon.planners.shared.staged import Asked, Staged, staged
-from antiphon.planners.trees.allreduce import Made, allreduces, in_halves, most, one_after_the_other
+from antiphon.planners.shared.staged import Asked, Ready, Staged, staged
+from antiphon.planners.trees.allreduce import Made, allreduces, apart, in_halves, most, one_after_the_other
 from antiphon.planners.trees.columns import check_reach
 from antiphon.planners.trees.images import spread_images
 from antiphon.planners.trees.lay import spread
@@ -104,13 +105,19 @@ def _timed(
     if halves and collective.kind != "allreduce":
         raise Unsupported(f"planner trees: a {collective.kind} has no halves; leave the option out")
 
-    def in_turn(asked: Asked) -> list[tuple[Made, Staged]]:
+    @cache
+    def two() -> tuple[Made, tuple[Ready, Ready]]:
         both = made if made.halves else in_halves(topology, collective, Fraction(0), request.seed, most_of)
-        return [(both, one) for one in one_after_the_other(both, topology, collective, asked)]
+        return both, apart(both, topology)
+
+    def in_turn(asked: Asked) -> list[tuple[Made, Staged]]:
+        both, halves = two()
+        return [(both, one) for one in one_after_the_other(halves, collective, asked)]
 
     if halves:
         yield from in_turn(asked)
         return
+    whole = Ready([made.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # uneven parts of these: see shallow
     for nbytes in request.sizes if asked.pieces is None else request.sizes[:1]:
         mine = replace(asked, sizes=(nbytes,))
@@ -118,8 +125,8 @@ def _timed(
             some = piped(made.schedule, topology, asked.pieces, mine.sizes, request.profile)
             found = [(made, Staged(one, {"pieces": int(one.pieces)})) for one in some]
         else:
-            whole = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
-            found = [(made, one) for one in staged([made.schedule], topology, whole)]  # halves wait better
+            alone = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
+            found = [(made, one) for one in staged(whole, alone)]  # halves wait better
         if nbytes is not None and collective.kind == "allreduce" and asked.pieces is None and asked.steps is None:
             found = [_faster(found[0], in_turn, mine, nbytes, topology, limit)]
         yield from found
