@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from quick import examples
 
 from antiphon.core.collective import Collective
-from antiphon.core.example import machine, star
-from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, timeline
+from antiphon.core.example import machine, of_rows, star
+from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, throughput, timeline
 from antiphon.core.messages import messages, paths
-from antiphon.core.schedule import Chunks, Schedule, cut
+from antiphon.core.schedule import COPY, Chunks, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.cost.barriers.critical_path import critical_path
@@ -30,6 +30,7 @@ from antiphon.cost.nccl.model import calls
 from antiphon.cost.prediction import Predictor
 from antiphon.cost.steps import latencies_of
 from antiphon.errors import Invalid
+from antiphon.topologies import topology
 
 UNIT = LinkType("nvlink", Fraction(1))
 
@@ -216,6 +217,15 @@ def test_numbers_beyond_int64() -> None:
     assert timeline(schedule, topology).total == by_corners(schedule, topology)
     few = replace(schedule, pieces=np.array([5, 3, 11, 7], np.int64))
     compare(few, topology)
+
+
+@pytest.mark.parametrize("pieces", [1, 256, 1024])
+def test_rates_beyond_int64(pieces: int) -> None:
+    heavy = Collective("allgather", 2, weights=np.array([2**55, 2**55 - 1]))
+    line = topology("line:ranks=2")
+    both = replace(of_rows("allgather", 2, [(0, 0, 0, 1, COPY), (0, 1, 1, 0, COPY)]), collective=heavy)
+    assert throughput(replace(both, pieces=pieces), line) == throughput(both, line)
+    assert 1 / timeline(replace(both, pieces=pieces), line).total == throughput(both, line)
 
 
 def test_pieces_without_a_small_common_multiple() -> None:

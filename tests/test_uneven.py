@@ -23,7 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.flows.flows import flows
-from antiphon.planners.shared.staged import Asked, staged
+from antiphon.planners.shared.staged import Asked, Ready, staged
 from antiphon.planners.shared.uneven import Uneven
 from antiphon.registry import find
 from antiphon.topologies import topology
@@ -135,24 +135,24 @@ def test_what_is_asked_for() -> None:
     machine = topology("line:ranks=4")
     wanted = Collective("gather", 4)
     plan = next(flows(Request(machine, wanted), pieces=1))
-    found = list(staged([plan], machine, Asked("flows")))
+    found = list(staged(Ready([plan], machine), Asked("flows")))
     assert {"pieces": 1} in [one.options for one in found]
     assert {"steps": plan.steps} in [one.options for one in found]
-    (made,) = (one.schedule for one in staged([plan], machine, Asked("flows", steps=9)))
+    (made,) = (one.schedule for one in staged(Ready([plan], machine), Asked("flows", steps=9)))
     assert made.steps == 9
     with pytest.raises(Invalid, match="not both"):
-        list(staged([plan], machine, Asked("flows", pieces=2, steps=9)))
+        list(staged(Ready([plan], machine), Asked("flows", pieces=2, steps=9)))
     with pytest.raises(Invalid, match="whole number"):
-        list(staged([plan], machine, Asked("flows", steps=0)))
+        list(staged(Ready([plan], machine), Asked("flows", steps=0)))
     with pytest.raises(Unsupported, match="3 steps or more"):
-        list(staged([plan], machine, Asked("flows", steps=2)))
+        list(staged(Ready([plan], machine), Asked("flows", steps=2)))
 
 
 def test_what_waits_for_nothing_may_begin_sooner() -> None:
     """Two sends one after the other, though neither needs the other: at once they save a latency."""
     machine = topology("full:ranks=3")
     apart = of_rows("scatter", 3, [(0, 1, 0, 1, 0), (1, 2, 0, 2, 0)], roots=(0,))
-    (made,) = staged([apart], machine, Asked("flows", sizes=(1,)))
+    (made,) = staged(Ready([apart], machine), Asked("flows", sizes=(1,)))
     assert made.options == {"steps": 1}
     verify(made.schedule, machine).or_raise()
 

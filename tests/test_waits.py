@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
+from antiphon.cli import run
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.example import machine as example
@@ -18,13 +20,15 @@ from antiphon.core.example import of_rows, star
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.schedule import COPY, Schedule
+from antiphon.core.serialize import load_plan
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.planners.shared import staged
 from antiphon.planners.shared.alike import alike
 from antiphon.planners.shared.uneven import Uneven
-from antiphon.planners.shared.waits import Flow, Waits
+from antiphon.planners.shared.waits import Flow, Hops, Waits
 from antiphon.registry import find
 from antiphon.topologies import topology
 
@@ -45,8 +49,12 @@ def one(name: str, machine: Topology, wanted: Collective, **options: object) -> 
     return made
 
 
+def every(waits: Waits) -> list[Hops]:
+    return list(waits.levels(waits.plan.transfers))
+
+
 def timed(waits: Waits, level: int, steps: int) -> tuple[Flow, Schedule]:
-    flow = waits.flow(waits.levels[level], steps)
+    flow = waits.flow(every(waits)[level], steps)
     assert flow is not None
     made = waits.schedule(flow)
     verify(made, waits.topology).or_raise()
@@ -69,9 +77,9 @@ def test_random_plans(seed: int, more: int, level: int) -> None:
         except (AntiphonError, StopIteration):
             continue
         waits = Waits(plan, machine)
-        if not plan.transfers or not any(hops.load.size for hops in waits.levels):
+        if not plan.transfers or not any(hops.load.size for hops in every(waits)):
             continue
-        steps = max(hops.steps for hops in waits.levels) + more
+        steps = max(hops.steps for hops in every(waits)) + more
         _, made = timed(waits, level, steps)
         assert throughput(made, machine) == throughput(plan, machine)
         finest, _ = timed(waits, 0, steps)
@@ -142,9 +150,46 @@ def test_what_is_asked_for() -> None:
     machine, wanted = topology("line:ranks=9"), Collective("allgather", 9)
     with pytest.raises(Invalid, match="give steps, too"):
         one("trees", machine, wanted, waits=True)
-    with pytest.raises(Invalid, match="yes or no"):
+    with pytest.raises(Invalid, match="option waits: expected true or false"):
         one("trees", machine, wanted, steps=9, waits=3)
     with pytest.raises(Unsupported, match="too large for hops that wait in 1024 steps"):
         one("trees", machine, wanted, steps=1024, waits=True)
     made = one("trees", machine, wanted, steps=9, waits=True)
     verify(made, machine).or_raise()
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan.json"
+
+    def steps_of(kind: str, *told: str) -> int:
+        given = [part for option in told for part in ("--option", option)]
+        assert run(["plan", kind, "line:ranks=4", "--planner", "trees", *given, "-o", str(out)]) == 0
+        assert capsys.readouterr().err.count("\n") <= 1
+        return load_plan(out).entries[0].schedule.steps
+
+    assert steps_of("allgather", "steps=6", "waits=yes") <= 6
+    assert steps_of("allreduce", "steps=6", "waits=no", "halves=yes") <= 12
+
+
+def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In few steps, too, where there would be room for finer classes."""
+    machine, wanted = topology("line:ranks=5"), Collective("allgather", 5)
+    waits = Waits(one("trees", machine, wanted, pieces=1), machine)
+    finest = len(every(waits)[0])
+    monkeypatch.setattr(staged, "MOST_PLACES", finest * 4 * waits.plan.steps)
+    found = staged.waiting(waits, 10**6, 0.0)
+    assert found is not None
+    assert found.options["steps"] < 4 * waits.plan.steps
+    again = one("trees", machine, wanted, **found.options)
+    for name in ("step", "chunk", "src", "dst"):
+        assert getattr(again, name).tolist() == getattr(found.schedule, name).tolist()
+
+
+def test_why_hops_cannot_wait() -> None:
+    machine, wanted = topology("line:ranks=4"), Collective("allgather", 4)
+    plan = one("trees", machine, wanted, pieces=1)
+    asked = staged.Asked("flows", steps=8, waits=True)
+    with pytest.raises(Unsupported, match="have no time of their own"):
+        list(staged.staged(staged.Ready([plan, plan], machine), asked))
+    with pytest.raises(Unsupported, match="3 steps or more"):
+        one("trees", machine, wanted, steps=2, waits=True)

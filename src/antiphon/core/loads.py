@@ -132,7 +132,7 @@ def loads(schedule: Schedule, topology: Topology) -> Loads:
 
 
 def _same(one: object, other: weakref.ref[Any] | None) -> bool:
-    return one is (other and other())
+    return one is None if other is None else one is not None and one is other()
 
 
 def _let_go(_: object) -> None:
@@ -330,8 +330,10 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     found = loads(schedule, topology)
     if not len(found.resource):
         return None
-    whole = np.zeros(topology.links + len(topology.limits), found.load.dtype)
-    np.add.at(whole, found.resource, found.load * found.window)
+    top = float(found.load.astype(float).sum()) * int(found.window.max())
+    load = found.load if top < 2**62 else found.load.astype(object)
+    whole = np.zeros(topology.links + len(topology.limits), load.dtype)
+    np.add.at(whole, found.resource, load * found.window)
     capacity = topology.resources.capacity
     klass = topology.resources.klass.tolist()
     shares = [Fraction(int(load), capacity[klass[i]]) for i, load in enumerate(whole.tolist()) if load]

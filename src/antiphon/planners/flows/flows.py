@@ -18,7 +18,7 @@ from antiphon.planners.flows.lay import lay
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, Program
 from antiphon.planners.flows.wants import wants_of
-from antiphon.planners.shared.staged import Asked, staged
+from antiphon.planners.shared.staged import Asked, Ready, staged
 
 MOST_VARIABLES = 100_000  # of a linear program that is tried at all
 
@@ -46,7 +46,7 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
         "loss": 0.0 if rate is None else _loss(rate, most.bytes_per_second),
     }
     asked = Asked("flows", pieces, steps, request.sizes, request.profile)
-    for one in staged([made], topology, asked):
+    for one in staged(Ready([made], topology), asked):
         made_by = {"planner": "flows", "options": one.options, "seed": request.seed}
         yield replace(one.schedule, provenance={**made_by, "found": told, "bound": most.stated()})
 

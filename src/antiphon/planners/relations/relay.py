@@ -119,16 +119,18 @@ def _spread(trees: Reach, collective: Collective) -> Schedule:
             f"planner relay: no links lead from rank {source[block[lost[0]]]} to rank {at[lost[0]]} of "
             f"{trees.topology.name}, not even by way of others; no planner can do that"
         )
-    rows = np.zeros(0, np.int64)  # block * ranks + receiver: once for each block
-    reached = block * ranks + at
-    while len(reached := reached[source[reached // ranks] != reached % ranks]):
-        fresh = distinct(reached)
-        fresh = fresh[~np.isin(fresh, rows)]
-        rows = np.concatenate([rows, fresh])
-        if len(rows) > MOST_ROWS:
+    depth = grown.depth[grown.tree[source[block]], at]
+    order = np.argsort(depth, kind="stable")
+    wanted, begin = (block * ranks + at)[order], np.searchsorted(depth[order], np.arange(depth.max(initial=0) + 2))
+    found, many, passed = [np.zeros(0, np.int64)], 0, np.zeros(0, np.int64)
+    for level in range(len(begin) - 2, 0, -1):  # the deepest first: block * ranks + receiver, once for each block
+        reached = distinct(np.concatenate([wanted[begin[level] : begin[level + 1]], passed]))
+        found.append(reached)
+        many += len(reached)
+        if many > MOST_ROWS:
             raise Unsupported(f"planner relay: more than {MOST_ROWS} transfers; use planner ring, or fewer ranks")
-        reached = fresh // ranks * ranks + grown.parent[grown.tree[source[fresh // ranks]], fresh % ranks]
-    return _schedule(grown, collective, source, rows)
+        passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
+    return _schedule(grown, collective, source, np.concatenate(found))
 
 
 class _Grown:

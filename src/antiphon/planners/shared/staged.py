@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -26,13 +26,10 @@ WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
 QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
 PATIENCE = 2  # numbers of steps tried beyond the best
-LATE, SMALL = (
-    1.02,
-    2.0,
-)  # times what the rate alone takes: from where on, and until where, hops in their own time are tried
+LATE, SMALL = 1.02, 2.0  # times what the rate alone takes: from where on, and until where, hops in own time are tried
 MOST_PLACES = 7000  # classes of hops times steps of such a program: four CPU seconds
 MOST_WAITING = 300_000  # transfers where hops wait
-DEEP = 5  # times the fewest steps: for so many classes are chosen; the search begins with half as many
+DEEP = 5  # times the fewest steps: for so many or more classes are chosen; the search begins with half as many
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,6 @@ class Asked:
     def __post_init__(self) -> None:
         if self.pieces is not None and self.steps is not None:
             raise Invalid(f"planner {self.planner}: give pieces (equal ones) or steps (uneven parts), not both")
-        if self.waits is not None and not isinstance(self.waits, bool):
-            raise Invalid(f"option waits: expected yes or no, got {quote(self.waits)}")
         if self.waits and self.steps is None:
             raise Invalid(f"planner {self.planner}: waits is for a given number of steps; give steps, too")
 
@@ -65,34 +60,38 @@ class Staged:
     plan: int = 0
 
 
-def staged(
-    plans: Sequence[Schedule], topology: Topology, asked: Asked, kinds: Sequence[Schedule] = (), least: int = 1
-) -> Iterator[Staged]:
-    """Schedules with the options that give them: every plan in equal pieces (where `pieces` is given: the first), and
-    all together unevenly. `kinds`: what begins unevenly instead of the plans, each as a whole: plans of their own, of
-    which the others may be made, the first `least` of them or none.
-    """
-    some = _Some(
-        plans, cache(lambda: Uneven(kinds or plans, topology, whole=bool(kinds), least=least)),
-        None if kinds or len(plans) > 1 else cache(lambda: Waits(plans[0], topology)),
-    )  # fmt: skip
-    for nbytes in asked.sizes if asked.pieces is None else asked.sizes[:1]:
-        yield from _for(nbytes, some, topology, asked)
-
-
-@dataclass(frozen=True)
-class _Some:
-    """Plans, and both ways to see them; the second if there is but one."""
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Plans to make ready for sizes; what one size needed is kept for the others. `kinds`: what begins unevenly instead
+    of the plans, each as a whole: plans of their own, of which the others may be made, the first `least` of them or
+    none."""
 
     plans: Sequence[Schedule]
-    uneven: Callable[[], Uneven]
-    waits: Callable[[], Waits] | None
+    topology: Topology
+    kinds: Sequence[Schedule] = ()
+    least: int = 1
+
+    @cached_property
+    def uneven(self) -> Uneven:
+        return Uneven(self.kinds or self.plans, self.topology, whole=bool(self.kinds), least=self.least)
+
+    @cached_property
+    def waits(self) -> Waits | None:
+        """None where there are several plans."""
+        return None if self.kinds or len(self.plans) > 1 else Waits(self.plans[0], self.topology)
 
 
-def _for(nbytes: int | None, some: _Some, topology: Topology, asked: Asked) -> Iterator[Staged]:
-    plans = some.plans
+def staged(ready: Ready, asked: Asked) -> Iterator[Staged]:
+    """Schedules with the options that give them: every plan in equal pieces (where `pieces` is given: the first), and
+    all together unevenly."""
+    for nbytes in asked.sizes if asked.pieces is None else asked.sizes[:1]:
+        yield from _for(nbytes, ready, asked)
+
+
+def _for(nbytes: int | None, some: Ready, asked: Asked) -> Iterator[Staged]:
+    plans, topology = some.plans, some.topology
     if asked.steps is not None:
-        moving = some.uneven().classes
+        moving = some.uneven.classes
         yield Staged(_in_steps(some, asked, nbytes) if moving else plans[0], _options(asked.steps, bool(asked.waits)))
         return
     even = [
@@ -104,9 +103,9 @@ def _for(nbytes: int | None, some: _Some, topology: Topology, asked: Asked) -> I
         yield from even
     elif nbytes is None:
         yield from even
-        yield from _several(some.uneven())
+        yield from _several(some.uneven)
     else:
-        yield _faster(even, some, topology, asked, nbytes)
+        yield _faster(even, some, asked, nbytes)
 
 
 def _options(steps: int, waits: bool) -> dict[str, int]:
@@ -126,25 +125,30 @@ def _several(uneven: Uneven) -> Iterator[Staged]:
             yield Staged(uneven.schedule(made[1]), {"steps": steps})
 
 
-def _faster(even: Sequence[Staged], some: _Some, topology: Topology, asked: Asked, nbytes: int) -> Staged:
+def _faster(even: Sequence[Staged], some: Ready, asked: Asked, nbytes: int) -> Staged:
     """Of a plan alone that is as fast as any parts of it could be none are tried."""
+    topology = some.topology
 
     def seconds(one: Staged) -> float:
         return alpha_beta(one.schedule, topology, profile=asked.profile)(nbytes).seconds
 
     best = min(even, key=seconds)
-    if some.waits and asked.profile is None and seconds(best) <= WORTH * _floor(some.plans[0], topology, nbytes):
+    if (
+        some.waits is not None
+        and asked.profile is None
+        and seconds(best) <= WORTH * _floor(some.plans[0], topology, nbytes)
+    ):
         return best
     around = pipelined_steps(best.schedule)
-    begun = _fastest(some.uneven(), nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
+    begun = _fastest(some.uneven, nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
     if begun is not None and seconds(begun) * WORTH < seconds(best):
         best = begun
     rate = throughput(some.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
-    if some.waits and asked.waits is None and LATE * full < seconds(best) < SMALL * full:
-        waiting = _waiting(some.waits(), nbytes, full)
-        if waiting is not None and seconds(waiting) * WORTH < seconds(best):
-            best = waiting
+    if some.waits is not None and asked.waits is None and LATE * full < seconds(best) < SMALL * full:
+        timed = waiting(some.waits, nbytes, full)
+        if timed is not None and seconds(timed) * WORTH < seconds(best):
+            best = timed
     return best
 
 
@@ -155,52 +159,64 @@ def _floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
     return longest(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
 
 
-def _in_steps(some: _Some, asked: Asked, nbytes: int | None) -> Schedule:
+def _in_steps(some: Ready, asked: Asked, nbytes: int | None) -> Schedule:
     steps = asked.steps
     if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
         raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
-    if steps < some.uneven().least_steps:
-        raise Unsupported(f"planner {asked.planner}: takes {some.uneven().least_steps} steps or more; give as many")
+    if steps < some.uneven.least_steps:
+        raise Unsupported(f"planner {asked.planner}: takes {some.uneven.least_steps} steps or more; give as many")
     if asked.waits:
-        waits = None if some.waits is None else some.waits()
-        flow = None if waits is None else _flow(waits, _small(waits, steps), steps)
-        if waits is None or flow is None:
-            raise Unsupported(
-                f"planner {asked.planner}: too large for hops that wait in {steps} steps; leave waits out"
-            )
-        return waits.schedule(flow)
-    made = _best(some.uneven(), steps, USUAL if nbytes is None else nbytes)
+        return _in_time(some.waits, steps, asked)
+    made = _best(some.uneven, steps, USUAL if nbytes is None else nbytes)
     if made is None:
         raise Unsupported(f"planner {asked.planner}: too large for uneven parts in {steps} steps; use pieces instead")
-    return some.uneven().schedule(made[1])
+    return some.uneven.schedule(made[1])
 
 
-def _small(waits: Waits, steps: int) -> list[Hops]:
-    """The classes of hops that are a program small enough, the finest first."""
-    if waits.plan.transfers > MOST_WAITING or waits.plan.joint is not None:
-        return []
-    return [hops for hops in waits.levels if len(hops) * steps <= MOST_PLACES]
+def _in_time(waits: Waits | None, steps: int, asked: Asked) -> Schedule:
+    if waits is None or waits.plan.joint is not None:
+        raise Unsupported(f"planner {asked.planner}: hops of such a plan have no time of their own; leave waits out")
+    if waits.plan.transfers > MOST_WAITING:
+        raise Unsupported(
+            f"planner {asked.planner}: {waits.plan.transfers} transfers; up to {MOST_WAITING} may wait; leave waits out"
+        )
+    some = list(_small(waits, steps))
+    flow = _flow(waits, steps)
+    if flow is not None:
+        return waits.schedule(flow)
+    least = min((hops.steps for hops in some), default=0)
+    if steps < least:
+        raise Unsupported(f"planner {asked.planner}: hops that wait take {least} steps or more; give as many")
+    why = "too large for" if all(waits.flow(hops, steps) is not None for hops in some) else "no solution was found for"
+    raise Unsupported(f"planner {asked.planner}: {why} hops that wait in {steps} steps; leave waits out")
 
 
-def _flow(waits: Waits, some: Sequence[Hops], steps: int) -> Flow | None:
+def _small(waits: Waits, steps: int) -> Iterator[Hops]:
+    """The classes of hops that are a program small enough, the finest first. For few steps no finer ones are taken than
+    the search for the best number takes: so the steps alone tell which."""
+    yield from waits.levels(MOST_PLACES // max(steps, DEEP * waits.plan.steps))
+
+
+def _flow(waits: Waits, steps: int) -> Flow | None:
     """Of the first of these classes that do not cut chunks into too many; None where it takes more steps, or would be
     too large."""
-    for hops in some:
-        flow = waits.flow(hops, steps) if len(hops) * steps <= MOST_PLACES else None
+    if waits.plan.transfers > MOST_WAITING or waits.plan.joint is not None:
+        return None
+    for hops in _small(waits, steps):
+        flow = waits.flow(hops, steps)
         if flow is not None and waits.rows(flow) <= MOST_WAITING:
             return flow
     return None
 
 
-def _waiting(waits: Waits, nbytes: int, full: float) -> Staged | None:
+def waiting(waits: Waits, nbytes: int, full: float) -> Staged | None:
     """The best number of steps for the size, from few on, until more of them could not gain what they cost. `full`:
     what links take that are never idle."""
     best: tuple[float, int, Flow] | None = None
-    some = _small(waits, DEEP * waits.plan.steps)
     for steps, more in pairwise(STEPS):
         if 2 * steps < DEEP * waits.plan.steps:
             continue
-        flow = _flow(waits, some, steps)
+        flow = _flow(waits, steps)
         if flow is None:
             break
         taken = flow.time * nbytes + flow.latency

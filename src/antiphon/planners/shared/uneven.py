@@ -96,6 +96,7 @@ class Uneven:
         """`whole`: the chunks of a plan take as many steps, and begin together. `least`: so many of the first plans
         are worth a linear program, not fewer."""
         self.least = least
+        self._known: dict[tuple[int, tuple[int, int]], Sizes | None] = {}
         self.plans = [replace(plan, pieces=1) for plan in plans]
         found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
         self.classes = _by_kinds(found) if found else []
@@ -128,7 +129,13 @@ class Uneven:
 
         Where it would be too large classes that take as many steps begin together, then the last plans are left out.
         `quiet`: so many steps at the beginning and at the end in which nothing takes a way slower than the quickest.
+        Kept: it serves all sizes.
         """
+        if (steps, quiet) not in self._known:
+            self._known[steps, quiet] = self._found(steps, quiet)
+        return self._known[steps, quiet]
+
+    def _found(self, steps: int, quiet: tuple[int, int]) -> Sizes | None:
         exact = None
         for some in (self._alone, self._tied):
             usable = self._usable(steps, some)

@@ -24,6 +24,9 @@ from antiphon.planners.shared.alike import Alike, alike, chains, tied
 from antiphon.planners.shared.parts import LEVELS, LOSS, joined, still
 
 Parts = NDArray[np.int64]
+LABELS = 4  # ways to see a plan as classes of hops
+MOST_COMPARED = 2**31  # loads compared to find out which kinds of resources others outdo: some CPU seconds
+NEAR = 1e-6  # of a part: what is so near to a half is one, whichever way the solver's last digits fall
 SAME = 1e-9  # of a load, by which one may be above another and yet be no more
 
 
@@ -69,48 +72,77 @@ class Waits:
 
     def __init__(self, plan: Schedule, topology: Topology) -> None:
         self.plan, self.topology = replace(plan, pieces=1), topology
+        self._labelled: dict[int, tuple[Longs, Longs]] = {}
+        self._made: dict[int, Hops | None] = {}
+        self._flows: dict[tuple[Hops, int], Flow | None] = {}
 
     @cached_property
     def known(self) -> Alike:
         return alike(self.plan, self.topology)
 
-    @cached_property
-    def levels(self) -> tuple[Hops, ...]:
-        """The finer the slower: hops that are alike; then those together that wait alike, of chunks that are alike, of
-        blocks, of all."""
-        known, chunk = self.known, self.plan.chunk
-        labels = known.chunk, known.block[self.plan.chunks.block], np.zeros(len(self.plan.chunks), np.int64)
-        found = [self._hops(known.hop, known.chunk[chunk])]
-        for label in labels:
-            found.append(self._hops(tied(known, label[chunk]), label[chunk]))
-        return tuple(found)
+    def levels(self, most: int) -> Iterator[Hops]:
+        """Classes of hops, up to so many; the finer the slower: hops that are alike; then those together that wait
+        alike, of chunks that are alike, of blocks, of all. Each is made when it is asked for."""
+        for level in range(LABELS):
+            of, owner = self._labels(level)
+            if int(of.max(initial=-1)) < most:
+                if level not in self._made:
+                    self._made[level] = self._hops(of, owner)
+                hops = self._made[level]
+                if hops is not None:
+                    yield hops
 
-    def _hops(self, of: Longs, owner: Longs) -> Hops:
+    def _labels(self, level: int) -> tuple[Longs, Longs]:
+        """Of every row its class, and the label of its chunk."""
+        if level not in self._labelled:
+            known, chunk = self.known, self.plan.chunk
+            if level < 2:
+                owner = known.chunk[chunk]
+            elif level == 2:
+                owner = known.block[self.plan.chunks.block[chunk]]
+            else:
+                owner = np.zeros(len(chunk), np.int64)
+            self._labelled[level] = known.hop if level == 0 else tied(known, owner), owner
+        return self._labelled[level]
+
+    def _hops(self, of: Longs, owner: Longs) -> Hops | None:
+        """None where there are too many kinds of resources."""
         known, count = self.known, int(of.max(initial=-1)) + 1
+        load = self._loads(of, count)
+        if load is None:
+            return None
         one = np.zeros(count, np.int64)
         one[of] = np.arange(len(of))
         waits = known.before
         first, then, lag = np.unique(np.stack([of[waits.first], of[waits.then], waits.lag]), axis=1)
         depth, height = chains(first, then, lag, count), chains(then, first, lag, count)
-        return Hops(of, owner[one], known.late[one], first, then, lag, self._loads(of, count), depth, height)
+        return Hops(of, owner[one], known.late[one], first, then, lag, load, depth, height)
 
-    def _loads(self, of: Longs, count: int) -> Floats:
-        """By class and kind of resources: of every class of resources one, less those that another outdoes."""
+    def _loads(self, of: Longs, count: int) -> Floats | None:
+        """By class and kind of resources: of every class of resources one, less those that another outdoes. None where
+        it would take long to find these."""
         known, resources = self.known, self.topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
+        row, on = known.crossed
         some = np.unique(known.resource, return_index=True)[1]
+        some = some[np.isin(some, on)]  # what nothing crosses has a class, too
+        if len(some) ** 2 * count > MOST_COMPARED:
+            return None
         place = np.full(len(capacity), -1)
         place[some] = np.arange(len(some))
-        row, on = known.crossed
         seen = place[on] >= 0
         row, at = row[seen], place[on[seen]]
         load = np.bincount(at * count + of[row], weights=known.weight[row], minlength=len(some) * count)
         load = load.reshape(len(some), count) / capacity[some][:, None]
-        kept: list[int] = []
-        for kind in np.argsort(-load.sum(axis=1), kind="stable").tolist():
-            if load[kind].any() and not (kept and (load[kept] >= load[kind] * (1 - SAME)).all(axis=1).any()):
-                kept.append(kind)
-        return np.ascontiguousarray(load[kept].T)
+        order = np.argsort(-load.sum(axis=1), kind="stable")
+        load = load[order[load[order].any(axis=1)]]
+        kept = np.empty_like(load)
+        many = 0
+        for one in load:
+            if not (kept[:many] >= one * (1 - SAME)).all(axis=1).any():
+                kept[many] = one
+                many += 1
+        return np.ascontiguousarray(kept[:many].T)
 
     def rows(self, flow: Flow) -> int:
         """How many transfers that will be."""
@@ -119,7 +151,13 @@ class Waits:
 
     def flow(self, hops: Hops, steps: int) -> Flow | None:
         """The best for so many steps; None where they are too few, where nothing weighs anything, where the program was
-        not solved, or where even the coarsest parts of the chunks would have no denominator."""
+        not solved, or where even the coarsest parts of the chunks would have no denominator. Kept: it serves all
+        sizes."""
+        if (hops, steps) not in self._flows:
+            self._flows[hops, steps] = self._flow(hops, steps)
+        return self._flows[hops, steps]
+
+    def _flow(self, hops: Hops, steps: int) -> Flow | None:
         if not hops.load.size or steps < hops.steps:
             return None
         exact = _solved(hops, steps)
@@ -224,9 +262,9 @@ class _Rows:
 
 
 def _rounded(hops: Hops, exact: Floats, whole: int) -> Parts:
-    """In whole parts. Rounding keeps what is no more than another so; what the solver lacks is made good: who is waited
-    for has sent as much."""
-    parts = np.clip(np.round(exact * whole), 0, whole).astype(np.int64)
+    """In whole parts; halves go down, whatever the last digits. Rounding keeps what is no more than another so; what
+    the solver lacks is made good: who is waited for has sent as much."""
+    parts = np.clip(np.floor(exact * whole + (0.5 - NEAR)), 0, whole).astype(np.int64)
     parts[:, -1] = whole
     parts = np.maximum.accumulate(parts, axis=1)
     steps = parts.shape[1]
@@ -243,7 +281,8 @@ def _rounded(hops: Hops, exact: Floats, whole: int) -> Parts:
 
 def _time(hops: Hops, through: Floats) -> float:
     """Seconds per byte of nbytes: how long all steps take together."""
-    return float((hops.load.T @ np.diff(through, axis=1, prepend=0.0)).max(axis=0).sum())
+    moved = np.diff(through, axis=1, prepend=0.0)
+    return float(np.einsum("hk,hs->ks", hops.load, moved).max(axis=0).sum())  # no BLAS: its sums vary by machine
 
 
 def _latency(hops: Hops, parts: Parts) -> float:

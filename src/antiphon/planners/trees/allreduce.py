@@ -15,7 +15,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, invert
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.staged import Asked, Staged, staged
+from antiphon.planners.shared.staged import Asked, Ready, Staged, staged
 from antiphon.planners.trees.both_ways import Undirected, undirected
 from antiphon.planners.trees.fewest import Fewest, fewest_spanning
 from antiphon.planners.trees.images import Forest, spread_images
@@ -132,16 +132,22 @@ def in_halves(topology: Topology, collective: Collective, loss: Fraction, seed: 
     )
 
 
-def one_after_the_other(made: Made, topology: Topology, collective: Collective, asked: Asked) -> Iterator[Staged]:
-    """Its halves, each begun as unevenly as is best for the size, both with the same options. Both at once are no
-    slower in ever finer pieces; but alone each is half as deep, so that a pipeline is full sooner."""
+def apart(made: Made, topology: Topology) -> tuple[Ready, Ready]:
+    """Its halves: an allgather, and one of the machine with all links turned."""
     assert made.halves is not None
     gather, turned = made.halves
-    for one in staged([gather], topology, asked):
+    return Ready([gather], topology), Ready([turned], reverse(topology))
+
+
+def one_after_the_other(halves: tuple[Ready, Ready], collective: Collective, asked: Asked) -> Iterator[Staged]:
+    """Halves, each begun as unevenly as is best for the size, both with the same options. Both at once are no
+    slower in ever finer pieces; but alone each is half as deep, so that a pipeline is full sooner."""
+    gather, turned = halves
+    for one in staged(gather, asked):
         pieces, steps, waits = (one.options.get(name) for name in ("pieces", "steps", "waits"))
         same = replace(asked, pieces=pieces, steps=steps, waits=bool(waits), sizes=asked.sizes[:1])
         try:
-            first = invert(next(iter(staged([turned], reverse(topology), same))).schedule)
+            first = invert(next(iter(staged(turned, same))).schedule)
         except Unsupported:  # takes more steps
             continue
         yield Staged(replace(compose(first, one.schedule), collective=collective), {**one.options, "halves": True})

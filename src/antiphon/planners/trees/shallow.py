@@ -17,7 +17,7 @@ from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.backwards import backwards
 from antiphon.planners.shared.orbits import Table
-from antiphon.planners.shared.staged import Asked, staged
+from antiphon.planners.shared.staged import Asked, Ready, staged
 from antiphon.planners.trees.bounded import Bounded, Machine, around, bounded, with_images
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.lay import spread
@@ -82,7 +82,7 @@ def shallow(
         "optimal": forests[0].rate == limit,
     }
     asked = Asked("shallow", pieces, steps, request.sizes, request.profile)
-    for one in staged([one.schedule for one in forests], machine, asked, found.kinds, found.least):
+    for one in staged(Ready([one.schedule for one in forests], machine, found.kinds, found.least), asked):
         made = replace(invert(one.schedule, links), collective=collective) if back else one.schedule
         most_of = forests[one.plan].depth if one.plan else depth
         kept = {**({} if most_of is None else {"depth": most_of}), **one.options}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
@@ -17,11 +18,12 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.options import parse_yes
 from antiphon.planners.shared.backwards import backwards
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
-from antiphon.planners.shared.staged import Asked, Staged, staged
-from antiphon.planners.trees.allreduce import Made, allreduces, in_halves, most, one_after_the_other
+from antiphon.planners.shared.staged import Asked, Ready, Staged, staged
+from antiphon.planners.trees.allreduce import Made, allreduces, apart, in_halves, most, one_after_the_other
 from antiphon.planners.trees.columns import check_reach
 from antiphon.planners.trees.images import spread_images
 from antiphon.planners.trees.lay import spread
@@ -50,6 +52,8 @@ def trees(
     """
     topology, collective = request.topology, request.collective
     given_up, most_of = _loss(loss), denominator_of(denominator)
+    waiting, halved = _yes(waits, "waits"), _yes(halves, "halves")
+    asked = Asked("trees", pieces, steps, request.sizes, request.profile, waiting)
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. Use compose, greedy or "
@@ -60,8 +64,7 @@ def trees(
     made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
     kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
     kept |= {} if most_of is None else {"denominator": most_of}
-    asked = Asked("trees", pieces, steps, request.sizes, request.profile, waits)
-    for which, one in _timed(made, request, asked, halves, limit, most_of):
+    for which, one in _timed(made, request, asked, halved, limit, most_of):
         told = _told(which, topology, most)
         proof = {"bound": (most if told["optimal"] else limit).stated()}
         by = {"planner": "trees", "options": {**kept, **one.options}, "seed": request.seed}
@@ -95,22 +98,26 @@ def _told(made: Made, topology: Topology, most: Bound) -> dict[str, Any]:
 
 
 def _timed(
-    made: Made, request: Request, asked: Asked, halves: object, limit: Bound, most_of: int | None
+    made: Made, request: Request, asked: Asked, halves: bool | None, limit: Bound, most_of: int | None
 ) -> Iterator[tuple[Made, Staged]]:
     """The trees in pieces, or in uneven parts; or, where that is asked for or is faster, halves one after the other."""
-    if halves is not None and not isinstance(halves, bool):
-        raise Invalid(f"option halves: expected yes or no, got {quote(halves)}")
     topology, collective = request.topology, request.collective
     if halves and collective.kind != "allreduce":
         raise Unsupported(f"planner trees: a {collective.kind} has no halves; leave the option out")
 
-    def in_turn(asked: Asked) -> list[tuple[Made, Staged]]:
+    @cache
+    def two() -> tuple[Made, tuple[Ready, Ready]]:
         both = made if made.halves else in_halves(topology, collective, Fraction(0), request.seed, most_of)
-        return [(both, one) for one in one_after_the_other(both, topology, collective, asked)]
+        return both, apart(both, topology)
+
+    def in_turn(asked: Asked) -> list[tuple[Made, Staged]]:
+        both, halves = two()
+        return [(both, one) for one in one_after_the_other(halves, collective, asked)]
 
     if halves:
         yield from in_turn(asked)
         return
+    whole = Ready([made.schedule], topology)
     rooted = collective.kind in ("broadcast", "reduce")  # uneven parts of these: see shallow
     for nbytes in request.sizes if asked.pieces is None else request.sizes[:1]:
         mine = replace(asked, sizes=(nbytes,))
@@ -118,8 +125,8 @@ def _timed(
             some = piped(made.schedule, topology, asked.pieces, mine.sizes, request.profile)
             found = [(made, Staged(one, {"pieces": int(one.pieces)})) for one in some]
         else:
-            whole = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
-            found = [(made, one) for one in staged([made.schedule], topology, whole)]  # halves wait better
+            alone = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
+            found = [(made, one) for one in staged(whole, alone)]  # halves wait better
         if nbytes is not None and collective.kind == "allreduce" and asked.pieces is None and asked.steps is None:
             found = [_faster(found[0], in_turn, mine, nbytes, topology, limit)]
         yield from found
@@ -138,6 +145,11 @@ def _faster(
     if not NEARLY * least < taken < FAR * least or one[0].schedule.collective.ranks > HALVED:
         return one
     return min([one, *in_turn(asked)], key=seconds)
+
+
+def _yes(value: object, name: str) -> bool | None:
+    """None where it is left out."""
+    return None if value is None else parse_yes(value, f"option {name}")
 
 
 def _loss(loss: float | str | Fraction) -> Fraction:
