@@ -25,6 +25,7 @@ void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one) {
     flow *f = &p->by[p->out++ % w->rails];
     int idle = !f->sends.first;
     put(&f->sends, one);
+    one->room = p->put, p->put += sizeof(head) + one->bytes;
     if (idle) ap_sockets_push(w->on, ap_sockets_stream(w, rank, f));
 }
 
