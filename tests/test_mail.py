@@ -145,6 +145,25 @@ def test_after_the_end_nothing_is_written(make: Any) -> None:
     deaf.close()
 
 
+@pytest.mark.parametrize("comes", [1 << 20, 3 << 20])
+def test_the_end_is_told_by_who_makes_no_call(make: Any, comes: int) -> None:
+    """The frame that has begun is ended, however late the other's system takes it."""
+    goes_on, left, right = pumped(comes)
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    a, b = make(0, None, left), make(1, right, None)
+    long, into = line(LONG), line(LONG, 0)
+    asked = receive(a, 1, 3, into)
+    sent = send(b, 0, 3, long)
+    while not into[comes // 2]:
+        for mail, one in (a, asked), (b, sent):
+            assert not mail.wait(one, 0.001)[0]
+    b.end("it ends")
+    goes_on.set()
+    with pytest.raises(TransportFailed, match="the connection to rank 1 is lost"):
+        a.wait(asked, 10.0)
+    assert "it ends" in outcome(b, sent)
+
+
 def framed(data: bytes, of: int = 1) -> bytes:
     """As it goes over a socket: of calls (0), or of mail."""
     return struct.pack("<IIQ", 0x41504630 + of, len(data), 0) + data

@@ -1,4 +1,4 @@
-"""Calls beside messages over several sockets for each two: leave to send comes by the first, and in the order of sending."""
+"""Calls beside messages over several sockets for each two: leave to send, in the order of sending."""
 
 from __future__ import annotations
 

@@ -120,7 +120,9 @@ struct sockets {
     int framed, owing; /* owing: somewhere so much was asked for that it is to be told */
     int process;
     ap_lock *lock; /* where there are frames */
-    watch looks;          /* for looks without a sleep, by mail */
+    watch looks;          /* for looks without a sleep, by mail; when that has ended, for who sees it off */
+    pthread_t off;        /* he */
+    int off_bell, closing; /* for him; -1: there is none */
     unsigned char stage[STAGE];
 };
 
@@ -218,5 +220,7 @@ int ap_sockets_left(ap_wire *self, ap_error *error);
 
 /* sockets_mail.c: a second wire, for mail, by the same sockets. */
 ap_wire *ap_sockets_beside(ap_wire *first, ap_error *error);
+/* All ends: nobody sees off what is left of mail. */
+void ap_sockets_stop(sockets *n);
 
 #endif

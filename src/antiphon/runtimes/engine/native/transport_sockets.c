@@ -259,6 +259,7 @@ static void close_wire(ap_wire *self) {
             if (turn(w, 1.0, &ignored)) self->broken = 1;
         ap_sockets_unlock(n);
     }
+    ap_sockets_stop(n);
     if (n->framed && !forked) see_off(n, self->broken || w->fault.code ? SHORTLY : FLUSH);
     for (uint32_t i = 0; i < n->ranks * n->rails; i++) {
         if (n->streams[i].fd >= 0) close(n->streams[i].fd);
@@ -309,7 +310,7 @@ socket_wire *ap_sockets_wire(sockets *n, int kind, uint32_t rails) {
 static sockets *new_sockets(uint32_t ranks, uint32_t rails) {
     sockets *n = calloc(1, sizeof *n);
     if (!n) return NULL;
-    n->ranks = ranks, n->rails = rails, n->process = getpid();
+    n->ranks = ranks, n->rails = rails, n->process = getpid(), n->off_bell = -1;
     n->streams = calloc((size_t)ranks * rails + 1, sizeof *n->streams);
     if (!n->streams || !(n->of[CALLS] = ap_sockets_wire(n, CALLS, rails))) {
         free(n->streams), free(n);
