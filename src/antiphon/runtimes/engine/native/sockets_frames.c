@@ -88,13 +88,20 @@ static void turns_deaf(sockets *n, stream *s, int why) {
     if (f->sends.first) ap_sockets_gone(n->of[CALLS], ap_sockets_rank(n, s), s->why);
 }
 
+/* After a fault memory of messages is the program's again. Of calls nothing comes behind; of mail it is not yet, and calls do. */
+static void stops_short(sockets *n, stream *s) {
+    if (s->goes == MAIL)
+        ap_sockets_abandon(n, s, MAIL);
+    else
+        s->deaf = 1;
+}
+
 void ap_sockets_push(sockets *n, stream *s) {
     while (s->fd >= 0) {
         struct iovec part[PARTS];
         uint64_t bytes = 0;
         size_t parts = 0;
-        /* after a fault memory of messages is the program's again: what has begun stays without an end */
-        if (s->out_left && !s->rest && n->of[s->goes] && n->of[s->goes]->fault.code) s->deaf = 1;
+        if (s->out_left && !s->rest && n->of[s->goes] && n->of[s->goes]->fault.code) stops_short(n, s);
         if (s->deaf) {
             turns_deaf(n, s, 0);
             return;
@@ -162,7 +169,7 @@ static void ended(sockets *n, stream *s, int why) {
 static void frame_came(sockets *n, stream *s) {
     const uint32_t rank = ap_sockets_rank(n, s), kind = s->in.what - OF;
     socket_wire *mail = n->of[MAIL];
-    n->of[CALLS]->peers[rank].room += s->in.asked;
+    n->of[CALLS]->peers[rank].room += s->in.asked, n->of[CALLS]->roused |= s->in.asked > 0;
     s->in_head = 0;
     if (s->in.what == LAST_MAIL && !s->in.bytes) {
         if (mail) mail->peers[rank].lost = 1, mail->news = 1;
@@ -228,6 +235,7 @@ static int of_use(const sockets *n, const stream *s) {
 }
 
 void ap_sockets_pull(sockets *n, stream *s, size_t most) {
+    uint64_t come = 0; /* the lock is let go of after a frame, as others wait for it */
     do {
         struct iovec part[2] = {{0}};
         struct msghdr message = {.msg_iov = part, .msg_iovlen = places(n, s, most, part)};
@@ -242,6 +250,7 @@ void ap_sockets_pull(sockets *n, stream *s, size_t most) {
             return;
         }
         size_t rest = (size_t)got;
+        come += rest;
         if (straight) {
             const size_t first = rest < part[0].iov_len ? rest : part[0].iov_len;
             socket_wire *w = n->of[s->comes];
@@ -252,7 +261,7 @@ void ap_sockets_pull(sockets *n, stream *s, size_t most) {
         }
         take_in(n, s, n->stage, rest);
         if ((size_t)got < asked) return; /* nothing more is there now */
-    } while (of_use(n, s));
+    } while ((!n->framed || come < FRAME) && of_use(n, s));
 }
 
 /* ---- which are looked at ---- */

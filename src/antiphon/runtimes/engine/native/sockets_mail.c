@@ -22,7 +22,7 @@ void ap_sockets_hush(const socket_wire *w) {
 /* Who waits for calls is told what this thread has found for him. */
 static void pass_on(sockets *n) {
     socket_wire *calls = n->of[CALLS];
-    if (calls->asleep && (ap_done_any(&calls->done) || calls->fault.code)) ap_sockets_ring(calls);
+    if (calls->asleep && (ap_done_any(&calls->done) || calls->fault.code || calls->roused)) ap_sockets_ring(calls);
 }
 
 /* It never blocks: whoever waits lies down. */
@@ -36,8 +36,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         int found = n->looks.count ? poll(n->looks.of, n->looks.count, 0) : 0;
         if (found > 0) ap_sockets_attend(n, MAIL, &n->looks, found, 0);
         ap_sockets_settle(w);
-        pass_on(n);
     }
+    pass_on(n); /* what was sent before this, too */
     *count = 0, w->news = 0;
     if (w->fault.code) return *error = w->fault, w->fault.code;
     *count = ap_done_take(&w->done, numbers, most);

@@ -108,6 +108,7 @@ typedef struct {
     uint32_t aheads; /* flows that have some */
     int moved;       /* whether anything came or went */
     int news;        /* whether something has changed that its thread must look at */
+    int roused;      /* of calls: whether who sleeps is to look at other sockets than he did, or may send more */
     int quiet;       /* the others have been told which call this one is in */
     watch slept;     /* what who sleeps waits for */
     int asleep, bell; /* bell: for who sleeps; -1: nobody else could ring it */

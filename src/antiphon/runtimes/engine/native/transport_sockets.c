@@ -117,10 +117,10 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     ap_sockets_tell_asked(n);
     if (ap_done_any(&w->done) || w->fault.code) return AP_OK;
     ap_sockets_watch(n, CALLS, k);
-    if (!k->count) return ap_fail(error, AP_STUCK, "nothing is under way");
+    if (k->count == (w->bell >= 0)) return ap_fail(error, AP_STUCK, "nothing is under way");
     if (k->held && patience > LOOK) patience = LOOK;
     int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
-    w->asleep = milliseconds > 0;
+    w->asleep = milliseconds > 0, w->roused = 0;
     if (w->asleep) ap_sockets_unlock(n);
     int found = poll(k->of, k->count, milliseconds), why = errno;
     if (w->asleep) ap_sockets_lock(n);
