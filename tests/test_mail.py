@@ -321,6 +321,28 @@ def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("size", range(0, 24, 2))
+def test_a_fault_leaves_no_frame_without_its_end(make: Any, size: int) -> None:
+    """Of messages with one: what has begun to go to another is ended, as his calls come behind it."""
+    _, left, right = pumped(1 << 40)
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    mine, other = socket.socketpair()
+    a, b = make(2, left, None, None), make(0, None, mine, right)
+    long, into = line(LONG), line(LONG, 0)
+    asked = receive(a, 0, 3, into)
+    sent = send(b, 2, 3, long)
+    while not into[LONG // 2 + (size << 16)]:
+        for mail, one in (a, asked), (b, sent):
+            assert not mail.wait(one, 0.001)[0]
+    place = line(8)
+    assert receive(b, 1, 4, place)
+    other.sendall(framed(bytes(100)))
+    assert "rank 1 sent what is no message" in outcome(b, sent)
+    with pytest.raises(TransportFailed, match="the connection to rank 0 is lost"):
+        a.wait(asked, 10.0)
+    other.close()
+
+
 UNASKED = 64 << 20
 
 
