@@ -231,7 +231,8 @@ static int of_use(const sockets *n, const stream *s) {
     const flow *f = ap_sockets_flow(n, s, CALLS), *m = ap_sockets_flow(n, s, MAIL);
     const peer *p = &n->of[CALLS]->peers[rank];
     if (s->over || (m && ap_sockets_ahead(m))) return 0; /* mail that must be looked at first */
-    return ap_sockets_wanted(n->of[CALLS], p, f) || ap_sockets_starved(n->of[CALLS], p) || (m && ap_mail_awaits(mail->base.mail, rank));
+    return ap_sockets_wanted(n->of[CALLS], p, f) || ap_sockets_starved(n->of[CALLS], p) ||
+           (m && ap_mail_awaits(mail->base.mail, rank));
 }
 
 void ap_sockets_pull(sockets *n, stream *s, size_t most) {
