@@ -145,6 +145,25 @@ def test_after_the_end_nothing_is_written(make: Any) -> None:
     deaf.close()
 
 
+@pytest.mark.parametrize("comes", [1 << 20, 3 << 20])
+def test_the_end_is_told_by_who_makes_no_call(make: Any, comes: int) -> None:
+    """The frame that has begun is ended, however late the other's system takes it."""
+    goes_on, left, right = pumped(comes)
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    a, b = make(0, None, left), make(1, right, None)
+    long, into = line(LONG), line(LONG, 0)
+    asked = receive(a, 1, 3, into)
+    sent = send(b, 0, 3, long)
+    while not into[comes // 2]:
+        for mail, one in (a, asked), (b, sent):
+            assert not mail.wait(one, 0.001)[0]
+    b.end("it ends")
+    goes_on.set()
+    with pytest.raises(TransportFailed, match="the connection to rank 1 is lost"):
+        a.wait(asked, 10.0)
+    assert "it ends" in outcome(b, sent)
+
+
 def framed(data: bytes, of: int = 1) -> bytes:
     """As it goes over a socket: of calls (0), or of mail."""
     return struct.pack("<IIQ", 0x41504630 + of, len(data), 0) + data
@@ -299,6 +318,28 @@ def test_more_than_may_come_unasked_is_no_note(make: Any, size: int) -> None:
             other.sendall(framed(bytes(min(size, FRAME))))
     with pytest.raises(TransportFailed, match="rank 1 sent what is no note"):
         mail.wait(awaited, 20.0)
+    other.close()
+
+
+@pytest.mark.parametrize("size", range(0, 24, 2))
+def test_a_fault_leaves_no_frame_without_its_end(make: Any, size: int) -> None:
+    """Of messages with one: what has begun to go to another is ended, as his calls come behind it."""
+    _, left, right = pumped(1 << 40)
+    right.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    mine, other = socket.socketpair()
+    a, b = make(2, left, None, None), make(0, None, mine, right)
+    long, into = line(LONG), line(LONG, 0)
+    asked = receive(a, 0, 3, into)
+    sent = send(b, 2, 3, long)
+    while not into[LONG // 2 + (size << 16)]:
+        for mail, one in (a, asked), (b, sent):
+            assert not mail.wait(one, 0.001)[0]
+    place = line(8)
+    assert receive(b, 1, 4, place)
+    other.sendall(framed(bytes(100)))
+    assert "rank 1 sent what is no message" in outcome(b, sent)
+    with pytest.raises(TransportFailed, match="the connection to rank 0 is lost"):
+        a.wait(asked, 10.0)
     other.close()
 
 

@@ -80,7 +80,7 @@ int ap_mail_send_part(ap_mail *m, uint32_t to, uint32_t channel, const void *dat
                      ap_error *error) {
     uint32_t number = number_of(m, to, what, of);
     if (!number) return ap_mail_no_memory(error);
-    m->sending++;
+    m->sending++, m->more = 1;
     return m->wire->send(m->wire, to, channel, data, bytes, number, error);
 }
 
@@ -341,6 +341,8 @@ int ap_mail_pass(ap_mail *m) {
         if (!code && !count) break;
         any = 1;
     }
+    if (m->more && m->sending && m->asleep && !m->broken) m->wire->turns->wake(m->wire);
+    m->more = 0;
     return any;
 }
 

@@ -90,6 +90,7 @@ struct ap_mail {
     out_note *spare;
     uint64_t drawn; /* ids */
     uint32_t sending; /* parts that the wire has not yet sent */
+    int more; /* there may be some that who sleeps knows nothing of */
     /* turns */
     pthread_cond_t turn, stir;
     int driven, asleep, waiting; /* waiting: threads that wait for a message of theirs */

@@ -10,18 +10,21 @@
 
 /* ---- out ---- */
 
+static const peer *peer_of(const sockets *n, const stream *s, int kind) { return &n->of[kind]->peers[ap_sockets_rank(n, s)]; }
+
 /* Whether something of this kind can go. */
 static int can_go(const sockets *n, const stream *s, int kind) {
     const flow *f = ap_sockets_flow(n, s, kind);
-    return f && f->sends.first && !n->of[kind]->fault.code && n->of[kind]->peers[ap_sockets_rank(n, s)].room;
+    return f && !n->of[kind]->fault.code && ap_sockets_may_go(peer_of(n, s, kind), f);
 }
 
-/* So many of what stands to go of this kind, at most. */
-static size_t parts_of(const flow *f, uint64_t most, struct iovec *part, int space, uint64_t *bytes) {
+/* So many of what stands to go and may, at most. */
+static size_t parts_of(const peer *p, const flow *f, uint64_t most, struct iovec *part, int space, uint64_t *bytes) {
     int count = 0;
     uint64_t skip = f->sent;
     *bytes = 0;
-    for (letter *one = f->sends.first; one && count + 2 <= space && *bytes < most; one = one->next) {
+    for (letter *one = f->sends.first; one && count + 2 <= space && *bytes < most && one->room + skip < p->room; one = one->next) {
+        if (most - *bytes > p->room - one->room - skip) most = *bytes + (p->room - one->room - skip);
         unsigned char *from[2] = {(unsigned char *)&one->head, one->data};
         const uint64_t length[2] = {sizeof(head), one->bytes};
         for (int k = 0; k < 2 && *bytes < most; k++) {
@@ -43,9 +46,7 @@ static int begin_frame(sockets *n, stream *s) {
     uint64_t bytes = 0;
     const int kind = can_go(n, s, !s->goes) ? !s->goes : s->goes;
     if (!s->last_mail && can_go(n, s, kind)) {
-        peer *p = &n->of[kind]->peers[rank];
-        parts_of(ap_sockets_flow(n, s, kind), p->room < FRAME ? p->room : FRAME, part, PARTS - 1, &bytes);
-        if (kind == CALLS) p->room -= bytes;
+        parts_of(peer_of(n, s, kind), ap_sockets_flow(n, s, kind), FRAME, part, PARTS - 1, &bytes);
     } else if (!s->last_mail && calls->asked < ROOM / 2) {
         return 0;
     }
@@ -58,10 +59,12 @@ static int begin_frame(sockets *n, stream *s) {
 /* Whether a frame follows the one that is going: its last bytes need no packet of their own. */
 static int more_goes(const sockets *n, const stream *s) {
     const flow *f = ap_sockets_flow(n, s, s->goes);
-    uint64_t left = 0;
-    for (const letter *one = f ? f->sends.first : NULL; one && left <= s->out_left + f->sent; one = one->next)
-        left += sizeof(head) + one->bytes;
-    return f && left > s->out_left + f->sent && n->of[s->goes]->peers[ap_sockets_rank(n, s)].room;
+    if (!f) return 0;
+    const peer *p = peer_of(n, s, s->goes);
+    uint64_t left = s->out_left + f->sent;
+    const letter *one = f->sends.first;
+    for (; one && left >= sizeof(head) + one->bytes; one = one->next) left -= sizeof(head) + one->bytes;
+    return one && one->room + left < p->room;
 }
 
 /* So many bytes of messages have gone. */
@@ -85,13 +88,20 @@ static void turns_deaf(sockets *n, stream *s, int why) {
     if (f->sends.first) ap_sockets_gone(n->of[CALLS], ap_sockets_rank(n, s), s->why);
 }
 
+/* After a fault memory of messages is the program's again. Of calls nothing comes behind; of mail it is not yet, and calls do. */
+static void stops_short(sockets *n, stream *s) {
+    if (s->goes == MAIL)
+        ap_sockets_abandon(n, s, MAIL);
+    else
+        s->deaf = 1;
+}
+
 void ap_sockets_push(sockets *n, stream *s) {
     while (s->fd >= 0) {
         struct iovec part[PARTS];
         uint64_t bytes = 0;
         size_t parts = 0;
-        /* after a fault memory of messages is the program's again: what has begun stays without an end */
-        if (s->out_left && !s->rest && n->of[s->goes] && n->of[s->goes]->fault.code) s->deaf = 1;
+        if (s->out_left && !s->rest && n->of[s->goes] && n->of[s->goes]->fault.code) stops_short(n, s);
         if (s->deaf) {
             turns_deaf(n, s, 0);
             return;
@@ -102,7 +112,7 @@ void ap_sockets_push(sockets *n, stream *s) {
         if (s->rest)
             part[parts++] = (struct iovec){s->rest + s->rest_at, s->out_left};
         else if (s->out_left)
-            parts += parts_of(ap_sockets_flow(n, s, s->goes), s->out_left, part + parts, PARTS - 1, &bytes);
+            parts += parts_of(peer_of(n, s, s->goes), ap_sockets_flow(n, s, s->goes), s->out_left, part + parts, PARTS - 1, &bytes);
         if (!parts) return;
         struct msghdr message = {.msg_iov = part, .msg_iovlen = parts};
         const int more = n->framed && !s->rest && more_goes(n, s) ? MSG_MORE : 0;
@@ -131,7 +141,7 @@ void ap_sockets_abandon(sockets *n, stream *s, int kind) {
         s->deaf = 1;
         return;
     }
-    size_t parts = parts_of(ap_sockets_flow(n, s, kind), s->out_left, part, PARTS, &bytes);
+    size_t parts = parts_of(peer_of(n, s, kind), ap_sockets_flow(n, s, kind), s->out_left, part, PARTS, &bytes);
     for (size_t i = 0; i < parts; at += part[i++].iov_len) memcpy(s->rest + at, part[i].iov_base, part[i].iov_len);
 }
 
@@ -153,13 +163,13 @@ static void ended(sockets *n, stream *s, int why) {
     if (mail && ap_sockets_rail(n, s) < mail->rails) mail->peers[rank].lost = 1, mail->news = 1;
     /* what was sent before may still come by another */
     if (!f->coming && !f->head_bytes && ap_sockets_next(calls, p) != f) return;
-    if (ap_sockets_wanted(calls, p, f) || ap_sockets_starved(p, f)) ap_sockets_gone(calls, rank, why);
+    if (ap_sockets_wanted(calls, p, f) || ap_sockets_starved(calls, p)) ap_sockets_gone(calls, rank, why);
 }
 
 static void frame_came(sockets *n, stream *s) {
     const uint32_t rank = ap_sockets_rank(n, s), kind = s->in.what - OF;
     socket_wire *mail = n->of[MAIL];
-    n->of[CALLS]->peers[rank].room += s->in.asked;
+    n->of[CALLS]->peers[rank].room += s->in.asked, n->of[CALLS]->roused |= s->in.asked > 0;
     s->in_head = 0;
     if (s->in.what == LAST_MAIL && !s->in.bytes) {
         if (mail) mail->peers[rank].lost = 1, mail->news = 1;
@@ -221,10 +231,12 @@ static int of_use(const sockets *n, const stream *s) {
     const flow *f = ap_sockets_flow(n, s, CALLS), *m = ap_sockets_flow(n, s, MAIL);
     const peer *p = &n->of[CALLS]->peers[rank];
     if (s->over || (m && ap_sockets_ahead(m))) return 0; /* mail that must be looked at first */
-    return ap_sockets_wanted(n->of[CALLS], p, f) || ap_sockets_starved(p, f) || (m && ap_mail_awaits(mail->base.mail, rank));
+    return ap_sockets_wanted(n->of[CALLS], p, f) || ap_sockets_starved(n->of[CALLS], p) ||
+           (m && ap_mail_awaits(mail->base.mail, rank));
 }
 
 void ap_sockets_pull(sockets *n, stream *s, size_t most) {
+    uint64_t come = 0; /* the lock is let go of after a frame, as others wait for it */
     do {
         struct iovec part[2] = {{0}};
         struct msghdr message = {.msg_iov = part, .msg_iovlen = places(n, s, most, part)};
@@ -239,6 +251,7 @@ void ap_sockets_pull(sockets *n, stream *s, size_t most) {
             return;
         }
         size_t rest = (size_t)got;
+        come += rest;
         if (straight) {
             const size_t first = rest < part[0].iov_len ? rest : part[0].iov_len;
             socket_wire *w = n->of[s->comes];
@@ -249,7 +262,7 @@ void ap_sockets_pull(sockets *n, stream *s, size_t most) {
         }
         take_in(n, s, n->stage, rest);
         if ((size_t)got < asked) return; /* nothing more is there now */
-    } while (of_use(n, s));
+    } while ((!n->framed || come < FRAME) && of_use(n, s));
 }
 
 /* ---- which are looked at ---- */
@@ -287,12 +300,9 @@ static int wanted_by(sockets *n, stream *s, int kind) {
         set_least(s, 1);
         return 1;
     }
-    if (ap_sockets_starved(p, f)) {
-        set_least(s, 1);
-        return 1;
-    }
-    if (!ap_sockets_wanted(w, p, f) || (s->over && ap_sockets_next(w, p) != f)) return 0;
-    set_least(s, mail ? 1 : sure(w, p, f));
+    const int starved = ap_sockets_starved(w, p);
+    if ((!starved && !ap_sockets_wanted(w, p, f)) || (s->over && ap_sockets_next(w, p) != f)) return 0;
+    set_least(s, mail || starved ? 1 : sure(w, p, f));
     return 1;
 }
 

@@ -7,10 +7,12 @@
 
 #include "sockets_types.h"
 
-void ap_sockets_ring(const socket_wire *w) {
+static void ring(int bell) {
     const uint64_t once = 1;
-    while (write(w->bell, &once, sizeof once) < 0 && errno == EINTR) continue;
+    while (write(bell, &once, sizeof once) < 0 && errno == EINTR) continue;
 }
+
+void ap_sockets_ring(const socket_wire *w) { ring(w->bell); }
 
 void ap_sockets_hush(const socket_wire *w) {
     uint64_t rung;
@@ -20,7 +22,7 @@ void ap_sockets_hush(const socket_wire *w) {
 /* Who waits for calls is told what this thread has found for him. */
 static void pass_on(sockets *n) {
     socket_wire *calls = n->of[CALLS];
-    if (calls->asleep && (ap_done_any(&calls->done) || calls->fault.code)) ap_sockets_ring(calls);
+    if (calls->asleep && (ap_done_any(&calls->done) || calls->fault.code || calls->roused)) ap_sockets_ring(calls);
 }
 
 /* It never blocks: whoever waits lies down. */
@@ -34,8 +36,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         int found = n->looks.count ? poll(n->looks.of, n->looks.count, 0) : 0;
         if (found > 0) ap_sockets_attend(n, MAIL, &n->looks, found, 0);
         ap_sockets_settle(w);
-        pass_on(n);
     }
+    pass_on(n); /* what was sent before this, too */
     *count = 0, w->news = 0;
     if (w->fault.code) return *error = w->fault, w->fault.code;
     *count = ap_done_take(&w->done, numbers, most);
@@ -73,6 +75,59 @@ static void let_go(ap_wire *self, uint32_t rank) {
     p->lost = 1;
 }
 
+/* Whether the end of mail, or the frame before it, is still to go there. */
+static int untold(const stream *s) {
+    return s->fd >= 0 && !s->deaf && (s->last_mail || s->rest || (s->out_head && s->out.what != OF + CALLS));
+}
+
+/* Of those that are not told; the bell is the first. */
+static void watch_untold(sockets *n) {
+    watch *k = &n->looks;
+    k->whose[0] = NULL, k->of[0] = (struct pollfd){.fd = n->off_bell, .events = POLLIN}, k->count = 1;
+    for (uint32_t r = 0; r < n->ranks; r++) {
+        stream *s = &n->streams[r * n->rails];
+        if (untold(s)) k->whose[k->count] = s, k->of[k->count++] = (struct pollfd){.fd = s->fd, .events = POLLOUT};
+    }
+}
+
+/* This process may make no call for long, and the others wait meanwhile for what has begun. */
+static void *see_off(void *given) {
+    sockets *n = given;
+    ap_sockets_lock(n);
+    for (watch_untold(n); !n->closing && n->looks.count > 1; watch_untold(n)) {
+        ap_sockets_unlock(n);
+        poll(n->looks.of, n->looks.count, -1);
+        ap_sockets_lock(n);
+        for (nfds_t i = 1; i < n->looks.count; i++) ap_sockets_push(n, n->looks.whose[i]);
+        pass_on(n);
+    }
+    ap_sockets_unlock(n);
+    return NULL;
+}
+
+static void begin_to_see_off(sockets *n) {
+    int some = 0;
+    for (uint32_t r = 0; r < n->ranks; r++) some |= untold(&n->streams[r * n->rails]);
+    if (!some) return;
+    n->off_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (n->off_bell >= 0 && !pthread_create(&n->off, NULL, see_off, n)) return;
+    if (n->off_bell >= 0) close(n->off_bell), n->off_bell = -1;
+    for (uint32_t r = 0; r < n->ranks; r++) /* the others would wait for it */
+        if (untold(&n->streams[r * n->rails])) shutdown(n->streams[r * n->rails].fd, SHUT_RDWR), n->streams[r * n->rails].deaf = 1;
+}
+
+void ap_sockets_stop(sockets *n) {
+    if (n->off_bell < 0) return;
+    if (n->process == getpid()) {
+        ap_sockets_lock(n);
+        n->closing = 1;
+        ap_sockets_unlock(n);
+        ring(n->off_bell);
+        pthread_join(n->off, NULL);
+    }
+    close(n->off_bell);
+}
+
 static void give_up(ap_wire *self, int all) {
     socket_wire *w = (socket_wire *)self;
     for (uint32_t r = 0; r < w->base.ranks; r++) {
@@ -82,6 +137,8 @@ static void give_up(ap_wire *self, int all) {
         s->last_mail = 1;
         ap_sockets_push(w->on, s);
     }
+    if (!all) begin_to_see_off(w->on);
+    pass_on(w->on);
 }
 
 static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {

@@ -70,7 +70,7 @@ static void put_aside(socket_wire *w, uint32_t rank, flow *f) {
 /* The next head is there: where do its elements go? */
 static void place(socket_wire *w, uint32_t rank, flow *f) {
     peer *p = &w->peers[rank];
-    f->held = 0, p->next++, f->head_bytes = 0, f->come = 0;
+    f->held = 0, p->next++, f->head_bytes = 0, f->come = 0, w->roused |= w->rails > 1;
     f->head.call.rank = rank;
     if (f->head.mark == TELLS) {
         ap_sockets_asked(w, p, sizeof(head));

@@ -79,7 +79,8 @@ typedef struct {
     int lost;           /* of mail: nothing more comes from there than what is ahead */
     uint64_t gone_out, come_in; /* bytes */
     uint32_t out, next; /* messages that went there, and that have come from there: they go round over the rails */
-    uint64_t room;      /* of calls: bytes that may go there */
+    uint64_t put;       /* bytes of all that was ever to go there, in the order of sending */
+    uint64_t room;      /* of calls: so many of these may go */
     uint64_t asked;     /* and that were asked for from there, and are not yet told */
 } peer;
 
@@ -107,6 +108,7 @@ typedef struct {
     uint32_t aheads; /* flows that have some */
     int moved;       /* whether anything came or went */
     int news;        /* whether something has changed that its thread must look at */
+    int roused;      /* of calls: whether who sleeps is to look at other sockets than he did, or may send more */
     int quiet;       /* the others have been told which call this one is in */
     watch slept;     /* what who sleeps waits for */
     int asleep, bell; /* bell: for who sleeps; -1: nobody else could ring it */
@@ -119,7 +121,9 @@ struct sockets {
     int framed, owing; /* owing: somewhere so much was asked for that it is to be told */
     int process;
     ap_lock *lock; /* where there are frames */
-    watch looks;          /* for looks without a sleep, by mail */
+    watch looks;          /* for looks without a sleep, by mail; when that has ended, for who sees it off */
+    pthread_t off;        /* he */
+    int off_bell, closing; /* for him; -1: there is none */
     unsigned char stage[STAGE];
 };
 
@@ -146,8 +150,19 @@ static inline int ap_sockets_wanted(const socket_wire *w, const peer *p, const f
     return !w->fault.code && !f->held && (p->receives.first || (f->coming && !f->coming->own));
 }
 
-/* Whether something of calls waits until more of it is asked for there. */
-static inline int ap_sockets_starved(const peer *p, const flow *f) { return f->sends.first && !p->room; }
+/* Whether some of what stands to go may. Room is used up in the order of sending: what goes by another socket and was sent later
+ * takes none from what was sent before, which is asked for first. */
+static inline int ap_sockets_may_go(const peer *p, const flow *f) {
+    return f->sends.first && f->sends.first->room + f->sent < p->room;
+}
+
+/* Whether something of calls waits, by any socket, until more is asked for there. That is told by the first socket, and comes behind
+ * what is to be read by any. */
+static inline int ap_sockets_starved(const socket_wire *w, const peer *p) {
+    for (uint32_t k = 0; k < w->rails; k++)
+        if (p->by[k].sends.first && !ap_sockets_may_go(p, &p->by[k])) return 1;
+    return 0;
+}
 
 static inline size_t ap_sockets_ahead(const flow *f) { return f->last - f->first; }
 
@@ -206,5 +221,7 @@ int ap_sockets_left(ap_wire *self, ap_error *error);
 
 /* sockets_mail.c: a second wire, for mail, by the same sockets. */
 ap_wire *ap_sockets_beside(ap_wire *first, ap_error *error);
+/* All ends: nobody sees off what is left of mail. */
+void ap_sockets_stop(sockets *n);
 
 #endif

@@ -25,6 +25,7 @@ void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one) {
     flow *f = &p->by[p->out++ % w->rails];
     int idle = !f->sends.first;
     put(&f->sends, one);
+    one->room = p->put, p->put += sizeof(head) + one->bytes;
     if (idle) ap_sockets_push(w->on, ap_sockets_stream(w, rank, f));
 }
 
@@ -116,10 +117,10 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     ap_sockets_tell_asked(n);
     if (ap_done_any(&w->done) || w->fault.code) return AP_OK;
     ap_sockets_watch(n, CALLS, k);
-    if (!k->count) return ap_fail(error, AP_STUCK, "nothing is under way");
+    if (k->count == (w->bell >= 0)) return ap_fail(error, AP_STUCK, "nothing is under way");
     if (k->held && patience > LOOK) patience = LOOK;
     int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
-    w->asleep = milliseconds > 0;
+    w->asleep = milliseconds > 0, w->roused = 0;
     if (w->asleep) ap_sockets_unlock(n);
     int found = poll(k->of, k->count, milliseconds), why = errno;
     if (w->asleep) ap_sockets_lock(n);
@@ -258,6 +259,7 @@ static void close_wire(ap_wire *self) {
             if (turn(w, 1.0, &ignored)) self->broken = 1;
         ap_sockets_unlock(n);
     }
+    ap_sockets_stop(n);
     if (n->framed && !forked) see_off(n, self->broken || w->fault.code ? SHORTLY : FLUSH);
     for (uint32_t i = 0; i < n->ranks * n->rails; i++) {
         if (n->streams[i].fd >= 0) close(n->streams[i].fd);
@@ -308,7 +310,7 @@ socket_wire *ap_sockets_wire(sockets *n, int kind, uint32_t rails) {
 static sockets *new_sockets(uint32_t ranks, uint32_t rails) {
     sockets *n = calloc(1, sizeof *n);
     if (!n) return NULL;
-    n->ranks = ranks, n->rails = rails, n->process = getpid();
+    n->ranks = ranks, n->rails = rails, n->process = getpid(), n->off_bell = -1;
     n->streams = calloc((size_t)ranks * rails + 1, sizeof *n->streams);
     if (!n->streams || !(n->of[CALLS] = ap_sockets_wire(n, CALLS, rails))) {
         free(n->streams), free(n);
