@@ -77,7 +77,7 @@ class Reach:
                 reach: dict[int, list[tuple[int, Path]]] = {}
                 for rank in level:
                     near = self.neighbours(rank)
-                    for head in near.keys() - tree.keys():
+                    for head in [one for one in near if one not in tree]:
                         reach.setdefault(head, []).extend([(rank, path) for path in near[head]])
                 level = sorted(reach)
                 for head in level:
