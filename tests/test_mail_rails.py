@@ -21,7 +21,7 @@ from antiphon.runtimes.serve.wires import engine_over_sockets
 SEND = CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint32, c_void_p, c_size_t, c_uint32, POINTER(Failure))
 COMPLETED = CFUNCTYPE(c_int, c_void_p, c_int, c_double, POINTER(c_uint32), c_int, POINTER(c_int), POINTER(Failure))
 LONG = 64 << 20
-TIMEOUT = 3.0
+TIMEOUT = 60.0  # where nothing moves for so long it is a deadlock, not a busy machine
 
 
 @pytest.fixture(scope="module")

@@ -71,24 +71,17 @@ class _Traffic:
     """Loads on any machine of these wires, whatever they are like: at `at[i]` of `begins` the way `way[i]` is taken, a
     number in `ways` (of all that cross links of the same types one after the other one), or -1 within a rank."""
 
-    resource: Longs
-    step: Longs
-    window: Longs
-    load: Exact
-    scale: int
-    begins: Longs
-    lasts: Longs
+    whole: Loads  # in one piece; `slowest` says nothing
     at: Longs
     way: Longs
     ways: Routes
 
     def on(self, topology: Topology, pieces: int) -> Loads:
-        slowest = np.zeros(len(self.begins))
+        whole, slowest = self.whole, np.zeros(len(self.whole.begins))
         np.maximum.at(slowest, self.at, np.append(latencies(topology, self.ways), 0.0)[self.way])
-        return Loads(
-            self.resource, self.step, self.window * pieces, self.load, self.scale * pieces, self.begins,
-            self.lasts * pieces, slowest,
-        )  # fmt: skip
+        return replace(
+            whole, window=whole.window * pieces, scale=whole.scale * pieces, lasts=whole.lasts * pieces, slowest=slowest
+        )
 
 
 def pieces_of(schedule: Schedule) -> Longs:
@@ -125,7 +118,7 @@ def loads(schedule: Schedule, topology: Topology) -> Loads:
     known = next((found for whose, of, found in _kept[:] if all(map(_same, rows, whose)) and of == wires), None)
     if known is None:
         known = _traffic(replace(schedule, pieces=1) if whole else schedule, topology)
-        if max(len(known.load), len(known.at)) <= MOST_KEPT:
+        if max(len(known.whole.load), len(known.at)) <= MOST_KEPT:
             _kept.append((tuple(None if one is None else weakref.ref(one, _let_go) for one in rows), wires, known))
             del _kept[:-FEW_KEPT]
     return known.on(topology, schedule.pieces if isinstance(schedule.pieces, int) else 1)
@@ -172,10 +165,11 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
     begun = distinct(moment)
     at: Longs = np.searchsorted(begun, moment).astype(np.int64)
-    return _Traffic(
+    whole = Loads(
         key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common,
-        times[begun // len(windows)], windows[begun % len(windows)], at, way, ways,
+        times[begun // len(windows)], windows[begun % len(windows)], np.zeros(len(begun)),
     )  # fmt: skip
+    return _Traffic(whole, at, way, ways)
 
 
 def _longest(found: Resolved) -> int:
