@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from fake_ground import Wanted
 from loggp_build import hosts_of
+from message_graphs import message_graph
 
-from antiphon.core.messages import MessageGraph, message_graph
+from antiphon.core.messages import MessageGraph
 from antiphon.core.schedule import Schedule
 from antiphon.cost import Level, LogGP, Profile, prepare
 from antiphon.cost.loggp.loggp import simulate_graph

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from antiphon.cli import run
 from antiphon.cli.choose_text import measured_text
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_measured
-from antiphon.errors import Invalid
+from antiphon.errors import AntiphonError, Invalid
 from antiphon.registry import table
 from antiphon.runtimes.measure.bench import bench_plans, plans_of
 from antiphon.runtimes.measure.choose import MeasuredTuning, tune_measured
@@ -181,6 +182,30 @@ def test_wrong_usage_is_told_in_a_line(arguments: str, said: str, capfd: pytest.
     err = capfd.readouterr().err
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "machine", "more", "said"),
+    [
+        ("?", None, {}, "'?': no such file of a plan"),
+        ("allreduc", "full:ranks=4", {}, "did you mean 'allreduce'"),
+        ("allreduce", "ful:ranks=4", {}, "did you mean 'full'"),
+        ("allreduce", "full:ranks=4", {"planner": "rong"}, "did you mean 'ring'"),
+    ],
+)
+def test_names_are_looked_at_before_anything_is_compiled(
+    what: str, machine: str | None, more: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def compiles(*given: Any) -> None:
+        raise AssertionError("compiles an engine for what is not there")
+
+    monkeypatch.setattr(fake_ground.Fake, "ready", compiles)
+    with pytest.raises(AntiphonError, match=re.escape(said)):
+        antiphon.bench(what, machine, on="fake", **more)  # type: ignore[call-overload]
+    named = [word for key, value in more.items() for word in (f"--{key}", value)]
+    assert run(["bench", what, *([machine] if machine else []), *named, "--on", "fake"]) == 2
+    assert said in capfd.readouterr().err
 
 
 def test_the_other_measurements_stay_as_they_were(capfd: pytest.CaptureFixture[str]) -> None:

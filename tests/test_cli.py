@@ -107,6 +107,8 @@ def test_run_keys(capsys: Capture) -> None:
         assert row["nbytes"] == 100_000
     for size in ("0", "1f32", "7f32"):
         assert answer(capsys, "run", "plan.json", "--nbytes", size)["rows"][0]["correct"]
+    several = answer(capsys, "run", "plan.json", "--nbytes", "1KB:16KB:4")["rows"]
+    assert [row["nbytes"] for row in several] == [row["nbytes"] for row in antiphon.run("plan.json", "1KB:16KB:4")]
 
 
 def test_topology_json_is_a_topology(capsys: Capture) -> None:

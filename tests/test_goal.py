@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from generate import Case, cases
 from hypothesis import given, settings
+from message_graphs import message_graph
 from quick import examples
 
 from antiphon.core.messages import messages as messages_of
@@ -155,8 +156,6 @@ def test_sends_and_receives_match_and_bytes_are_conserved(order: str, case: Case
 @pytest.mark.parametrize("order", ["data", "rounds"])
 def test_everybody_waits_for_exactly_what_the_schedule_says(order: str, case: Case) -> None:
     """Who can have heard of whom: along paths in the file, and along those of the graph of messages."""
-    from antiphon.formats.piccl.readers import message_graph
-
     _, found = read(text_of(Plan.of(case.topology, case.schedule), nbytes=50000, order=order))
     graph = message_graph(case.schedule, 50000, order, "left" if order == "rounds" else "received")
     theirs = reached_in_file(found)

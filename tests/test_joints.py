@@ -22,7 +22,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret, order_of_combining
 from antiphon.core.joints import MULTICAST, REDUCTION, THROUGH, joints_of
 from antiphon.core.loads import loads, throughput, timeline
-from antiphon.core.messages import message_graph, messages, paths
+from antiphon.core.messages import messages, paths
 from antiphon.core.plan import Plan
 from antiphon.core.reshape import relabel as renamed_machine
 from antiphon.core.reshape import reverse
@@ -322,7 +322,6 @@ def test_who_cannot_say_them_refuses() -> None:
         lambda: lowering.lower(nvls(4)),
         lambda: goal(plan, nbytes=4096),
         lambda: piccl_xml(plan, nbytes=4096),
-        lambda: message_graph(nvls(4), 4096),
     ):
         with pytest.raises(Unsupported, match=r"transform\.unjoined"):
             does()

@@ -31,10 +31,10 @@ from loggp_build import (
     topology_of,
 )
 from loggp_plain import Machine, Message
+from message_graphs import message_graph
 from quick import examples
 
 from antiphon.core.collective import Collective
-from antiphon.core.messages import message_graph
 from antiphon.core.schedule import REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import expand

@@ -169,6 +169,12 @@ def test_few_streams_in_long_lines_of_blocks(monkeypatch: pytest.MonkeyPatch) ->
         files_of("allreduce", "ring:ranks=16", "ring", blocks=14)
 
 
+def test_what_fits_into_no_block_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "MOST_CHANNELS", 1)
+    with pytest.raises(Unsupported, match=r"rank 0: an operation with . channels .* does not fit into an empty thread"):
+        files_of("allreduce", "full:ranks=4", "direct")
+
+
 @pytest.mark.slow
 def test_links_by_barriers() -> None:
     text = files_of("allreduce", "ring:ranks=112", "ring", blocks=1, lag=1)["plan0.json"]

@@ -11,11 +11,12 @@ import pytest
 from generate import Case, cases
 from hypothesis import given, settings
 from loggp_build import level_of
+from message_graphs import message_graph
 from quick import examples
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import block_elements
-from antiphon.core.messages import messages, sets, waits
+from antiphon.core.messages import MessageGraph, messages, sets, waits
 from antiphon.core.plan import Plan
 from antiphon.core.routes import NO_ROUTES, resolve
 from antiphon.core.schedule import REDUCE, Schedule, cut
@@ -26,9 +27,7 @@ from antiphon.cost import Level, LogGP, Profile, load_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import export
 from antiphon.formats.piccl.readers import (
-    MessageGraph,
     figures_text,
-    message_graph,
     read_figures,
     read_schedule,
     read_topology,

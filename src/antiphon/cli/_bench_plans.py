@@ -63,7 +63,7 @@ def bench_plans_command(
     Of a file with ranges or several plans each size takes its own. Times are medians of what the slowest rank took;
     exit code 1 if an element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
     """
-    from antiphon.runtimes.measure.bench import decides
+    from antiphon.runtimes.measure.bench import check_names, decides
 
     check_outputs({"--csv": csv, "--fit": fit})
     given = None if profile is None else as_profile(profile)
@@ -86,7 +86,10 @@ def bench_plans_command(
             raise unknown(f"collective in {what}", collective, kinds)
         return [one for one in found if not collective or one.collective.kind == collective]
 
-    with decides(on, mpiexec=mpiexec, scale=scale, hybrid=hybrid) as deciding:
+    def look() -> None:
+        check_names(what, topo or None, planner)
+
+    with decides(on, look, mpiexec=mpiexec, scale=scale, hybrid=hybrid) as deciding:
         if deciding:
             _measure(plans, sizes, how, {"csv": csv, "fit": fit}, json)
 

@@ -18,7 +18,7 @@ from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
-from antiphon.units import parse_seconds, parse_size
+from antiphon.units import parse_seconds, parse_sizes
 
 Scale = Annotated[
     str,
@@ -78,7 +78,7 @@ def run_command(
     what: Annotated[
         str, typer.Argument(metavar="PLAN|TOPO", help="a plan; before -- COMMAND a machine, or the name of a lab")
     ] = "",
-    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: the size, e.g. 600KB")] = "",
+    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: 600KB, or a range")] = "",
     collective: WhichPlan = "",
     dtype: Annotated[
         str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
@@ -115,11 +115,11 @@ def run_command(
         )
     if only:
         raise Invalid("--only: the plan knows its machine; leave it out")
-    size = parse_size(nbytes, "--nbytes")
+    sizes = parse_sizes(nbytes, "--nbytes")
     check_outputs({"--trace": trace})
     with working(f"running {what}"):
         rows = lab(
-            "run", what, size, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
+            "run", what, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
             collective=collective, trace=trace,
         )  # fmt: skip
     emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)

@@ -40,7 +40,7 @@ from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import paragraph, plan_text
 from antiphon.show.words import options_text
-from antiphon.units import parse_seconds, parse_size
+from antiphon.units import parse_seconds, parse_size, parse_sizes
 
 Planner = Annotated[
     str,
@@ -284,7 +284,7 @@ def compose_command(
 def run_command(
     file: PlanFile,
     nbytes: Annotated[
-        str, typer.Option("--nbytes", metavar="SIZE", help="the size of the buffer, e.g. 64MiB or 1e6f32")
+        str, typer.Option("--nbytes", metavar="SIZE", help="of the buffer: 64MiB, 1e6f32, or a range: 1KB:64MB:4")
     ],
     collective: WhichPlan = "",
     on: Annotated[
@@ -318,7 +318,7 @@ def run_command(
     of them. On lab the ranks are joined by emulated links, as by `antiphon lab run`.
     """
     limit = parse_seconds(timeout, "--timeout", bare=True)
-    size = parse_size(nbytes, "--nbytes")
+    sizes = parse_sizes(nbytes, "--nbytes")
     how: dict[str, Any] = {
         "on": on,
         "dtype": dtype,
@@ -333,7 +333,7 @@ def run_command(
     }
     check_outputs({"--trace": trace})
     with working(f"running {file}"):
-        rows = run(file, size, timeout=limit, collective=collective, **how)
+        rows = run(file, sizes, timeout=limit, collective=collective, **how)
     if not rows:  # another of the processes reports
         return
     emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)

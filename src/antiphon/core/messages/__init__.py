@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_of, cycle_text, message_graph
+from antiphon.core.messages.graph import MOST_DEPENDENCIES, MessageGraph, cycle_of, cycle_text
 from antiphon.core.messages.paths import (
     Paths,
     paths,
@@ -26,7 +26,6 @@ __all__ = [
     "Waits",
     "cycle_of",
     "cycle_text",
-    "message_graph",
     "messages",
     "paths",
     "resolved",

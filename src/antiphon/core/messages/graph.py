@@ -10,13 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Ints, Longs, column, distinct, narrow, order_of, pointers
-from antiphon.core.joints import refuse_joints
-from antiphon.core.messages.sets import sets
-from antiphon.core.messages.table import messages
-from antiphon.core.messages.waits import RECEIVED, Waits, waits
-from antiphon.core.schedule import Schedule
-from antiphon.core.transform import expand
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.core.messages.waits import Waits
+from antiphon.errors import Invalid, quote
 
 MOST_DEPENDENCIES = 2**27
 MOST_BYTES = 2**60
@@ -147,34 +142,6 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
         path[at] = len(path)
         at = following[at]
     return list(path)[path[at] :]
-
-
-def message_graph(schedule: Schedule, nbytes: int, order: str = "rounds", sent: str = RECEIVED) -> MessageGraph:
-    """The messages of a schedule at a size, in their canonical order, and what each waits for (`waits`), in pairs.
-
-    O(n log n) in rows and in the dependencies, of which there may be more than rows; Unsupported above 2^27.
-
-    >>> from antiphon.core.example import star
-    >>> graph = message_graph(star(), 8)
-    >>> list(zip(graph.src.tolist(), graph.dst.tolist(), graph.nbytes.tolist(), graph.combined.tolist()))
-    [(2, 0, 8, 8), (1, 0, 8, 8), (0, 1, 8, 0), (0, 2, 8, 0)]
-    >>> graph.deps_ptr.tolist(), graph.deps.tolist()
-    ([0, 0, 0, 2, 4], [0, 1, 0, 1])
-    """
-    refuse_joints(schedule, "a graph of messages")
-    table = messages(expand(schedule))
-    needs = sets(waits(table, order, sent))
-    if needs.pairs > MOST_DEPENDENCIES:
-        raise Unsupported(
-            f"these {len(table)} messages have {needs.pairs} dependencies in pairs, more than {MOST_DEPENDENCIES}; "
-            "export to goal writes them by way of joins"
-        )
-    owner, item = needs.listed()
-    nbytes_, combined = table.nbytes(nbytes)
-    return MessageGraph(
-        table.ranks, table.src, table.dst, nbytes_, pointers(owner, len(table)), narrow(item >> 1), combined,
-        (item & 1).astype(np.bool_),
-    )  # fmt: skip
 
 
 def _longs(values: Longs, what: str, bound: int) -> Longs:

@@ -308,7 +308,12 @@ class _Cut:
             if len(block.operations) + more <= self.room and block.takes(kind, channels, buffers):
                 return block
             block = self._next()
-        raise AssertionError("an operation fits into an empty block")
+        raise Unsupported(
+            f"rank {self.ends.rank}: an operation with {len(set(channels))} channels and {len(set(buffers))} remote "
+            f"buffers does not fit into an empty thread block, which has room for {self.room} operations and "
+            f"{MOST_CHANNELS} of each of those; take a planner with fewer partners, or one in which a message goes on "
+            "to fewer ranks"
+        )
 
     def _next(self) -> Block:
         old, new = self.made[-1], Block()

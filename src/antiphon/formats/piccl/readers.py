@@ -6,16 +6,13 @@ that Antiphon writes (`antiphon export --to piccl-xml`) say that too, and can be
 
 from __future__ import annotations
 
-from antiphon.core.messages import MessageGraph, message_graph
 from antiphon.formats.piccl._schedule import PicclSchedule, read_schedule
 from antiphon.formats.piccl._topology import read_topology
 from antiphon.formats.piccl.figures import figures_text, read_figures
 
 __all__ = [
-    "MessageGraph",
     "PicclSchedule",
     "figures_text",
-    "message_graph",
     "read_figures",
     "read_schedule",
     "read_topology",

@@ -22,12 +22,13 @@ from antiphon.cost import Prediction, Predictor, prepare
 from antiphon.cost.basis import basis_of, usual_model
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, quote
+from antiphon.registry import find
 from antiphon.runtimes.engine.launch import launched
 from antiphon.runtimes.measure._depth import depth
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime
 from antiphon.runtimes.measure.traced import measured_trace
-from antiphon.select import check, is_file, load_plans, plan, tune
+from antiphon.select import check, collective, is_file, load_plans, plan, tune
 from antiphon.select.wish import machine_of
 from antiphon.units import Sizes, parse_sizes
 
@@ -195,7 +196,7 @@ def bench(
     """`bench_plans` of plans, or of what `plans_of` finds or makes: by default what is tuned for these sizes."""
     if not isinstance(what, str):
         return bench_plans(what, nbytes, **how)
-    with first_on(*_there(how)) as deciding:
+    with first_on(*_there(how), before=lambda: check_names(what, topology, planner)) as deciding:
         if not deciding:
             return None
         span = parse_sizes(nbytes)
@@ -212,9 +213,10 @@ def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **ho
         return measure_plans(plans, nbytes, **how) if deciding else None
 
 
-def decides(on: str, **there: Any) -> AbstractContextManager[bool]:
-    """Whether this process decides what is measured, within a `with`: Missing where it cannot be."""
-    return first_on(*_there({"on": on, **there}))
+def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) -> AbstractContextManager[bool]:
+    """Whether this process decides what is measured, within a `with`: Missing where it cannot be. `before`: what it
+    looks at before that (`check_names`)."""
+    return first_on(*_there({"on": on, **there}), before=before)
 
 
 def _there(given: Mapping[str, Any]) -> tuple[str, How]:
@@ -246,12 +248,8 @@ def plans_of(
     if topology is not None and (there := _plans_in(what)):
         _check_machine(what, there, machine_of(topology))
         topology = None
+    check_names(what, topology, planner)
     if topology is None:
-        if not is_file(what) and not Path(what).exists():
-            raise Invalid(
-                f"{quote(what)}: no such file of a plan or a table; a collective needs its machine, too, as in "
-                "bench allreduce full:ranks=4 (genmodel and loggp measure what fit reads)"
-            )
         if root is not None or planner or options:
             raise Invalid(f"{what}: a plan says itself by which planner and for which root; leave those out")
         plans = list(load_plans(what).values())
@@ -274,6 +272,21 @@ def plans_of(
     if not found.plans:
         raise NotFound(f"no planner could plan {what} on {machine.name}")
     return list(found.plans.values())
+
+
+def check_names(what: str, topology: Topology | str | None, planner: str = "") -> None:
+    """What can be seen of these at once: an error where there is no such file, collective, machine or planner."""
+    if topology is None and not is_file(what) and not Path(what).exists():
+        raise Invalid(
+            f"{quote(what)}: no such file of a plan or a table; a collective needs its machine, too, as in "
+            "bench allreduce full:ranks=4 (genmodel and loggp measure what fit reads)"
+        )
+    if planner:
+        find("planner", planner)
+    if topology is not None:
+        machine = machine_of(topology)
+        if what != "all" and not is_file(what):
+            collective(what, machine)
 
 
 def _plans_in(what: str) -> Mapping[str, Plan]:

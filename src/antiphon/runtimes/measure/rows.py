@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -39,12 +39,14 @@ def has_in_place(name: str, kind: str) -> bool:
 
 
 @contextmanager
-def first_on(on: str, how: How) -> Iterator[bool]:
+def first_on(on: str, how: How, before: Callable[[], object] = lambda: None) -> Iterator[bool]:
     """Whether this process is the one that decides what is run, within a `with`. What the runtime needs is looked for
-    first, so that nothing is planned where nothing can be measured: Missing says what is not here."""
+    first, so that nothing is planned where nothing can be measured: Missing says what is not here. `before`: what this
+    process looks at before that, which may take a compiler."""
     there = runtime(on)
     with there.first() as deciding:
         if deciding:
+            before()
             there.ready(how)
         yield deciding
 
