@@ -158,9 +158,9 @@ def spreading() -> list[tuple[str, Topology, Collective, tuple[int, int, int]]]:
 def child_engine(engine: str, number: int) -> dict[str, Any]:
     """One row by one engine. The process is ended from outside, or by the limit on its CPU time."""
     from antiphon.core.ksync.instance import instance_of
-    from antiphon.planners.synth.auto import Found, decide
+    from antiphon.planners.synth.auto import Solved, decide
     from antiphon.planners.synth.group import trivial
-    from antiphon.planners.synth.search import Search
+    from antiphon.planners.synth.search import Findings
     from antiphon.planners.synth.task import Effort, Task
 
     _, machine, collective, (chunks, steps, rounds) = spreading()[number]
@@ -176,7 +176,7 @@ def child_engine(engine: str, number: int) -> dict[str, Any]:
     for _ in range(REPEATS if engine == "auto" else 1):
         begin = cpu()
         if engine == "auto":
-            found = isinstance(decide(Search(instance_of(machine, collective)), parts, steps, rounds), Found)
+            found = isinstance(decide(Findings(instance_of(machine, collective)), parts, steps, rounds), Solved)
         else:
             found = z3(Task(instance, parts, steps, rounds), trivial(instance), Effort()).moves is not None
         if not found:

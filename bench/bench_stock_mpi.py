@@ -24,7 +24,7 @@ from antiphon.core.program import encode
 from antiphon.formats.program import lower
 from antiphon.runtimes.measure.case import Case, How, inner_of
 from antiphon.runtimes.measure.library import MPICH, candidates
-from antiphon.runtimes.measure.library_choose import asked
+from antiphon.runtimes.measure.library_choose import library_used
 from antiphon.runtimes.measure.mpi_job import run_cases
 
 RANKS = 4
@@ -42,7 +42,7 @@ FILES = {
 
 def by_rules(kind: str, folder: Path) -> list[dict[str, Any]]:
     """For the MPI of this Python: a row for each size."""
-    library = asked(How())
+    library = library_used(How())
     found = antiphon.tune(
         kind, f"full:ranks={RANKS}", on="mpi", library_only=True, nbytes=list(SIZES), iterations=ROUNDS, limit=TUNING
     )

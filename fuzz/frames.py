@@ -32,7 +32,7 @@ from _harness import CASES, Found, main
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.mail import Mail
-from antiphon.runtimes.engine.native import Engine, Program, Wire
+from antiphon.runtimes.engine.native import Engine, OpenProgram, Wire
 from antiphon.runtimes.serve import admission, rendezvous
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
@@ -119,7 +119,7 @@ def engine() -> Engine:
 
 
 @cache
-def program() -> Program:
+def program() -> OpenProgram:
     return engine().program(base_program(2))  # a broadcast from rank 0
 
 

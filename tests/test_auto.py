@@ -21,7 +21,7 @@ from antiphon.core.reshape import keep, relabel
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.runtimes.auto import alike
 from antiphon.runtimes.auto.allocation import allocation
 from antiphon.runtimes.auto.answering import answer
@@ -38,7 +38,7 @@ DGX = antiphon.topology("dgx1v")
 PART = (1, 4, 5, 6)
 
 
-def asked(visible: Sequence[str], boots: str = "", environment: dict[str, str] | None = None) -> Found:
+def asked(visible: Sequence[str], boots: str = "", environment: dict[str, str] | None = None) -> Probed:
     """The machine of processes that see these GPUs, each on the host of its letter."""
     hosts = boots or "a" * len(visible)
     said = [f"{boot} host-{boot} {one}" for boot, one in zip(hosts, visible, strict=True)]
@@ -46,8 +46,8 @@ def asked(visible: Sequence[str], boots: str = "", environment: dict[str, str] |
     return allocation(question(said, told), told, lambda _: _box())
 
 
-def _box() -> Found:
-    return Found(DGX, (), tuple(f"GPU {rank}" for rank in range(8)))
+def _box() -> Probed:
+    return Probed(DGX, (), tuple(f"GPU {rank}" for rank in range(8)))
 
 
 def links(machine: Topology) -> list[tuple[int, int, str]]:
@@ -142,7 +142,7 @@ def test_what_cannot_be_told_is_said(
 
 
 def test_without_gpus_it_says_what_to_do() -> None:
-    cores = Found(antiphon.topology("full:ranks=2"), ("no NVIDIA GPU on PCIe",), ("core 0", "core 1"))
+    cores = Probed(antiphon.topology("full:ranks=2"), ("no NVIDIA GPU on PCIe",), ("core 0", "core 1"))
     with pytest.raises(Unsupported, match=r"no GPU is seen here .*ANTIPHON_TOPOLOGY"):
         allocation(question(["a host -"] * 2, {}), {}, lambda _: cores)
 
@@ -152,7 +152,7 @@ def test_slurm_tells_of_the_network_between_hosts() -> None:
 
     fabric = replace(machine_given("star:ranks=3"), names=("host-c", "host-a.site", "host-b"), hosts=True)
 
-    def look(source: str) -> Found:
+    def look(source: str) -> Probed:
         return fabric if source == "slurm" else _box()
 
     told = {"SLURM_JOB_ID": "1"}

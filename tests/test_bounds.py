@@ -14,7 +14,7 @@ from quick import examples
 
 import antiphon
 from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bandwidth, bound, recheck
-from antiphon.core.bounds.bandwidth import Search
+from antiphon.core.bounds.bandwidth import BandwidthSearch
 from antiphon.core.bounds.candidates import middle_sides
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.network import network_of
@@ -555,7 +555,7 @@ def test_even_spreads_name_what_is_busiest() -> None:
 
 def test_search_keeps_the_simplest_of_equal_witnesses() -> None:
     topology, collective = dgx1(DGX1P), Collective("alltoall", 8)
-    proved = Search(topology, collective, needs_of(collective)).run()
+    proved = BandwidthSearch(topology, collective, needs_of(collective)).run()
     assert isinstance(proved.witness, Cut)
 
 

@@ -314,6 +314,6 @@ def test_the_word_is_true_where_no_program_helps(monkeypatch: pytest.MonkeyPatch
         patch.setattr("antiphon.core.bounds.bandwidth.MOST_VARIABLES", 0)
         patch.setattr("antiphon.core.bounds.bandwidth.even_spreads", lambda *_: [])
         assert "too large" in bound(t, c).note
-    monkeypatch.setattr("antiphon.core.bounds.lp.Program.solve", lambda *_: None)
+    monkeypatch.setattr("antiphon.core.bounds.lp.BoundProgram.solve", lambda *_: None)
     monkeypatch.setattr("antiphon.core.bounds.bandwidth.even_spreads", lambda *_: [])
     assert "not solved exactly" in bound(t, c).note

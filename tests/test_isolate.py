@@ -16,7 +16,7 @@ from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
 from antiphon.isolate import Lost, Starved, Stopped, Terms, apart, can_fork, in_order, usual_workers
 from antiphon.planners.synth import linear
-from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -243,7 +243,7 @@ def test_the_end_of_the_time_lets_those_begun_finish() -> None:
 def test_linear_programs_in_a_child_after_some_in_its_parent() -> None:
     """HiGHS keeps threads where there are processors enough; a fork has none of them, and the child would hang."""
     machine = topology("torus:dims=4x4")
-    search = Search(instance_of(machine, collective("broadcast", machine)))
+    search = Findings(instance_of(machine, collective("broadcast", machine)))
     here = [linear.split(search.program(steps), 2 * steps - 1, 2 * steps) for steps in (5, 6)]
     assert can_fork()
 

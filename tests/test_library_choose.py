@@ -80,7 +80,7 @@ class Fake(Runtime):
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     can = {"library": "", "algorithms": True, "options": ("mpiexec",)}
     monkeypatch.setitem(table("runtime"), "mpi", Entry(f"{__name__}:Fake", "", can))  # type: ignore[arg-type]
-    monkeypatch.setattr(library_choose, "asked", lambda how: HERE)
+    monkeypatch.setattr(library_choose, "library_used", lambda how: HERE)
     monkeypatch.setattr(Fake, "launches", [])
     monkeypatch.setattr(Fake, "speed", staticmethod(speeds({})))
 

@@ -60,7 +60,7 @@ class Ways:
         with pytest.MonkeyPatch.context() as patch:
             for module, name in ((quick, "surely_right"), (trees, "walk"), (sets, "bits"), (sets, "counts")):
                 patch.setattr(module, name, ways._counting(name, getattr(module, name)))
-            patch.setattr(layout.Block, "compact", ways._counting("compact", layout.Block.compact))
+            patch.setattr(layout.ChunkRows, "compact", ways._counting("compact", layout.ChunkRows.compact))
             patch.setattr(verify_package, "blocks", ways._blocks(layout.blocks))
             yield ways
 

@@ -25,7 +25,7 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.flows.descent import descended
 from antiphon.planners.flows.flows import flows
-from antiphon.planners.flows.program import Program
+from antiphon.planners.flows.program import FlowProgram
 from antiphon.planners.flows.wants import wants_of
 from antiphon.topologies import topology
 
@@ -127,7 +127,7 @@ def test_what_must_be_copied_or_combined_is_refused() -> None:
 
 def test_equal_ranks_send_along_images_of_the_same_paths() -> None:
     machine = topology("torus:dims=4x4")
-    program = Program(machine, wants_of(machine, Collective("alltoall", 16)))
+    program = FlowProgram(machine, wants_of(machine, Collective("alltoall", 16)))
     assert len(program.wants) == 1
     assert program.order == 16
     lopsided = Collective("alltoall", 16, weights=np.arange(256) % 7)
@@ -139,7 +139,7 @@ def test_equal_ranks_send_along_images_of_the_same_paths() -> None:
 )
 def test_descent_comes_near_where_programs_are_too_large(spec: str) -> None:
     machine = topology(spec)
-    program = Program(machine, wants_of(machine, Collective("alltoall", machine.ranks)))
+    program = FlowProgram(machine, wants_of(machine, Collective("alltoall", machine.ranks)))
     least, found = program.least(), descended(program)
     assert least is not None
     assert least.time * (1 - 1e-6) <= found.time <= 1.15 * least.time

@@ -11,7 +11,7 @@ import probe_plans
 import pytest
 from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
 
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.table import read, recognised
 from antiphon.topologies.nvswitch import NVLS
 
@@ -66,7 +66,7 @@ def test_every_reader_has_ten() -> None:
     assert all(len(cases) >= 10 for cases in CASES.values())
 
 
-def nccl(tmp_path: Path, *parts: str) -> Found:
+def nccl(tmp_path: Path, *parts: str) -> Probed:
     return read([written(tmp_path, system(*parts))], "nccl-xml")
 
 

@@ -13,7 +13,7 @@ from probe_text import fabric, links_of, nvlink_status, told, topo
 from antiphon.core.reshape import keep
 from antiphon.core.symmetry import canonical
 from antiphon.errors import Invalid, Missing
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.here import look, visible
 from antiphon.topologies import topology
 
@@ -90,15 +90,15 @@ def program(linux: Linux, name: str, answers: Mapping[str, str], code: int = 0) 
     (folder / name).chmod(0o755)
 
 
-def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "") -> Found:
+def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "") -> Probed:
     return look(source, str(linux.root), environment)
 
 
-def alike(found: Found, spec: str) -> bool:
+def alike(found: Probed, spec: str) -> bool:
     return canonical(found.machine)[1] == canonical(topology(spec))[1]
 
 
-def has(found: Found, *words: str) -> None:
+def has(found: Probed, *words: str) -> None:
     for word in words:
         assert any(word in note for note in found.notes), found.notes
 

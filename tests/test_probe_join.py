@@ -11,13 +11,13 @@ from probe_text import fabric, limits_of, links_of, nvlink_status, topo
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.joining import given, joined
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 
 
-def found(tmp_path: Path, text: str, name: str = "told.txt", **options: object) -> Found:
+def found(tmp_path: Path, text: str, name: str = "told.txt", **options: object) -> Probed:
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return read([str(path)], options=options)
@@ -123,7 +123,7 @@ def test_cards_on_switches_of_pcie(tmp_path: Path) -> None:
     text = next(case.text for case in probe_boxes.NVIDIA if case.name == "eight GPUs on four switches")
     box = found(tmp_path, text)
     cables = [f"sw {4 * h + c} - n{h}/c{c} 1 4xEDR" for h in range(2) for c in range(4)]
-    box = Found(box.machine, names=box.names)  # without its one card: four are on the switches
+    box = Probed(box.machine, names=box.names)  # without its one card: four are on the switches
     both = joined(box, found(tmp_path, fabric({"sw": "switch"}, cables), "net.txt"))
     assert alike(both.machine, topology("cluster:box=pcie8,boxes=2"))
 

@@ -18,16 +18,16 @@ from antiphon.planners.synth.auto import decide
 from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
 from antiphon.planners.synth.points import certificate
 from antiphon.planners.synth.purse import UNIT, Purse
-from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
 from antiphon.topologies import topology
 
 FAR = 10**9 * UNIT
 
 
-def a_search(spec: str, kind: str, effort: int = FAR) -> Search:
+def a_search(spec: str, kind: str, effort: int = FAR) -> Findings:
     machine = topology(spec)
-    return Search(instance_of(machine, collective(kind, machine)), purse=Purse(effort))
+    return Findings(instance_of(machine, collective(kind, machine)), purse=Purse(effort))
 
 
 def told(points: list[Point]) -> list[tuple[object, ...]]:
@@ -63,7 +63,7 @@ def test_workers_change_nothing_on_random_machines(monkeypatch: pytest.MonkeyPat
     for seed in range(12):
         instance = case(seed, most_chunks=8)
         limits = [Limits(k=2, steps=instance.least_steps + 1, workers=n) for n in (1, 3)]
-        one, three = (list(frontier(Search(instance), Fraction(0), limit)) for limit in limits)
+        one, three = (list(frontier(Findings(instance), Fraction(0), limit)) for limit in limits)
         assert told(one) == told(three), seed
 
 
@@ -77,7 +77,7 @@ def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_candidate_that_kills_its_process_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deadly(search: Search, parts: int, steps: int, rounds: int, **more: Any) -> Any:
+    def deadly(search: Findings, parts: int, steps: int, rounds: int, **more: Any) -> Any:
         if (parts, steps, rounds) == (6, 3, 7):
             os.kill(os.getpid(), signal.SIGKILL)
         return decide(search, parts, steps, rounds, **more)
@@ -105,7 +105,7 @@ class Hard:
         self.calls = calls
         self.first: dict[int, tuple[int, int]] = {}
 
-    def __call__(self, search: Search, parts: int, steps: int, rounds: int, **more: Any) -> Any:
+    def __call__(self, search: Findings, parts: int, steps: int, rounds: int, **more: Any) -> Any:
         hard = self.first.setdefault(steps, (parts, rounds)) == (parts, rounds)
         if hard and self.calls:
             self.calls -= 1

@@ -25,11 +25,11 @@ from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, Infeasible, Invalid
 from antiphon.planners.synth import auto
 from antiphon.planners.synth import cache as caching
-from antiphon.planners.synth.auto import Found, decide
+from antiphon.planners.synth.auto import Solved, decide
 from antiphon.planners.synth.cache import Cache, Kept, asked_for, is_algorithm
 from antiphon.planners.synth.canonical import posed
 from antiphon.planners.synth.sccl import sccl
-from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Answer
 from antiphon.select import collective
 from antiphon.topologies import topology
@@ -55,9 +55,9 @@ def frontier_of(machine: Topology, kind: str, **options: Any) -> list[object]:
     return found
 
 
-def a_search(cache: Cache | None, seed: int = 0) -> Search:
+def a_search(cache: Cache | None, seed: int = 0) -> Findings:
     machine = topology("dgx1v_sccl")
-    return Search(posed(instance_of(machine, collective("allgather", machine))).instance, seed, cache=cache)
+    return Findings(posed(instance_of(machine, collective("allgather", machine))).instance, seed, cache=cache)
 
 
 POINT = (2, 2, 3)  # parts, steps, rounds of an allgather on the DGX-1: one that an engine finds
@@ -88,14 +88,14 @@ def test_a_machine_numbered_otherwise_is_served(folder: Path, watched: Watched) 
     assert watched.taken()  # the other way round is another problem
 
 
-def refutable(cache: Cache | None) -> tuple[Search, tuple[int, int, int]]:
+def refutable(cache: Cache | None) -> tuple[Findings, tuple[int, int, int]]:
     """A problem that the program over time admits and that only a search refutes."""
     for seed in range(100, 200):  # none of those before
         asked = posed(case(seed, most_ranks=5, most_chunks=8)).instance
         point = 1, asked.least_steps + 1, asked.least_steps + 1
-        decided = decide(Search(asked), *point)
+        decided = decide(Findings(asked), *point)
         if isinstance(decided, Impossible) and decided.how == "search" and decided.resolution is not None:
-            return Search(asked, cache=cache), point
+            return Findings(asked, cache=cache), point
     raise AssertionError("none was found")
 
 
@@ -107,8 +107,8 @@ def test_a_refutation_by_search_is_kept_with_its_proof(tmp_path: Path, monkeypat
     for engine in ("flow", "refute", "sat", "suits"):
         monkeypatch.setattr(auto, engine, None)
     with pytest.raises(TypeError):
-        decide(Search(search.instance), *point)
-    assert decide(Search(search.instance, cache=Cache(tmp_path)), *point) == first
+        decide(Findings(search.instance), *point)
+    assert decide(Findings(search.instance, cache=Cache(tmp_path)), *point) == first
 
 
 def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_what_only_an_engine_says_is_not_kept(tmp_path: Path, monkeypatch: pytes
         change.setattr(auto, "refute", lambda *args: (None, 0))
         assert decide(a_search(cache), *POINT) == Impossible("search")
     assert not cache.folder.exists()
-    assert isinstance(decide(a_search(cache), *POINT), Found)
+    assert isinstance(decide(a_search(cache), *POINT), Solved)
 
 
 def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_impossible_that_is_not_proved_is_not_believed(tmp_path: Path) -> Non
         cache, search = Cache(tmp_path), a_search(None)
         cache.put(search.question(*POINT), Kept([1], resolution=proof))
         assert cache.get(search.question(*POINT)) is None, proof
-        assert isinstance(decide(a_search(cache), *POINT), Found)
+        assert isinstance(decide(a_search(cache), *POINT), Solved)
 
 
 def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
@@ -148,12 +148,12 @@ def test_what_bounds_refute_is_not_kept(folder: Path) -> None:
 def test_answers_differ_by_what_was_asked(tmp_path: Path) -> None:
     searches = [a_search(None), a_search(None, seed=1)]
     machine = topology("dgx1p")  # other bandwidths
-    searches.append(Search(posed(instance_of(machine, collective("allgather", machine))).instance))
+    searches.append(Findings(posed(instance_of(machine, collective("allgather", machine))).instance))
     names = {search.question(*POINT).name for search in searches}
     names |= {searches[0].question(*point).name for point in ((1, 2, 3), (2, 3, 3), (2, 2, 4))}
     assert len(names) == 6
     machine = topology("dgx1v")  # the same, numbered otherwise
-    alike = Search(posed(instance_of(machine, collective("allgather", machine))).instance)
+    alike = Findings(posed(instance_of(machine, collective("allgather", machine))).instance)
     assert searches[0].question(*POINT).name == alike.question(*POINT).name
 
 
@@ -170,7 +170,7 @@ def test_another_release_does_not_see_them(monkeypatch: pytest.MonkeyPatch) -> N
 def test_whoever_has_fewer_turns_finds_what_he_would_have_found_himself(tmp_path: Path) -> None:
     cache, search = Cache(tmp_path), a_search(None)
     found = decide(search, *POINT)
-    assert isinstance(found, Found)
+    assert isinstance(found, Solved)
     cache.put(search.question(*POINT), Kept([1, 2, 3], found.engine, list(found.moves)))
     assert decide(a_search(cache), *POINT, turns=2) is None
     assert decide(a_search(cache), *POINT, turns=3) == found
@@ -256,7 +256,7 @@ def test_moves_are_checked_one_by_one() -> None:
     search = a_search(None)
     asked = search.question(*POINT)
     found = decide(search, *POINT)
-    assert isinstance(found, Found)
+    assert isinstance(found, Solved)
     assert is_algorithm(asked, found.moves)
     assert not is_algorithm(replace(asked, rounds=2), found.moves)
     assert not is_algorithm(replace(asked, parts=3), found.moves)
@@ -274,10 +274,10 @@ def test_moves_are_checked_one_by_one() -> None:
 
 def test_paths_through_switches_are_checked() -> None:
     machine = topology("star:ranks=3")
-    search = Search(posed(instance_of(machine, collective("broadcast", machine))).instance)
+    search = Findings(posed(instance_of(machine, collective("broadcast", machine))).instance)
     asked = search.question(1, 1, 2)
     found = decide(search, 1, 1, 2)
-    assert isinstance(found, Found)
+    assert isinstance(found, Solved)
     assert is_algorithm(asked, found.moves)
     (kind, chunk, path, step), other = found.moves
     for wrong in (path[:1], path[1:], path[::-1], path + other[2]):
@@ -319,7 +319,7 @@ def test_a_folder_that_cannot_be_used_is_no_cache(tmp_path: Path, watched: Watch
     (tmp_path / "file").write_text("in the way")
     cache = Cache(tmp_path / "file" / "sccl")
     for _ in range(2):
-        assert isinstance(decide(a_search(cache), *POINT), Found)
+        assert isinstance(decide(a_search(cache), *POINT), Solved)
         assert watched.taken()
     assert (tmp_path / "file").read_text() == "in the way"
 
@@ -327,13 +327,13 @@ def test_a_folder_that_cannot_be_used_is_no_cache(tmp_path: Path, watched: Watch
 def test_a_file_that_cannot_be_written_is_let_be(tmp_path: Path) -> None:
     cache, search = Cache(tmp_path), a_search(None)
     (tmp_path / f"{search.question(*POINT).name}.json.gz").mkdir()
-    assert isinstance(decide(a_search(cache), *POINT), Found)
+    assert isinstance(decide(a_search(cache), *POINT), Solved)
 
 
 def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
     search = a_search(None)
     found = decide(search, *POINT)
-    assert isinstance(found, Found)
+    assert isinstance(found, Solved)
     moves = list(found.moves)
     asked = [search.question(2, 2, rounds) for rounds in range(3, 9)]
     (tmp_path / "notes.txt").write_text("somebody's own " * 1000)
@@ -355,7 +355,7 @@ def test_the_least_recently_used_are_removed(tmp_path: Path) -> None:
 def test_several_may_write_at_once(tmp_path: Path) -> None:
     search = a_search(None)
     found = decide(search, *POINT)
-    assert isinstance(found, Found)
+    assert isinstance(found, Solved)
     asked, answer = search.question(*POINT), Kept([1], found.engine, list(found.moves))
     Cache(tmp_path).put(asked, answer)
     seen: list[Kept | None] = []
@@ -379,11 +379,11 @@ def test_any_answer_comes_back_as_it_was(tmp_path: Path) -> None:
     cache, kept = Cache(tmp_path), set[str]()
     for seed in range(examples(40)):
         asked = posed(case(seed, most_ranks=5, most_chunks=8)).instance
-        first = Search(asked, cache=cache)
+        first = Findings(asked, cache=cache)
         point = 1, asked.least_steps + 1, asked.least_steps + 3
         decided = decide(first, *point)
-        if isinstance(decided, Found) or (isinstance(decided, Impossible) and decided.resolution is not None):
-            assert decide(Search(asked, cache=cache), *point) == decided
+        if isinstance(decided, Solved) or (isinstance(decided, Impossible) and decided.resolution is not None):
+            assert decide(Findings(asked, cache=cache), *point) == decided
             kept.add(f"{first.question(*point).name}.json.gz")
     assert kept == {path.name for path in tmp_path.iterdir()}
     assert len(kept) > examples(40) // 2

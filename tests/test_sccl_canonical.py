@@ -31,7 +31,7 @@ from antiphon.planners.synth.cache import Question, fingerprint, is_algorithm
 from antiphon.planners.synth.canonical import posed
 from antiphon.planners.synth.frontier import Limits, frontier
 from antiphon.planners.synth.sccl import sccl
-from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.select import collective
 from antiphon.topologies import topology
 
@@ -139,7 +139,7 @@ def test_any_renaming_is_the_same_problem(seed: int, other: int) -> None:
     assert (rebuilt.tail.tolist(), rebuilt.limits_of) == (there.tail.tolist(), there.limits_of)
     assert rebuilt.capacity == there.capacity
     assert set(map(repr, map(sides, rebuilt.kinds))) == set(map(repr, map(sides, there.kinds)))
-    proved = Search(there).proved(max(there.least_steps, 1) + 1)
+    proved = Findings(there).proved(max(there.least_steps, 1) + 1)
     dual = StepDual.of_json(json.loads(json.dumps(renamed_dual(proved.dual, naming.inverse()).as_json())))
     assert worth(asked, dual) == proved.worth
 
@@ -274,7 +274,7 @@ def test_random_problems_have_the_same_frontier_for_the_same_work(watched: Watch
 def test_points_and_proofs_are_those_of_the_problem_as_asked(seed: int) -> None:
     asked = case(seed, most_ranks=5, most_chunks=8)
     problem = posed(asked)
-    search = Search(problem.instance)
+    search = Findings(problem.instance)
     for point in frontier(search, Fraction(0), Limits(k=2, steps=asked.least_steps + 1)):
         mine = problem.point(point)
         assert mine.instance is asked

@@ -21,7 +21,7 @@ from antiphon.core.verify import verify
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.flow import flow, suits
 from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
-from antiphon.planners.synth.program import Program
+from antiphon.planners.synth.program import StepProgram
 from antiphon.planners.synth.sat import sat
 from antiphon.planners.synth.task import Answer, Effort, Engine, Task, rounds_of, schedule_of
 from antiphon.topologies import topology
@@ -92,7 +92,7 @@ def compare(seed: int) -> None:
     group = group_of(instance)
     for parts, steps in sizes(instance, rng):
         least = fewest(instance, parts, steps)
-        proofs = [linear.least_rounds(Program(instance, steps, g)).worth for g in (trivial(instance), group)]
+        proofs = [linear.least_rounds(StepProgram(instance, steps, g)).worth for g in (trivial(instance), group)]
         assert proofs[0].rounds_per_part == proofs[1].rounds_per_part
         if least is None:
             continue
@@ -103,7 +103,7 @@ def compare(seed: int) -> None:
         assert agreed(task, seed) is True
         split = a_split(rng, least, steps)
         possible = agreed(replace(task, split=split), seed)
-        forbids = linear.refute(Program(instance, steps, group), split).worth.forbids(split, parts)
+        forbids = linear.refute(StepProgram(instance, steps, group), split).worth.forbids(split, parts)
         assert not (forbids and possible), (seed, split)
         with_symmetry(replace(task, rounds=least + rng.randint(0, 1)), group)
     if instance.least_steps > 1:

@@ -14,16 +14,16 @@ from antiphon.core.verify import verify
 from antiphon.errors import EffortSpent, TimedOut
 from antiphon.planners.synth import auto, purse
 from antiphon.planners.synth import sccl as sccl_planner
-from antiphon.planners.synth.auto import Found, decide
+from antiphon.planners.synth.auto import Solved, decide
 from antiphon.planners.synth.sccl import sccl as synthesize
-from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
 from antiphon.topologies import topology
 
 
-def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Search:
+def a_search(spec: str = "dgx1v", kind: str = "allgather") -> Findings:
     machine = topology(spec)
-    return Search(instance_of(machine, collective(kind, machine)))
+    return Findings(instance_of(machine, collective(kind, machine)))
 
 
 def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_a_crashed_engine_is_told_and_survived(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(auto, "QUICK", 0)  # all of them in processes of their own
     said: list[str] = []
     found = decide(a_search(), 6, 3, 7, tell=said.append)
-    assert isinstance(found, Found)
+    assert isinstance(found, Solved)
     assert any("SIGKILL" in line and "going on" in line for line in said)
 
 

@@ -14,7 +14,7 @@ from quick import in_turn
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
 from antiphon.registry import table
-from antiphon.show.pictures.blocks import Block
+from antiphon.show.pictures.blocks import Drawing
 from antiphon.show.pictures.graph import RANK, STACK, Graph, folded, graph_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.svg import MOST_NODES, topology_svg
@@ -34,7 +34,7 @@ MORE = [
 ]  # fmt: skip
 
 
-def drawn(spec: str) -> tuple[Graph, Block]:
+def drawn(spec: str) -> tuple[Graph, Drawing]:
     """The graph that is drawn for a machine, and where its nodes are."""
     graph = graph_of(topology(spec))
     graph = folded(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MOST_NODES)
@@ -123,7 +123,7 @@ def test_no_link_passes_over_a_node(spec: str) -> None:
 # ---- the shape is the machine's ----
 
 
-def rows_of(block: Block, nodes: range) -> dict[float, list[int]]:
+def rows_of(block: Drawing, nodes: range) -> dict[float, list[int]]:
     found: dict[float, list[int]] = defaultdict(list)
     for node in nodes:
         found[round(block.at[node][1], 1)].append(node)

@@ -29,7 +29,7 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, TimedOut
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
-from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Program, TransportFailed, Wire
+from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, OpenProgram, TransportFailed, Wire
 from antiphon.runtimes.serve.mesh import handed_over, mesh
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -229,7 +229,7 @@ def test_another_length_is_refused(engine: Engine) -> None:
         wire.close()
 
 
-def said(engine: Engine, program: Program, unit: int) -> bytes:
+def said(engine: Engine, program: OpenProgram, unit: int) -> bytes:
     """What the root, rank 1 of a broadcast among two, sends."""
     mine, theirs = socket.socketpair()
     wire = engine.sockets(1, [mine.detach(), -1])
@@ -240,7 +240,7 @@ def said(engine: Engine, program: Program, unit: int) -> bytes:
         return b"".join(iter(lambda: theirs.recv(2**20), b""))
 
 
-def listener(engine: Engine) -> tuple[Program, Wire, socket.socket, socket.socket]:
+def listener(engine: Engine) -> tuple[OpenProgram, Wire, socket.socket, socket.socket]:
     """Rank 0 of that broadcast: its wire, its socket once more, and the other end."""
     program = engine.program(encode([lower(planned("broadcast", "full:ranks=2", "direct", root=1))]))
     with socket.create_server(("127.0.0.1", 0)) as door:

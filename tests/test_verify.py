@@ -385,7 +385,7 @@ def test_the_count_alone_is_not_trusted_where_a_sum_is_used_twice(monkeypatch: p
     marks: list[bool] = []
     walk = trees.walk
 
-    def spying(block: layout.Block) -> trees.Outcome:
+    def spying(block: layout.ChunkRows) -> trees.Outcome:
         outcome = walk(block)
         marks.append(bool(outcome.shared.all()))
         return outcome

@@ -73,7 +73,7 @@ class Places:
         return ", ".join(map(str, self._places[:4])) + (", ..." if len(self) > 4 else "") or "no places"
 
 
-class Group:
+class Simultaneous:
     """Statements that happen at once: `with w.step():`, `with w.together():`, `with w.joint():`."""
 
     def __init__(self, writing: Writing, fixed: bool, joint: bool = False) -> None:
@@ -170,7 +170,7 @@ class Writing:
 
     # ---- steps ----
 
-    def step(self) -> Group:
+    def step(self) -> Simultaneous:
         """Begin a step after all that is written so far: what follows is in it, and reads what was there when it began,
         until the next `w.step()`; with `with w.step():` until that block ends, after which steps follow from data
         again, none before the end of this one."""
@@ -179,21 +179,21 @@ class Writing:
             raise self._wrong("a step within a step; end the one before")
         self._close()
         self._begin(max(self._clock.end, self._clock.floor))
-        return Group(self, fixed=True)
+        return Simultaneous(self, fixed=True)
 
-    def together(self) -> Group:
+    def together(self) -> Simultaneous:
         """`with w.together():` what is in the block is in one step, the least in which all of it can be, and reads what
         was there before: so two ranks can exchange what they have."""
         self._need_open()
         self._promised = here(self._block)
-        return Group(self, fixed=False)
+        return Simultaneous(self, fixed=False)
 
-    def joint(self) -> Group:
+    def joint(self) -> Simultaneous:
         """`with w.joint():` what is in the block is one multicast or reduction of the network: copies of one place to
         several ranks, or reductions of several into one. It is in one step; several may be in one `w.step()`."""
         self._need_open()
         self._promised = here(self._block)
-        return Group(self, fixed=False, joint=True)
+        return Simultaneous(self, fixed=False, joint=True)
 
     def _enter(self, fixed: bool, joint: bool) -> None:
         self._promised = None

@@ -19,18 +19,18 @@ Row = Mapping[str, Any]
 def choices_told(rows: Sequence[Row]) -> list[str]:
     """For each measured row that has a choice: how the call was made, and where that is from."""
     return [
-        f"{format_size(row['nbytes'])}{' in place' if row['in_place'] else ''}: {_way(row['choice'])}; "
+        f"{format_size(row['nbytes'])}{' in place' if row['in_place'] else ''}: {_choice_text(row['choice'])}; "
         f"{row['choice_from']}"
         for row in rows
         if "choice_from" in row
     ]
 
 
-def _way(choice: Mapping[str, Any]) -> str:
+def _choice_text(choice: Mapping[str, Any]) -> str:
     """
-    >>> _way({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
+    >>> _choice_text({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
     'one kernel, 8 lanes, 4 rounds'
-    >>> _way({"way": "steps", "lanes": 1, "rounds": 1, "tables": "arrival"})
+    >>> _choice_text({"way": "steps", "lanes": 1, "rounds": 1, "tables": "arrival"})
     'by steps, 1 lane, 1 round, arrival'
     """
     lanes, rounds, tables = choice["lanes"], choice["rounds"], choice["tables"]
@@ -64,8 +64,8 @@ def choices_text(rows: Sequence[Row]) -> str:
         return "no choices are kept"
     good, bad = [row for row in rows if not row["wrong"]], [row for row in rows if row["wrong"]]
     head = ["name", "of", "ranks", "up to", "type", "choice", "on"]
-    cells = [[row["name"], row["about"], str(row["ranks"]), format_size(row["to"]), _type(row), _way(row["choice"]),
-              f"{row['machine']}: {row['device']}"] for row in good]  # fmt: skip
+    cells = [[row["name"], row["about"], str(row["ranks"]), format_size(row["to"]), _type(row),
+              _choice_text(row["choice"]), f"{row['machine']}: {row['device']}"] for row in good]  # fmt: skip
     lines = table(head, cells) if good else []
     return "\n".join([*lines, *(f"{row['file']} is not used: {row['wrong']}" for row in bad)])
 

@@ -21,7 +21,7 @@ from antiphon.core.serialize import dumps, save_topology
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here, joining
-from antiphon.formats.probe.found import Found, ranks_named
+from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.slurm import hostlist
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
@@ -119,14 +119,14 @@ def probe_command(
     _tell(found, out, profile, json)
 
 
-def _named(found: Found, only: str) -> list[int]:
+def _named(found: Probed, only: str) -> list[int]:
     """Ranks by number, or hosts by name."""
     if re.fullmatch(r"[0-9, -]+", only):
         return parse_ranks(only, "--only")
     return ranks_named(found, hostlist(only, "--only"), "--only")
 
 
-def _tell(found: Found, out: Path | None, profile: Path | None, json: bool) -> None:
+def _tell(found: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
     """Show a machine that was read, and what was assumed of it, and write it."""
     written = []
     if out is not None:

@@ -122,7 +122,7 @@ class _Performance(msgspec.Struct):
     event_trace_ts: _Stamps | None = None
 
 
-class _Line(msgspec.Struct):
+class _Inspected(msgspec.Struct):
     header: _Header
     coll_perf: _Performance
     metadata: _About = msgspec.field(default_factory=_About)
@@ -137,10 +137,10 @@ def inspected(data: bytes) -> list[Recorded]:
     lines = [line for line in data.splitlines() if line.strip()]
     if len(lines) > MOST_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
         raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MOST_LINES} are read")
-    by_rank: dict[int, list[_Line]] = {}
+    by_rank: dict[int, list[_Inspected]] = {}
     for number, line in enumerate(lines, 1):
         try:
-            one = decode(line, _Line)
+            one = decode(line, _Inspected)
         except Invalid as error:
             raise Invalid(f"line {number}: {error}") from None
         told = one.coll_perf
@@ -158,7 +158,7 @@ def inspected(data: bytes) -> list[Recorded]:
     return [_of_lines(rank, told) for rank, told in by_rank.items()]
 
 
-def _of_lines(rank: int, lines: Sequence[_Line]) -> Recorded:
+def _of_lines(rank: int, lines: Sequence[_Inspected]) -> Recorded:
     groups: dict[str, ProcessGroup] = {}
     heard: list[Heard] = []
     now = 0.0

@@ -12,7 +12,7 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
-from antiphon.reproduce.blink_rates import asked
+from antiphon.reproduce.blink_rates import from_zero
 
 Row = dict[str, Any]
 Planner = Callable[..., Iterator[Schedule]]
@@ -63,7 +63,7 @@ def weighed(rates: Iterable[Fraction]) -> str:
 
 def measured_plan(planner: Planner, machine: Topology, kind: str) -> Made:
     """The rate is read off the loads of the schedule, not taken from the planner."""
-    schedule = next(iter(planner(Request(machine, asked(kind, machine.ranks)), pieces=1)))
+    schedule = next(iter(planner(Request(machine, from_zero(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()
     rate = throughput(schedule, machine) or Fraction(0)
     found = schedule.provenance["found"]

@@ -14,14 +14,14 @@ from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack
 PCIE = Fraction(1, 2)  # of a link: the one ring where links make none (5.1)
 
 
-def asked(kind: str, ranks: int) -> Collective:
+def from_zero(kind: str, ranks: int) -> Collective:
     """From rank 0 where there is a root; on symmetric links every root has the same rate."""
     return Collective(kind, ranks, (), (0,) if kind in ROOTED else ())
 
 
 def optimum(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
     """The greatest rate that any schedule may have, in links, and what proves it."""
-    limit = bound(machine, asked(kind, machine.ranks))
+    limit = bound(machine, from_zero(kind, machine.ranks))
     return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from antiphon.core.bounds.assumed import MULTICAST, REDUCTION, assumed, helped, without
 from antiphon.core.bounds.attained import packing_of
-from antiphon.core.bounds.bandwidth import Search
+from antiphon.core.bounds.bandwidth import BandwidthSearch
 from antiphon.core.bounds.latency import latency_of
 from antiphon.core.bounds.needs import Needs, needs_of
 from antiphon.core.bounds.packing import packed_time
@@ -155,7 +155,7 @@ def _rechecked(topology: Topology, collective: Collective, found: Bound) -> Boun
 
 def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:
     """The bounds, not yet rechecked."""
-    proved = Search(topology, collective, needs).run()
+    proved = BandwidthSearch(topology, collective, needs).run()
     inverse, rate = _rates(topology, collective, proved.time)
     steps = latency.steps if latency is not None else 0
     tight, note, packing = proved.tight, proved.note, None

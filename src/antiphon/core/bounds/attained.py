@@ -59,10 +59,10 @@ def packing_of(topology: Topology, collective: Collective, bound: Fraction) -> P
         or not bound
     ):
         return None
-    return _Program(topology, collective, bound).attain()
+    return _TreeRates(topology, collective, bound).attain()
 
 
-class _Program:
+class _TreeRates:
     """min T, so that the rates of trees sum to what blocks weigh and none carries more than capacity * T.
 
     Rates in parts of all weight, T in parts of the bound; so `capacity` is what can be carried within the bound.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
 from antiphon.core.bounds.cuts import Side, tightest_cut
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, from_each, groups_of, to_each
-from antiphon.core.bounds.lp import Program, Solution, crossings, size_of
+from antiphon.core.bounds.lp import BoundProgram, Solution, crossings, size_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.network import Network, link_capacities, network_of
 from antiphon.core.bounds.partition import weakest_partition
@@ -52,7 +52,7 @@ class Proved:
     note: str
 
 
-class Search:
+class BandwidthSearch:
     """One topology and collective; keeps the best witness of all that are tried."""
 
     def __init__(self, topology: Topology, collective: Collective, needs: Needs) -> None:
@@ -222,7 +222,7 @@ class Search:
         flows = len(groups) if groups[0].of != "all" else len(np.unique(self.needs.holders))
         if size_of(self.topology.links, flows) > MOST_VARIABLES:
             return False
-        program = Program(self.topology, groups, self.needs, self.places)
+        program = BoundProgram(self.topology, groups, self.needs, self.places)
         self.inexact = True
         found = program.solve(self._about)
         return found is not None and self._offer_duals(program, found)
@@ -237,7 +237,7 @@ class Search:
     def _unsolved(self) -> str:
         return "its linear program was not solved exactly" if self.inexact else "too large for a linear program"
 
-    def _offer_duals(self, program: Program, found: Solution) -> bool:
+    def _offer_duals(self, program: BoundProgram, found: Solution) -> bool:
         goal = found.time / float(self.topology.resources.scale)
         assert self.best is not None
         for witness in program.witnesses(found):
@@ -337,7 +337,7 @@ class Search:
         groups = groups_of(self.collective, self.needs)
         if size_of(self.topology.links, len(groups)) > MOST_VARIABLES:
             return
-        program = Program(self.topology, groups, self.needs, self.places)
+        program = BoundProgram(self.topology, groups, self.needs, self.places)
         for partition in partitions:
             program.add(partition)
         found, stalled = program.solve(self._about), 0
@@ -350,7 +350,7 @@ class Search:
         if found is not None:
             self._offer_duals(program, found)
 
-    def _violated(self, program: Program, found: Solution) -> bool:
+    def _violated(self, program: BoundProgram, found: Solution) -> bool:
         """Add the partitions whose parts these loads serve too little; whether there was one."""
         arcs = program.arcs
         load = np.maximum(np.round(found.load / max(found.load.max(), 1e-300) * 2**30), 0).astype(np.int64)

@@ -108,11 +108,11 @@ def _long_ways(topology: Topology) -> Iterator[list[int]]:
     last = int(np.argmax(seen[0][: topology.ranks]))
     for _ in range(WAYS):
         seen.append(_distances(topology, last))
-        yield _way(topology, last, seen[-1])
+        yield _longest_way(topology, last, seen[-1])
         last = int(np.argmax(np.min(seen[1:], axis=0)[: topology.ranks]))
 
 
-def _way(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
+def _longest_way(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
     """From a rank to the farthest one that it reaches."""
     ranks = far[: topology.ranks]
     node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))

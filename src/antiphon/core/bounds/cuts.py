@@ -27,10 +27,10 @@ def tightest_cut(network: Network, supply: Supply, sinks: Sequence[int]) -> tupl
 
     Every sink must receive all of the supply, and be reachable. At most sinks + improvements maximum flows.
     """
-    return _Search(network, supply, sinks).run()
+    return _CutSearch(network, supply, sinks).run()
 
 
-class _Search:
+class _CutSearch:
     """State: the best cut so far (its rate p/q), and the nodes known to be served at that rate."""
 
     def __init__(self, network: Network, supply: Supply, sinks: Sequence[int]) -> None:

@@ -73,7 +73,7 @@ class Solution:
 
 
 @dataclass(eq=False)
-class Program:
+class BoundProgram:
     """The linear program of one collective on one machine; partitions may be added between solutions."""
 
     topology: Topology

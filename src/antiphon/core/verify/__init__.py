@@ -21,7 +21,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import joined, quick, sets, trees
-from antiphon.core.verify.layout import Block, Demand, blocks
+from antiphon.core.verify.layout import ChunkRows, Demand, blocks
 from antiphon.core.verify.report import Fault, Report, row_fault
 
 __all__ = ["Fault", "Report", "verify"]
@@ -116,7 +116,7 @@ def _double_pre(demand: Demand) -> bool:
     return bool(((block[1:] == block[:-1]) & (demand.pre_rank[1:] == demand.pre_rank[:-1])).any())
 
 
-def _judge(schedule: Schedule, block: Block) -> Fault | None:
+def _judge(schedule: Schedule, block: ChunkRows) -> Fault | None:
     same = np.flatnonzero(block.src == block.dst)
     first = same[np.lexsort((block.owner[same], block.time[same]))[:1]]
     own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in block.rows[first]]
@@ -127,7 +127,7 @@ def _judge(schedule: Schedule, block: Block) -> Fault | None:
     return _outcome(schedule, block, outcome)
 
 
-def _outcome(schedule: Schedule, block: Block, outcome: trees.Outcome) -> Fault | None:
+def _outcome(schedule: Schedule, block: ChunkRows, outcome: trees.Outcome) -> Fault | None:
     """Every post cell must hold exactly what is wanted: by count where that decides, else by exact sets."""
     collective = schedule.collective
     number = collective.ids_per_block[schedule.chunks.block[block.chunks]]
@@ -147,7 +147,7 @@ def _outcome(schedule: Schedule, block: Block, outcome: trees.Outcome) -> Fault 
     return None
 
 
-def _batches(owners: Longs, block: Block, number: Longs) -> list[Longs]:
+def _batches(owners: Longs, block: ChunkRows, number: Longs) -> list[Longs]:
     """Chunks together as long as their exact state stays small."""
     cells = np.bincount(block.owner, minlength=len(block.chunks)) * 2 + np.bincount(
         block.pre_owner, minlength=len(block.chunks)
@@ -157,7 +157,7 @@ def _batches(owners: Longs, block: Block, number: Longs) -> list[Longs]:
     return np.split(owners, cut)
 
 
-def _explain(schedule: Schedule, block: Block, post: int) -> Fault:
+def _explain(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
     """Say what a post cell holds instead of what it should: recounted for its chunk alone."""
     owner, rank = int(block.post_owner[post]), int(block.post_rank[post])
     chunk = int(block.chunks[owner])

@@ -46,7 +46,7 @@ class Demand:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ChunkRows:
     """The rows of some chunks, with cells numbered 0..cells-1 within the block."""
 
     chunks: Longs  # the chunks of this block, ascending
@@ -65,24 +65,24 @@ class Block:
     post_rank: Ints
     post_want: Ints
 
-    def only(self, owners: Longs) -> Block:
+    def only(self, owners: Longs) -> ChunkRows:
         """The same block with only these of its chunks (cells keep their numbers)."""
         keep = np.zeros(len(self.chunks), np.bool_)
         keep[owners] = True
         new = np.cumsum(keep) - 1
         row, pre, post = keep[self.owner], keep[self.pre_owner], keep[self.post_owner]
-        return Block(
+        return ChunkRows(
             self.chunks[keep], self.cells, self.rows[row], self.time[row], self.src[row], self.dst[row],
             self.reduces[row], new[self.owner[row]], self.pre[pre], new[self.pre_owner[pre]], self.pre_id[pre],
             self.post[post], new[self.post_owner[post]], self.post_rank[post], self.post_want[post],
         )  # fmt: skip
 
-    def compact(self) -> Block:
+    def compact(self) -> ChunkRows:
         """The same block with only the cells that occur, numbered anew."""
         every = np.concatenate([self.src, self.dst, self.pre, self.post])
         cells, new = dense(every, max(self.cells, 1))
         a, b, c = np.cumsum([len(self.src), len(self.dst), len(self.pre)])
-        return Block(
+        return ChunkRows(
             self.chunks, len(cells), self.rows, self.time, new[:a], new[a:b], self.reduces, self.owner,
             new[b:c], self.pre_owner, self.pre_id, new[c:], self.post_owner, self.post_rank, self.post_want,
         )  # fmt: skip
@@ -122,7 +122,7 @@ class Block:
             yield order[a:b], src[a:b], dst[a:b]
 
 
-def blocks(schedule: Schedule, demand: Demand) -> Iterator[Block]:
+def blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     """Cut the schedule by chunks into blocks. Linear in rows (one radix sort) and in the relation."""
     chunks, width = len(schedule.chunks), schedule.collective.ranks * schedule.slots
     per_chunk = np.bincount(schedule.chunk, minlength=chunks)
@@ -142,7 +142,7 @@ def blocks(schedule: Schedule, demand: Demand) -> Iterator[Block]:
         yield block.compact() if sparse else block
 
 
-def _block(schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, whole: bool) -> Block:
+def _block(schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, whole: bool) -> ChunkRows:
     pick = slice(None) if whole else rows
     number: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory to move, where it fits
     owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
@@ -161,7 +161,7 @@ def _block(schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width
 
     have, have_owner = expand(demand.pre_ptr)
     need, need_owner = expand(demand.post_ptr)
-    return Block(
+    return ChunkRows(
         chunks, len(chunks) * width, rows, schedule.step[pick], src, dst, schedule.op[pick] == REDUCE, owner,
         have_owner * width + demand.pre_rank[have] * slots, have_owner, demand.pre_id[have],
         need_owner * width + demand.post_rank[need] * slots, need_owner, demand.post_rank[need],

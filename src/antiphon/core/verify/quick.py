@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.verify.layout import Block
+from antiphon.core.verify.layout import ChunkRows
 
 NEVER = np.iinfo(np.int32).max
 
 
-def surely_right(block: Block) -> bool:
+def surely_right(block: ChunkRows) -> bool:
     """True only if the block is legal and complete, judged by arrival times alone; False = look closer.
 
     Asks that there are only copies, that every chunk has one contribution (the caller's duty to know), and

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import AnyInts, Bools, Longs, dense, order_of, ranges, starts
-from antiphon.core.verify.layout import Block
+from antiphon.core.verify.layout import ChunkRows
 
 STATE = 2**24  # bytes of cell state held at once
 ROWS = 2**16  # rows combined at once
 
 
-def wanted(block: Block, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
+def wanted(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs, int]:
     """Every pre row's id numbered within its chunk; ids per chunk; how often any id is wanted at most."""
     top = int(block.pre_id.max(initial=0)) + 1
     keys, place = dense(block.pre_owner * top + block.pre_id, max(len(block.chunks), 1) * top)
@@ -48,7 +48,7 @@ class Bits:
     over: Bools
 
 
-def bits(block: Block, ids: Longs, words: int) -> Bits:
+def bits(block: ChunkRows, ids: Longs, words: int) -> Bits:
     """Track sets of contributions. O(rows * words); the state is cells * words * 8 bytes."""
     state = np.zeros((block.cells, words), np.uint64)
     over = np.zeros(block.cells, np.bool_)
@@ -77,7 +77,7 @@ def bits(block: Block, ids: Longs, words: int) -> Bits:
     return Bits(state, over)
 
 
-def counts(block: Block, ids: Longs, low: int, high: int, most: int) -> NDArray[np.int64]:
+def counts(block: ChunkRows, ids: Longs, low: int, high: int, most: int) -> NDArray[np.int64]:
     """How often every cell has each contribution with a number in low..high-1, counted up to most + 1.
 
     Saturating is exact for what it is asked: sums never fall again, and more than `most` is too many.
@@ -102,7 +102,7 @@ def counts(block: Block, ids: Longs, low: int, high: int, most: int) -> NDArray[
     return state
 
 
-def right(block: Block, wants: Sequence[tuple[int, ...]]) -> Bools:
+def right(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
     """Per post row of the block: does its cell hold exactly what is wanted? Chunks batch by batch."""
     ids, per_chunk, most = wanted(block, wants)
     plain = most == 1 and not _repeats(block)
@@ -128,14 +128,14 @@ def right(block: Block, wants: Sequence[tuple[int, ...]]) -> Bools:
     return good
 
 
-def _repeats(block: Block) -> bool:
+def _repeats(block: ChunkRows) -> bool:
     """Whether some cell begins with the same contribution twice."""
     order = np.lexsort((block.pre_id, block.pre))
     cell, name = block.pre[order], block.pre_id[order]
     return bool(((cell[1:] == cell[:-1]) & (name[1:] == name[:-1])).any())
 
 
-def _want_rows(block: Block, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
+def _want_rows(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
     """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset.
 
     >>> from antiphon.core.example import star

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.columns import AnyInts, Bools, Longs, dense, order_of, starts
-from antiphon.core.verify.layout import Block
+from antiphon.core.verify.layout import ChunkRows
 
 MANY = 2**40  # counts stop here, far above any number of contributions
 
@@ -33,7 +33,7 @@ class Outcome:
 class _Walk:
     """The state of the cells of one block while its steps go by."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: ChunkRows) -> None:
         self.block = block
         self.count = np.zeros(block.cells, np.int64)
         self.value = np.zeros(block.cells, np.int64)
@@ -115,7 +115,7 @@ class _Walk:
             self.shared[np.resize(owners, len(values))[again]] = True
 
 
-def walk(block: Block) -> Outcome:
+def walk(block: ChunkRows) -> Outcome:
     """Go through the block's steps once. Linear in rows; a step costs some 20 NumPy calls.
 
     >>> from antiphon.core.example import star

@@ -34,7 +34,7 @@ class Times:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class PathTime:
     """One path, as the straight line that its time is in nbytes."""
 
     alpha: float
@@ -54,7 +54,7 @@ class Flow:
 
     schedule: Schedule
     topology: Topology
-    known: dict[int, Line] = field(default_factory=dict)
+    known: dict[int, PathTime] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
     paths: Paths = field(init=False)
     messages: Messages = field(init=False)
@@ -81,7 +81,7 @@ class Flow:
         np.minimum.at(start, self.paths.use_message, times.use_start)
         return Events(self.paths, start, landed, times.use_start, times.use_end)
 
-    def _bottleneck(self, line: Line, terms: dict[str, float]) -> str:
+    def _bottleneck(self, line: PathTime, terms: dict[str, float]) -> str:
         greatest = max(terms, key=lambda term: terms[term])
         if not terms[greatest]:
             return "nothing takes time"
@@ -89,7 +89,7 @@ class Flow:
             return latency_name(line.messages, line.greatest).replace("step", "message")
         return resource_name(self.topology, max(line.weight, key=lambda resource: line.weight[resource]))
 
-    def _line(self, nbytes: int) -> Line:
+    def _line(self, nbytes: int) -> PathTime:
         """A convex function lies below its chord, and above every line that touches it: often that settles it."""
         if nbytes in self.known:
             return self.known[nbytes]
@@ -180,7 +180,7 @@ class Flow:
         rows, row_ptr, *_ = self._order
         return rows[row_ptr[message] : row_ptr[message + 1]]
 
-    def _trace_back(self, times: Times) -> Line:
+    def _trace_back(self, times: Times) -> PathTime:
         """From what lands last to the beginning: at each point what it waited for. O(length of the path)."""
         found, alpha, known = self.messages, self.paths.alpha, self.versions
         walk = _Walk(self)
@@ -239,7 +239,7 @@ class _Walk:
         mine = rows[ptr[version] : ptr[version + 1]]
         return int(mine[times.written[mine].argmax()])
 
-    def line(self) -> Line:
+    def line(self) -> PathTime:
         found = self.flow.messages
         cost, resource = self.flow.cost[self.uses], self.flow.paths.use_resource[self.uses]
         weight: dict[int, float] = {}
@@ -248,7 +248,7 @@ class _Walk:
         passed = self.passed[::-1]
         hops = zip(*(c[passed].tolist() for c in (found.step, found.src, found.dst)), strict=True)
         greatest = max(self.alpha, default=0.0)
-        return Line(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
+        return PathTime(float(np.sum(self.alpha)), float(np.sum(cost)), len(self.alpha), greatest, weight, tuple(hops))
 
 
 def _turns(ready: Floats, cost: Floats, free: Floats, place: Longs) -> tuple[Floats, Floats]:

@@ -47,7 +47,7 @@ class _Call:
 
 
 @dataclass
-class _Line:
+class _Thread:
     """What a thread does: computation leaf by leaf, calls, and where parts of the backward pass end."""
 
     busy: list[Span] = field(default_factory=list)
@@ -115,9 +115,9 @@ def _is_ours(event: Event) -> bool:
     return str(event.get("name", "")).startswith(_OURS)
 
 
-def _line(thread: object, slices: Sequence[Event]) -> _Line:
+def _line(thread: object, slices: Sequence[Event]) -> _Thread:
     """Its events: innermost ones are computation."""
-    line = _Line()
+    line = _Thread()
     mine = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
     stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
 
@@ -197,7 +197,7 @@ def _name_of(event: Event) -> tuple[str, str]:
     return str(args.get("Process Group Name", "")), str(args.get("call", ""))
 
 
-def _by_ours(line: _Line) -> None:
+def _by_ours(line: _Thread) -> None:
     """They are told afterwards, by how long ago they began and ended."""
     calls = {_name_of(call.event): call for call in line.calls if _is_ours(call.event)}
     for event in line.done:

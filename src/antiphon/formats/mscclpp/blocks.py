@@ -48,7 +48,7 @@ CROWD = 7  # so many blocks at a barrier: then semaphores and barriers link more
 
 
 @dataclass
-class Block:
+class BlockText:
     """`operations` as JSON; `channels` and `buffers` by type, as numbers of the rank, each with its place."""
 
     operations: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Links:
 class Gpu:
     """A rank: `channels` by type and peer, `groups` of switches as (ranks, kind), `buffers` as (peer, kind, type)."""
 
-    blocks: list[Block]
+    blocks: list[BlockText]
     channels: dict[str, list[int]]
     buffers: list[tuple[int, str, str]]
     links: Links
@@ -172,13 +172,13 @@ class _Cut:
         self.ends, self.channel, self.buffers, self.links = ends, channel, buffers, links
         self.kinds = [ends.kind(buffer) for buffer in (INPUT, OUTPUT, SCRATCH, SCRATCH)]  # of packets, too
         self.type = {peer: ends.type(peer) for peer in channel}
-        self.made = [Block()]
+        self.made = [BlockText()]
         self.told: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
         self.known: dict[tuple[object, ...], tuple[str, list[int]]] = {}  # channels and buffers of moves, in it
-        self.crowd: list[Block] = []  # at the last barrier
+        self.crowd: list[BlockText] = []  # at the last barrier
         self.room = MOST_OPERATIONS - self._behind()
 
-    def blocks(self, steps: list[Step]) -> list[Block]:
+    def blocks(self, steps: list[Step]) -> list[BlockText]:
         for step in steps:
             if step.kind == SYNC:
                 self._sync()
@@ -266,7 +266,7 @@ class _Cut:
     def _local(self, place: Place, size: int) -> str:
         return f'{{"type":"{self.kinds[place[0]]}","index":{place[1]},"size":{size}}}'
 
-    def _there(self, kind: str, moves: Sequence[Move]) -> tuple[Block, str, str]:
+    def _there(self, kind: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
         """The block that takes an operation with these moves; their channels, as it calls them; and their targets."""
         key = (kind, *[(move.peer, move.target[0]) for move in moves])
         known = self.known.get(key)
@@ -294,14 +294,14 @@ class _Cut:
     def _add(self, operations: list[str]) -> None:
         self._block(len(operations), MEMORY, (), ()).operations.extend(operations)
 
-    def _room(self, more: int, kind: str, peers: list[int], moves: Sequence[Move] = ()) -> tuple[Block, str]:
+    def _room(self, more: int, kind: str, peers: list[int], moves: Sequence[Move] = ()) -> tuple[BlockText, str]:
         """The block that takes so many operations more, to these peers; and their channels, as it calls them."""
         channels = [self.channel[peer] for peer in peers]
         block = self._block(more, kind, channels, [self._buffer(kind, move) for move in moves])
         mine = block.channels[kind]
         return block, ",".join([str(mine[channel]) for channel in channels])
 
-    def _block(self, more: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> Block:
+    def _block(self, more: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
         """The block that takes so many operations more, with these channels and buffers; a new one where none does."""
         block = self.made[-1]
         for _ in range(2):
@@ -315,8 +315,8 @@ class _Cut:
             "to fewer ranks"
         )
 
-    def _next(self) -> Block:
-        old, new = self.made[-1], Block()
+    def _next(self) -> BlockText:
+        old, new = self.made[-1], BlockText()
         links, before = self.links, 2
         if links.semaphores < MOST_SEMAPHORES:
             ids = f'"semaphore_ids":[{links.semaphores}]'
@@ -341,7 +341,7 @@ class _Cut:
             return 2
         return self.links.crowd - (len(self.crowd) or self.links.crowd) or self.links.crowd - 1
 
-    def _begin(self, first: Block) -> None:
+    def _begin(self, first: BlockText) -> None:
         self._meet()
         if self.links.barriers == MOST_BARRIERS:
             most = MOST_SEMAPHORES + MOST_BARRIERS * (self.links.crowd - 1)

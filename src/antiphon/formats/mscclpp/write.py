@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.blocks import CROWD, Block, Ends, Gpu, gpu_of, kinds_of
+from antiphon.formats.mscclpp.blocks import CROWD, BlockText, Ends, Gpu, gpu_of, kinds_of
 from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, MOST_OPERATIONS, SWITCH
 from antiphon.formats.mscclpp.register import registration
 from antiphon.lower.grain import chunked
@@ -322,7 +322,7 @@ class _Head:
             f'"semaphores":[{semaphores}]}}'
         )
 
-    def _block(self, number: int, block: Block) -> str:
+    def _block(self, number: int, block: BlockText) -> str:
         channels = ",".join(
             f'{{"channel_type":"{kind}","channel_ids":{_list(ids)}}}' for kind, ids in block.channels.items() if ids
         )

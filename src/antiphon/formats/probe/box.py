@@ -14,7 +14,7 @@ from itertools import combinations
 
 from antiphon.core.topology import FORWARDS, Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Found, Near
+from antiphon.formats.probe.found import Near, Probed
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK_LATENCY, NVSWITCH_HOP, PCIE, PCIE_HOP, XGMI_LATENCY
 from antiphon.topologies.nvswitch import NVLS, dgx2
@@ -77,7 +77,7 @@ class Box:
             self.notes.append(f"slow network cards are left out: {named}")
 
 
-def drawn(box: Box, pcie: object = None) -> Found:
+def drawn(box: Box, pcie: object = None) -> Probed:
     """The machine. `pcie`: with its PCIe or without (yes or no); None: only where the faster links do not join all
     GPUs."""
     count = len(box.gpus)
@@ -97,7 +97,7 @@ def drawn(box: Box, pcie: object = None) -> Found:
         box.notes.append("some GPUs are joined by nothing that is shown here")
     machine, cards = drawing.machine(), tuple(drawing.cards())
     names = tuple(f"GPU {rank}" for rank in range(count))
-    return Found(machine, tuple(dict.fromkeys(box.notes)), names, cards)
+    return Probed(machine, tuple(dict.fromkeys(box.notes)), names, cards)
 
 
 class _Drawing:

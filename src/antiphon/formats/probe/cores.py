@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 
 from antiphon.core.topology import Link, LinkType, both_ways, build
 from antiphon.errors import Invalid
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.topologies.links import GB
 from antiphon.topologies.pcie_tree import BETWEEN_SOCKETS
 
@@ -25,7 +25,7 @@ MOST_PAIRED = 32  # packages joined one with each other
 Core = tuple[str, str, str]  # the package, the memory and the last cache that it is in, each by any name
 
 
-def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Found:
+def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Probed:
     """A switch for every last cache, memory and package that several of what is below meet at. O(cores)."""
     if not cores:
         raise Invalid("shows no GPU and no core")
@@ -48,7 +48,7 @@ def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Fou
         name[:100], len(cores), drawing.links, switches=len(drawing.places) - len(cores), places=drawing.places,
         unit=COPY.bandwidth,
     )  # fmt: skip
-    return Found(machine, (*notes, *told), tuple(f"core {rank}" for rank in range(len(cores))))
+    return Probed(machine, (*notes, *told), tuple(f"core {rank}" for rank in range(len(cores))))
 
 
 class _Drawing:

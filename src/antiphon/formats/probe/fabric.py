@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Found, Port
+from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import numbered
 from antiphon.formats.probe.net import MOST_HOSTS, MOST_PORTS, MOST_SWITCHES, Net, counted, drawn, natural
 from antiphon.formats.probe.speeds import infiniband
@@ -22,7 +22,7 @@ _PORTS = 10**4  # port numbers have four digits at most
 _QUOTED = re.compile(r'"([^"]{0,200})"')
 
 
-def read(paths: Iterable[str], name: str) -> Found:
+def read(paths: Iterable[str], name: str) -> Probed:
     """The network, a rank per host."""
     reader = _Reader()
     for path in paths:

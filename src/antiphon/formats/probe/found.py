@@ -32,7 +32,7 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Found:
+class Probed:
     """`names`: what every rank is called where it stands (GPU 3, or a host). `hosts`: each rank is a whole host."""
 
     machine: Topology
@@ -44,7 +44,7 @@ class Found:
     assumed: bool = False  # of a network: its speeds are in no file
     profile: Profile | None = None
 
-    def only(self, ranks: list[int], why: str) -> Found:
+    def only(self, ranks: list[int], why: str) -> Probed:
         """These ranks alone, in this order: rank 0 is the first. Switches that join none of them go."""
         part = keep(self.machine, ranks)
         order = sorted(ranks)
@@ -65,7 +65,7 @@ class Found:
         )  # fmt: skip
 
 
-def ranks_named(found: Found, names: list[str], what: str) -> list[int]:
+def ranks_named(found: Probed, names: list[str], what: str) -> list[int]:
     """The ranks that have these names."""
     place = {name: rank for rank, name in enumerate(found.names)}
     lost = [name for name in names if name not in place]

@@ -20,7 +20,7 @@ from antiphon.errors import AntiphonError, Invalid, Missing, unknown
 from antiphon.formats.probe import nvidia
 from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, drawn
 from antiphon.formats.probe.cores import Core, of_cores
-from antiphon.formats.probe.found import Found, ranks_named
+from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.slurm import hostlist
 from antiphon.formats.probe.speeds import MI200, Make, generation, pcie
 from antiphon.formats.probe.table import SOURCES, read
@@ -33,17 +33,17 @@ _XGMI = "11"  # the type of such a link in the driver's topology
 Environment = Mapping[str, str]
 
 
-def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Found:
+def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Probed:
     """What this machine offers to this process. `source`: only what that tool tells."""
     given = os.environ if environment is None else environment
-    found = _asked(source) if source else _all(sysfs, pcie)
+    found = _printed_machine(source) if source else _all(sysfs, pcie)
     return allocated(found, given)
 
 
 # ---- programs ----
 
 
-def _asked(source: str) -> Found:
+def _printed_machine(source: str) -> Probed:
     """What the programs of one source print."""
     if source not in SOURCES:
         raise unknown("source of machines", source, SOURCES)
@@ -88,7 +88,7 @@ def run(command: tuple[str, ...]) -> tuple[bytes, str]:
 # ---- everything ----
 
 
-def _all(sysfs: str, pcie: object) -> Found:
+def _all(sysfs: str, pcie: object) -> Probed:
     """GPUs with all that joins them, or, where none is seen, cores."""
     if not os.path.isdir(sysfs):
         raise Missing(f"{sysfs}: is no directory; Linux shows its devices there (--sysfs names another place)")
@@ -315,7 +315,7 @@ def _last_cache(path: Path) -> str:
 # ---- allocations ----
 
 
-def allocated(found: Found, environment: Environment) -> Found:
+def allocated(found: Probed, environment: Environment) -> Probed:
     """What this process was given of it: GPUs by the vendors' variables, hosts by Slurm's."""
     if found.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""

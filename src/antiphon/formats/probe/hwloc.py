@@ -16,7 +16,7 @@ from fractions import Fraction
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, Box, Device, drawn
 from antiphon.formats.probe.cores import MOST_CORES, Core, of_cores
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.speeds import Make, exact_pcie, named
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK
@@ -48,7 +48,7 @@ class _Open:
     slot: _Slot | None = None
 
 
-def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Found:
+def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
     """The box that this file tells of."""
     reader = _Reader()
     for path in paths:

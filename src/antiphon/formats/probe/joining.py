@@ -12,7 +12,7 @@ from antiphon.core.reshape import Card, End, join
 from antiphon.core.serialize import load_topology
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.probe.found import Found, Near, Port
+from antiphon.formats.probe.found import Near, Port, Probed
 from antiphon.formats.probe.lines import sample
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
@@ -21,7 +21,7 @@ from antiphon.topologies.options import MOST_LISTED, most_links, most_placed
 Cable = tuple[End, End, LinkType]
 
 
-def given(text: str, source: str = "", options: Mapping[str, Any] | None = None) -> Found:
+def given(text: str, source: str = "", options: Mapping[str, Any] | None = None) -> Probed:
     """A machine by its name, by its file, or by the file of a tool."""
     if not os.path.exists(text):
         return _plain(topology(text))
@@ -30,11 +30,11 @@ def given(text: str, source: str = "", options: Mapping[str, Any] | None = None)
     return read([text], source, options)
 
 
-def _plain(machine: Topology) -> Found:
-    return Found(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)))
+def _plain(machine: Topology) -> Probed:
+    return Probed(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)))
 
 
-def joined(box: Found, fabric: Found, name: str = "") -> Found:
+def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     """A box for every host of the fabric. Ranks are numbered box by box.
 
     Which card serves which GPUs is what the box's file tells, by the names of cards where both tell them, else in
@@ -68,7 +68,7 @@ def joined(box: Found, fabric: Found, name: str = "") -> Found:
     )  # fmt: skip
     where = [f"host0 is {fabric.names[0]}, host{hosts - 1} is {fabric.names[-1]}"] if fabric.hosts and hosts > 1 else []
     names = tuple(f"{host}/{rank}" for host in fabric.names for rank in box.names)
-    return Found(made, (*box.notes, *fabric.notes, *where), names)
+    return Probed(made, (*box.notes, *fabric.notes, *where), names)
 
 
 def _ports(machine: Topology) -> tuple[Port, ...]:
@@ -88,7 +88,7 @@ def _ports(machine: Topology) -> tuple[Port, ...]:
 Served = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the box that use it
 
 
-def _served(box: Found, ports: list[Port]) -> Served:
+def _served(box: Probed, ports: list[Port]) -> Served:
     """Each cable of a host with the nodes that it serves."""
     by_name = {card.name: card.nodes for card in box.cards}
     named = [port.card.partition("/")[0] for port in ports]
@@ -114,7 +114,7 @@ def _meets(node: int, card: int, nodes: int, cards: int) -> bool:
     return node * cards // nodes == card if cards < nodes else card * nodes // cards == node
 
 
-def _as_box(box: Found, ports: list[Port]) -> Served:
+def _as_box(box: Probed, ports: list[Port]) -> Served:
     """Cables of which only the switch is known: as many and as fast as the box's cards are, if it tells."""
     cards = box.cards or (Near("card", None, tuple(_nodes(box.machine))),)
     served = []

@@ -19,7 +19,7 @@ from antiphon.core.files import decode, read_bytes
 from antiphon.core.topology import FORWARDS, Ability, Link, LinkType, both_ways, build
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.box import MOST_GPUS, root, unite
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.topologies.links import GB, IB_HOP, NVLINK, NVLINK_LATENCY, NVSWITCH_HOP
 from antiphon.topologies.nvswitch import NVLS
 from antiphon.topologies.options import Bandwidth
@@ -31,7 +31,7 @@ MEMORY, PORT, SWITCH = ("memory", "sm"), ("port", "proxy"), ("switch", "nvls")
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MOST_GPUS - 1)]
 
 
-class _Group(msgspec.Struct, gc=False):
+class _RankGroup(msgspec.Struct, gc=False):
     ranks: list[Rank] = []
 
 
@@ -42,8 +42,8 @@ class _Channel(msgspec.Struct, gc=False):
     type: str = ""
     connected_to: list[Rank] | None = None
     connectedTo: list[Rank] | None = None  # noqa: N815
-    rank_groups: list[_Group] | None = None
-    rankGroups: list[_Group] | None = None  # noqa: N815
+    rank_groups: list[_RankGroup] | None = None
+    rankGroups: list[_RankGroup] | None = None  # noqa: N815
 
 
 class _Gpu(msgspec.Struct, gc=False):
@@ -58,7 +58,7 @@ class _File(msgspec.Struct, gc=False):
 Pair = tuple[int, int]
 
 
-def read(paths: Sequence[str], name: str, *, nvlink: Bandwidth | None = None, nic: Bandwidth | None = None) -> Found:
+def read(paths: Sequence[str], name: str, *, nvlink: Bandwidth | None = None, nic: Bandwidth | None = None) -> Probed:
     """`nvlink`: what joins two GPUs of a box, or a GPU with the switch; `nic`: what the card of a GPU carries."""
     file = decode(read_bytes(paths[0], MOST_BYTES), _File)
     ranks = len(file.gpus)
@@ -99,7 +99,7 @@ def _channels(gpu: _Gpu, ranks: int) -> Iterator[tuple[str, list[int]]]:
 def _drawn(
     name: str, ranks: int, memory: set[Pair], port: set[Pair], groups: list[tuple[int, ...]], speed: Fraction,
     card: Fraction,
-) -> Found:  # fmt: skip
+) -> Probed:  # fmt: skip
     box = list(range(ranks))
     for pair in (*memory, *(pair for group in groups for pair in pairwise(group))):
         unite(box, *pair)
@@ -137,4 +137,4 @@ def _drawn(
         unite(box, carded[0], rank)
     if len({root(box, rank) for rank in range(ranks)}) > 1:
         notes.append("some GPUs are joined by nothing that is shown here")
-    return Found(machine, tuple(notes), tuple(f"rank {rank}" for rank in range(ranks)))
+    return Probed(machine, tuple(notes), tuple(f"rank {rank}" for rank in range(ranks)))

@@ -16,7 +16,7 @@ from fractions import Fraction
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, Box, Device, drawn
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.speeds import Make, capable, generation, pcie
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK, NVLINK_LATENCY
@@ -29,7 +29,7 @@ _VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
 _FASTEST = Fraction(1000 * GB)
 
 
-def read(paths: list[str], name: str, *, pcie: object = None) -> Found:
+def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
     """The machine that these files tell: of several a topology first."""
     reader = _Reader()
     for path in paths:
@@ -235,7 +235,7 @@ def _links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
         box.notes.append(f"{other} links lead to no GPU of the file (to processors, or to GPUs that are not visible)")
 
 
-def _of_rings(reader: _Reader, name: str) -> Found:
+def _of_rings(reader: _Reader, name: str) -> Probed:
     """Ranks are the GPUs of the rings; a link is as wide as all channels that use it."""
     devs = sorted({dev for _, ring, _ in reader.rings for dev in ring})
     rank = {dev: number for number, dev in enumerate(devs)}
@@ -247,4 +247,4 @@ def _of_rings(reader: _Reader, name: str) -> Found:
     links = [(a, b, LinkType("channel", speed, NVLINK_LATENCY)) for (a, b), speed in sorted(wide.items())]
     places = [f"host0/gpu{dev}" for dev in devs]
     notes = ("of a graph only the links that its rings use are there; the topology (NCCL_TOPO_DUMP_FILE) has all",)
-    return Found(build(name, len(devs), links, places=places), notes, tuple(f"GPU {dev}" for dev in devs))
+    return Probed(build(name, len(devs), links, places=places), notes, tuple(f"GPU {dev}" for dev in devs))

@@ -11,7 +11,7 @@ from fractions import Fraction
 from antiphon.core.topology import Link, LinkType, build
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import root, unite
-from antiphon.formats.probe.found import Found, Port
+from antiphon.formats.probe.found import Port, Probed
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
 MOST_HOSTS, MOST_SWITCHES, MOST_PORTS = 2**14, 2**12, 2**15
@@ -70,7 +70,7 @@ class Net:
         return replace(self, trunks=trunks)
 
 
-def drawn(net: Net) -> Found:
+def drawn(net: Net) -> Probed:
     """The machine whose ranks are the hosts."""
     net.check()
     count = len(net.hosts)
@@ -91,7 +91,7 @@ def drawn(net: Net) -> Found:
     if apart := _apart(net):
         notes.append(f"hosts are in {apart} networks that nothing shown here joins")
     ports = tuple(Port(port.host, port.card, count + port.switch, port.speed) for port in net.ports)
-    return Found(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
+    return Probed(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
 
 
 def places(net: Net) -> list[str]:

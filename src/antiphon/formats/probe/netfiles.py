@@ -21,7 +21,7 @@ from antiphon.core.columns import narrow
 from antiphon.core.files import decode, read_bytes, within
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import numbered
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import MOST_LISTED, most_links
@@ -35,7 +35,7 @@ _FORMS = {
 }  # fmt: skip
 
 
-def read(paths: Iterable[str], name: str) -> Found:
+def read(paths: Iterable[str], name: str) -> Probed:
     """The network that this file tells."""
     path = next(iter(paths))
     first = [line.strip() for _, line in _few(path)]
@@ -96,7 +96,7 @@ def _json(data: bytes) -> dict[str, list[str]]:
     return found
 
 
-def _by_dimensions(said: dict[str, list[str]], name: str) -> Found:
+def _by_dimensions(said: dict[str, list[str]], name: str) -> Probed:
     sizes = _sizes(said)
     forms = _forms(said)
     if len(sizes) == 1 and len(forms) == 2 and forms[0] == forms[1]:  # Torus2D of 16
@@ -120,7 +120,7 @@ def _by_dimensions(said: dict[str, list[str]], name: str) -> Found:
         rate = speed * GB * _side_by_side(form, size, parallel[axis])
         kind = LinkType("link" if form != "switch" else "port", rate, float((delay or Fraction(0)) / 10**9))
         _dimension(links, form, sizes, axis, kind)
-    return Found(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
+    return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
 
 
 def _sizes(said: dict[str, list[str]]) -> list[int]:
@@ -234,7 +234,7 @@ class _Links:
 # ---- ns-3 ----
 
 
-def _ns3(path: str, name: str) -> Found:
+def _ns3(path: str, name: str) -> Probed:
     """A head of numbers, the numbers of switches, then a line per cable: source, destination, rate, delay, errors."""
     lines = ((number, line.split()) for number, line in numbered(path) if line.strip() and not line.startswith("#"))
     number, head = next(lines)
@@ -262,7 +262,7 @@ def _ns3(path: str, name: str) -> Found:
 
 def _cables(
     lines: Iterator[tuple[int, list[str]]], name: str, nodes: int, listed: list[int], inner: int, cables: int
-) -> Found:
+) -> Probed:
     """The machine: nodes that are no switches are ranks. `inner`: so many of the switches are NVSwitches."""
     switch = set(listed)
     ranks = [node for node in range(nodes) if node not in switch]
@@ -293,13 +293,13 @@ def _cables(
             raise Invalid(f"line {number}: more than {cables} links, which the head tells")
     if links.count < 2 * cables:
         raise Invalid(f"line {number}: has {links.count // 2} links; the head tells {cables}")
-    return Found(links.machine(name), (), tuple(f"node {rank}" for rank in ranks))
+    return Probed(links.machine(name), (), tuple(f"node {rank}" for rank in ranks))
 
 
 # ---- TACOS ----
 
 
-def _tacos(path: str, name: str) -> Found:
+def _tacos(path: str, name: str) -> Probed:
     """Rows of links, each in one direction; what stands behind bandwidths is a schedule, and passed over."""
     count = 0
     links: _Links | None = None
@@ -337,4 +337,4 @@ def _tacos(path: str, name: str) -> Found:
                 raise Invalid(f"line {number}: more than {MOST_LINKS} links")
     if links is None or not links.count:
         raise Invalid("tells no links; expected NPUs Count, then SrcID,DestID,Latency (ns),Bandwidth (GB/s)")
-    return Found(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
+    return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))

@@ -28,7 +28,7 @@ from antiphon.formats.probe.box import (
     root,
     unite,
 )
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import numbered
 from antiphon.formats.probe.speeds import B200, H100, P100, Make, named, nominal, pcie
 from antiphon.topologies.links import GB, NVLINK
@@ -63,7 +63,7 @@ class _Told:
 
 def read(
     paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None, nvlink: Bandwidth | None = None
-) -> Found:
+) -> Probed:
     """The box that these files tell of. `nvlink`: what one NVLink carries, where the files do not tell."""
     return drawn(read_box(paths, name, pcie_gen, nvlink), pcie)
 

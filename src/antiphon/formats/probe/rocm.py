@@ -16,7 +16,7 @@ from typing import Any
 from antiphon.core.files import decode, read_bytes
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, drawn, pcie_generation
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import numbered, sample
 from antiphon.formats.probe.speeds import MI200, MI300, Make, named
 from antiphon.topologies.instinct import mi250
@@ -55,7 +55,7 @@ class _Told:
             self.models[text.strip()[:80]] += 1
 
 
-def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Found:
+def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Probed:
     """The box that these files tell of."""
     told = _Told()
     for path in paths:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.found import Found, Port
+from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import numbered
 from antiphon.formats.probe.net import MOST_HOSTS, MOST_SWITCHES, Net, drawn
 from antiphon.topologies.links import GB
@@ -23,7 +23,7 @@ _WORD = re.compile(r"([A-Za-z_]{1,40})=(\S*)")
 _ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 
 
-def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Found:
+def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Probed:
     """The network, a rank per host. `nic`: what the card of a host carries."""
     reader = _Reader()
     for path in paths:

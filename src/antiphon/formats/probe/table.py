@@ -1,4 +1,4 @@
-"""The readers by name. To add one: a function from files to a `Found`, and a line here."""
+"""The readers by name. To add one: a function from files to a `Probed`, and a line here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from antiphon.core.files import name_of, reading
 from antiphon.errors import Invalid, unknown
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import sample
 from antiphon.registry import call
 
@@ -27,9 +27,9 @@ class Source:
     programs: tuple[tuple[str, ...], ...] = ()
     several: bool = False
 
-    def load(self) -> Callable[..., Found]:
+    def load(self) -> Callable[..., Probed]:
         module, _, function = self.where.partition(":")
-        found: Callable[..., Found] = getattr(importlib.import_module(f"antiphon.formats.probe.{module}"), function)
+        found: Callable[..., Probed] = getattr(importlib.import_module(f"antiphon.formats.probe.{module}"), function)
         return found
 
 
@@ -74,7 +74,7 @@ SOURCES: Mapping[str, Source] = {
 }  # fmt: skip
 
 
-def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | None = None) -> Found:
+def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | None = None) -> Probed:
     """The machine that these files tell of; left out, the source is told by what stands in the first. Every fault is
     one line that names the file."""
     if not paths:
@@ -86,7 +86,7 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
     if len(paths) > 1 and not SOURCES[name].several:
         raise Invalid(f"{name} reads one file, got {len(paths)}")
     with reading(label if len(paths) == 1 else ", ".join(map(str, paths))[:200]):
-        found: Found = call("reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title(paths[0]))
+        found: Probed = call("reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title(paths[0]))
         return found
 
 
@@ -106,11 +106,11 @@ def _title(path: str) -> str:
     return stem if stem and stem.isprintable() else "machine"
 
 
-def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> Found:
+def read_piccl(paths: Sequence[str], name: str, *, radix: int | None = None) -> Probed:
     """PICCL's topology and its figures; `radix`: messages that a rank sends, or receives, at once."""
     from antiphon.formats.piccl.readers import read_topology
 
     del name
     notes: list[str] = []
     machine, profile = read_topology(paths[0], radix, notes)
-    return Found(machine, tuple(notes), tuple(f"rank {rank}" for rank in range(machine.ranks)), profile=profile)
+    return Probed(machine, tuple(notes), tuple(f"rank {rank}" for rank in range(machine.ranks)), profile=profile)

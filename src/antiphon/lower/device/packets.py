@@ -23,7 +23,7 @@ from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.atoms import Atoms
 from antiphon.lower.onesided import packets as others
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
-from antiphon.lower.onesided.line import Line
+from antiphon.lower.onesided.line import RankSteps
 
 PACKED = 2**18  # bytes: above that none are tried, which take twice the room of their data
 MANY = 2_000  # steps of a rank: with more of them nothing is sent on as it comes
@@ -199,7 +199,7 @@ def _places(step: Step) -> Iterator[tuple[Place, int]]:
 
 def _synced(rank: int, steps: Sequence[Step], known: Atoms) -> list[Step]:
     """What threads take of packets they wait for themselves; only data needs a sync."""
-    line = Line(rank, known.touched)
+    line = RankSteps(rank, known.touched)
     for step in steps:
         line.touch(step, list(_reads(step)), [(step.into, step.size)] if step.kind == FOLD else ())
     return line.made

@@ -17,7 +17,7 @@ def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
 
 
 @dataclass(eq=False)
-class Line:
+class RankSteps:
     """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `ones`, `wide`:
     what it touched since the last sync, and whether it wrote there: single chunks by their places, and all else.
     `awaited`: it has waited for something since then."""

@@ -33,7 +33,7 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
 )
-from antiphon.lower.onesided.line import Fold, Line, together
+from antiphon.lower.onesided.line import Fold, RankSteps, together
 from antiphon.lower.onesided.messages import Moves, messages
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
@@ -70,7 +70,7 @@ class ByPackets:
         sent = _Sent.of(program, self.found.send[self.moves.message], self.moves.columns, turn)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
         places = _Places(program, self.bound, sent, folds)
-        work = _Work(program, self.bound, turn, sent, folds, places)
+        work = _RankWork(program, self.bound, turn, sent, folds, places)
         sizes = self.bound.sizes.copy()
         sizes[:, SCRATCH] = places.sizes()
 
@@ -203,7 +203,7 @@ class _Turn(NamedTuple):
     folds: list[Fold]
 
 
-class _Work:
+class _RankWork:
     """What every rank does, at the addresses that it has in the end."""
 
     def __init__(
@@ -266,7 +266,7 @@ class _Rank:
     """Writes the steps of a rank in a stream."""
 
     def __init__(self, rank: int) -> None:
-        self.line = Line(rank)
+        self.line = RankSteps(rank)
         self.held: list[Fold] = []  # what the next puts may take along
 
     def steps(self, turns: Iterable[_Turn]) -> list[Step]:

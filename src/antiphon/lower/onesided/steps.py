@@ -39,7 +39,7 @@ from antiphon.lower.onesided.form import (
     Step,
     Streams,
 )
-from antiphon.lower.onesided.line import Fold, Line, Touched, plainly, together
+from antiphon.lower.onesided.line import Fold, RankSteps, Touched, plainly, together
 from antiphon.lower.onesided.messages import Moves, joined, messages
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
@@ -232,7 +232,7 @@ class _Rank:
 
     def __init__(self, rank: int, work: _RankTurns, touched: Touched, operands: int) -> None:
         self.work, self.operands = work, operands
-        self.line = Line(rank, touched)
+        self.line = RankSteps(rank, touched)
         self.held: list[Fold] = []  # what the next puts may take along
 
     def steps(self) -> list[Step]:

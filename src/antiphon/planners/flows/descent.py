@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import Longs
-from antiphon.planners.flows.program import Floats, Flow, Program
+from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 
 ROUNDS = 48
 SHARP = 24.0  # how much the fullest row's price outdoes that of the empty: e to this
@@ -20,7 +20,7 @@ SHARPER = 2.0  # times that, where it leads no further
 HOP = 1e-3  # of the mean price, for every link: of ways as good the shorter
 
 
-def descended(program: Program, rounds: int = ROUNDS) -> Flow:
+def descended(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
     """Flows near the least time, and how long they take. O(rounds * wants * links log links)."""
     amount = _towards(program, 1 / program.capacity)
     load, sharp = program.loads(amount), SHARP
@@ -45,7 +45,7 @@ def _step(capacity: Floats, load: Floats, toward: Floats) -> float:
     return float(sizes[int((loads / capacity).max(axis=1).argmin())])
 
 
-def _towards(program: Program, price: Floats) -> Floats:
+def _towards(program: FlowProgram, price: Floats) -> Floats:
     """Every want along its cheapest paths at these prices of rows."""
     cost = program.priced(price)
     cost = cost + HOP * float(cost[: program.topology.links].mean())
@@ -57,7 +57,7 @@ def _towards(program: Program, price: Floats) -> Floats:
     return amount
 
 
-def _along_trees(program: Program, mine: list[int], cost: Floats) -> Floats:
+def _along_trees(program: FlowProgram, mine: list[int], cost: Floats) -> Floats:
     from scipy.sparse.csgraph import dijkstra
 
     tail, head = program.ends_of(program.wants[mine[0]])

@@ -16,7 +16,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.planners.flows.descent import descended
 from antiphon.planners.flows.lay import lay
 from antiphon.planners.flows.paths import paths_of, shares_of
-from antiphon.planners.flows.program import Flow, Program
+from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
 from antiphon.planners.shared.staged import Asked, Ready, staged
 
@@ -30,7 +30,7 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
     topology, collective = request.topology, request.collective
     wants = wants_of(topology, collective, request.seed)
     most = bound(topology, collective)
-    program = Program(topology, wants)
+    program = FlowProgram(topology, wants)
     time = most.inverse * collective.input_weight / topology.unit * topology.resources.scale
     flow = _flow(program, float(time), bool(most.tight))
     paths = paths_of(program, flow)
@@ -51,7 +51,7 @@ def flows(request: Request, *, pieces: int | None = None, steps: int | None = No
         yield replace(one.schedule, provenance={**made_by, "found": told, "bound": most.stated()})
 
 
-def _flow(program: Program, time: float, tight: bool) -> Flow:
+def _flow(program: FlowProgram, time: float, tight: bool) -> Flow:
     """The shortest of the fastest flows; fast ones where the linear program is too large, or is not solved."""
     if not program.wants:
         return Flow(np.zeros((0, program.links)), 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
-from antiphon.planners.flows.program import Floats, Flow, Program
+from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 from antiphon.planners.flows.wants import Want
 
 NOTHING = 1e-7  # of an end's weight: what the solver leaves by rounding
@@ -41,7 +41,7 @@ class Shares:
     time: float  # weight over capacity: what the fullest row takes
 
 
-def paths_of(program: Program, flow: Flow) -> list[Path]:
+def paths_of(program: FlowProgram, flow: Flow) -> list[Path]:
     """At most as many per want as ends and links. O(paths * links on the way)."""
     found = []
     for want, amounts in zip(program.wants, flow.amount, strict=True):
@@ -52,7 +52,7 @@ def paths_of(program: Program, flow: Flow) -> list[Path]:
 class _Taken:
     """One want's flow, which is taken apart from its ends back to its root."""
 
-    def __init__(self, program: Program, want: Want, amounts: Floats) -> None:
+    def __init__(self, program: FlowProgram, want: Want, amounts: Floats) -> None:
         self.program, self.want, self.topology = program, want, program.topology
         tail, head = program.ends_of(want)
         self.tail = tail.tolist()
@@ -121,7 +121,7 @@ class _Taken:
         return Path(pair, tuple(hops), amount)
 
 
-def shares_of(program: Program, paths: Sequence[Path], time: float) -> Shares:
+def shares_of(program: FlowProgram, paths: Sequence[Path], time: float) -> Shares:
     """Whole parts of the smallest denominator that gives the shares exactly, else of that which loses least."""
     if not paths:
         return Shares(np.zeros(0, np.int64), 1, 0.0)
@@ -141,7 +141,7 @@ def shares_of(program: Program, paths: Sequence[Path], time: float) -> Shares:
     return found
 
 
-def _time(program: Program, paths: Sequence[Path], amounts: Floats) -> float:
+def _time(program: FlowProgram, paths: Sequence[Path], amounts: Floats) -> float:
     """What the fullest row takes where paths (and their images) carry so much."""
     lengths = [sum(map(len, path.hops)) for path in paths]
     crossed = np.array([link for path in paths for hop in path.hops for link in hop], np.int64)

@@ -32,7 +32,7 @@ class Flow:
     time: float
 
 
-class Program:
+class FlowProgram:
     """Minimise hops within a time, or time, so that every want is served and nothing carries more than it can."""
 
     def __init__(self, topology: Topology, wants: Wants) -> None:

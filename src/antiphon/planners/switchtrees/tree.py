@@ -186,7 +186,7 @@ def rooted(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tr
             to, half = root[1 - root.index(node)], 0.5
         rows.append((links.of(node, to, half), links.of(to, node, half)))
         wires.append((graph.links[node, to][0], -1 if half < 1 else graph.links[to, node][0]))
-    up, down = (_way([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
+    up, down = (_way_of([row[i] for row in rows], [wire[i] for wire in wires]) for i in (0, 1))
     name = "-".join(graph.names[node] for node in root) if isinstance(root, tuple) else graph.names[root]
     return Tree(
         (name, *(graph.names[node] for node in order[1:])), above, end, low, last, np.flatnonzero(server),
@@ -194,7 +194,7 @@ def rooted(graph: Graph, root: Root, topology: Topology, profile: Profile) -> Tr
     )  # fmt: skip
 
 
-def _way(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Way:
+def _way_of(figures: Sequence[tuple[float, float, float, int]], links: Sequence[int]) -> Way:
     latency, beta, epsilon, w_t = (np.array(column) for column in zip(*figures, strict=True))
     return Way(latency, beta, epsilon, w_t, np.array(links, np.int64))
 

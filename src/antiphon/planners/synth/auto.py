@@ -20,7 +20,7 @@ from antiphon.planners.synth.group import Renamings
 from antiphon.planners.synth.purse import TOO_LATE
 from antiphon.planners.synth.refute import refute
 from antiphon.planners.synth.sat import sat
-from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
 FIRST = 3000  # conflicts in the first turn
@@ -36,19 +36,19 @@ REFUTABLE = 5000  # times 4 for every turn: the size up to which that one is tri
 
 
 @dataclass(frozen=True)
-class Found:
+class Solved:
     """An algorithm, and which engine found it."""
 
     moves: tuple[Move, ...]
     engine: str
 
 
-Decided = Found | Impossible | None
+Decided = Solved | Impossible | None
 Tell = Callable[[str], None]
 
 
 def decide(
-    search: Search, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
+    search: Findings, parts: int, steps: int, rounds: int, *, tell: Tell = lambda text: None,
     memory: int | None = None, turns: int = TURNS,
 ) -> Decided:  # fmt: skip
     """Found, Impossible with its proof, or None where that many turns gave no answer. EffortSpent where the search's
@@ -66,7 +66,7 @@ def decide(
         before = search.purse.spent
         decided, ends = _by_engines(search, task, tell, memory, turns)
         prices = [end - before for end in [*ends, search.purse.spent]]
-        if isinstance(decided, Found):
+        if isinstance(decided, Solved):
             search.cache.put(question, Kept(prices, decided.engine, list(decided.moves)))
         elif isinstance(decided, Impossible) and decided.resolution is not None:
             search.cache.put(question, Kept(prices, resolution=decided.resolution))
@@ -76,10 +76,10 @@ def decide(
         return None
     if kept.moves is None:
         return Impossible("search", resolution=kept.resolution)
-    return Found(tuple(kept.moves), kept.engine)
+    return Solved(tuple(kept.moves), kept.engine)
 
 
-def _by_engines(search: Search, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, list[int]]:
+def _by_engines(search: Findings, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, list[int]]:
     """What engines say, and what the purse had paid after every turn before the last."""
     search.cuts.clear()  # what it takes shall not depend on what was asked before
     split = search.split(task.parts, task.steps, task.rounds)
@@ -95,7 +95,7 @@ def _by_engines(search: Search, task: Task, tell: Tell, memory: int | None, turn
     return _by_turns(search, task, split, tell, memory, turns)
 
 
-def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decided:
+def _by_flow(search: Findings, task: Task, split: tuple[int, ...] | None) -> Decided:
     tries: list[tuple[Renamings, tuple[int, ...] | None]] = [(search.group, split)] if split is not None else []
     tries += [(search.group, None)] if len(search.group) > 1 else []
     tries += [(group, None) for group in search.groups(task.parts)[:FLOW_GROUPS] if len(group) > 1]
@@ -106,7 +106,7 @@ def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decid
         answer: Answer = search.run(flow, replace(task, split=chosen), group, effort, search.purse.left())
         search.purse.pay(answer.price)
         if answer.moves is not None:
-            return Found(answer.moves, "flow")
+            return Solved(answer.moves, "flow")
         if answer.refuted and group is search.none and chosen is None:
             provable = _size(task) <= PROVABLE and search.instance.arcs.exhaustive
             proof = _refuted(search, task, PROVING) if provable else None
@@ -114,7 +114,7 @@ def _by_flow(search: Search, task: Task, split: tuple[int, ...] | None) -> Decid
     return None
 
 
-def _refuted(search: Search, task: Task, conflicts: int) -> Impossible | None:
+def _refuted(search: Findings, task: Task, conflicts: int) -> Impossible | None:
     """A proof by resolution that there is none, if so many conflicts do."""
     search.purse.check()
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
@@ -125,7 +125,7 @@ def _refuted(search: Search, task: Task, conflicts: int) -> Impossible | None:
 
 
 def _by_turns(
-    search: Search, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
+    search: Findings, task: Task, split: tuple[int, ...] | None, tell: Tell, memory: int | None, turns: int
 ) -> tuple[Decided, list[int]]:
     ends: list[int] = []
     done: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
@@ -138,7 +138,7 @@ def _by_turns(
                 return none, ends
         if turn:
             splits += _next_splits(more, splits, 2 * turn)
-        for number, chosen, solver, shuffle in _asked(search, task, splits, turn, more):
+        for number, chosen, solver, shuffle in _tries(search, task, splits, turn, more):
             if (number, chosen) in done:
                 continue
             if chosen is None and search.instance.arcs.exhaustive:
@@ -154,7 +154,7 @@ def _by_turns(
             answer = _ask(search, replace(task, split=chosen), group, effort, solver, tell, memory)
             search.purse.pay(answer.price)
             if answer.moves is not None:
-                return Found(answer.moves, f"sat ({solver})"), ends
+                return Solved(answer.moves, f"sat ({solver})"), ends
             if answer.refuted:
                 done.add((number, chosen))
                 if len(group) == 1 and chosen is None:  # on the ways that were looked at; others were left out
@@ -167,8 +167,8 @@ def _shown(split: tuple[int, ...] | None) -> str:
     return "free" if split is None else "+".join(map(str, split))
 
 
-def _asked(
-    search: Search, task: Task, splits: list[tuple[int, ...]], turn: int, more: Iterator[tuple[int, ...]]
+def _tries(
+    search: Findings, task: Task, splits: list[tuple[int, ...]], turn: int, more: Iterator[tuple[int, ...]]
 ) -> Iterator[tuple[int, tuple[int, ...] | None, str, int]]:
     """What is asked in a turn: (which group, split, solver, how variables are numbered), the likeliest first.
 
@@ -192,7 +192,7 @@ def _next_splits(more: Iterator[tuple[int, ...]], known: list[tuple[int, ...]], 
     return [split for _, split in zip(range(count), more, strict=False) if split not in known]
 
 
-def _quick_program(search: Search, task: Task) -> bool:
+def _quick_program(search: Findings, task: Task) -> bool:
     return search.program(task.steps).variables <= FEW
 
 
@@ -203,7 +203,7 @@ def _size(task: Task) -> int:
 
 
 def _ask(
-    search: Search, task: Task, group: Renamings, effort: Effort, solver: str, tell: Tell, memory: int | None
+    search: Findings, task: Task, group: Renamings, effort: Effort, solver: str, tell: Tell, memory: int | None
 ) -> Answer:
     """In this process if it is quick, else in one of its own, which may be stopped or die: that is told."""
     search.purse.check()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.ksync.instance import Instance
 from antiphon.planners.synth.group import Renamings
-from antiphon.planners.synth.program import Commodity, Program
+from antiphon.planners.synth.program import Commodity, StepProgram
 from antiphon.planners.synth.purse import LIMIT_REACHED, mixed_price, nodes_for
 from antiphon.planners.synth.task import Answer, Effort, Move, Task
 
@@ -35,7 +35,7 @@ def flow(task: Task, group: Renamings, effort: Effort, left: int | None = None) 
 
     if task.steps < task.instance.least_steps:
         return Answer(None, refuted=True)
-    program = Program(task.instance, task.steps, group)
+    program = StepProgram(task.instance, task.steps, group)
     low, high = np.zeros(program.variables), np.full(program.variables, np.inf)
     low[: task.steps] = 1.0
     if task.split is not None:

@@ -16,10 +16,10 @@ from fractions import Fraction
 from antiphon.core.ksync.certificate import BEST_FOUND, FOR_K, OPTIMAL
 from antiphon.core.ksync.instance import Instance
 from antiphon.errors import TimedOut
-from antiphon.planners.synth.auto import Found
+from antiphon.planners.synth.auto import Solved
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.patience import Patience, in_order
-from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Move, rounds_of
 
 USUAL_K = 4
@@ -83,7 +83,7 @@ class Limits:
     workers: int | None = None
 
 
-def frontier(search: Search, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
+def frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lambda text: None) -> Iterator[Point]:
     """The points, fewest steps first, each as soon as it is found. `floor`: the bandwidth bound on R / C.
 
     Ends when R / C meets the floor, at the most steps, or by EffortSpent. On large instances
@@ -131,14 +131,14 @@ def is_large(instance: Instance, steps: int) -> bool:
 class _Seen:
     """What has been decided of one number of steps, with R / C from `least` to below `best`."""
 
-    search: Search
+    search: Findings
     steps: int
     least: Fraction
     best: Fraction | None
     limits: Limits
     tell: Tell
     pressed: bool  # effort is short
-    found: tuple[int, int, Found] | None = None
+    found: tuple[int, int, Solved] | None = None
     refuted: list[Refuted] = field(default_factory=list)
     undecided: list[Parts] = field(default_factory=list)
     tried: dict[Parts, int] = field(default_factory=dict)  # undecided after so many turns
@@ -197,7 +197,7 @@ class _Seen:
         with closing(results):
             for verdict in results:
                 parts, _, rounds = verdict.candidate
-                if isinstance(verdict.decided, Found):
+                if isinstance(verdict.decided, Solved):
                     self.found = parts, rounds, verdict.decided
                     if one:
                         return True

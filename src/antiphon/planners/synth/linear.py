@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.ksync.dual import Spread, StepDual, Worth, worth
 from antiphon.errors import Invalid
-from antiphon.planners.synth.program import Program
+from antiphon.planners.synth.program import StepProgram
 from antiphon.planners.synth.purse import LIMIT_REACHED, PIVOT_COLUMN, PROGRAM, mixed_price, nodes_for
 
 Table = NDArray[np.int64]
@@ -31,17 +31,17 @@ class Proved:
     price: int = 0
 
 
-def least_rounds(program: Program) -> Proved:
+def least_rounds(program: StepProgram) -> Proved:
     """A proof of the least R / parts of any algorithm of these steps."""
     return _proved(program, None)
 
 
-def refute(program: Program, rounds: Sequence[int]) -> Proved:
+def refute(program: StepProgram, rounds: Sequence[int]) -> Proved:
     """The strongest proof against so many rounds in each step: `worth.forbids` says whether it is one."""
     return _proved(program, rounds)
 
 
-def _proved(program: Program, rounds: Sequence[int] | None) -> Proved:
+def _proved(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
     found = _solve(program, rounds)
     best: Proved | None = None
     for dual in _exact(program, found):
@@ -65,7 +65,7 @@ def _strength(value: Worth, rounds: Sequence[int] | None) -> Fraction:
     return value.value / spent if spent else Fraction(0)
 
 
-def _solve(program: Program, rounds: Sequence[int] | None) -> Any:
+def _solve(program: StepProgram, rounds: Sequence[int] | None) -> Any:
     """HiGHS; with `rounds` given, by what factor they must be stretched."""
     from scipy.optimize import linprog
     from scipy.sparse import hstack
@@ -85,7 +85,7 @@ def _solve(program: Program, rounds: Sequence[int] | None) -> Any:
 
 
 def split(
-    program: Program, parts: int, limit: int | None = None, left: int | None = None
+    program: StepProgram, parts: int, limit: int | None = None, left: int | None = None
 ) -> tuple[list[int] | None, int]:
     """Whole rounds per step, as few as the program admits (at least one a step); None where they are over `limit`
     or none were found in MOST_NODES. And the price, of the effort that is `left`: all of it where that ended it.
@@ -110,7 +110,7 @@ def split(
     return None if found.x is None else [round(r) for r in found.x[:steps]], price
 
 
-def spans(program: Program, parts: int, rounds: int) -> tuple[list[Floats], int]:
+def spans(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], int]:
     """Real rounds per step that add up to `rounds`: for every step those with the most and the fewest in it. And the
     price."""
     from scipy.optimize import linprog
@@ -138,7 +138,7 @@ def spans(program: Program, parts: int, rounds: int) -> tuple[list[Floats], int]
     return found, price
 
 
-def _exact(program: Program, found: Any) -> list[StepDual]:
+def _exact(program: StepProgram, found: Any) -> list[StepDual]:
     """The float duals as whole numbers: by the least scales at which they are nearly whole, then finely."""
     prices = _prices(program, -found.ineqlin.marginals)
     shared = [_lengths(program, number, found) for number in range(len(program.orbits))]
@@ -164,7 +164,7 @@ def _over(shared: list[Pair | None], top: float) -> list[Pair | None]:
     return [None if pair is None else (pair[0] / top, pair[1] / top) for pair in shared]
 
 
-def _prices(program: Program, duals: Floats) -> Floats:
+def _prices(program: StepProgram, duals: Floats) -> Floats:
     """A price per resource and step, spread evenly over orbits of resources."""
     count = len(program.resources)
     held = duals[: count * program.steps].reshape(program.steps, count).T
@@ -173,7 +173,7 @@ def _prices(program: Program, duals: Floats) -> Floats:
     return np.asarray((held / sizes[:, None])[place])
 
 
-def _lengths(program: Program, number: int, found: Any) -> Pair | None:
+def _lengths(program: StepProgram, number: int, found: Any) -> Pair | None:
     """Lengths (dest, bond, step) of a commodity that spreads, averaged over what keeps it, and switch heights."""
     orbit = program.orbits[number]
     commodity = program.commodities[orbit.commodity]
@@ -202,7 +202,7 @@ def _lengths(program: Program, number: int, found: Any) -> Pair | None:
     return lengths / (len(keepers) * scale), heights / scale
 
 
-def _rounded(program: Program, prices: Floats, shared: list[Pair | None], scale: float) -> StepDual:
+def _rounded(program: StepProgram, prices: Floats, shared: list[Pair | None], scale: float) -> StepDual:
     """Whole numbers near these: lengths rounded down, and prices up so that they pay for all lengths."""
     instance = program.instance
     whole = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)

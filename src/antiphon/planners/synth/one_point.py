@@ -25,7 +25,7 @@ from antiphon.planners.synth.canonical import Posed
 from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.in_place import CONFLICTS, fits, in_place
 from antiphon.planners.synth.points import Way, everywhere, schedule_at, way_to
-from antiphon.planners.synth.search import Impossible, Search
+from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Effort, rounds_of
 from antiphon.planners.synth.work import Problem, halves_of, with_certificate
 
@@ -63,7 +63,7 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     return with_certificate(made, point, way.about, None)
 
 
-def _decided(work: Problem, search: Search, problem: Posed, asked: Asked) -> Point:
+def _decided(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Point:
     """Infeasible with what proves it; NotFound where nothing does."""
     parts, steps, rounds = asked
     decided = decide(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
@@ -149,7 +149,7 @@ def _forbidding(work: Problem, asked: Asked) -> Iterator[str]:
                 yield f"no {name} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {told}"
 
 
-def _as_halves(work: Problem, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
+def _as_halves(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule | str:
     chunks, steps, rounds = asked
     ranks = len(work.collective.members)
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
@@ -160,12 +160,12 @@ def _as_halves(work: Problem, search: Search, problem: Posed, asked: Asked) -> S
         with_certificate(halves, point, COMPOSED, None))  # fmt: skip
 
 
-def _everywhere(work: Problem, search: Search, problem: Posed, asked: Asked) -> Schedule:
+def _everywhere(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule:
     point = _decided(work, search, problem, asked)
     return with_certificate(everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
 
 
-def _in_place(work: Problem, search: Search, problem: Posed, asked: Asked) -> Schedule | str:
+def _in_place(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule | str:
     instance = problem.asked
     if not fits(instance, asked[0], asked[1]):
         return "it is tried for fewer chunks, steps or ranks"
@@ -185,7 +185,7 @@ def _in_place(work: Problem, search: Search, problem: Posed, asked: Asked) -> Sc
     raise NotFound(why)
 
 
-_FORMS: tuple[tuple[str, str, Callable[[Problem, Search, Posed, Asked], Schedule | str]], ...] = (
+_FORMS: tuple[tuple[str, str, Callable[[Problem, Findings, Posed, Asked], Schedule | str]], ...] = (
     ("halves", "a reducescatter, then an allgather, each in half of the steps and rounds", _as_halves),
     ("everywhere", "every input sent everywhere and added there", _everywhere),
     ("in place", "one value per rank and chunk; what comes is added, or replaces it", _in_place),

@@ -11,7 +11,7 @@ from antiphon.isolate import Lost, Say, Stopped, Terms, can_fork, usual_workers
 from antiphon.isolate import in_order as each_apart
 from antiphon.planners.synth.auto import SMALL, Decided, decide
 from antiphon.planners.synth.purse import TOO_LATE, UNIT, Purse
-from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.search import Findings
 
 Candidate = tuple[int, int, int]  # parts, steps, rounds
 Wanted = Callable[[Candidate], bool]
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def in_order(
-    search: Search, candidates: Sequence[Candidate], patience: Patience, *, wanted: Wanted, tell: Tell
+    search: Findings, candidates: Sequence[Candidate], patience: Patience, *, wanted: Wanted, tell: Tell
 ) -> Generator[Verdict, None, None]:
     """The verdict on every candidate that is still wanted when its turn comes. EffortSpent once all is spent.
 
@@ -72,7 +72,7 @@ def in_order(
     yield from (Verdict(one, None, cut=True) for one in candidates[tried:] if wanted(one))
 
 
-def _quick(search: Search, candidates: Sequence[Candidate], turns: int) -> bool:
+def _quick(search: Findings, candidates: Sequence[Candidate], turns: int) -> bool:
     """Whether tries run in this process, too: the engine `auto` goes by the same measure."""
     chunks = sum(kind.weight for kind in search.instance.kinds)
     size = max(parts * steps for parts, steps, _ in candidates) * chunks * len(search.instance.arcs)
@@ -88,7 +88,7 @@ def _together(left: int | None, share: float) -> int | None:
 
 
 def _apart(
-    search: Search, candidates: Sequence[Candidate], patience: Patience, share: int | None, wanted: Wanted, tell: Tell
+    search: Findings, candidates: Sequence[Candidate], patience: Patience, share: int | None, wanted: Wanted, tell: Tell
 ) -> Generator[Verdict, None, None]:
     def work(candidate: Candidate, say: Say) -> Verdict:
         return _decided(search, candidate, patience, Purse(share), say)
@@ -106,14 +106,14 @@ def _apart(
 
 
 def _here(
-    search: Search, candidates: Sequence[Candidate], patience: Patience, share: int | None, wanted: Wanted, tell: Tell
+    search: Findings, candidates: Sequence[Candidate], patience: Patience, share: int | None, wanted: Wanted, tell: Tell
 ) -> Generator[Verdict, None, None]:
     for candidate in candidates:
         if wanted(candidate):
             yield _decided(search, candidate, patience, Purse(share, search.purse.until), tell)
 
 
-def _decided(search: Search, candidate: Candidate, patience: Patience, purse: Purse, tell: Tell) -> Verdict:
+def _decided(search: Findings, candidate: Candidate, patience: Patience, purse: Purse, tell: Tell) -> Verdict:
     tell(f"trying {_named(search, candidate)}; R/C >= {search.ratio(candidate[1])} is proved")
     whole, search.purse = search.purse, purse
     try:
@@ -125,6 +125,6 @@ def _decided(search: Search, candidate: Candidate, patience: Patience, purse: Pu
         search.purse = whole
 
 
-def _named(search: Search, candidate: Candidate) -> str:
+def _named(search: Findings, candidate: Candidate) -> str:
     parts, steps, rounds = candidate
     return f"C = {parts * search.instance.input_weight}, S = {steps}, R = {rounds}"

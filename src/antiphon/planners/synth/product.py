@@ -29,7 +29,7 @@ from antiphon.errors import EffortSpent
 from antiphon.planners.synth.frontier import Limits, Point, frontier, usual_steps
 from antiphon.planners.synth.linear import Proved
 from antiphon.planners.synth.purse import Purse
-from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.search import Findings
 from antiphon.planners.synth.task import Move, rounds_of
 
 MOST_CHUNKS = 2048
@@ -78,7 +78,7 @@ class Gather:
         return Gather(parts, rounds, hops)
 
 
-def by_product(search: Search, tell: Tell = lambda text: None) -> Point | None:
+def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None:
     """A bandwidth-optimal or nearly optimal point for the search's problem, if its machine is a product and both of its
     factors are solved within a share of the effort left."""
     instance = search.instance
@@ -108,14 +108,14 @@ def by_product(search: Search, tell: Tell = lambda text: None) -> Point | None:
     return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, least)
 
 
-def _gather(search: Search, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
+def _gather(search: Findings, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
     """The last point of a factor's frontier, which is the one of least R / C."""
     links = [(a, b, LinkType("link", Fraction(units))) for (a, b), units in sorted(pairs.items())]
     collective = Collective("allgather", ranks)
     topology = build("factor", ranks, links)
     instance = instance_of(topology, collective)
     last: Point | None = None
-    within = Search(instance, search.seed, purse, search.cache)
+    within = Findings(instance, search.seed, purse, search.cache)
     try:
         limits = Limits(k=None, steps=usual_steps(instance.least_steps), turns=TURNS)
         for point in frontier(within, bound(topology, collective).without_help.inverse, limits):

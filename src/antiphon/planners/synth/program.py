@@ -117,7 +117,7 @@ class Share:
 
 
 @dataclass(eq=False)
-class Program:
+class StepProgram:
     """The linear program for one number of steps, built once: O(steps * bonds * destinations) after symmetry."""
 
     instance: Instance

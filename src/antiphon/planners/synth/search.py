@@ -17,7 +17,7 @@ from antiphon.planners.synth import linear
 from antiphon.planners.synth.cache import Cache, Question, fingerprint, question
 from antiphon.planners.synth.group import Renamings, group_of, subgroups, trivial
 from antiphon.planners.synth.linear import Proved
-from antiphon.planners.synth.program import Program
+from antiphon.planners.synth.program import StepProgram
 from antiphon.planners.synth.purse import TOO_LATE, Purse
 
 MOST_SPLITS = 20000  # ways of dealing rounds out to steps that are gone through for a proof
@@ -38,14 +38,14 @@ class Impossible:
 
 
 @dataclass(eq=False)
-class Search:
+class Findings:
     """What engines need beyond the task. Everything is found when first asked for, paid for, and kept."""
 
     instance: Instance
     seed: int = 0
     purse: Purse = field(default_factory=Purse)
     cache: Cache | None = None
-    programs: dict[int, Program] = field(default_factory=dict)
+    programs: dict[int, StepProgram] = field(default_factory=dict)
     least: dict[int, Proved] = field(default_factory=dict)
     cuts: dict[int, list[Proved]] = field(default_factory=dict)  # further duals, per number of steps
     _groups: dict[int, list[Renamings]] = field(default_factory=dict)
@@ -85,10 +85,10 @@ class Search:
             self._groups[parts] = subgroups(self.group, parts, weights, self.seed)
         return self._groups[parts]
 
-    def program(self, steps: int) -> Program:
+    def program(self, steps: int) -> StepProgram:
         if steps not in self.programs:
             self.purse.check()
-            self.programs[steps] = Program(self.instance, steps, self.group)
+            self.programs[steps] = StepProgram(self.instance, steps, self.group)
         return self.programs[steps]
 
     def proved(self, steps: int) -> Proved:

@@ -14,14 +14,14 @@ from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import TimedOut, Unsupported
-from antiphon.planners.synth.auto import Found, decide
+from antiphon.planners.synth.auto import Solved, decide
 from antiphon.planners.synth.cache import Cache
 from antiphon.planners.synth.canonical import Posed, posed
 from antiphon.planners.synth.frontier import USUAL_K, Limits, Point, frontier, is_large, usual_steps
 from antiphon.planners.synth.points import Way, certificate, everywhere, joined, schedule_at, way_to
 from antiphon.planners.synth.product import by_product
 from antiphon.planners.synth.purse import Purse
-from antiphon.planners.synth.search import Search
+from antiphon.planners.synth.search import Findings
 from antiphon.planners.synth.task import schedule_of
 
 MOST_RANKS = 128
@@ -40,7 +40,7 @@ class Problem:
     tell: Tell = lambda text: None
     cache: Cache | None = None
 
-    def search(self, way: Way) -> tuple[Search, Posed]:
+    def search(self, way: Way) -> tuple[Findings, Posed]:
         """The search, in canonical numbers, and the way back from what it finds."""
         if len(self.collective.members) > MOST_RANKS:
             raise Unsupported(
@@ -48,7 +48,7 @@ class Problem:
                 "Use hierarchical-ring, multi-ring or double-binary-tree"
             )
         problem = posed(instance_of(way.topology, way.collective))
-        return Search(problem.instance, self.seed, self.purse, self.cache), problem
+        return Findings(problem.instance, self.seed, self.purse, self.cache), problem
 
 
 def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
@@ -82,7 +82,7 @@ def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
                     yield with_certificate(halves, point, COMPOSED, limits.k)
 
 
-def _points(search: Search, floor: Fraction, limits: Limits, product: Point | None, tell: Tell) -> Iterator[Point]:
+def _points(search: Findings, floor: Fraction, limits: Limits, product: Point | None, tell: Tell) -> Iterator[Point]:
     """The frontier, and last, also where time runs out before, the point of the machine as a product of two."""
     best: Fraction | None = None
     try:
@@ -105,7 +105,7 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
     turned = reverse(work.topology)
     search, problem = work.search(Way(turned, point.instance.collective, AS_PLANNED))
     decided = decide(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
-    if not isinstance(decided, Found):
+    if not isinstance(decided, Solved):
         work.tell(f"no reducescatter of {point.steps} steps and {point.rounds} rounds was found; left out")
         return None
     first = schedule_of(problem.asked, point.parts, problem.moves(decided.moves))

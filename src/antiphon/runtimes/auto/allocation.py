@@ -10,16 +10,16 @@ from dataclasses import replace
 from antiphon.core.topology import hosts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here
-from antiphon.formats.probe.found import Found, ranks_named
+from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.joining import given, joined
 from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, processes
 from antiphon.units import parse_ranks
 
-Look = Callable[[str], Found]
+Look = Callable[[str], Probed]
 _NOBODY: Mapping[str, str] = {}  # which GPUs a process sees, each has said for itself
 
 
-def allocation(question: str, environment: Mapping[str, str] | None = None, look: Look | None = None) -> Found:
+def allocation(question: str, environment: Mapping[str, str] | None = None, look: Look | None = None) -> Probed:
     """The machine of the processes that ask. Invalid or Unsupported where nothing can be known of it.
 
     `look`: probes this machine, "" for the box and "slurm" for the network around it.
@@ -36,11 +36,11 @@ def allocation(question: str, environment: Mapping[str, str] | None = None, look
     return found
 
 
-def _look(source: str) -> Found:
+def _look(source: str) -> Probed:
     return here.look(source, environment=None if source else _NOBODY)
 
 
-def _probed(who: Sequence[Process], environment: Mapping[str, str], look: Look) -> Found:
+def _probed(who: Sequence[Process], environment: Mapping[str, str], look: Look) -> Probed:
     """What the tools of this host show; on several hosts the same box in each, on the network that Slurm tells of."""
     box = look("")
     boots = list(dict.fromkeys(process.boot for process in who))
@@ -57,7 +57,7 @@ def _probed(who: Sequence[Process], environment: Mapping[str, str], look: Look) 
     return joined(box, fabric.only(order, "the hosts of this job") if order != list(range(len(order))) else fabric)
 
 
-def _ranks(found: Found, who: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
+def _ranks(found: Probed, who: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
     """Which rank of the machine every process is."""
     machine = found.machine
     if told := environment.get(RANKS, ""):

@@ -12,7 +12,7 @@ from types import FrameType
 from antiphon.core.files import is_ours
 from antiphon.core.plan import Plan
 from antiphon.errors import AntiphonError, Infeasible, Invalid, TimedOut
-from antiphon.formats.probe.found import Found
+from antiphon.formats.probe.found import Probed
 from antiphon.runtimes.auto import alike
 from antiphon.runtimes.auto.allocation import allocation
 from antiphon.runtimes.auto.planning import Gain, book_of, planned
@@ -72,11 +72,11 @@ def _answer(question: str, kept: Path | None) -> Answer:
     return _answer_of(found, PLANNED, plans, gain, notes)
 
 
-def _answer_of(found: Found, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
+def _answer_of(found: Probed, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
     return Answer(how, found.machine.name, gain, "; ".join(notes), encode_book(book_of(plans)))
 
 
-def _planned(found: Found, notes: list[str]) -> tuple[list[Plan], str]:
+def _planned(found: Probed, notes: list[str]) -> tuple[list[Plan], str]:
     """Within the budget of processor time; what was found by then is used."""
     seconds = budget()
     plans: list[Plan] = []

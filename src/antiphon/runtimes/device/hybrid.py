@@ -41,18 +41,18 @@ def by_clock(work: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-class Line(NamedTuple):
+class SideTime(NamedTuple):
     """So many elements take `waiting` + elements / `rate` seconds."""
 
     waiting: float
     rate: float
 
     @classmethod
-    def through(cls, count: int, whole: float, half: float) -> Line:
+    def through(cls, count: int, whole: float, half: float) -> SideTime:
         """Of what `count` elements took, and what half of them did.
 
-        >>> Line.through(100, 3.0, 2.0)
-        Line(waiting=1.0, rate=50.0)
+        >>> SideTime.through(100, 3.0, 2.0)
+        SideTime(waiting=1.0, rate=50.0)
         """
         more = whole - half
         rate = (count - count // 2) / more if more > 0 else count / max(whole, 1e-12)
@@ -72,7 +72,7 @@ class Hybrid:
     ) -> None:  # fmt: skip
         self.fast, self.slow, self.count, self.timer, self.agreed = fast, slow, count, timer, agreed
         self.share = 0  # elements of the slow plan
-        self.lines: tuple[Line, Line] | None = None
+        self.lines: tuple[SideTime, SideTime] | None = None
         self._beside = ThreadPoolExecutor(1)
         self._first: Iterator[None] | None = self._measured()
 
@@ -98,7 +98,7 @@ class Hybrid:
     def _measured(self) -> Iterator[None]:
         """A call at each step."""
         count, half = self.count, self.count // 2
-        lines, alone = list[Line](), 0.0
+        lines, alone = list[SideTime](), 0.0
         for work in (self.fast, self.slow):
             whole, part = list[float](), list[float]()
             for _ in range(TRIES):
@@ -108,7 +108,7 @@ class Hybrid:
                 part.append(self._seconds(work, 0, half))
                 work(half, count - half)
                 yield
-            lines.append(Line.through(count, statistics.median(whole), statistics.median(part)))
+            lines.append(SideTime.through(count, statistics.median(whole), statistics.median(part)))
             alone = alone or statistics.median(whole)
         self.lines = fast, slow = lines[0], lines[1]
         found = split(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))

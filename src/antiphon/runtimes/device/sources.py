@@ -166,7 +166,7 @@ class Tensors:
 
     def taken(self, begun: Any, nbytes: int) -> Symmetric:
         try:
-            found = seen(begun, self._module.rendezvous(begun, self._group))
+            found = symmetric_of(begun, self._module.rendezvous(begun, self._group))
         except _REFUSALS as error:
             raise Unsupported(f"PyTorch: {error}") from None
         self._tensors[found] = begun
@@ -176,7 +176,7 @@ class Tensors:
         del self._tensors[memory]
 
 
-def seen(tensor: Any, handle: Any) -> Symmetric:
+def symmetric_of(tensor: Any, handle: Any) -> Symmetric:
     """A symmetric tensor of a program itself, with what `rendezvous` gave for it: for Group.known. It may begin behind
     where its memory does."""
     behind = tensor.data_ptr() - handle.buffer_ptrs[handle.rank]

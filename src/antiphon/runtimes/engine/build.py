@@ -225,7 +225,7 @@ def _identity(command: tuple[str, ...], target: str) -> str:
     if kept is not None and is_ours(kept.parent, folder=True) and is_ours(kept):
         with contextlib.suppress(OSError):
             return kept.read_text(encoding="utf-8")
-    found = _asked(command, target)
+    found = _compiler_says(command, target)
     if kept is not None:
         with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=kept.parent) as folder:
             part = Path(folder) / "part"
@@ -249,7 +249,7 @@ def _identity_kept(command: tuple[str, ...]) -> Path | None:
     return folder / hashlib.sha256("\0".join(about).encode()).hexdigest()[:20]
 
 
-def _asked(command: tuple[str, ...], target: str) -> str:
+def _compiler_says(command: tuple[str, ...], target: str) -> str:
     if TARGETS[target].compiler == "nvcc":
         done = _run([*command[:1], "--version"])
     else:

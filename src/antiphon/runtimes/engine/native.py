@@ -71,8 +71,8 @@ class Engine:
         if self.library.ap_abi() != _ABI:
             raise Missing(f"{path} is of another version of Antiphon; delete it, it is built anew")
 
-    def program(self, data: bytes) -> Program:
-        return Program(self, data)
+    def program(self, data: bytes) -> OpenProgram:
+        return OpenProgram(self, data)
 
     def threads(self, ranks: int) -> list[Wire]:
         """Wires between threads of this process, without buffering; of a library built for threads."""
@@ -230,7 +230,7 @@ class Wire:
         self.handle = 0
 
 
-class Program:
+class OpenProgram:
     """A program file, checked; the plans of its ranks at a size."""
 
     def __init__(self, engine: Engine, data: bytes) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import TimedOut, Unsupported
-from antiphon.runtimes.engine.native import OPERATORS, Engine, Program, type_number
+from antiphon.runtimes.engine.native import OPERATORS, Engine, OpenProgram, type_number
 
 Array = NDArray[Any]
 ID = 128  # bytes of an ncclUniqueId
@@ -89,7 +89,7 @@ class Rounds:
     """What a rank of a program does at a size. `place_of`: of each rank of the program its rank here, -1: none."""
 
     def __init__(
-        self, there: Communicator, program: Program, rank: int, unit: int, dtype: np.dtype[Any], in_place: bool,
+        self, there: Communicator, program: OpenProgram, rank: int, unit: int, dtype: np.dtype[Any], in_place: bool,
         place_of: Sequence[int],
     ) -> None:  # fmt: skip
         self._there, self._program, self._type = there, program, type_number(dtype)

@@ -27,7 +27,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.engine.native import Engine, Program
+from antiphon.runtimes.engine.native import Engine, OpenProgram
 from antiphon.runtimes.lab.kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join
 from antiphon.runtimes.measure.case import Case, Row, heats
 from antiphon.runtimes.measure.loop import Heat, Seat, Together
@@ -107,7 +107,7 @@ class _Rank(Together):
         job, rank = self.job, self.rank
         join(f"{SPACES}/r{rank}", NEW_NETWORK)
         engine = Engine(Path(job.library))
-        programs: dict[int, Program] = {}
+        programs: dict[int, OpenProgram] = {}
         ranks = self.collectives[0].ranks
 
         def exchange(text: str) -> list[str]:

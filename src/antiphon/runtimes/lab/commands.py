@@ -124,7 +124,7 @@ def _ways(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -
             if node >= layout.machine.ranks:
                 fdb[node].append(f"fdb add {_card(target)} dev {device} master static")
             else:
-                _way(ip[node], address(target), device, card, address(node))
+                _direct_route(ip[node], address(target), device, card, address(node))
 
 
 def _next(layout: Layout, node: int, target: int) -> tuple[str, str]:
@@ -137,7 +137,7 @@ def _next(layout: Layout, node: int, target: int) -> tuple[str, str]:
     return device, _card(following)
 
 
-def _way(ip: list[str], there: str, device: str, card: str, own: str) -> None:
+def _direct_route(ip: list[str], there: str, device: str, card: str, own: str) -> None:
     """As if it were a neighbour: programs look for routes without a gateway."""
     ip.append(f"neigh add {there} lladdr {card} nud permanent dev {device}")
     ip.append(f"route add {there}/32 dev {device} scope link src {own}")
@@ -153,9 +153,9 @@ def _ways_by_switch(layout: Layout, several: dict[int, list[int]], ip: dict[int,
             there = network_address(layout, target, switch)
             if switch in several.get(node, ()):
                 own = network_address(layout, node, switch)
-                _way(ip[node], there, layout.space(switch), _card(target), own)
+                _direct_route(ip[node], there, layout.space(switch), _card(target), own)
             else:
-                _way(ip[node], there, *_next(layout, node, target), address(node))
+                _direct_route(ip[node], there, *_next(layout, node, target), address(node))
 
 
 def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:

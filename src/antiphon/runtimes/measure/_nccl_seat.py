@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.core.collective import Collective
-from antiphon.runtimes.engine.native import Program
+from antiphon.runtimes.engine.native import OpenProgram
 from antiphon.runtimes.engine.nccl import Communicator, Nccl, Rounds
 from antiphon.runtimes.measure.case import Case
 from antiphon.runtimes.measure.loop import Seat
@@ -36,7 +36,7 @@ class DeviceSeat(Seat):
         self.at_target = there.nccl.memory("target", self.target.nbytes)
         there.bring(self.at_source, self.source)
 
-    def call(self, program: Program, case: Case) -> Callable[[], None]:
+    def call(self, program: OpenProgram, case: Case) -> Callable[[], None]:
         """A call of a program, to its end."""
         place_of = [case.ranks.index(r) if r in case.ranks else -1 for r in range(self.collective.ranks)]
         rounds = Rounds(self.there, program, self.rank, case.unit, self.dtype, case.in_place, place_of)

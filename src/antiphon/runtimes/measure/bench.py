@@ -34,7 +34,7 @@ from antiphon.units import Sizes, parse_sizes
 
 
 @dataclass(frozen=True, eq=False)
-class _Line:
+class _Sized:
     """What is measured out of place, then in place."""
 
     plan: Plan
@@ -155,26 +155,26 @@ class _LinesMeasured:
         self.programs: list[Runnable] = []
         self.numbers: dict[int, int] = {}
 
-    def _program(self, line: _Line) -> int:
+    def _program(self, line: _Sized) -> int:
         schedule = line.entry.schedule
         if id(schedule) not in self.numbers:
             self.numbers[id(schedule)] = len(self.programs)
             self.programs.append(Runnable(schedule, line.plan.topology))
         return self.numbers[id(schedule)]
 
-    def places(self, line: _Line) -> list[bool]:
+    def places(self, line: _Sized) -> list[bool]:
         """Out of place, and in place where there is such a thing."""
         able = has_in_place(self.on, line.plan.collective.kind) and self.programs[self._program(line)].in_place
         return [False, True] if able else [False]
 
-    def case(self, line: _Line, in_place: bool = False) -> Case:
+    def case(self, line: _Sized, in_place: bool = False) -> Case:
         number = self._program(line)
         return replace(
             self.usual, program=number, ranks=self.programs[number].ranks, unit=line.unit, nbytes=line.nbytes,
             dtype=line.dtype, op=line.op, in_place=in_place, inner=inner_of(line.nbytes),
         )  # fmt: skip
 
-    def deeper(self, line: _Line) -> _Line:
+    def deeper(self, line: _Sized) -> _Sized:
         """With the number of pieces that measuring finds best."""
         case = self.case(line)
         best = depth(self.on, self.programs[case.program], case, self.how)
@@ -321,7 +321,7 @@ def _operators(given: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Line]:
+def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Sized]:
     for one in plans:
         collective = one.collective
         for dtype in dtypes:
@@ -330,7 +330,7 @@ def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Seq
                 for size in parse_sizes(nbytes):
                     unit = size // weight
                     if unit != before:  # sizes that are the same, rounded down, are measured once
-                        yield _Line(one, one.at(unit * weight), unit, unit * weight, dtype, op)
+                        yield _Sized(one, one.at(unit * weight), unit, unit * weight, dtype, op)
                     before = unit
 
 
@@ -341,26 +341,26 @@ class _Predictions:
         self.model, self.profile, self.cuts = model, profile, cuts_of(on)
         self.ready: dict[int, tuple[Any, Predictor]] = {}
 
-    def __call__(self, line: _Line) -> float:
+    def __call__(self, line: _Sized) -> float:
         return float(self._of(line).seconds)
 
-    def _of(self, line: _Line) -> Prediction:
+    def _of(self, line: _Sized) -> Prediction:
         schedule = line.entry.schedule
         if id(schedule) not in self.ready:
             made = prepare(self._model(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
             self.ready[id(schedule)] = schedule, made
         return self.ready[id(schedule)][1](line.nbytes)
 
-    def told(self, line: _Line) -> str:
+    def told(self, line: _Sized) -> str:
         """The model, and what its figures rest on."""
         model = self._model(line)
         return f"{model}; {basis_of(self._of(line), self.profile)}"
 
-    def _model(self, line: _Line) -> str:
+    def _model(self, line: _Sized) -> str:
         return self.model or usual_model(line.plan.topology, self.profile, wanted=(line.plan.collective,))
 
 
-def _row(line: _Line, row: Row, predicted: float, told_by: str) -> Row:
+def _row(line: _Sized, row: Row, predicted: float, told_by: str) -> Row:
     """`row` with what was measured; a prediction that it brings (a lab knows its links) stands."""
     collective, claims = line.plan.collective, line.entry.claims
     made = line.entry.schedule.provenance

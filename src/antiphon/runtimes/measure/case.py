@@ -157,7 +157,9 @@ class Runtime(ABC):
         there. `enough` is asked now and then whether to leave the rest out."""
 
 
-def asked(nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int) -> tuple[list[int | str], str]:
+def sizes_and_type(
+    nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int
+) -> tuple[list[int | str], str]:
     """The sizes and the name of the type of a run. Invalid where one of the four makes no sense."""
     kind, _ = data_type(dtype), combine_of(op)
     if kind.kind == "O":

@@ -53,7 +53,7 @@ def tune_library(wanted: Any, topology: Topology | str, **given: Any) -> Measure
     return tune_measured(wanted, topology, races=LibraryRaces, **given)
 
 
-def asked(how: How) -> Library:
+def library_used(how: How) -> Library:
     """What MPI there is: this process's own where it is one of an MPI, else of one that is started."""
     if launched():
         from mpi4py import MPI
@@ -72,7 +72,7 @@ class LibraryRaces(Races):
 
     def go(self, deterministic: bool) -> MeasuredTuning:
         found = self.found
-        self.library = asked(self.how)
+        self.library = library_used(self.how)
         self.tried: dict[tuple[str, int], list[Candidate]] = {}
         self.theirs: dict[tuple[str, int], dict[int, Row]] = {}
         ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in found.plans}

@@ -22,7 +22,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.engine.native import Engine, Program
+from antiphon.runtimes.engine.native import Engine, OpenProgram
 from antiphon.runtimes.engine.nccl import Communicator, Nccl
 from antiphon.runtimes.measure._mpi_library import library_rows
 from antiphon.runtimes.measure._mpi_reference import reference
@@ -71,7 +71,7 @@ class Process:
         self.nccl = Nccl(Path(job.library), job.nccl) if job.nccl else None
         self.engine = Engine(Path(job.library)) if self.nccl is None else self.nccl.engine
         self.joined: dict[int, Communicator] = {}
-        self.programs: dict[int, Program] = {}
+        self.programs: dict[int, OpenProgram] = {}
         self.comms: dict[int, Any] = {}
 
     def comm(self, count: int) -> Any:
@@ -124,7 +124,7 @@ class Process:
         ours = [seat.call(self._program(one), one) for one in cases]
         return Heat(cases, seat, ours, None, _Among(comm)).go()
 
-    def _program(self, case: Case) -> Program:
+    def _program(self, case: Case) -> OpenProgram:
         if case.program not in self.programs:
             self.programs[case.program] = self.engine.program(self.job.programs[case.program])
         return self.programs[case.program]

@@ -13,7 +13,7 @@ from antiphon.core.interpret import busbw_factor
 from antiphon.core.transform import WHOLE, Cuts
 from antiphon.errors import Unsupported
 from antiphon.registry import find
-from antiphon.runtimes.measure.case import Case, How, Row, Runnable, Runtime, asked
+from antiphon.runtimes.measure.case import Case, How, Row, Runnable, Runtime, sizes_and_type
 from antiphon.units import parse_size
 
 
@@ -80,7 +80,7 @@ def run_schedule(  # noqa: PLR0913
     Of processes that a launcher started, only the first has rows. Missing where something that the runtime needs is.
     `trace`: each row has `traced`, which `traced.measured_trace` reads.
     """
-    sizes, kind = asked(nbytes, dtype, op, repeat)
+    sizes, kind = sizes_and_type(nbytes, dtype, op, repeat)
     collective, how = what.schedule.collective, how or How()
     weight = collective.buffer_weight * data_type(kind).itemsize
     units = [parse_size(size, "nbytes") // weight for size in sizes]

@@ -91,7 +91,7 @@ def gather(
     return gathering.met
 
 
-class _Line:
+class _Connecting:
     """A connection that is being made. `until`: its time is over then; `call`: ours, else it is a stranger's."""
 
     def __init__(self, one: socket.socket, talk: Talk, until: float, call: _Call | None) -> None:
@@ -108,7 +108,7 @@ class _Call:
         self.knock, self.tries, self.next, self.done = knock, 0, 0.0, False
         self.first = math.inf  # when something there was reached for the first time
         self.why = ""
-        self.line: _Line | None = None
+        self.line: _Connecting | None = None
 
 
 class _Gathering:
@@ -117,7 +117,7 @@ class _Gathering:
         self.selector = selectors.DefaultSelector()
         self.met: dict[int, socket.socket] = {}
         self.calls: list[_Call] = []
-        self.lines: dict[int, _Line] = {}  # strangers by the number of their socket, the oldest first
+        self.lines: dict[int, _Connecting] = {}  # strangers by the number of their socket, the oldest first
         self.turned = 0
         self.without: set[int] = set()  # ranks that strangers claimed
         self.most = _PENDING + party.ranks
@@ -173,7 +173,7 @@ class _Gathering:
                 self._make_room()
             one.setblocking(False)
             talk = host(self.party.rank, self.party.ranks, self.key, self._judged, self._said)
-            line = _Line(one, talk, time.monotonic() + PATIENCE, None)
+            line = _Connecting(one, talk, time.monotonic() + PATIENCE, None)
             line.wanted = next(talk)[1]
             self.lines[one.fileno()] = line
             self.selector.register(one, selectors.EVENT_READ, line)
@@ -195,7 +195,7 @@ class _Gathering:
         if who in self.awaited:
             self.without.add(who)
 
-    def _turn_away(self, line: _Line) -> None:
+    def _turn_away(self, line: _Connecting) -> None:
         self.selector.unregister(line.socket)
         del self.lines[line.socket.fileno()]
         with suppress(OSError):
@@ -216,7 +216,7 @@ class _Gathering:
             return
         one.setblocking(False)
         talk = guest(self.party.rank, self.party.ranks, knock.to, knock.key)
-        call.line = _Line(one, talk, min(call.first, now) + knock.patience, call)
+        call.line = _Connecting(one, talk, min(call.first, now) + knock.patience, call)
         self.selector.register(one, selectors.EVENT_WRITE, call.line)
         try:
             code = one.connect_ex(address)
@@ -249,7 +249,7 @@ class _Gathering:
 
     # ---- both ----
 
-    def _hear(self, line: _Line) -> None:
+    def _hear(self, line: _Connecting) -> None:
         try:
             if not line.connected:
                 if not self._reached(line):
@@ -276,7 +276,7 @@ class _Gathering:
             else:
                 raise TransportFailed(f"{self._to(line.call)}: {stranger}; is this its address?") from None
 
-    def _reached(self, line: _Line) -> bool:
+    def _reached(self, line: _Connecting) -> bool:
         """A connection of ours is there, or cannot be."""
         call = line.call
         assert call is not None
@@ -293,7 +293,7 @@ class _Gathering:
         self._on(line)
         return True
 
-    def _on(self, line: _Line) -> None:
+    def _on(self, line: _Connecting) -> None:
         """The next frame has come: answer it, and go on or be done."""
         heard = bytes(line.came) if line.wanted else None
         line.came.clear()

@@ -62,7 +62,7 @@ def begin(group: RankGroup, agreed: Agreed) -> Begun:
     mine: dict[str, str] = {}
     begun = Begun(None, b"", "")
     if group.rank == 0:
-        begun = _asked(question([str(one.get("facts", "")) for one in said]))
+        begun = _kept_or_planned(question([str(one.get("facts", "")) for one in said]))
         book = "" if begun.answer is None else text_of(begun.answer.book)
         program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
         mine = {"kept": book, "path": begun.path, "sum": program}
@@ -72,7 +72,7 @@ def begin(group: RankGroup, agreed: Agreed) -> Begun:
     return begun
 
 
-def _asked(text: str) -> Begun:
+def _kept_or_planned(text: str) -> Begun:
     """At process 0."""
     place = cache_folder("auto")
     path = None if place is None else place / kept_name(text)

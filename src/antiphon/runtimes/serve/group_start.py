@@ -72,7 +72,7 @@ def serve(
         try:
             if group.rank == 0:
                 engine = engine_of()  # compiles where that is still to be done, while the others wait
-                mine |= _told(group, table, fill)
+                mine |= _first_words(group, table, fill)
             way = way_of()
             stack.callback(way.close)
             mine["way"] = way.tells(engine)
@@ -108,7 +108,7 @@ def serve(
     return serving
 
 
-def _told(group: Processes, table: Any, fill: bool) -> dict[str, str]:
+def _first_words(group: Processes, table: Any, fill: bool) -> dict[str, str]:
     """By process 0."""
     auto = is_auto(table)
     return {

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call, Chooser, Pages
 from antiphon.errors import AntiphonError, Invalid, TimedOut
-from antiphon.runtimes.engine.native import MOVED, Engine, Mismatch, NativePlan, Program, TransportFailed, Wire
+from antiphon.runtimes.engine.native import MOVED, Engine, Mismatch, NativePlan, OpenProgram, TransportFailed, Wire
 from antiphon.runtimes.engine.warming import Warming
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
@@ -51,7 +51,7 @@ class Serving:
         self.pages: Pages[Page] = Pages()
         self._runnable: Pages[Page] = Pages()  # those that are not left to the library
         self.chooser: Chooser[Page] = self.pages
-        self._programs: dict[bytes, Program] = {}
+        self._programs: dict[bytes, OpenProgram] = {}
         self._book_of: dict[int, bytes] = {}  # the program of a page
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
         self._tried: set[tuple[str, int]] = set()
@@ -165,7 +165,7 @@ class Serving:
         self._plans[key] = plan
         return plan
 
-    def _program(self, data: bytes) -> Program:
+    def _program(self, data: bytes) -> OpenProgram:
         found = self._programs.get(data)
         if found is None:
             found = self._programs[data] = self.engine.program(data)

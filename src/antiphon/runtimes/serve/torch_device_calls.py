@@ -29,7 +29,7 @@ Tensors = Sequence[Tensor]
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.bool: torch.uint8}
 
 
-class Line:
+class CallStream:
     """A communicator, and the stream that its calls are asked for on. `members`: which of the group it is between."""
 
     def __init__(self, nccl: Nccl, streams: Streams, comm: int, members: Sequence[int], rank: int) -> None:
@@ -48,7 +48,7 @@ class Line:
 class Call:
     """`tensors`: whose memory is needed until it is done; `then`: what comes behind the group."""
 
-    ask: Callable[[Line, Call], None]
+    ask: Callable[[CallStream, Call], None]
     tensors: list[Tensor]
     results: list[Tensor]
     then: list[Callable[[], None]] = field(default_factory=list)
@@ -90,7 +90,7 @@ def _elements(tensor: Tensor) -> int:
 # ---- combining ----
 
 
-def allreduce(line: Line, call: Call, tensors: Tensors, op: Any) -> None:
+def allreduce(line: CallStream, call: Call, tensors: Tensors, op: Any) -> None:
     for one in tensors:
         how = combining("all_reduce", op, one.dtype)
         source, target = call.whole(how.given(one)), call.into(one)
@@ -98,7 +98,7 @@ def allreduce(line: Line, call: Call, tensors: Tensors, op: Any) -> None:
         line.ask("AllReduce", "allreduce", source.nbytes, *places, _elements(source), how.type, how.op)
 
 
-def reduce(line: Line, call: Call, tensor: Tensor, target: Tensor | None, root: int, op: Any) -> None:
+def reduce(line: CallStream, call: Call, tensor: Tensor, target: Tensor | None, root: int, op: Any) -> None:
     """`target`: where the result goes, at the root; None: nowhere, though there is room for it."""
     how = combining("reduce", op, tensor.dtype)
     source = call.whole(how.given(tensor))
@@ -108,14 +108,14 @@ def reduce(line: Line, call: Call, tensor: Tensor, target: Tensor | None, root: 
     line.ask("Reduce", "reduce", source.nbytes, *places, _elements(source), how.type, how.op, root)
 
 
-def reduce_scatter(line: Line, call: Call, output: Tensor, given: Tensor, op: Any) -> None:
+def reduce_scatter(line: CallStream, call: Call, output: Tensor, given: Tensor, op: Any) -> None:
     how = combining("reduce_scatter", op, given.dtype)
     source, target = call.whole(how.given(given)), call.into(output)
     places = source.data_ptr(), target.data_ptr()
     line.ask("ReduceScatter", "reducescatter", source.nbytes, *places, _elements(target), how.type, how.op)
 
 
-def reduce_scatter_list(line: Line, call: Call, output: Tensor, inputs: Tensors, op: Any) -> None:
+def reduce_scatter_list(line: CallStream, call: Call, output: Tensor, inputs: Tensors, op: Any) -> None:
     if evenly(inputs):
         reduce_scatter(line, call, output, joined(inputs), op)
         return
@@ -126,18 +126,18 @@ def reduce_scatter_list(line: Line, call: Call, output: Tensor, inputs: Tensors,
 # ---- moving ----
 
 
-def broadcast(line: Line, call: Call, tensors: Tensors, root: int) -> None:
+def broadcast(line: CallStream, call: Call, tensors: Tensors, root: int) -> None:
     for one in tensors:
         made = call.whole(one) if line.rank == root else call.into(one)
         line.ask("Broadcast", "broadcast", made.nbytes, made.data_ptr(), made.data_ptr(), made.nbytes, BYTES, root)
 
 
-def allgather(line: Line, call: Call, output: Tensor, given: Tensor) -> None:
+def allgather(line: CallStream, call: Call, output: Tensor, given: Tensor) -> None:
     source, target = call.whole(given), call.into(output)
     line.ask("AllGather", "allgather", target.nbytes, source.data_ptr(), target.data_ptr(), source.nbytes, BYTES)
 
 
-def allgather_list(line: Line, call: Call, outputs: Tensors, given: Tensor) -> None:
+def allgather_list(line: CallStream, call: Call, outputs: Tensors, given: Tensor) -> None:
     if evenly([*outputs, given]):
         made = given.new_empty(given.numel() * line.ranks)
         allgather(line, call, made, given)
@@ -148,7 +148,7 @@ def allgather_list(line: Line, call: Call, outputs: Tensors, given: Tensor) -> N
         broadcast(line, call, [one], root)
 
 
-def gather(line: Line, call: Call, outputs: Tensors, given: Tensor, root: int) -> None:
+def gather(line: CallStream, call: Call, outputs: Tensors, given: Tensor, root: int) -> None:
     source = call.whole(given)
     made = call.whole(given.new_empty(given.numel() * line.ranks if line.rank == root else 0))
     if line.rank == root:
@@ -160,7 +160,7 @@ def gather(line: Line, call: Call, outputs: Tensors, given: Tensor, root: int) -
         _rooted(line, root, ("Recv", made.data_ptr()), ("Send", source.data_ptr()), nbytes)
 
 
-def scatter(line: Line, call: Call, output: Tensor, given: Tensors, root: int) -> None:
+def scatter(line: CallStream, call: Call, output: Tensor, given: Tensors, root: int) -> None:
     made = call.whole(joined(given) if line.rank == root else output.new_empty(0))
     target = call.into(output)
     nbytes, whole = target.nbytes, target.nbytes * line.ranks
@@ -170,7 +170,7 @@ def scatter(line: Line, call: Call, output: Tensor, given: Tensors, root: int) -
         _rooted(line, root, ("Send", made.data_ptr()), ("Recv", target.data_ptr()), nbytes)
 
 
-def _rooted(line: Line, root: int, at_root: tuple[str, int], everywhere: tuple[str, int], nbytes: int) -> None:
+def _rooted(line: CallStream, root: int, at_root: tuple[str, int], everywhere: tuple[str, int], nbytes: int) -> None:
     """By messages, where NCCL has no call for it: from or to blocks at the root, for each rank one."""
     if line.rank == root:
         for rank in range(line.ranks):
@@ -178,14 +178,14 @@ def _rooted(line: Line, root: int, at_root: tuple[str, int], everywhere: tuple[s
     line.ask(everywhere[0], "", 0, everywhere[1], nbytes, BYTES, root)
 
 
-def alltoall(line: Line, call: Call, output: Tensor, given: Tensor) -> None:
+def alltoall(line: CallStream, call: Call, output: Tensor, given: Tensor) -> None:
     """As much from each to each."""
     source, target = call.whole(given), call.into(output)
     block = source.nbytes // line.ranks
     line.ask("AlltoAll", "alltoall", source.nbytes, source.data_ptr(), target.data_ptr(), block, BYTES)
 
 
-def exchange(line: Line, call: Call, outputs: Tensors, inputs: Tensors) -> None:
+def exchange(line: CallStream, call: Call, outputs: Tensors, inputs: Tensors) -> None:
     """From each to each what these hold. Those of nothing are not sent, at either end."""
     for rank, (output, given) in enumerate(zip(outputs, inputs, strict=True)):
         source, target = call.whole(given), call.into(output)
@@ -196,13 +196,13 @@ def exchange(line: Line, call: Call, outputs: Tensors, inputs: Tensors) -> None:
 
 
 def exchange_parts(
-    line: Line, call: Call, output: Tensor, given: Tensor, sizes: tuple[Sequence[int], Sequence[int]]
+    line: CallStream, call: Call, output: Tensor, given: Tensor, sizes: tuple[Sequence[int], Sequence[int]]
 ) -> None:
     """`sizes`: elements of the parts of both, one for each rank."""
     source, target = call.whole(given).reshape(-1), call.into(output).reshape(-1)
     exchange(line, call, target.split(list(sizes[0])), source.split(list(sizes[1])))
 
 
-def message(line: Line, call: Call, name: str, tensor: Tensor, peer: int) -> None:
+def message(line: CallStream, call: Call, name: str, tensor: Tensor, peer: int) -> None:
     made = call.whole(tensor) if name == "Send" else call.into(tensor)
     line.ask(name, "", 0, made.data_ptr(), made.nbytes, BYTES, line.place[peer])

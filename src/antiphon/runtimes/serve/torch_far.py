@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.runtimes.serve.torch_device_calls import Line
+from antiphon.runtimes.serve.torch_device_calls import CallStream
 from antiphon.runtimes.serve.torch_nccl import KINDS, Nccl, opened
 from antiphon.runtimes.serve.torch_planned import Planned
 from antiphon.runtimes.serve.torch_streams import Streams
@@ -181,7 +181,7 @@ class Elsewhere:
         store.wait(["all"], self._timeout())
         return str(store.get("not").decode()) if store.check(["not"]) else ""
 
-    def _line(self, nccl: Nccl, streams: Streams, peer: int | None) -> Line:
+    def _line(self, nccl: Nccl, streams: Streams, peer: int | None) -> CallStream:
         members = self._members(peer)
         place = members.index(self._rank)
         book = self._book() if peer is None and place == 0 else b""
@@ -195,7 +195,7 @@ class Elsewhere:
             self._store.wait([key], self._timeout())
             name = bytes.fromhex(self._store.get(key).decode())
             comm = nccl.connect(book, len(members), place, name)
-        return Line(nccl, streams, comm, members, self._rank)
+        return CallStream(nccl, streams, comm, members, self._rank)
 
     def _members(self, peer: int | None) -> tuple[int, ...]:
         return tuple(range(self._size)) if peer is None else tuple(sorted((self._rank, peer)))

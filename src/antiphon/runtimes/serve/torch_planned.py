@@ -19,7 +19,7 @@ from antiphon.runtimes.serve import torch_device_calls as ask
 from antiphon.runtimes.serve._torch_data import evenly
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.torch_arguments import elements_of, need_alike, need_fit, operator_of, root_of
-from antiphon.runtimes.serve.torch_device_calls import Call, Line, combining
+from antiphon.runtimes.serve.torch_device_calls import Call, CallStream, combining
 from antiphon.runtimes.serve.torch_device_watch import Watch
 from antiphon.runtimes.serve.torch_device_work import DeviceWork
 from antiphon.runtimes.serve.torch_streams import Streams
@@ -41,12 +41,12 @@ class Planned:
         streams: Streams,
         ranks: int,
         rank: int,
-        connect: Callable[[int | None], Line],
+        connect: Callable[[int | None], CallStream],
         timeout: Callable[[], float],
     ) -> None:
         self.streams, self.ranks, self.rank = streams, ranks, rank
         self._connect, self._timeout = connect, timeout
-        self._lines: dict[int | None, Line] = {}
+        self._lines: dict[int | None, CallStream] = {}
         self._watch = Watch(streams.reached, self._relax, self._too_late)
         self.ledger = Ledger()
         self._lock, self._ending = threading.RLock(), threading.Lock()
@@ -57,7 +57,7 @@ class Planned:
 
     # ---- making calls ----
 
-    def line(self, peer: int | None = None) -> Line:
+    def line(self, peer: int | None = None) -> CallStream:
         with self._lock:
             if peer not in self._lines:
                 with self.streams.at_device():
@@ -79,7 +79,9 @@ class Planned:
 
         return wait
 
-    def _go(self, tensors: Tensors, results: Tensors, do: Callable[[Line, Call], None], peer: int | None = None) -> Any:
+    def _go(
+        self, tensors: Tensors, results: Tensors, do: Callable[[CallStream, Call], None], peer: int | None = None
+    ) -> Any:
         where = {one.device for one in tensors}
         if where != {self.streams.device}:
             raise ValueError(f"the tensors of a call must be on one device: {', '.join(sorted(map(str, where)))}")
@@ -91,10 +93,10 @@ class Planned:
             line = self.line(peer)
             return self._made([call], line, self._work(line, call.results))
 
-    def _work(self, line: Line, results: list[Tensor]) -> DeviceWork:
+    def _work(self, line: CallStream, results: list[Tensor]) -> DeviceWork:
         return DeviceWork(self.streams, results, partial(self.fault, line), self.fail)
 
-    def _made(self, calls: list[Call], line: Line, work: DeviceWork) -> DeviceWork:
+    def _made(self, calls: list[Call], line: CallStream, work: DeviceWork) -> DeviceWork:
         if self.broken:
             raise CollectiveFailed(f"an earlier call failed: {self.broken}")
         streams, began = self.streams, time.perf_counter()
@@ -110,7 +112,7 @@ class Planned:
         work.begun(mark, streams.hold(mark, [tensor for call in calls for tensor in call.tensors]))
         return work
 
-    def _ask(self, calls: list[Call], line: Line) -> None:
+    def _ask(self, calls: list[Call], line: CallStream) -> None:
         line.made = []
         try:
             with line.nccl.group():
@@ -123,7 +125,7 @@ class Planned:
             for then in call.then:
                 then()
 
-    def _count(self, line: Line, seconds: float) -> None:
+    def _count(self, line: CallStream, seconds: float) -> None:
         for (kind, nbytes), (served, told) in zip(line.made, line.nccl.became(len(line.made)), strict=True):
             if kind:
                 row = self.ledger.row(
@@ -150,7 +152,7 @@ class Planned:
 
     # ---- what goes wrong, and the end ----
 
-    def fault(self, line: Line) -> str:
+    def fault(self, line: CallStream) -> str:
         if not self.broken and (told := line.nccl.fault(line.comm)):
             self.fail(told)
         return self.broken
@@ -224,7 +226,7 @@ class Planned:
             need_alike("reduce_scatter: the output", output, inputs[self.rank])
             combining("reduce_scatter", op, output.dtype)
 
-        def do(line: Line, call: Call) -> None:
+        def do(line: CallStream, call: Call) -> None:
             for output, inputs in zip(outputs, lists, strict=True):
                 ask.reduce_scatter_list(line, call, output, inputs, op)
 
@@ -243,7 +245,7 @@ class Planned:
         for outputs, given in zip(lists, inputs, strict=True):
             need_alike("all_gather: its own output", outputs[self.rank], given)
 
-        def do(line: Line, call: Call) -> None:
+        def do(line: CallStream, call: Call) -> None:
             for outputs, given in zip(lists, inputs, strict=True):
                 ask.allgather_list(line, call, outputs, given)
 
@@ -275,7 +277,7 @@ class Planned:
         sizes = elements_of(output, out_splits, self.ranks), elements_of(given, in_splits, self.ranks)
         told = bool(out_splits) or bool(in_splits)
 
-        def do(line: Line, call: Call) -> None:
+        def do(line: CallStream, call: Call) -> None:
             if told or not line.nccl.has_all:
                 ask.exchange_parts(line, call, output, given, sizes)
             else:

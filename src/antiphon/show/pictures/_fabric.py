@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from antiphon.show.pictures.blocks import Block, Point, fitted, flipped, framed
+from antiphon.show.pictures.blocks import Drawing, Point, fitted, flipped, framed
 from antiphon.show.pictures.graph import Graph
 
 _LEVEL = 84.0
 
 
-def around(graph: Graph, blocks: Sequence[Block]) -> Block:
+def around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
     """Boxes that are joined directly: in a circle, two side by side."""
     size = max(max(block.width, block.height) for block in blocks)
     count = len(blocks)
@@ -24,7 +24,7 @@ def around(graph: Graph, blocks: Sequence[Block]) -> Block:
     return _together(graph, found, {})
 
 
-def below(graph: Graph, boxes: Mapping[str, Block], outside: Sequence[int]) -> Block:
+def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
     """Up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
@@ -62,12 +62,12 @@ def below(graph: Graph, boxes: Mapping[str, Block], outside: Sequence[int]) -> B
     return _together(graph, found, {s: at[s] for s in outside})
 
 
-def _together(graph: Graph, blocks: Sequence[Block], more: dict[int, Point]) -> Block:
+def _together(graph: Graph, blocks: Sequence[Drawing], more: dict[int, Point]) -> Drawing:
     at = {node: point for block in blocks for node, point in block.at.items()} | more
     return fitted(graph, at, [frame for block in blocks for frame in block.frames])
 
 
-def _levels(graph: Graph, blocks: Sequence[Block], outside: Sequence[int]) -> dict[int, int]:
+def _levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
     """How many switches away from a box each switch is: 1 where a box hangs on it."""
     level = dict.fromkeys((node for block in blocks for node in block.at), 0)
     row, free = list(level), set(outside)

@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from antiphon.show.pictures._fabric import around, below
-from antiphon.show.pictures.blocks import Block, Point, fitted, framed
+from antiphon.show.pictures.blocks import Drawing, Point, fitted, framed
 from antiphon.show.pictures.graph import RANK, SWITCH, Graph
 
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")
 _DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15)}  # cell, shift
 
 
-def arrange(graph: Graph) -> Block:
+def arrange(graph: Graph) -> Drawing:
     """The whole picture."""
     everything = list(range(len(graph.nodes)))
     boxes: dict[str, list[int]] = defaultdict(list)
@@ -31,7 +31,7 @@ def arrange(graph: Graph) -> Block:
     return below(graph, {name: inner(graph, nodes, facing=True) for name, nodes in boxes.items()}, outside)
 
 
-def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Block:
+def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
     """A machine by itself, or one box of a cluster; `facing` a fabric above it, its ranks stand in front."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
     where = _coordinates(graph, nodes)
@@ -66,7 +66,7 @@ def _coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...
     return found if len({len(where) for where in found.values()}) == 1 else None
 
 
-def _grid(graph: Graph, where: dict[int, tuple[int, ...]]) -> Block:
+def _grid(graph: Graph, where: dict[int, tuple[int, ...]]) -> Drawing:
     """The last axis runs across, the one before down, the third last into the depth, further ones in blocks."""
     axes = len(next(iter(where.values())))
     sizes = [1 + max(at[axis] for at in where.values()) for axis in range(axes)][::-1]
@@ -96,7 +96,7 @@ def _grid(graph: Graph, where: dict[int, tuple[int, ...]]) -> Block:
 # ---- no switches: circles ----
 
 
-def _circles(graph: Graph, nodes: Sequence[int]) -> Block:
+def _circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
     """Each group on a circle of its own, the groups in rows."""
     found: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
@@ -122,7 +122,7 @@ def _circles(graph: Graph, nodes: Sequence[int]) -> Block:
 # ---- switches ----
 
 
-def _hubs(graph: Graph, hubs: dict[int, list[int]]) -> Block:
+def _hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """Each switch with its ranks around it, side by side."""
     at: dict[int, Point] = {}
     for number, (switch, ends) in enumerate(hubs.items()):
@@ -135,7 +135,7 @@ def _hubs(graph: Graph, hubs: dict[int, list[int]]) -> Block:
     return fitted(graph, at)
 
 
-def _fronts(graph: Graph, hubs: dict[int, list[int]]) -> Block:
+def _fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """The ranks of each switch in a row above it, side by side."""
     at: dict[int, Point] = {}
     x = 0.0
@@ -159,7 +159,7 @@ def _roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     return sorted(left)
 
 
-def _tree(graph: Graph, nodes: Sequence[int]) -> Block:
+def _tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     """Switches over what hangs on them."""
     inside, roots = set(nodes), _roots(graph, nodes)
     at: dict[int, Point] = {}
@@ -192,7 +192,7 @@ def _tree(graph: Graph, nodes: Sequence[int]) -> Block:
     return fitted(graph, at)
 
 
-def _routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Block:
+def _routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Switches on a circle, the ranks of each outside of it."""
     most = max(sum(s == switch for s in owner.values()) for switch in switches)
     radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most - 40)
@@ -207,7 +207,7 @@ def _routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Bl
     return fitted(graph, at)
 
 
-def _levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Block:
+def _levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
     """Ranks in rows at the bottom, switches in levels above."""
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))

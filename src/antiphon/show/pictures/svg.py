@@ -12,7 +12,7 @@ import numpy as np
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.show.pictures.blocks import Block, Point
+from antiphon.show.pictures.blocks import Drawing, Point
 from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, folded, graph_of
 from antiphon.show.pictures.layout import arrange
 
@@ -85,14 +85,14 @@ def _strokes(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
     return {speed: thin * float(speed / speeds[0]) ** power for speed in speeds}
 
 
-def _frames(block: Block) -> list[str]:
+def _frames(block: Drawing) -> list[str]:
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="#b9c2cc"/>'
         for x, y, w, h, _ in block.frames
     ]
 
 
-def _labels(graph: Graph, block: Block) -> list[str]:
+def _labels(graph: Graph, block: Drawing) -> list[str]:
     """The names of the frames, on the side away from the fabric, with a rim to be read over links."""
     outside = [y for n, (_, y) in block.at.items() if not graph.nodes[n].container]
     level = sum(outside) / len(outside) if outside else 0.0
@@ -103,7 +103,7 @@ def _labels(graph: Graph, block: Block) -> list[str]:
     ]
 
 
-def _lines(graph: Graph, block: Block, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
+def _lines(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
     """Bands of shared limits first, then the links, the slow ones on top."""
     tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
@@ -166,7 +166,7 @@ def _path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> st
     return f"M{a[0]:.1f} {a[1]:.1f} Q{middle[0]:.1f} {middle[1]:.1f} {b[0]:.1f} {b[1]:.1f}"
 
 
-def _nodes(graph: Graph, block: Block) -> list[str]:
+def _nodes(graph: Graph, block: Drawing) -> list[str]:
     shapes = []
     for number, node in enumerate(graph.nodes):
         x, y = block.at[number]

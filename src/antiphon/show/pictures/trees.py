@@ -19,7 +19,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Curve, Floats, between, control, head, path
-from antiphon.show.pictures.blocks import Block
+from antiphon.show.pictures.blocks import Drawing
 from antiphon.show.pictures.graph import RANK, Graph, graph_of
 from antiphon.show.pictures.growth import ANY, BOTH, IN, IN_AND_OUT, Grown, Growth, growths_of
 from antiphon.show.pictures.layout import arrange
@@ -154,7 +154,7 @@ class Stage:
     """What all panels have in common: where the nodes stand, and the machine's links behind them."""
 
     graph: Graph
-    block: Block
+    block: Drawing
     centres: Floats
     radii: Floats
     links: tuple[Curve, ...]
@@ -175,7 +175,7 @@ def _stage(graph: Graph) -> Stage:
     if factor < 1:
         centres = (centres - centres.min(axis=0)) * factor + _MARGIN
         right, low = (float(v) for v in centres.max(axis=0) + _MARGIN)
-        block = Block({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
+        block = Drawing({n: (x, y) for n, (x, y) in enumerate(centres.tolist())}, [], right, low)
     radii = np.array([min(node.half) for node in graph.nodes])
     bare = Stage(graph, block, centres, radii, ())
     return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
