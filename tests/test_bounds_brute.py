@@ -12,7 +12,7 @@ import pytest
 from quick import examples
 
 from antiphon.core.bounds import Cut, Partition, bandwidth, bound, recheck
-from antiphon.core.bounds.bandwidth import partition_of
+from antiphon.core.bounds.counting import partition_of
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.maxflow import Flows, dinic
 from antiphon.core.bounds.network import network_of

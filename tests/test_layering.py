@@ -69,6 +69,7 @@ CORE = (
     "program",
     "plan",
     "files",
+    "jsontext",
     "serialize",
 )
 

@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
 
-from antiphon.core import files
+from antiphon.core import files, jsontext
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.plan import Entry, Plan, check_plain
 from antiphon.core.schedule import Schedule, cut
@@ -662,10 +662,10 @@ def test_what_cannot_be_read_back_is_not_written() -> None:
 
 @given(st.text(max_size=40), OBJECT)
 def test_keys_are_compared_as_texts_not_as_spelt(key: str, value: dict[str, Any]) -> None:
-    files.check_keys(json.dumps({key: value, key + "x": [value, {key: value}]}).encode())
+    jsontext.check_keys(json.dumps({key: value, key + "x": [value, {key: value}]}).encode())
     twice = "{" + f"{json.dumps(key)} : 1, {json.dumps(key, ensure_ascii=False)}: 2" + "}"
     with pytest.raises(Invalid, match="stands twice"):
-        files.check_keys(twice.encode("utf-8", "surrogatepass"))
+        jsontext.check_keys(twice.encode("utf-8", "surrogatepass"))
 
 
 def _twice_somewhere(text: str) -> bool:
@@ -703,6 +703,6 @@ def test_keys_of_long_files_that_say_the_same_again_and_again(seed: int) -> None
         assert _twice_somewhere(text) is spoilt
         if spoilt:
             with pytest.raises(Invalid, match="stands twice"):
-                files.check_keys(text.encode())
+                jsontext.check_keys(text.encode())
         else:
-            files.check_keys(text.encode())
+            jsontext.check_keys(text.encode())

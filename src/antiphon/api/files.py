@@ -85,7 +85,8 @@ def _of_others(name: str, data: bytes) -> Any:
 
 
 def _of_json(name: str, data: bytes) -> Any:
-    from antiphon.core.files import decode, reading
+    from antiphon.core.files import reading
+    from antiphon.core.jsontext import decode
     from antiphon.core.serialize import loads
     from antiphon.core.serialize.schemas import Head
     from antiphon.cost import PROFILE, load_profile
@@ -157,7 +158,7 @@ def save(value: Any, path: Path) -> None:
 def _text(value: Any) -> bytes:
     """The file of one object."""
     from antiphon.core.collective import Collective
-    from antiphon.core.files import layout
+    from antiphon.core.jsontext import layout
     from antiphon.core.plan import Plan
     from antiphon.core.program import Program, encode
     from antiphon.core.serialize import dumps

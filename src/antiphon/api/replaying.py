@@ -171,7 +171,8 @@ def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
 
 def _points(measured: Any) -> tuple[Any, str]:
     """Seconds by kind and size, and the name of what tells them."""
-    from antiphon.core.files import decode, name_of, read_bytes, reading
+    from antiphon.core.files import name_of, read_bytes, reading
+    from antiphon.core.jsontext import decode
     from antiphon.select.prices import printed, rows_of
 
     if not _given.is_path(measured):

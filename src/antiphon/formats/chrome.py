@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from antiphon.core.files import decode, name_of, read_bytes, reading
+from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, Unsupported
 
 MOST_FILES, MOST_EVENTS = 64, 2**22

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.core.files import decode
+from antiphon.core.jsontext import decode
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Heard, Recorded
 from antiphon.errors import Invalid, Unsupported, quote

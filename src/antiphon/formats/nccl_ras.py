@@ -16,7 +16,7 @@ from time import strptime
 
 import msgspec
 
-from antiphon.core.files import decode
+from antiphon.core.jsontext import decode
 from antiphon.cost.replay.counted import OK, Communicator, Count, Dump
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.nccl_profile import KINDS

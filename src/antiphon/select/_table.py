@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, within, write_bytes
+from antiphon.core.files import name_of, read_bytes, reading, within, write_bytes
+from antiphon.core.jsontext import check_keys, decode, layout
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import Topology

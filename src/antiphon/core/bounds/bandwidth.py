@@ -6,24 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from antiphon.core.bounds.candidates import free_sides, limit_partitions, limit_sides, middle_sides, place_partitions
+from antiphon.core.bounds.counting import crossing_blocks, cut_of, partition_of
 from antiphon.core.bounds.cuts import Side, tightest_cut
 from antiphon.core.bounds.families import COLLECT, SPREAD, UNICAST, FamilyRows, from_each, groups_of, to_each
-from antiphon.core.bounds.lp import BoundProgram, Solution, crossings, size_of
+from antiphon.core.bounds.lp import BoundProgram, Solution, size_of
 from antiphon.core.bounds.needs import Needs
-from antiphon.core.bounds.network import Network, link_capacities, network_of
+from antiphon.core.bounds.network import Network, network_of
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.bounds.places import abilities_of, alone, in_switches, placed, places_for
 from antiphon.core.bounds.recheck import proved_time
 from antiphon.core.bounds.routing import even_spreads
-from antiphon.core.bounds.witness import Cut, LpDual, Partition, Witness
+from antiphon.core.bounds.witness import LpDual, Partition, Witness
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Bools, Longs
+from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 
 MOST_VARIABLES = 60_000  # of a linear program that is tried at all
@@ -361,74 +360,3 @@ class BandwidthSearch:
 def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:
     """What each rank needs and what each rank holds; of a rooted collective, what concerns its roots only."""
     return [*(to_each(needs) if kind != "scatter" else ()), *(from_each(needs) if kind != "gather" else ())]
-
-
-def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, int], ...], Fraction]:
-    """Limits worth counting instead of their links, and what links counted so many times then carry.
-
-    Any choice of limits is right. Where they overlap, what one counts is no longer there for the next: they are taken
-    as they stand, and those that save most first; the lesser counts.
-    """
-    capacity = link_capacities(topology)
-    found = _covered(topology, capacity, times, range(len(topology.limits)))
-    if found[0] and sum(len(limit.links) for limit in topology.limits) > len(_bounded(topology)):
-        left = times.astype(np.int64)
-        saved = [_saving(topology, capacity, left, number)[1] for number in range(len(topology.limits))]
-        order = sorted(range(len(saved)), key=saved.__getitem__, reverse=True)
-        found = min(found, _covered(topology, capacity, times, order), key=itemgetter(1))
-    return tuple(sorted(found[0])), found[1] * topology.resources.scale
-
-
-def _bounded(topology: Topology) -> set[int]:
-    """The links under some limit."""
-    return set().union(*(limit.links for limit in topology.limits))
-
-
-def _saving(topology: Topology, capacity: NDArray[Any], left: Longs, number: int) -> tuple[int, int]:
-    """How often a limit is to be counted, and by how much it carries less than its links then."""
-    resources = topology.resources
-    links = np.array(topology.limits[number].links)
-    count = int(left[links].max())
-    bound = resources.capacity[int(resources.klass[topology.links + number])]
-    return count, int((left[links] * capacity[links]).sum()) - bound * count if count else 0
-
-
-def _covered(
-    topology: Topology, capacity: NDArray[Any], times: NDArray[Any], order: Sequence[int]
-) -> tuple[list[tuple[int, int]], int]:
-    """Limits taken one after the other, each with how often, where they save anything."""
-    resources = topology.resources
-    left, used, total = times.astype(np.int64).copy(), [], 0
-    for number in order:
-        count, saved = _saving(topology, capacity, left, number)
-        if saved > 0:
-            links = np.array(topology.limits[number].links)
-            used.append((number, count))
-            left[links] = np.maximum(left[links] - count, 0)
-            total += count * resources.capacity[int(resources.klass[topology.links + number])]
-    return used, total + int((left * capacity).sum())
-
-
-def crossing_blocks(needs: Needs, side: Side) -> Longs:
-    """The blocks that must leave a set of nodes."""
-    held = np.array([all(side[h] for h in holders) for holders in needs.sets])
-    return np.unique(needs.block[held[needs.holders] & ~side[needs.dst]])
-
-
-def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:
-    """The witness of a set of nodes."""
-    crossing = crossing_blocks(needs, side)
-    limits, capacity = _cover(topology, side[topology.link_src] & ~side[topology.link_dst])
-    used = tuple(number for number, _ in limits)
-    return Cut(tuple(np.flatnonzero(side).tolist()), int(needs.weights[crossing].sum()), capacity, used)
-
-
-def partition_of(
-    topology: Topology, collective: Collective, parts: Sequence[Sequence[int]], direction: str
-) -> Partition:
-    """The witness of a partition, by the capacity out of or into its parts."""
-    listed = tuple(sorted(tuple(part) for part in parts))
-    times = crossings(topology.link_src, topology.link_dst, listed, direction, topology.nodes)
-    limits, capacity = _cover(topology, times)
-    assert collective.weights is not None
-    return Partition(listed, direction, int(collective.weights[0]), capacity, limits)

@@ -10,7 +10,8 @@ import os
 from typing import Any, TypeVar
 
 from antiphon.core.collective import Collective
-from antiphon.core.files import check_keys, decode, layout, name_of, read_bytes, reading, write_bytes
+from antiphon.core.files import name_of, read_bytes, reading, write_bytes
+from antiphon.core.jsontext import check_keys, decode, layout
 from antiphon.core.plan import Plan
 from antiphon.core.serialize.convert import (
     collective_in,

@@ -14,7 +14,8 @@ import numpy as np
 
 from antiphon.core.collective import ROOTED, Collective, relation_of
 from antiphon.core.columns import Longs
-from antiphon.core.files import decode, within
+from antiphon.core.files import within
+from antiphon.core.jsontext import decode
 from antiphon.core.plan import Entry, Plan, check_plain
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Local, Schedule

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.core.files import check_keys, decode, read_bytes, reading
+from antiphon.core.files import read_bytes, reading
+from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, quote
 
 FORMAT, VERSION = "antiphon-calls", 1

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.core.files import check_keys, decode, read_bytes, reading
+from antiphon.core.files import read_bytes, reading
+from antiphon.core.jsontext import check_keys, decode
 from antiphon.cost.nccl.calls import PROTOCOLS
 from antiphon.cost.nccl.choice import Costs, Load, Priced, priced
 from antiphon.cost.nccl.place import Place

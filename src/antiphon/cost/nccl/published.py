@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from antiphon.core.collective import KINDS, Collective
-from antiphon.core.files import check_keys, decode, read_bytes, reading
+from antiphon.core.files import read_bytes, reading
 from antiphon.core.interpret import busbw_factor
+from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, quote
 
 FORMAT, VERSION = "antiphon-published", 1

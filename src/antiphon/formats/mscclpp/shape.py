@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from antiphon.core.files import check_keys, decode
+from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.mscclpp.limits import (
     LL,

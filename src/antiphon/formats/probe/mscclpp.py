@@ -15,7 +15,8 @@ from typing import Annotated
 
 import msgspec
 
-from antiphon.core.files import decode, read_bytes
+from antiphon.core.files import read_bytes
+from antiphon.core.jsontext import decode
 from antiphon.core.topology import FORWARDS, Ability, Link, LinkType, both_ways, build
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.box import MOST_GPUS, root, unite

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import narrow
-from antiphon.core.files import decode, read_bytes, within
+from antiphon.core.files import read_bytes, within
+from antiphon.core.jsontext import decode
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Probed

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.files import decode, read_bytes
+from antiphon.core.files import read_bytes
+from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, drawn, pcie_generation
 from antiphon.formats.probe.found import Probed

@@ -15,8 +15,6 @@ What a block knows to be done (`seen`) grows by what its steps wait for; what is
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import NamedTuple
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
@@ -26,22 +24,13 @@ from antiphon.lower.blocks.operations import Values
 from antiphon.lower.blocks.parts import Operation, Segment
 from antiphon.lower.blocks.segments import unjoined
 from antiphon.lower.blocks.steps import Block, Step
+from antiphon.lower.blocks.waiting import Needs, Wanted, add, add_behind, before, ends, inherit, latest, needed
 
 FUSED = {"r": "rcs", "rrc": "rrcs"}
 
 
 class Full(Exception):
     """More channels than there are."""
-
-
-Wanted = dict[Block, Step]
-
-
-class Needs(NamedTuple):
-    """What a step waits for, and whether something of that is still missing."""
-
-    wanted: Wanted
-    missing: bool
 
 
 def place(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
@@ -75,18 +64,18 @@ class _Placing:
                 if one.kind == FOLD:
                     self._fold(one)
                 elif one.kind == JOIN:
-                    one.done = list(_latest(one.waits).values())
-                    _inherit(one)
+                    one.done = list(latest(one.waits).values())
+                    inherit(one)
             for one in sends:
                 for segment in one.segments:
                     self._send(segment)
-                _inherit(one)
+                inherit(one)
             for one in receives:
                 for segment in one.segments:
                     if segment.step is None:
                         self._receive(segment)
-                one.done = _ends([each.step for each in one.segments if each.step is not None])
-                _inherit(one)
+                one.done = ends([each.step for each in one.segments if each.step is not None])
+                inherit(one)
         return self.blocks
 
     # ---- what is done alone ----
@@ -100,12 +89,12 @@ class _Placing:
                 last = piece.chain[-1].step
                 assert last is not None
                 for cell in piece.memory[1:]:
-                    wanted = _before(fold.waits)
-                    _add(wanted, last)
+                    wanted = before(fold.waits)
+                    add(wanted, last)
                     last = self._alone(fold.rank, "re", cell, piece.cell, piece.count, wanted, last.block)
                 steps.append(last)
-        fold.done = _ends(steps)
-        _inherit(fold)
+        fold.done = ends(steps)
+        inherit(fold)
 
     def _local(self, fold: Operation) -> Step:
         """A fold of what lies there, in steps of at most so many chunks."""
@@ -118,9 +107,9 @@ class _Placing:
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
             here = order
-            wanted = _latest(first) if low == 0 else {}
+            wanted = latest(first) if low == 0 else {}
             if low == 0:
-                _add_behind(wanted, fold.waits)
+                add_behind(wanted, fold.waits)
             if operands[order[0]][0] == result:
                 here = order[1:]
             for place, number in enumerate(here):
@@ -128,9 +117,9 @@ class _Placing:
                 if low == 0:
                     for one in later.get(number, ()):
                         for each in one.done:
-                            _add(wanted, each)
+                            add(wanted, each)
                 if step is not None:
-                    _add(wanted, step)
+                    add(wanted, step)
                 near = step.block if step is not None else self._near(fold.rank, wanted)
                 step = self._alone(fold.rank, verb, operands[number][0] + low, result + low, count, wanted, near)
                 wanted = {}
@@ -182,13 +171,13 @@ class _Placing:
         send = segment.send
         step = self._sent_on(segment)
         if step is None:
-            wanted = _latest(send.waits)
+            wanted = latest(send.waits)
             incoming = self._needs(segment)
             sender, receiver = self._blocks(segment, Needs(wanted, False), incoming)
             step = self._put(Step("s", segment.src, -1, segment.count, sender), wanted)
             sender.sent = step.place
             self._promise(segment, receiver, incoming)
-        send.done = _ends([*send.done, step]) if send.done else [step]
+        send.done = ends([*send.done, step]) if send.done else [step]
 
     def _sent_on(self, segment: Segment) -> Step | None:
         """The step that receives the segment's parent sends it on, too, if that is in order and nothing else is
@@ -202,7 +191,7 @@ class _Placing:
             return None
         producer = parent.receive if parent.piece is None else parent.piece.fold
         others = [one for one in segment.send.waits if one is not producer]
-        for other in _latest(others).values() if others else ():
+        for other in latest(others).values() if others else ():
             known = step.place if other.block is block else step.seen.get(other.block, -1)
             if other.place > known:
                 return None
@@ -231,13 +220,13 @@ class _Placing:
         """What receiving it waits for, as far as that is there."""
         piece, receive = segment.piece, segment.receive
         if piece is None:
-            return Needs(_before(receive.waits), False)
+            return Needs(before(receive.waits), False)
         if piece.chain[0] is segment:
-            wanted = _before(unjoined(piece.fold))
+            wanted = before(unjoined(piece.fold))
             for one in piece.chain:
                 if one.dst == piece.cell:
-                    for step in _before(one.receive.waits).values():
-                        _add(wanted, step)
+                    for step in before(one.receive.waits).values():
+                        add(wanted, step)
             return Needs(wanted, False)
         last = piece.chain[piece.chain.index(segment) - 1].step
         return Needs({} if last is None else {last.block: last}, last is None)
@@ -251,16 +240,16 @@ class _Placing:
             segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
             return
         if segment.receive.waits and segment.dst != piece.cell:
-            left = _before(segment.receive.waits)
+            left = before(segment.receive.waits)
             for each in (piece.fold.behind or {}).values():
-                _add(left, each)
+                add(left, each)
             piece.fold.behind = left
         if piece.chain[0] is segment:
             verb, src = ("rrc", piece.memory[0]) if piece.memory else ("r", -1)
         else:
             last = piece.chain[piece.chain.index(segment) - 1].step
             assert last is not None
-            _add(wanted, last)
+            add(wanted, last)
             verb, src = "rrc", piece.cell
         segment.step = self._put(Step(verb, src, piece.cell, segment.count, block), wanted)
 
@@ -327,7 +316,7 @@ class _Placing:
         many = len(need.wanted) + need.missing
         if many < 2:
             return 1
-        many = len(_needed(block, need.wanted)) + need.missing
+        many = len(needed(block, need.wanted)) + need.missing
         return max(1, min(many, self.limits.together))
 
     def _room(self, block: Block, need: Needs) -> bool:
@@ -336,7 +325,7 @@ class _Placing:
     def _put(self, step: Step, wanted: Wanted) -> Step:
         """Append a step to its block; what it waits for is there already."""
         block = step.block
-        need = _needed(block, wanted)
+        need = needed(block, wanted)
         together = self.limits.together
         while len(need) > together:
             some = {one.block: one for one in need[:together]}
@@ -356,69 +345,3 @@ class _Placing:
         block.steps.append(step)
         block.load += max(1, len(need))
         return step
-
-
-def _add(wanted: Wanted, step: Step) -> None:
-    known = wanted.get(step.block)
-    if known is None or known.place < step.place:
-        wanted[step.block] = step
-
-
-def _latest(waits: Iterable[Operation]) -> Wanted:
-    """Of every block the last step that belongs to any of these operations."""
-    found: Wanted = {}
-    for one in waits:
-        for step in one.done:
-            known = found.get(step.block)
-            if known is None or known.place < step.place:
-                found[step.block] = step
-    return found
-
-
-def _before(waits: Iterable[Operation]) -> Wanted:
-    """Which steps come before one that writes."""
-    wanted = _latest(waits)
-    _add_behind(wanted, waits)
-    return wanted
-
-
-def _add_behind(wanted: Wanted, waits: Iterable[Operation]) -> None:
-    for one in waits:
-        if one.behind:
-            for step in one.behind.values():
-                _add(wanted, step)
-
-
-def _inherit(one: Operation) -> None:
-    """What is behind it: its own, and that of all that it waits for, as far as the steps that it ends with do not imply
-    it."""
-    left = one.behind or {}
-    _add_behind(left, one.waits)
-    if left:
-        one.behind = {block: step for block, step in left.items() if not any(_implies(end, step) for end in one.done)}
-
-
-def _implies(end: Step, step: Step) -> bool:
-    return (end.block is step.block and step.place <= end.place) or end.seen.get(step.block, -1) >= step.place
-
-
-def _ends(steps: list[Step]) -> list[Step]:
-    if len(steps) == 1:
-        return steps
-    found: Wanted = {}
-    for step in steps:
-        _add(found, step)
-    return list(found.values())
-
-
-def _needed(block: Block, wanted: Wanted) -> list[Step]:
-    """What of it the block does not know yet, and what none of the others implies."""
-    seen = block.seen
-    need = [one for one in wanted.values() if one.block is not block and seen.get(one.block, -1) < one.place]
-    if len(need) < 2:
-        return need
-    return [
-        one
-        for one in need
-        if not any(other is not one and other.seen.get(one.block, -1) >= one.place for other in need)
-    ]

@@ -19,7 +19,8 @@ from typing import Annotated
 import msgspec
 
 from antiphon.core.cache import cache_folder
-from antiphon.core.files import decode, is_ours, one_line
+from antiphon.core.files import is_ours, one_line
+from antiphon.core.jsontext import decode
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.shares import Choice, chosen, frontier
