@@ -251,7 +251,19 @@ def _messages(program: Program) -> Messages:
 
 
 def _streams(program: Program) -> tuple[Longs, Longs, Longs]:
-    """Per operation the first of its stretches and how many there are; and the stretches."""
+    """Per operation the first of its stretches and how many there are; and the stretches: parts one behind the other
+    without a gap are one, as (whole, part) of its begin and of its end.
+
+    Operation 0 has parts from point 0 to 1 and from 1 to 2, operation 1 one from 0 to 2:
+
+    >>> from types import SimpleNamespace as Some
+    >>> points = {"point_whole": np.array([0, 4, 8]), "point_part": np.array([0, 0, 0])}
+    >>> parts = {"part_begin": np.array([0, 1, 0]), "part_end": np.array([1, 2, 2]), "part_op": np.array([0, 0, 1])}
+    >>> program = Some(**points, **parts, pieces=np.array([1, 1]), operations=2)
+    >>> first, count, stretch = _streams(program)
+    >>> first.tolist(), count.tolist(), stretch.tolist()
+    ([0, 1], [1, 1], [[0, 0, 8, 0], [0, 0, 8, 0]])
+    """
     whole, part = program.point_whole, program.point_part
     begin, end, of = program.part_begin, program.part_end, program.part_op
     some = np.flatnonzero(_less(program, begin, end))

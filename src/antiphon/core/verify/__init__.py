@@ -70,7 +70,15 @@ def _fit(schedule: Schedule, topology: Topology) -> Fault | None:
 
 
 def _shares(schedule: Schedule) -> Fault | None:
-    """The chunks of every block must tile it; a block of weight 0 has no data, and may have none."""
+    """The chunks of every block must tile it; a block of weight 0 has no data, and may have none.
+
+    Chunk 0 ends after one half, chunk 1 begins after three quarters:
+
+    >>> from types import SimpleNamespace as Some
+    >>> chunks = Some(block=np.array([0, 0]), offset=np.array([0, 3]), share=np.array([2, 1]), denominator=4)
+    >>> _shares(Some(chunks=chunks, collective=Some(weights=np.array([1])))).message
+    'the chunks of block 0 do not tile it: a gap or an overlap at chunk 1'
+    """
     chunks, weights = schedule.chunks, schedule.collective.weights
     bad = (chunks.share <= 0) | (chunks.offset < 0) | (chunks.offset > chunks.denominator - chunks.share)
     if bad.any():

@@ -21,7 +21,12 @@ _LEAST = 1e-12  # seconds: less is nothing
 
 
 def alone(job: Job, cores: int) -> Job:
-    """Every computation and collective as long as it would take with a core for each thread. O(n log n)."""
+    """Every computation and collective as long as it would take with a core for each thread. O(n log n).
+
+    `times`: when any of them begins or ends, ascending; `demand`: how many run from each on; `rate`: how fast, as there
+    are so many cores; `done`: what one has done since the first. Two from 0 s on that share a core for 2 s, the one
+    for a second longer alone: times 0, 0, 2, 3, demand 2 from 0 and 1 from 2, done 1 at 2 and 2 at 3.
+    """
     here = job.here
     spans = [(i.at, i.at + i.seconds, 1) for items in job.ranks.values() for i in items if i.what == WORK]
     spans += [(c.start, c.start + c.seconds, len(who)) for c, who in zip(job.calls, here, strict=True)]

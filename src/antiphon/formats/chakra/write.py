@@ -80,7 +80,16 @@ def _local_work(schedule: Schedule, nbytes: int, local: str) -> int:
 
 class _Files:
     """What all files are made of. Node numbers: message m is sent by 4 m + 1, received by 4 m + 2, combined by 4 m +
-    3."""
+    3. `rows`: those of the schedule, by message. `mine`: of each rank its messages, those that it gets plus so many as
+    there are.
+
+    The star's messages 0 and 1 are combined at rank 0; 2 and 3, sent by it, wait for that:
+
+    >>> from antiphon.core.example import star
+    >>> files = _Files(messages_of(star()), 8, "data", Fraction(0), 0)
+    >>> files.waits, files.rows.tolist(), [rank.tolist() for rank in files.mine]
+    ({2: [3, 7], 3: [3, 7]}, [1, 0, 2, 3], [[2, 3, 4, 5], [1, 6], [0, 7]])
+    """
 
     def __init__(self, messages: Messages, nbytes: int, order: str, gamma: Fraction, last: int) -> None:
         needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))

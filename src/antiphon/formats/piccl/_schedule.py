@@ -70,6 +70,17 @@ def _whole(parts: list[Longs], width: int) -> Longs:
     return np.concatenate(parts) if parts else np.zeros((0, width) if width else 0, np.int64)
 
 
+def _rows_of(transfer: Longs, first: Longs, many: Longs) -> tuple[Longs, Longs]:
+    """Runs of chunks as rows: of each its transfer and its chunk.
+
+    Transfer 0 carries chunks 3 to 5, transfer 2 chunk 7:
+
+    >>> _rows_of(np.array([0, 2]), np.array([3, 7]), np.array([3, 1]))
+    (array([0, 0, 0, 2]), array([3, 4, 5, 7]))
+    """
+    return np.repeat(transfer, many), ranges(first, many)
+
+
 class _Reader:
     """Transfers into columns, so many at a time."""
 
@@ -227,7 +238,15 @@ class _Reader:
         return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {what}")
 
     def _places(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
-        """By place in the file instead of id, every one once."""
+        """By place in the file instead of id, every one once.
+
+        Of transfers with the ids 10 and 12 the second waits, and says so twice, for the first:
+
+        >>> reader = _Reader()
+        >>> reader.all = {"owner": np.array([1, 1]), "dep": np.array([10, 10]), "left": np.array([0, 0])}
+        >>> reader._places(np.array([10, 12]))
+        (array([1]), array([0]), array([False]))
+        """
         owner, dep, left = (self.all.pop(name) for name in ("owner", "dep", "left"))  # these may be long
         count = len(ids)
         if not np.array_equal(ids, np.arange(count)):
@@ -272,13 +291,13 @@ class _Reader:
         many = last - first + 1
         if int(many.sum()) > MOST_ROWS:
             raise Invalid(f"its transfers carry {many.sum()} chunks, more than {MOST_ROWS}")
-        row = np.repeat(of, many)
+        row, chunk = _rows_of(of, first, many)
         empty = np.flatnonzero(np.bincount(of, minlength=len(graph)) == 0)
         if empty.size:
             raise self._wrong(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')
         step, route = self.all["step"], self.all["route"]
         columns: dict[str, Any] = {
-            "step": step[row], "chunk": ranges(first, many), "src": graph.src[row], "dst": graph.dst[row],
+            "step": step[row], "chunk": chunk, "src": graph.src[row], "dst": graph.dst[row],
             "op": np.repeat(op, many), "route": route[row],
             "src_slot": np.repeat(src_slot, many), "dst_slot": np.repeat(dst_slot, many),
         }  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from antiphon.core.columns import Longs
+from antiphon.core.columns import Longs, ranges
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import Unsupported
@@ -59,10 +59,7 @@ class Departing:
         known = self.given
         rows = np.arange(known.region_ptr[rank], known.region_ptr[rank + 1])
         many = self.blocks[rows]
-        each = np.repeat(rows, many)
-        within = np.arange(len(each)) - np.repeat(np.cumsum(many) - many, many)
-        block = known.origin[each] // self.block + within
-        order = np.lexsort((self.places[rank, block], come[each]))
+        block, order = _in_order(known.origin[rows] // self.block, many, come[rows], self.places[rank])
         slot = np.empty(len(order), np.int64)
         slot[order] = self.ranks + np.arange(len(order))
         for row, some in zip(rows.tolist(), np.split(slot, np.cumsum(many)[:-1]), strict=True) if len(rows) else ():
@@ -162,3 +159,16 @@ class Departing:
         if block == rank or (buffer == OUTPUT and not self.in_place):
             return buffer, at + done
         return SCRATCH, int(self.places[rank, block]) * self.block + within
+
+
+def _in_order(first: Longs, many: Longs, come: Longs, place: Longs) -> tuple[Longs, Longs]:
+    """The blocks of all regions, each of so many from its first on, and the order in which they stand: as they come,
+    those of one message by their places.
+
+    Blocks 0 and 1 come with message 5, block 2 with message 4; in the order of arrival block 1 is before block 0:
+
+    >>> _in_order(np.array([0, 2]), np.array([2, 1]), np.array([5, 4]), np.array([1, 0, 2]))
+    (array([0, 1, 2]), array([2, 1, 0]))
+    """
+    block = ranges(first, many)
+    return block, np.lexsort((place[block], np.repeat(come, many)))

@@ -254,7 +254,17 @@ def _unknown(asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before:
 
 def _heard(asked: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dict[int, int]:
     """Of each row the ranks, as bits, some row of which comes before it; or after it. One pass over all edges, in the
-    order in which rows happened, or backwards."""
+    order in which rows happened, or backwards.
+
+    Two blocks, of ranks 0 and 1, of two rows each; row 1 (of rank 0) comes before row 3 (of rank 1):
+
+    >>> from types import SimpleNamespace as Some
+    >>> flat = Some(block=np.array([0, 0, 1, 1]), when=np.array([0, 1, 2, 3]))
+    >>> code = Some(collective=Some(ranks=2))
+    >>> order = Some(flat=flat, code=code, src=np.array([1]), dst=np.array([3]))
+    >>> _heard(order, np.array([0, 1]), {2, 3}, before=True)
+    {1: 1, 2: 2, 3: 3}
+    """
     flat, ranks = asked.flat, asked.code.collective.ranks
     src, dst = (asked.src, asked.dst) if before else (asked.dst, asked.src)
     leaving = np.union1d(src, np.fromiter(rows, np.int64, len(rows)))

@@ -35,6 +35,20 @@ class _Moves:
 
     @staticmethod
     def of(code: Code) -> _Moves:
+        """Of all instructions, block by block.
+
+        A put of two cells into way 0, then a copy of one; in the next block what takes that put:
+
+        >>> from types import SimpleNamespace as Some
+        >>> from antiphon.lower.machine.code import Instruction
+        >>> put, copy = Instruction(0, "put", 2, read=(4,), push=0), Instruction(1, "copy", 1, read=(6,), write=(7,))
+        >>> take = Instruction(0, "take", 2, write=(9,), pop=0)
+        >>> moves = _Moves.of(Some(blocks=[Some(instructions=[put, copy]), Some(instructions=[take])]))
+        >>> moves.count.tolist(), moves.slot.tolist(), moves.source.tolist()
+        ([2, 1, 2], [0, 2, 3, 5], [-1, -1, 0])
+        >>> [column.tolist() for column in moves.writes]
+        [[0, 0, 1, 2], [7, 9]]
+        """
         every = [one for block in code.blocks for one in block.instructions]
         pop, push = (np.array([getattr(one, name) for one in every], np.int64) for name in ("pop", "push"))
         takes, puts = (np.flatnonzero(way >= 0) for way in (pop, push))

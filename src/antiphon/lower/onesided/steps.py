@@ -106,7 +106,23 @@ class _RankTurns:
 
 
 class _Dealt:
-    """To so many streams. Messages between two ranks in one step are one put and one signal: a group."""
+    """To so many streams. Messages between two ranks in one step are one put and one signal: a group.
+
+    `group`: (stream, step, source, target, whether it is the first of its way, whether a credit comes before); the
+    groups of rank r are `groups` from group_ptr[r] on. The star in one stream:
+
+    >>> from antiphon.core.example import star
+    >>> from antiphon.lower.lowering import lower
+    >>> from antiphon.core.program import bind
+    >>> program = lower(star())
+    >>> dealt = OneSided(program, bind(program, 1)).dealt(1)
+    >>> dealt.group[:2]
+    [(0, 0, 1, 0, True, False), (0, 0, 2, 0, True, False)]
+    >>> dealt.group[2:]
+    [(0, 1, 0, 1, False, False), (0, 1, 0, 2, False, False)]
+    >>> dealt.groups, dealt.group_ptr.tolist()
+    ([0, 1, 2, 3, 0, 2, 1, 3], [0, 4, 6, 8])
+    """
 
     def __init__(self, whole: OneSided, stream: Longs) -> None:
         self.whole, self.stream = whole, stream
@@ -215,7 +231,13 @@ class _Pulled(_Dealt):
 
 def _fresh(ranks: int, groups: Longs) -> Bools:
     """Of each group (stream, step, source, target), in order, whether it is the first of its way, and nothing came back
-    on that way in an earlier step."""
+    on that way in an earlier step.
+
+    In step 0 from 0 to 1, in step 1 back, which is known to be ready, and from 1 to 2:
+
+    >>> _fresh(3, np.array([[0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 0, 2]]))
+    array([ True, False,  True])
+    """
     number, step, source, target = groups
     way, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
     ways, first = np.unique(way, return_index=True)

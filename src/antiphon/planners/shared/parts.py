@@ -16,7 +16,15 @@ LOSS = 2e-3  # of the time, that rounding them may cost
 
 
 def still(plans: Sequence[Schedule], whole: int, common: int) -> tuple[NDArray[np.int32], Longs]:
-    """Chunks that never move: those of the first plan, which are of blocks that move in no plan."""
+    """Chunks that never move: those of the first plan, which are of blocks that move in no plan: their blocks and
+    shares, in parts of common * whole.
+
+    Of an allgather in which only block 1 moves:
+
+    >>> from antiphon.core.example import of_rows
+    >>> still([of_rows("allgather", 3, [(0, 1, 1, 0, 0), (0, 1, 1, 2, 0)])], whole=4, common=1)
+    (array([0, 2], dtype=int32), array([4, 4]))
+    """
     moving = np.zeros(plans[0].collective.blocks, bool)
     for plan in plans:
         moving[plan.chunks.block[plan.chunk]] = True
@@ -33,7 +41,18 @@ def joined(
     pieces: Longs,
 ) -> Schedule:
     """`table`: blocks and shares of chunks, in parts of the denominator; `rows`: of a plan some of its rows, with the
-    step and chunk that each has now. Chunks are sorted by blocks, and so renumbered."""
+    step and chunk that each has now. Chunks are sorted by blocks, and so renumbered.
+
+    Two broadcasts to rank 1, one with the first quarter of the block, the other, a step later, with the rest:
+
+    >>> from antiphon.core.example import of_rows
+    >>> plans = [of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))] * 2
+    >>> table = [(np.array([0], np.int32), np.array([share])) for share in (1, 3)]
+    >>> rows = [(n, np.array([0]), np.array([n]), np.array([n])) for n in (0, 1)]
+    >>> whole = joined(plans, table, rows, 4, np.array([1, 1]))
+    >>> whole.step.tolist(), whole.chunk.tolist(), whole.chunks.offset.tolist(), whole.chunks.share.tolist()
+    ([0, 1], [0, 1], [0, 1], [1, 3])
+    """
     block = np.concatenate([one for one, _ in table])
     share = np.concatenate([one for _, one in table]).astype(np.int64)
     order = np.argsort(block, kind="stable")
