@@ -98,6 +98,13 @@ def test_plan_keys_and_verify(capsys: Capture) -> None:
     assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
 
 
+@pytest.mark.parametrize("value", [("--nbytes", ""), ("--nbytes=",), ("--planner", "", "--json"), ("-o", "")])
+def test_an_empty_value_is_refused(capsys: Capture, value: tuple[str, ...]) -> None:
+    """As of a variable that is not set: never taken as if the option were left out."""
+    option = value[0].rstrip("=")
+    assert f"{option}: its value is empty" in complaint(capsys, "plan", "allreduce", "ring:ranks=4", *value)
+
+
 def test_run_keys(capsys: Capture) -> None:
     a_plan(capsys)
     for dtype, op in (("float32", "sum"), ("bfloat16", "max"), ("int8", "prod"), ("float16", "avg")):

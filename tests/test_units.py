@@ -43,6 +43,8 @@ def test_a_number_alone_is_refused(spec: str) -> None:
 def test_numbers_are_bytes_per_second_and_seconds() -> None:
     assert parse_bandwidth(25) == stored_bandwidth(25) == stored_bandwidth("25") == 25
     assert stored_bandwidth("7/3") == parse_bandwidth(Fraction(7, 3)) == parse_bandwidth("7/3B/s") == Fraction(7, 3)
+    with pytest.raises(Invalid, match="--budget: cannot read 'soon'; write for example 60s"):
+        parse_seconds("soon", "--budget", bare=True)
     assert parse_seconds(2) == parse_seconds("2s") == parse_seconds("2", bare=True) == 2.0
     assert parse_seconds("0") == 0.0
     for text in ("25", "7/3", " 25 "):

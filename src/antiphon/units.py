@@ -171,7 +171,7 @@ def parse_seconds(value: int | float | str, what: str = "time", bare: bool = Fal
     """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `bare`: a text without
     one is in seconds, as in a column whose head says so, or where it is said how long something may take."""
     if isinstance(value, str):
-        number, unit = _split(value, what, "1.5us")
+        number, unit = _split(value, what, "60s" if bare else "1.5us")
         if not unit and number and not bare:
             raise Invalid(f"{what}: {quote(value)} has no unit; write for example {_with(value, 'us or', 's')}")
         if unit and unit.lower() not in _SECONDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from antiphon import __version__
 from antiphon.cli.output import StoppedEarly
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
-from antiphon.errors import AntiphonError, Missing
+from antiphon.errors import AntiphonError, Invalid, Missing
 
 app = typer.Typer(
     name="antiphon",
@@ -26,6 +27,7 @@ app = typer.Typer(
     epilog="Example: antiphon tune allreduce dgx1v -o plan.json --report report.html",
 )
 
+_BARE = re.compile("--[a-z][a-z-]*=")
 _UNWRITTEN = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
@@ -71,8 +73,18 @@ def run(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
     return code
 
 
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An option with nothing as its value is most often a variable of a script that is not set."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for before, one in zip(["", *own], own, strict=False):
+        option = before if not one else one[:-1] if _BARE.fullmatch(one) else ""
+        if option.startswith("-"):
+            raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
+
+
 def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
     try:
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         code = command.main(
             args=None if arguments is None else list(arguments), prog_name="antiphon", standalone_mode=False
         )

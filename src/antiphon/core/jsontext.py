@@ -25,6 +25,8 @@ def decode(data: bytes, kind: type[T]) -> T:
 
     Lists and objects take some 70 bytes each, however short: text of hardly anything else is refused.
     """
+    if not data.removeprefix(_BOM).strip():
+        raise Invalid("is empty; JSON is expected")
     parts = data.count(b"[") + data.count(b"{")
     if parts > FEW_PARTS + len(data) // LEAST_PART:
         raise Invalid(
