@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quick import in_turn
 
+import antiphon
 from antiphon.core import files, jsontext
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.plan import Entry, Plan, check_plain
@@ -35,7 +36,6 @@ from antiphon.core.serialize import (
     load_plan,
     load_topology,
     loads,
-    save_collective,
     save_plan,
     save_topology,
 )  # fmt: skip
@@ -477,7 +477,7 @@ def test_files_of_all_kinds_come_back(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     save_topology(path, made.topology)
     assert load_topology(path) == made.topology
-    save_collective(str(path), made.collective)
+    antiphon.save(made.collective, str(path))
     assert load_collective(str(path)) == made.collective
     plan = Plan.of(made.topology, made.schedule)
     save_plan(path, plan)

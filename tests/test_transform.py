@@ -34,7 +34,6 @@ from antiphon.core.transform import (
     pipeline,
     plain_copies,
     relabel,
-    replicate,
     restrict,
     split,
     waste,
@@ -399,7 +398,7 @@ def test_replicating_under_rotations_balances_the_load() -> None:
     machine = circle(ranks)
     broadcast_like = ring_allgather(ranks)
     turns = [np.roll(np.arange(ranks), k) for k in range(ranks)]
-    many = replicate(broadcast_like, [(turn, link_map(machine, turn)) for turn in turns])
+    many = merge([relabel(broadcast_like, turn, link_map(machine, turn)) for turn in turns])
     assert right(many, machine)
     assert len(automorphisms(machine)) >= 2
 

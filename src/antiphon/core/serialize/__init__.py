@@ -91,10 +91,6 @@ def save_topology(path: str | os.PathLike[str], topology: Topology) -> None:
     write_bytes(path, dumps(topology))
 
 
-def save_collective(path: str | os.PathLike[str], collective: Collective) -> None:
-    write_bytes(path, dumps(collective))
-
-
 def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     write_bytes(path, dumps(plan))
 

@@ -13,7 +13,6 @@ from antiphon.core.columns import Bools, Longs, narrow
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
-from antiphon.core.transform.joining import merge
 from antiphon.core.transform.tidying import by_step, clean, filled
 from antiphon.errors import Invalid, Unsupported
 
@@ -87,15 +86,6 @@ def relabel(schedule: Schedule, names: ArrayLike, links: ArrayLike | None = None
         dst=narrow(name[schedule.dst]),
         routes=routes,
     )
-
-
-def replicate(schedule: Schedule, symmetries: Sequence[tuple[ArrayLike, ArrayLike | None]]) -> Schedule:
-    """Copies of the schedule under symmetries (names, link map) side by side, each with an equal share.
-
-    The collective must stay the same under each: a rooted one needs symmetries that keep its root.
-    """
-    copies = [relabel(schedule, names, links) for names, links in symmetries]
-    return merge(copies)
 
 
 def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[Collective, Longs]:

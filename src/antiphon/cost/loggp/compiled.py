@@ -32,7 +32,3 @@ def inlined(function: F) -> F:
         return function
     jitted: F = numba.njit(inline="always", error_model="numpy")(function)
     return jitted
-
-
-def is_compiled() -> bool:
-    return numba is not None
