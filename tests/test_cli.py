@@ -98,6 +98,22 @@ def test_plan_keys_and_verify(capsys: Capture) -> None:
     assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
 
 
+def test_a_file_in_place_of_a_machine(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes").write_text("hello")
+    Path("dgx1v").mkdir()  # what bears the name of a machine is one
+    Path("machine.json").write_text(json.dumps(answer(capsys, "topology", "show", "ring:ranks=4")))
+    assert "holds one, write ./notes" in complaint(capsys, "bound", "allreduce", "notes")
+    assert "a file takes no options" in complaint(capsys, "bound", "allreduce", "machine.json:ranks=8")
+    assert answer(capsys, "bound", "allreduce", "dgx1v")["latency_steps"] == 2
+    assert answer(capsys, "bound", "allreduce", "./machine.json")["latency_steps"] == 2
+
+
+def test_shares_that_are_not_one_for_each_plan(capsys: Capture) -> None:
+    a_plan(capsys)
+    assert "2 for 1 plans" in complaint(capsys, "compose", "plan.json", "--at-once", "--shares", "1,1")
+
+
 @pytest.mark.parametrize("value", [("--nbytes", ""), ("--nbytes=",), ("--planner", "", "--json"), ("-o", "")])
 def test_an_empty_value_is_refused(capsys: Capture, value: tuple[str, ...]) -> None:
     """As of a variable that is not set: never taken as if the option were left out."""

@@ -43,6 +43,9 @@ def test_a_number_alone_is_refused(spec: str) -> None:
 def test_numbers_are_bytes_per_second_and_seconds() -> None:
     assert parse_bandwidth(25) == stored_bandwidth(25) == stored_bandwidth("25") == 25
     assert stored_bandwidth("7/3") == parse_bandwidth(Fraction(7, 3)) == parse_bandwidth("7/3B/s") == Fraction(7, 3)
+    for half in ("1KB:", ":1KB", ":"):
+        with pytest.raises(Invalid, match=rf"nbytes: expected SIZE, FROM:TO or FROM:TO:FACTOR .*'{half}'"):
+            parse_sizes(half)
     with pytest.raises(Invalid, match="--budget: cannot read 'soon'; write for example 60s"):
         parse_seconds("soon", "--budget", bare=True)
     assert parse_seconds(2) == parse_seconds("2s") == parse_seconds("2", bare=True) == 2.0

@@ -106,7 +106,7 @@ def parse_span(value: SupportsIndex | str, what: str = "nbytes") -> Span:
         return Span(size, size)
     first, last, *rest = value.split(":")
     factor = int(rest[0]) if len(rest) == 1 and re.fullmatch(r"\s*[0-9]{1,9}\s*", rest[0]) else 0
-    if len(rest) > 1 or (rest and factor < 2):
+    if len(rest) > 1 or (rest and factor < 2) or not first.strip() or not last.strip():
         raise Invalid(f"{what}: expected SIZE, FROM:TO or FROM:TO:FACTOR with a factor from 2, got {quote(value)}")
     low, high = parse_size(first, what), parse_size(last, what)
     if not 0 < low <= high:

@@ -141,6 +141,8 @@ def compose(
     if shares is not None and (isinstance(shares, str | bytes) or not isinstance(shares, Sequence)):
         raise Invalid("shares: expected a number for each plan, such as [1, 1]")
     parts = None if shares is None else [exact(share, f"shares[{i}]") for i, share in enumerate(shares)]
+    if parts is not None and len(parts) != len(given):
+        raise Invalid(f"shares: {len(parts)} for {len(given)} plans; give one for each plan")
     return put_together(given, at_once=yes_or_no(at_once, "at_once"), shares=parts)
 
 

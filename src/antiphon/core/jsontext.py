@@ -25,8 +25,9 @@ def decode(data: bytes, kind: type[T]) -> T:
 
     Lists and objects take some 70 bytes each, however short: text of hardly anything else is refused.
     """
-    if not data.removeprefix(_BOM).strip():
-        raise Invalid("is empty; JSON is expected")
+    text = data.removeprefix(_BOM).lstrip()
+    if not text:
+        raise Invalid("is not valid JSON: it is empty")
     parts = data.count(b"[") + data.count(b"{")
     if parts > FEW_PARTS + len(data) // LEAST_PART:
         raise Invalid(
@@ -38,7 +39,8 @@ def decode(data: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _decoding_fault(str(error), kind) from None
     except msgspec.DecodeError as error:
-        raise Invalid(f"is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}") from None
+        other = "" if text[:1] in b"{[" else ", and text of ours begins with {"
+        raise Invalid(f"is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}{other}") from None
     except UnicodeDecodeError:
         raise Invalid("is not valid JSON: it is not UTF-8 text") from None
 

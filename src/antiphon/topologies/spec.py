@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from antiphon.core.topology import Topology
-from antiphon.errors import quote
+from antiphon.errors import Invalid, quote
 from antiphon.options import parse_options, plain_value
-from antiphon.registry import call, find
+from antiphon.registry import call, find, table
 
 Options = dict[str, int | str]
 UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have a unit: a number alone says nothing
@@ -16,9 +17,19 @@ UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have 
 def machine_of(spec: str, separator: str = ",") -> Topology:
     """The machine of the catalogue that a text names; inside another spec options are parted by "+" instead."""
     name, _, tail = spec.partition(":")
+    _refuse_file(name, tail)
     make = find("topology", name).load()
     found: Topology = call("topology", name, make, options(spec, tail, separator))
     return found
+
+
+def _refuse_file(name: str, tail: str) -> None:
+    """No machine of the catalogue bears the name of a file."""
+    if not os.path.exists(name) or name in table("topology"):
+        return
+    if tail and name.endswith((".json", ".json.gz")):
+        raise Invalid(f"{name}: a file takes no options; leave {quote(':' + tail)} out")
+    raise Invalid(f"{name}: no machine of the catalogue; if the file there holds one, write ./{name}")
 
 
 def options(spec: str, tail: str, separator: str = ",") -> Options:
