@@ -210,6 +210,16 @@ def _weights(weights: ArrayLike | None, blocks: int) -> Longs:
 
 
 def _builtin_relation(c: Collective) -> Relation:
+    """What each kind relates: who has each block at the beginning, who must have it in the end.
+
+    A scatter from rank 1 to three ranks: block 0 is for rank 0, ...; all are at rank 1, as its contribution:
+
+    >>> made = _builtin_relation(Collective("scatter", 3, roots=(1,)))
+    >>> made.pre_block.tolist(), made.pre_rank.tolist(), made.pre_id.tolist()
+    ([0, 1, 2], [1, 1, 1], [1, 1, 1])
+    >>> made.post_block.tolist(), made.post_rank.tolist(), made.post_want.tolist()
+    ([0, 1, 2], [0, 1, 2], [-1, -1, -1])
+    """
     members, roots = np.array(c.members, np.int32), np.array(c.roots, np.int32)
     blocks, m, r = c.blocks, len(members), len(roots)
     if blocks * m > MAX_PAIRS and c.kind not in ("scatter", "gather", "alltoall"):

@@ -127,7 +127,13 @@ def renamed_dual(dual: StepDual, naming: Naming) -> StepDual:
 
 
 def _moved(rows: Table, by: Sequence[Table]) -> Table:
-    """The rows with their first columns renamed, in ascending order."""
+    """The rows with their first columns renamed, in ascending order.
+
+    Node 0 becomes 2, node 1 becomes 0:
+
+    >>> _moved(np.array([[0, 5], [1, 6]]), [np.array([2, 0, 1])]).tolist()
+    [[0, 6], [2, 5]]
+    """
     out = rows.copy()
     for column, name in enumerate(by):
         out[:, column] = name[out[:, column]]

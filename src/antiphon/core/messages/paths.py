@@ -54,7 +54,15 @@ def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Long
 
 
 def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
-    """These links, then the limits that they are under: (place in `link`, resource)."""
+    """These links, then the limits that they are under: (place in `link`, resource).
+
+    Of links 0 to 3 the links 0 and 2 share a limit, which is resource 4:
+
+    >>> from types import SimpleNamespace as Some
+    >>> machine = Some(resources=Some(limit_ptr=np.array([0, 1, 1, 2, 2]), limit_of=np.array([4, 4])))
+    >>> [column.tolist() for column in with_limits(machine, np.array([3, 2, 0]))]
+    [[0, 1, 2, 1, 2], [3, 2, 0, 4, 4]]
+    """
     place, resources = np.arange(len(link)), topology.resources
     if not len(resources.limit_of):
         return place, link
@@ -134,6 +142,17 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
 
 
 def _in_order(messages: Messages, resources: int, message: Longs, resource: Longs) -> tuple[Longs, Longs]:
+    """Uses (message, resource) by step, then resource, then message.
+
+    Messages 0 and 2 are of step 0, message 1 of step 1:
+
+    >>> from types import SimpleNamespace as Some
+    >>> class Three(Some):
+    ...     __len__ = lambda self: 3
+    >>> [column.tolist() for column in
+    ...  _in_order(Three(step=np.array([0, 1, 0])), 9, np.array([1, 2, 0, 0]), np.array([5, 7, 7, 6]))]
+    [[0, 0, 2, 1], [6, 7, 7, 5]]
+    """
     times, time = dense(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)
     order = order_of(message, max(len(messages), 1))  # stable, thrice: by message, resource, step
     order = order[order_of(resource[order], resources)]

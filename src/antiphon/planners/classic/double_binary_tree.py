@@ -40,7 +40,15 @@ def _plan(collective: Collective, order: Order) -> Schedule:
 
 
 def _broadcast(collective: Collective, order: Order) -> Schedule:
-    """The root, seat 0, hands each tree its half."""
+    """The root, seat 0, hands each tree its half.
+
+    Among four: half 0 by rank 2 to ranks 1 and 3, half 1 by rank 3 to ranks 2 and 1:
+
+    >>> made = _broadcast(Collective("broadcast", 4, roots=(0,)), None)
+    >>> rows = list(zip(made.step.tolist(), made.chunk.tolist(), made.src.tolist(), made.dst.tolist()))
+    >>> rows[:3], rows[3:]
+    ([(1, 0, 2, 1), (0, 0, 0, 2), (1, 0, 2, 3)], [(1, 1, 3, 2), (0, 1, 0, 3), (1, 1, 3, 1)])
+    """
     seats = Seats.of(collective, order, collective.roots[0])
     below = len(seats) - 1
     seat = np.arange(1, below + 1)
