@@ -42,9 +42,9 @@ SCCL_POINTS = {
 SCCL_SAID = {"allgather": (2.2, 1.14), "allreduce": (1.8, 1.06)}  # 5.5.1, 5.5.2 of the longer version
 
 
-def sccl_figures(machine: Topology | None = None) -> Iterator[Row]:
+def sccl_figures() -> Iterator[Row]:
     """Speedups over NCCL on a DGX-1, of the best of the algorithms at each size; then what is said of the Z52."""
-    machine = machine or topology("dgx1v_sccl")
+    machine = topology("dgx1v_sccl")
     for kind, points in SCCL_POINTS.items():
         curve, basis = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
         told = {size: gain for size, (gain, _) in curve.items()}

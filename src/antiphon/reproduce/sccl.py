@@ -121,20 +121,20 @@ def _missing(group: Family, published: Published, why: str) -> Row:
     }  # fmt: skip
 
 
-def frontiers(machines: Sequence[Topology] = (), k: int = K) -> Iterator[Row]:
+def frontiers(machines: Sequence[Topology] = ()) -> Iterator[Row]:
     """Both machines, every collective that only spreads, and a root of every orbit."""
     for machine, table in zip(machines or (topology("dgx1v_sccl"), topology("z52")), (DGX1, Z52), strict=True):
         for kind in sorted(SPREADING, key=KINDS.index):
             for root in roots_of(machine, kind):
-                yield _frontier(family(machine, kind, root), of_kind(table, kind, machine.ranks), k)
+                yield _frontier(family(machine, kind, root), of_kind(table, kind, machine.ranks))
 
 
-def _frontier(group: Family, rows: Rows, k: int) -> Row:
+def _frontier(group: Family, rows: Rows) -> Row:
     """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MOST_STEPS steps."""
     most = max(MOST_STEPS, group.limits().latency_steps)
-    printed = undominated([row.point for row in rows if row.rounds <= row.steps + k and row.steps <= most])
+    printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= most])
     begin = cpu_seconds()
-    found = group.frontier(k, most)
+    found = group.frontier(K, most)
     spent = cpu_seconds() - begin
     ours = [made.point for made in found]
     notes = []
@@ -152,7 +152,7 @@ def _frontier(group: Family, rows: Rows, k: int) -> Row:
         "published": [_point(point) for point in printed],
         "ours": [{**_point(made.point), "proof": made.proof} for made in found],
         "deviation": "; ".join(notes) or None, "ok": covered and sound,
-        "note": f"R <= S + {k}" + (f", S <= {most}" if group.collective.kind == "broadcast" else ""),
+        "note": f"R <= S + {K}" + (f", S <= {most}" if group.collective.kind == "broadcast" else ""),
         "engine": ", ".join(dict.fromkeys(made.engine for made in found)), "seconds": spent,
         "proof": [line for made in found for line in made.proved],
     }  # fmt: skip

@@ -15,6 +15,7 @@ from antiphon.errors import Invalid, quote
 
 MOST_DEPENDENCIES = 2**27
 MOST_BYTES = 2**60
+TOLD = 8  # messages of a circle
 NOTHING = np.empty(0, np.int32)
 
 
@@ -102,11 +103,11 @@ class MessageGraph:
         )  # fmt: skip
 
 
-def cycle_text(ring: list[int], what: str = "message", most: int = 8) -> str:
+def cycle_text(ring: list[int], what: str = "message") -> str:
     """What is said of messages that wait for each other in a circle."""
     if len(ring) == 1:
         return f"{what} {ring[0]} waits for itself; remove that dependency"
-    shown = [str(i) for i in ring[:most]] + (["..."] if len(ring) > most else []) + [str(ring[0])]
+    shown = [str(i) for i in ring[:TOLD]] + (["..."] if len(ring) > TOLD else []) + [str(ring[0])]
     return f"{what}s wait for each other in a circle: {' waits for '.join(shown)}; remove one of these dependencies"
 
 
