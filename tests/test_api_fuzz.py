@@ -16,7 +16,7 @@ import pytest
 import replay_traces
 
 import antiphon
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Invalid
 
 CALLS = 1000
 SEED = 7
@@ -201,3 +201,20 @@ def test_what_is_to_be_forgotten_makes_no_sense(tmp_path: Path, monkeypatch: pyt
     wrong = wrong_things({})
     said = {str(number): told(antiphon.choices, {"forget": one}) for number, one in enumerate(wrong)}
     assert not [text for text in said.values() if text]
+
+
+class Silent:
+    """Raises whatever it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"has no {name}, and will not say so")
+
+
+@pytest.mark.parametrize("function", ["verify", "predict", "simulate", "run", "save", "bench"])
+def test_objects_that_raise_are_refused_in_one_line(function: str, tmp_path: Path) -> None:
+    others = {"verify": (), "save": (tmp_path / "x.json",)}.get(function, ("1KB",))
+    with pytest.raises(AntiphonError) as told:
+        getattr(antiphon, function)(Silent(), *others)
+    assert "\n" not in str(told.value)
+    with pytest.raises(Invalid, match="nbytes: expected a size such as 64KB"):
+        antiphon.run(antiphon.plan("allreduce", "ring:ranks=3"), Silent())

@@ -59,7 +59,7 @@ def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
 
 def parse_size(value: SupportsIndex | str, what: str = "size") -> int:
     """Bytes: 4096, "64KB" (10^3), "1.5MiB" (2^20), "1e8f32" (elements times their size)."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex | str):
+    if isinstance(value, bool) or not (isinstance(value, str) or hasattr(type(value), "__index__")):
         raise Invalid(f"{what}: expected a size such as 64KB, got {quote(value)}")
     if isinstance(value, str) and ":" in value:
         raise Invalid(f"{what}: expected one size such as 64MiB, got the range {quote(value)}")

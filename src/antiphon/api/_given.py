@@ -47,6 +47,11 @@ def wanted(given: Any, topology: Topology, root: int | None = None, ranks: Any =
     return given
 
 
+def is_ours(given: Any) -> bool:
+    """Whether it is of a type of ours: others may raise what they like when they are asked for a name."""
+    return type(given).__module__.startswith("antiphon.")
+
+
 def plans(given: Any, what: str = "plan", on: Topology | None = None) -> dict[str, Plan]:
     """All plans in a file or in what `tune`, `frontier` or `load` gave, by collective; a plan alone is one. `on`: the
     machine of a file that names none."""
@@ -65,7 +70,7 @@ def plans(given: Any, what: str = "plan", on: Topology | None = None) -> dict[st
         return {given.collective.kind: given}
     if isinstance(given, Frontier):
         return {given.collective.kind: given.plan()}
-    held = given if isinstance(given, Mapping) else getattr(given, "plans", None)
+    held = given if isinstance(given, Mapping) else getattr(given, "plans", None) if is_ours(given) else None
     if not isinstance(held, Mapping) or not all(isinstance(one, Plan) for one in held.values()):
         raise Invalid(f"{what}: expected a Plan, its file, or what plan, tune or load gave, got {quote(given)}")
     if not held:

@@ -143,9 +143,7 @@ def save(value: Any, path: Path) -> None:
     from antiphon.core.files import write_bytes
 
     name = path_of(path, "path")
-    if hasattr(value, "save") and callable(value.save) and not isinstance(value, type):
-        if not type(value).__module__.startswith("antiphon."):
-            raise _unwritten(value)
+    if _given.is_ours(value) and callable(getattr(value, "save", None)):
         value.save(name)
     elif isinstance(value, Mapping):
         from antiphon.select import save_plans
