@@ -24,7 +24,7 @@ from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.inswitch.tree import SwitchTree, served, switch_trees
 from antiphon.planners.shared.rows import refuse_more_than_fits
 
-DEPTHS = (1, 2, 8, 32, 128, 512)
+DEPTHS = (1, 2, 8, 16, 32, 64, 128, 512)
 LAPS = (1, 8, 32)  # of the ring, beside the joints
 MOST_ROWS, MOST_ROWS_AGAIN = 2**21, 2**17  # unless asked for: of a mixture, and of one in more pieces
 REDUCES, SPREADS = ("allreduce", "reducescatter", "reduce"), ("allreduce", "allgather", "broadcast")

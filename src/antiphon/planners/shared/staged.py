@@ -22,11 +22,11 @@ STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 12
 SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest steps: tried where no size is given
 USUAL = 2**20  # the size for which steps are made quiet, where none is given
 MOST_ROWS = 2**20  # transfers of a schedule that begins unevenly
-WORTH = 1.005  # uneven parts are many chunks: they must be this much faster
+WORTH, MORE = 1.005, 1.001  # uneven parts are many chunks: they must be this much faster; and hops that wait than they
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
 QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
 PATIENCE = 2  # numbers of steps tried beyond the best
-LATE, SMALL = 1.02, 2.0  # times what the rate alone takes: from where on, and until where, hops in own time are tried
+LATE, SMALL = 1.005, 2.0  # times what the rate alone takes: from where on, and until where, hops in own time are tried
 MOST_PLACES = 7000  # classes of hops times steps of such a program: four CPU seconds
 MOST_WAITING = 300_000  # transfers where hops wait
 DEEP = 5  # times the fewest steps: for so many or more classes are chosen; the search begins with half as many
@@ -147,7 +147,7 @@ def _faster(even: Sequence[Staged], some: Ready, asked: Asked, nbytes: int) -> S
     full = float(nbytes / rate) if rate else 0.0
     if some.waits is not None and asked.waits is None and LATE * full < seconds(best) < SMALL * full:
         timed = waiting(some.waits, nbytes, full)
-        if timed is not None and seconds(timed) * WORTH < seconds(best):
+        if timed is not None and seconds(timed) * (MORE if best is begun else WORTH) < seconds(best):
             best = timed
     return best
 
