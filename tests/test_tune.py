@@ -150,10 +150,10 @@ def test_planners_take_a_size_and_any_together(name: str, kind: str, spec: str) 
     def made(**asked: Any) -> list[bytes]:
         return [mark_of(one) for one in entry.load()(Request(machine, target, effort=1, **asked))]
 
-    one, any_size, both = made(nbytes=3 * 10**6), made(), made(nbytes=3 * 10**6, also_any=True)
+    one, any_size, both = made(nbytes=3 * 10**6), made(), made(nbytes=3 * 10**6, also=(None,))
     assert both[0] == one[0]
     assert set(both) == {*one, *any_size}
-    assert made(also_any=True) == any_size
+    assert made(also=(None,)) == any_size
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_the_split_of_blink_is_for_a_size_too() -> None:
         found = blink(Request(machine, wanted, **asked), hybrid=True, t_dpa=0.001)
         return {mark_of(one) for one in found}
 
-    assert made(nbytes=10**8, also_any=True) == made(nbytes=10**8) | made()
+    assert made(nbytes=10**8, also=(None,)) == made(nbytes=10**8) | made()
 
 
 def test_planners_of_others_are_asked_for_a_size_and_for_any(added: Callable[..., None]) -> None:

@@ -27,7 +27,8 @@ class Entry:
     """One name of a table. `where` is "module:function"; `can` declares what it can do, read without importing it.
 
     For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names), can["sweep"]
-    (options worth trying when tuning), can["in_switches"] (True if all that it makes lets switches multicast or reduce:
+    (options worth trying when tuning), can["sizes"] (True if plans for several sizes are worth asking for when tuning
+    for many), can["in_switches"] (True if all that it makes lets switches multicast or reduce:
     `tune` asks it only where some can), can["effort"] (what it takes against others, in transfers on many ranks: a
     number above 0; left out, 10), and can["process"]: True if `tune` shall run it in a process of its own, as
     those of installed packages always are. A planner that works in C for long (a solver) needs that: within the

@@ -27,8 +27,8 @@ def effort_of(effort: float | None) -> float | None:
 class Request:
     """A collective to plan on a machine. A planner is `plan(request, **options) -> Iterator[Schedule]`.
 
-    `nbytes`: plan for this size (None: for any). `also_any`: first for this size, then what there is for any, as
-    whoever asks prices all by a model of his own; a planner goes through `sizes`. `profile`: what was measured of the
+    `nbytes`: plan for this size (None: for any). `also`: more sizes to plan for after it (None: any), as whoever asks
+    prices all by a model of his own; a planner goes through `sizes`. `profile`: what was measured of the
     machine, for planners that price what they try. `seed`: the same seed, the same schedules. `effort`: how much a
     planner that searches tries, in units of about a second of a processor, which it counts, so that it ends alike on
     every machine, with EffortSpent (None: its own measure). `budget`: seconds of CPU time, a safety stop: it ends with
@@ -42,7 +42,7 @@ class Request:
     budget: float | None = None
     seed: int = 0
     effort: float | None = None
-    also_any: bool = False
+    also: tuple[int | None, ...] = ()
     tell: Callable[[str], None] = field(default=silent, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,8 @@ class Request:
                 f"the collective is for {self.collective.ranks} ranks, but topology {self.topology.name} "
                 f"has {self.topology.ranks}"
             )
-        for what, number in (("nbytes", 0 if self.nbytes is None else self.nbytes), ("seed", self.seed)):
+        numbers = [("nbytes", 0 if nbytes is None else nbytes) for nbytes in (self.nbytes, *self.also)]
+        for what, number in (*numbers, ("seed", self.seed)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise Invalid(f"{what}: expected a whole number from 0, got {quote(number)}")
         seconds = 0 if self.budget is None else self.budget
@@ -65,4 +66,4 @@ class Request:
     @property
     def sizes(self) -> tuple[int | None, ...]:
         """What to plan for, one after the other: a size, or None for any."""
-        return (self.nbytes, None) if self.also_any and self.nbytes is not None else (self.nbytes,)
+        return tuple(dict.fromkeys((self.nbytes, *self.also)))

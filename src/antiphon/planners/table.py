@@ -153,12 +153,12 @@ TABLE = {
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
         ("broadcast", "reduce", *ROOTLESS), ("pieces", "steps", "waits", "halves", "loss", "denominator"),
         topologies="any connected one of up to 512 ranks, with one root or with symmetries 2048",
-        effort=45.0,
+        sizes=True, effort=45.0,
     ),
     "shallow": _entry(
         "trees.shallow", "shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
         ("broadcast", "reduce"), ("depth", "pieces", "steps"), topologies="any connected one",
-        costly=True,
+        costly=True, sizes=True,
         effort=100.0,
     ),
     "blink": _entry(

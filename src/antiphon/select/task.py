@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -146,6 +146,7 @@ def work(context: Context, task: Task) -> Iterator[Message]:
         yield Done(task.index, OK)
 
 
+APART, LEAST_PLANNED = 16, 2**18  # of many sizes those that some planners plan for: so far apart, and no smaller
 WARMING = ("relay", "direct", "recursive-doubling")  # planners that are quick on a few ranks
 
 
@@ -220,14 +221,27 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
 
 def _requests(context: Context, task: Task) -> list[Request]:
     """For one size what is planned for it and what is for any: a planner chooses by a price of its own, and another
-    model may find what it did not choose faster. The planners here do both at once; others are asked twice."""
+    model may find what it did not choose faster. The planners here do both at once; others are asked twice. For many
+    sizes those that plan each size in another way (can["sizes"]) are asked for some of them, too."""
     assert task.entry is not None
-    one = context.sizes[0] if len(context.sizes) == 1 else None
+    some: tuple[int | None, ...] = context.sizes
+    if len(some) > 1:
+        some = _apart(context.sizes) if task.entry.can.get("sizes") else ()
+    wanted = (*some, None)
     first = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
-        seed=context.seed, effort=context.effort, nbytes=one, also_any=one is not None and task.entry.own,
+        seed=context.seed, effort=context.effort, nbytes=wanted[0], also=wanted[1:],
     )  # fmt: skip
-    return [first] if one is None or task.entry.own else [first, replace(first, nbytes=None)]
+    return [first] if task.entry.own else [replace(first, nbytes=nbytes, also=()) for nbytes in wanted]
+
+
+def _apart(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The largest of these sizes, the largest that is 16 times smaller, and so on, down to what latency rules."""
+    found: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        if size >= LEAST_PLANNED and (not found or size * APART <= found[-1]):
+            found.append(size)
+    return tuple(found)
 
 
 def one_line(text: str) -> str:

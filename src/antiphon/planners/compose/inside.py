@@ -126,7 +126,7 @@ class Inside:
         entry = find("planner", name)
         if target.kind not in entry.can["collectives"]:
             return
-        request = replace(self.request, topology=machine, collective=target, nbytes=None, also_any=False, effort=None)
+        request = replace(self.request, topology=machine, collective=target, nbytes=None, also=(), effort=None)
         try:
             for number, made in enumerate(call("planner", name, entry.load(), {}, request)):
                 yield _way(replace(made, pieces=1), machine, name)

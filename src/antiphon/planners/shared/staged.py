@@ -139,16 +139,19 @@ def _faster(even: Sequence[Staged], some: Ready, asked: Asked, nbytes: int) -> S
         and seconds(best) <= WORTH * _floor(some.plans[0], topology, nbytes)
     ):
         return best
-    around = pipelined_steps(best.schedule)
-    begun = _fastest(some.uneven, nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
-    if begun is not None and seconds(begun) * WORTH < seconds(best):
-        best = begun
     rate = throughput(some.plans[0], topology)
     full = float(nbytes / rate) if rate else 0.0
+    timed, sure = None, False
     if some.waits is not None and asked.waits is None and LATE * full < seconds(best) < SMALL * full:
-        timed = waiting(some.waits, nbytes, full)
-        if timed is not None and seconds(timed) * (MORE if best is begun else WORTH) < seconds(best):
-            best = timed
+        timed, sure = waiting(some.waits, nbytes, full)
+    begun = None
+    if not sure:
+        around = pipelined_steps(best.schedule)
+        begun = _fastest(some.uneven, nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
+        if begun is not None and seconds(begun) * WORTH < seconds(best):
+            best = begun
+    if timed is not None and seconds(timed) * (MORE if best is begun else WORTH) < seconds(best):
+        best = timed
     return best
 
 
@@ -209,23 +212,27 @@ def _flow(waits: Waits, steps: int) -> Flow | None:
     return None
 
 
-def waiting(waits: Waits, nbytes: int, full: float) -> Staged | None:
-    """The best number of steps for the size, from few on, until more of them could not gain what they cost. `full`:
-    what links take that are never idle."""
+def waiting(waits: Waits, nbytes: int, full: float) -> tuple[Staged | None, bool]:
+    """The best number of steps for the size, from few on, until more of them could not gain what they cost. And whether
+    it lies between numbers that were tried: then chunks that begin unevenly need not be, as hops in times of their own
+    can do what these do. `full`: what links take that are never idle."""
     best: tuple[float, int, Flow] | None = None
+    first, between = 0, False
     for steps, more in pairwise(STEPS):
         if 2 * steps < DEEP * waits.plan.steps:
             continue
         flow = _flow(waits, steps)
         if flow is None:
             break
-        taken = flow.time * nbytes + flow.latency
+        taken, first = flow.time * nbytes + flow.latency, first or steps
         if best is not None and taken >= best[0]:
+            between = best[1] > first
             break
         best = (taken, steps, flow)
         if flow.time * nbytes - full < flow.latency * (more - steps) / steps:
+            between = steps > first
             break
-    return None if best is None else Staged(waits.schedule(best[2]), _options(best[1], True))
+    return (None, False) if best is None else (Staged(waits.schedule(best[2]), _options(best[1], True)), between)
 
 
 def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:

@@ -62,7 +62,7 @@ def blink(
     """
     if hybrid and len(request.sizes) > 1:  # the split itself is for a size
         for nbytes in request.sizes:
-            one = replace(request, nbytes=nbytes, also_any=False)
+            one = replace(request, nbytes=nbytes, also=())
             yield from blink(one, pieces=pieces, epsilon=epsilon, threshold=threshold, hybrid=hybrid, t_dpa=t_dpa)
         return
     topology, collective = request.topology, request.collective
