@@ -177,7 +177,7 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
     waits = Waits(one("trees", machine, wanted, pieces=1), machine)
     finest = len(every(waits)[0])
     monkeypatch.setattr(staged, "MOST_PLACES", finest * 4 * waits.plan.steps)
-    found = staged.waiting(waits, 10**6, 0.0)
+    found, _ = staged.waiting(waits, 10**6, 0.0)
     assert found is not None
     assert found.options["steps"] < 4 * waits.plan.steps
     again = one("trees", machine, wanted, **found.options)
