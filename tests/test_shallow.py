@@ -23,7 +23,9 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.bounded import Machine, around, bounded, with_images
+from antiphon.planners.trees.bounded import SPENT, Machine, around, bounded
+from antiphon.planners.trees.images import Mirrored
+from antiphon.planners.trees.lay import spread
 from antiphon.planners.trees.shallow import shallow
 from antiphon.topologies import topology
 
@@ -165,8 +167,8 @@ def test_a_packing_and_all_its_images_are_as_fast(spec: str) -> None:
     assert group is not None
     plain = bounded(Machine(machine, 0, ranks), 4, float(goal))
     assert plain is not None
-    found = with_images(machine, group, plain)
-    assert float(sum(tree.rate for tree in found.trees)) == pytest.approx(plain.rate)
+    found = Mirrored.of(machine, plain.trees, group)
+    assert found.rate == sum(tree.rate for tree in found.trees) == plain.rate
     load = [Fraction(0)] * machine.links
     for tree in found.trees:
         for _, hop in tree.hops:
@@ -174,6 +176,58 @@ def test_a_packing_and_all_its_images_are_as_fast(spec: str) -> None:
                 load[link] += tree.rate
     for element in group:
         assert [load[link - machine.nodes] for link in element[machine.nodes : machine.nodes + machine.links]] == load
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
+    """The schedule of trees and their images is that of all trees, and different images are counted once."""
+    rng = random.Random(seed)
+    machine = topology(rng.choice(["star:ranks=6", "mesh:dims=3x3", "hypercube:ranks=8", "pcie8", "dgx1v"]))
+    ranks = list(range(machine.ranks))
+    group = around(machine, 0, ranks)
+    plain = bounded(Machine(machine, 0, ranks), rng.randint(2, 4), 0.0)
+    if plain is None:
+        return
+    found = Mirrored.of(machine, plain.trees, group)
+    trees = found.trees
+    assert len({tree.hops for tree in trees}) == len(trees) == len(found)
+    assert sum((tree.rate for tree in trees), Fraction(0)) == found.rate == plain.rate
+    wanted = Collective("broadcast", machine.ranks)
+    made, other = found.schedule(wanted), spread(wanted, trees)
+    verify(made, machine).or_raise()
+    assert made.transfers == other.transfers
+    assert throughput(made, machine) == throughput(other, machine)
+
+
+@pytest.mark.parametrize("spec", ["torus:dims=4x4", "cluster:box=pcie8,boxes=2,fabric=rail"])
+def test_known_trees_are_gone_on_from(spec: str) -> None:
+    """What symmetries find from trees that were found without them is no slower than these."""
+    machine = topology(spec)
+    ranks = list(range(machine.ranks))
+    goal = float(bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second or 0)
+    plain = bounded(Machine(machine, 0, ranks), 5, goal)
+    assert plain is not None
+    found = bounded(Machine(machine, 0, ranks, around(machine, 0, ranks)), 5, goal, plain.firsts)
+    assert found is not None
+    assert found.rate >= plain.rate * Fraction(9999, 10000)
+
+
+def test_the_search_ends_when_its_effort_is_spent() -> None:
+    machine = topology("torus:dims=4x4")
+    ranks = list(range(machine.ranks))
+    view = Machine(machine, 0, ranks)
+    view.spent = SPENT
+    found = bounded(view, 6, float("inf"))
+    assert found is not None
+    assert len(found) == 1
+
+
+@pytest.mark.slow
+def test_a_thousand_ranks() -> None:
+    machine = topology("cluster:box=dgx-a100,boxes=128")
+    made = planned(machine, Collective("broadcast", 1024), pieces=1)
+    assert made.steps <= 4
 
 
 @pytest.mark.slow

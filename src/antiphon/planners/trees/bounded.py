@@ -7,8 +7,7 @@ stands for all its images, and a row of the program is an orbit of links or limi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -19,10 +18,13 @@ from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
 from antiphon.planners.shared.reach import Hop
 from antiphon.planners.trees.hubs import Floats, Ways, grown
-from antiphon.planners.trees.images import images
+from antiphon.planners.trees.images import Mirrored
 from antiphon.planners.trees.tree import Tree
 
 EFFORT, LEAST, MOST = 4000, 24, 120  # trees grown at prices of loads, by ranks, and as often at those of programs
+SPENT = 20 * 10**8  # ranks^2 times hubs, some 1e-8 seconds each: what all of that may take
+FEWER = 10  # trees that it must be enough for at least
+SOON = 8  # trees after which a program is asked on machines of more than LARGE ranks
 IDLE = 10  # programs without a new tree, or without gain, after which no more are asked for
 SHARP = 8.0  # how much dearer the fullest row is than the empty: e to this
 LUCK = (0.7, 1.3)  # prices are shaken, so that trees differ
@@ -35,25 +37,12 @@ SIMPLE = 10**6  # denominators of rates
 LITTLE = Fraction(1, 1000)  # of a unit link, up to which a rate is taken as it is: such denominators would distort it
 
 
-@dataclass(frozen=True, eq=False)
-class Bounded:
-    """`rate`: bytes per second of all trees together. `label`: of every tree the one that it is an image of."""
-
-    trees: tuple[Tree, ...]
-    label: tuple[int, ...]
-    rate: float
-
-    @property
-    def depth(self) -> int:
-        return max((tree.depth for tree in self.trees), default=0)
-
-
 class Machine:
     """A machine as trees out of one root see it: rows of links and limits, ways between ranks."""
 
     def __init__(self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None) -> None:
         """`group`: symmetries that keep the root and the members; none: the identity alone."""
-        self.topology, self.root = topology, root
+        self.topology, self.root, self.spent = topology, root, 0
         identity = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
         self.group = identity if group is None else group
         self.row = rows_of(topology, self.group)
@@ -70,27 +59,37 @@ class Machine:
         """A cheap tree at prices of rows, and what it loads; None where none is so shallow."""
         paid = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
         found = self.ways.priced(paid + 1e-6 * paid.mean() + 1e-300)
-        made = grown(found[0], self.place[self.root], most)
+        cells = len(self.place) ** 2
+        made = grown(found[0], self.place[self.root], most, max(SPENT // FEWER // cells, 1))
         if made is None:
             return None
-        hops, crossed = [], np.zeros(self.topology.links)
+        self.spent += cells * made.hubs
+        hops = []
         for rank, at in self.place.items():
             if rank != self.root:
                 parent = int(made.parent[at])
                 path = self.ways.links(found, parent, at)
                 hops.append((rank, Hop(int(self.ways.ranks[parent]), path, int(made.depth[at]))))
-                crossed[list(path)] += 1
+        return tuple(hops), self.load(hops)
+
+    def load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
+        """How often a tree crosses each row."""
+        links = np.array([link for _, hop in hops for link in hop.path])
+        crossed = np.bincount(links, minlength=self.topology.links)
         load = np.bincount(self.of_row, weights=crossed[self.of_link], minlength=len(self.capacity))
-        return tuple(hops), load.astype(np.float64)
+        return load.astype(np.float64)
 
 
-def bounded(machine: Machine, most: int, goal: float) -> Bounded | None:
-    """Trees no deeper than `most`; None where there are none. `goal`: the rate beyond which nothing is looked for."""
-    columns: dict[Hops, Floats] = {}
-    used = np.zeros(len(machine.capacity))
+def bounded(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()) -> Mirrored | None:
+    """Trees no deeper than `most`; None where there are none. `goal`: the rate beyond which nothing is looked for;
+    `known`: trees to begin with."""
+    columns = {tree.hops: machine.load(tree.hops) for tree in known}
+    used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
     rounds = min(MOST, max(LEAST, EFFORT // len(machine.place)))
     luck = np.random.default_rng(most)
-    for turn in range(rounds):
+    for turn in range(0 if known else rounds):
+        if columns and (machine.spent >= SPENT or (turn % SOON == 0 and _met(machine, list(columns.values()), goal))):
+            break
         price = _dear(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if turn % 2 else 1)
         found = machine.tree(price, most)
         if found is None:
@@ -100,7 +99,7 @@ def bounded(machine: Machine, most: int, goal: float) -> Bounded | None:
     rates, price = _program(machine, list(columns.values()))
     best, idle = rates.sum(), 0
     for turn in range(rounds):
-        if best >= goal * (1 - GAIN) or idle > IDLE:
+        if best >= goal * (1 - GAIN) or idle > IDLE or machine.spent >= SPENT:
             break
         before = len(columns)
         for mixed in (0.0, 0.1, 0.2 + 0.05 * (turn % 4)):
@@ -114,6 +113,11 @@ def bounded(machine: Machine, most: int, goal: float) -> Bounded | None:
         idle = 0 if rates.sum() > best * (1 + GAIN) else idle + 1
         best = rates.sum()
     return _packing(machine, list(columns), _nearer(machine, columns, rates))
+
+
+def _met(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
+    """Whether a large machine needs no more trees."""
+    return len(machine.place) > LARGE and _program(machine, loads)[0].sum() >= goal * (1 - GAIN)
 
 
 def _dear(used: Floats, capacity: Floats) -> Floats:
@@ -178,33 +182,16 @@ def _nearer(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> 
     return np.asarray(found, np.float64)
 
 
-def _packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Bounded:
+def _packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mirrored:
     """The trees that carry anything, each with its images at an equal part of its rate."""
     least = GAIN / max(len(trees), 1) * float(rates.sum())
-    merged: dict[Hops, tuple[Fraction, int]] = {}
-    order = len(machine.group)
-    unit = machine.topology.unit
-    for label, (hops, rate) in enumerate(zip(trees, rates.tolist(), strict=True)):
+    unit, found = machine.topology.unit, []
+    for hops, rate in zip(trees, rates.tolist(), strict=True):
         if rate > least:
             units = Fraction(rate / float(unit))
-            part = (units.limit_denominator(SIMPLE) if units > LITTLE else units) * unit / order
-            for tree in images(machine.topology, machine.group, [Tree(machine.root, part, hops)]):
-                known = merged.get(tree.hops, (Fraction(0), label))
-                merged[tree.hops] = known[0] + part, known[1]
-    found = tuple(Tree(machine.root, rate, hops) for hops, (rate, _) in merged.items())
-    return Bounded(found, tuple(label for _, label in merged.values()), float(sum(tree.rate for tree in found)))
-
-
-def with_images(topology: Topology, group: Table, packed: Bounded) -> Bounded:
-    """The same packing taken to all its images at once, which is as fast, and loads alike what is alike."""
-    found: dict[Hops, tuple[Tree, int]] = {}
-    for label, tree in enumerate(packed.trees):
-        for image in images(topology, group, [replace(tree, rate=tree.rate / len(group))]):
-            known = found.get(image.hops)
-            found[image.hops] = (
-                (image, label) if known is None else (replace(image, rate=image.rate + known[0].rate), known[1])
-            )
-    return Bounded(tuple(tree for tree, _ in found.values()), tuple(label for _, label in found.values()), packed.rate)
+            part = (units.limit_denominator(SIMPLE) if units > LITTLE else units) * unit
+            found.append(Tree(machine.root, part, hops))
+    return Mirrored.of(machine.topology, found, machine.group)
 
 
 def around(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
@@ -226,9 +213,10 @@ def _of_boxes(topology: Topology, group: Table) -> Table:
     boxes = len(set(hosts(topology))) - 1
     if boxes < 2 or len(group) <= boxes or topology.ranks <= LARGE:
         return group
-    power = group
-    for _ in range(boxes - 1):
-        power = np.take_along_axis(group, power, 1)
+    power, square, times = np.broadcast_to(np.arange(group.shape[1]), group.shape), group, boxes
+    while times:
+        power = np.take_along_axis(square, power, 1) if times & 1 else power
+        square, times = np.take_along_axis(square, square, 1), times // 2
     some = group[(power == np.arange(group.shape[1])).all(axis=1)]
     return some if len(some) == boxes else group
 

@@ -64,21 +64,25 @@ class Ways:
 
 @dataclass(frozen=True, eq=False)
 class Grown:
-    """By places: every rank's parent (-1: the root's), and its depth."""
+    """By places: every rank's parent (-1: the root's), and its depth; how many hubs were looked for."""
 
     parent: Longs
     depth: Longs
+    hubs: int
 
 
-def grown(cost: Floats, root: int, most: int) -> Grown | None:
-    """A tree out of the root whose depth is at most `most`; None where there is none. O(ranks^2) per hub."""
+def grown(cost: Floats, root: int, most: int, hubs: int) -> Grown | None:
+    """A tree out of the root whose depth is at most `most`; None where there is none. `hubs`: no more are looked for.
+    O(ranks^2) per hub."""
     count = len(cost)
     tree = _fewest_hops(cost, root, most)
     if tree is None:
         return None
     parent, depth = tree
     everyone = np.arange(count)
-    for _ in range(4 * count):
+    looked = 0
+    while looked < min(4 * count, hubs):
+        looked += 1
         height = _heights(parent, depth)
         paid = cost[parent, everyone]
         paid[root] = 0
@@ -94,7 +98,7 @@ def grown(cost: Floats, root: int, most: int) -> Grown | None:
         moved = np.flatnonzero(saved[hub] > 0)
         parent[moved] = hub
         depth = _depths(parent, root)
-    return Grown(parent, depth)
+    return Grown(parent, depth, looked)
 
 
 def _fewest_hops(cost: Floats, root: int, most: int) -> tuple[Longs, Longs] | None:

@@ -18,20 +18,22 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.backwards import backwards
 from antiphon.planners.shared.orbits import Table
 from antiphon.planners.shared.staged import Asked, Ready, staged
-from antiphon.planners.trees.bounded import Bounded, Machine, around, bounded, with_images
+from antiphon.planners.trees.bounded import LARGE, SPENT, Machine, around, bounded
 from antiphon.planners.trees.columns import check_reach, pack_lp
-from antiphon.planners.trees.lay import spread
+from antiphon.planners.trees.images import Mirrored
 from antiphon.planners.trees.out import out_of
-from antiphon.planners.trees.rounding import rounded_trees
+from antiphon.planners.trees.rounding import Rounding, rounded_trees
 from antiphon.planners.trees.tree import Tree
 
-DEEPER = 6  # depths tried beyond the least possible
+DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible
 ENOUGH = Fraction(999, 1000)  # of the bound: what is deeper is not looked for
 LOST, FINE = Fraction(1, 1000), 16384  # of the rate by rounding shares; then the greatest denominator
 FINELY = 128  # trees up to which that is done
 FASTER = Fraction(101, 100)  # than what is shallower
 PRICED = 24  # ranks up to which depths are also tried by exact prices
 TWICE = 64  # ranks up to which symmetries are done without where they seem to cost rate
+LESS = (1, 3, 6)  # depths tried on machines of more than LARGE ranks
+SLOW, MANY = Fraction(9, 10), 32  # of the bound: with more ranks than so many, what is as fast is fast enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,7 @@ class _Forest:
     """A schedule of trees of one depth, and the packing that it is made of."""
 
     schedule: Schedule
-    packed: Bounded
+    packed: Mirrored
     depth: int
     trees: int
     rate: Fraction
@@ -103,31 +105,28 @@ def _found(machine: Topology, collective: Collective, limit: Fraction, depth: in
     ranks = _spanned(machine, root, collective.members)
     group = around(machine, root, ranks, seed)
     found: list[_Forest] = []
-    alike: list[Bounded] = []
+    alike: list[Mirrored] = []
     for packed, how, seen in _by_depth(machine, root, ranks, group, limit, depth):
         forest = _laid(machine, collective, packed, how)
         if not found or forest.rate > found[-1].rate * FASTER:
             found.append(forest)
-        if seen is not None and (not alike or seen.rate > alike[-1].rate * float(FASTER)):
+        if seen is not None and (not alike or seen.rate > alike[-1].rate * FASTER):
             alike.append(seen)
-        if forest.rate >= limit * ENOUGH:
+        if packed.rate >= limit * ENOUGH:
             break
     if not found:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
     if group is None:
         alike = [one.packed for one in found]
-    elif not alike or alike[-1].rate * float(FASTER) < found[-1].rate:
-        alike.append(with_images(machine, group, found[-1].packed))
+    elif not alike or alike[-1].rate * FASTER < found[-1].rate:
+        alike.append(Mirrored.of(machine, found[-1].packed.trees, group))
     kinds = [_kinds(collective, one) for one in alike[::-1]]
     return _Found(found[::-1], [kind for some in kinds for kind in some], len(kinds[0]))
 
 
-def _kinds(collective: Collective, packed: Bounded) -> list[Schedule]:
+def _kinds(collective: Collective, packed: Mirrored) -> list[Schedule]:
     """A schedule of every tree and its images, alone: all links that symmetries take to each other are loaded alike."""
-    found: dict[tuple[int, int], list[Tree]] = {}
-    for tree, label in zip(packed.trees, packed.label, strict=True):
-        found.setdefault((label, tree.depth), []).append(replace(tree, rate=Fraction(1)))
-    return [spread(collective, kind) for kind in found.values()]
+    return [packed.rated([tree]).schedule(collective) for tree in packed.firsts]
 
 
 def _spanned(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
@@ -154,41 +153,47 @@ def _reached(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
 
 def _by_depth(
     machine: Topology, root: int, ranks: Sequence[int], group: Table | None, limit: Fraction, depth: int | None
-) -> Iterator[tuple[Bounded, str, Bounded | None]]:
+) -> Iterator[tuple[Mirrored, str, Mirrored | None]]:
     """Packings of growing depth, then one without a bound of it, unless `depth` is asked for: the fastest, how it was
     found, and what there is of that depth as these symmetries see the machine."""
     view, plain = Machine(machine, root, ranks, group), Machine(machine, root, ranks)
     goal = float(limit)
     least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
-    top = least + DEEPER if depth is None else depth
-    for most in range(least, min(top, max(len(ranks) - 1, 1)) + 1):
+    fastest, more = Fraction(0), DEEPER if len(ranks) <= LARGE else LESS
+    tried = [least + deeper for deeper in more] if depth is None else range(least, depth + 1)
+    for most in sorted({min(one, max(len(ranks) - 1, 1)) for one in tried}):
         seen = best = bounded(view, most, goal)
         if best is None:
             continue
         how = "hubs"
         if best.rate < goal * float(ENOUGH) and group is not None and len(ranks) <= TWICE:
             other = bounded(plain, most, goal)
-            best = other if other is not None and other.rate > best.rate else best
+            if other is not None and other.rate > best.rate:
+                seen = bounded(view, most, goal, other.firsts) or other
+                best = seen if seen.rate * ENOUGH > other.rate else other
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
             exact = pack_lp(machine, {root: 1}, ranks, hops=most)
             if float(exact.rate) > best.rate:
-                best, how = _each(exact.trees, exact.rate), "columns"
+                best, how = Mirrored.of(machine, exact.trees), "columns"
+        fastest = max(fastest, best.rate)
         yield best, how, seen
-    if depth is None:
+        if view.spent >= SPENT:
+            break
+    if depth is None and (len(ranks) <= MANY or (fastest < limit * SLOW and len(ranks) <= LARGE)):
         packed = out_of(machine, {root: 1}, ranks)
-        yield _each(packed.trees, packed.rate), packed.how, None
+        yield Mirrored.of(machine, packed.trees), packed.how, None
 
 
-def _each(trees: Sequence[Tree], rate: Fraction) -> Bounded:
-    """Trees that are no images of each other."""
-    return Bounded(tuple(trees), tuple(range(len(trees))), float(rate))
+def _laid(machine: Topology, collective: Collective, packed: Mirrored, how: str) -> _Forest:
+    firsts, lost = _rounded(machine, collective, packed, None)
+    if lost is not None and lost.loss > LOST and len(firsts) <= FINELY:
+        firsts, _ = _rounded(machine, collective, packed, FINE)
+    trees = packed.rated(firsts)
+    made = trees.schedule(collective)
+    return _Forest(made, packed, trees.depth, len(trees), throughput(made, machine) or Fraction(0), how)
 
 
-def _laid(machine: Topology, collective: Collective, packed: Bounded, how: str) -> _Forest:
-    trees, lost = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, None)
-    if lost is not None and lost.loss > LOST and len(trees) <= FINELY:
-        trees, _ = rounded_trees(packed.trees, {collective.roots[0]: 1}, collective.members, machine, FINE)
-    made = spread(collective, trees)
-    rate = throughput(made, machine) or Fraction(0)
-    deepest = max((tree.depth for tree in trees), default=0)
-    return _Forest(made, packed, deepest, len(trees), rate, how)
+def _rounded(
+    machine: Topology, collective: Collective, packed: Mirrored, asked: int | None
+) -> tuple[tuple[Tree, ...], Rounding | None]:
+    return rounded_trees(packed.firsts, {collective.roots[0]: 1}, collective.members, machine, asked, packed.group)
