@@ -33,7 +33,8 @@ FASTER = Fraction(101, 100)  # than what is shallower
 PRICED = 24  # ranks up to which depths are also tried by exact prices
 TWICE = 64  # ranks up to which symmetries are done without where they seem to cost rate
 LESS = (1, 3, 6)  # depths tried on machines of more than LARGE ranks
-SLOW, MANY = Fraction(9, 10), 32  # of the bound: with more ranks than so many, what is as fast is fast enough
+SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))  # up to how many ranks what part of the bound
+# is slow: only then the forest of `trees` is made, which may take a minute on 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +180,8 @@ def _by_depth(
         yield best, how, seen
         if view.spent >= SPENT:
             break
-    if depth is None and (len(ranks) <= MANY or (fastest < limit * SLOW and len(ranks) <= LARGE)):
+    slow = next((limit * part for most, part in SLOW if len(ranks) <= most), Fraction(0))
+    if depth is None and (fastest < slow or not limit):
         packed = out_of(machine, {root: 1}, ranks)
         yield Mirrored.of(machine, packed.trees), packed.how, None
 
