@@ -58,6 +58,7 @@ CORE = (
     "example",
     "dependencies",
     "joints",
+    "stairs",
     "loads",
     "verify",
     "datatypes",

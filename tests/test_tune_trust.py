@@ -40,7 +40,7 @@ from antiphon.select import task as _task
 from antiphon.select.libraries import BASELINES, baseline
 from antiphon.select.losses import damage
 from antiphon.select.mark import mark_of
-from antiphon.select.task import Context, Done, Message, Task, work
+from antiphon.select.task import WARMING, Context, Done, Message, Task, work
 from antiphon.topologies import topology
 
 
@@ -165,16 +165,23 @@ def test_marks_tell_schedules_apart() -> None:
 
 
 def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
-    real = loads.loads
+    """Whatever asks for them, and also where there are more than are kept of several."""
+    asked: list[int] = []
+    real = loads.resolve
 
-    def noted(schedule: Schedule, machine: Topology) -> Any:
-        asked.append(mark_of(schedule))
-        return real(schedule, machine)
+    def noted(machine: Topology, src: Any, *rest: Any) -> Any:
+        asked.append(len(src))
+        return real(machine, src, *rest)
 
-    monkeypatch.setattr(loads, "loads", noted)
-    found = quick("allgather", planners=["ring"])
-    assert 5 < len(asked) <= sum(c.status == "ok" for c in found.candidates)
+    monkeypatch.setattr(loads, "resolve", noted)
+    for most in (loads.MOST_KEPT, 1):
+        asked.clear()
+        monkeypatch.setattr(loads, "MOST_KEPT", most)
+        found = quick("allgather", planners=["ring"])
+        assert 5 < len(asked) <= sum(c.status == "ok" for c in found.candidates)
+        asked.clear()
+        by_calls = quick("allgather", spec="dgx-a100", planners=["ring"], model="calls")
+        assert 2 < len(asked) <= sum(c.status == "ok" for c in by_calls.candidates) + len(WARMING)
 
 
 def test_the_last_timeline_is_that_of_the_very_schedule_and_machine() -> None:

@@ -195,12 +195,16 @@ def starts(ordered: NDArray[Any]) -> Bools:
     return flags
 
 
-def distinct(key: AnyInts) -> Longs:
-    """The distinct values, ascending.
+def distinct(key: AnyInts, bound: int | None = None) -> Longs:
+    """The distinct values, ascending. `bound` of them, where it is known: where it is small nothing is sorted.
 
     >>> distinct(np.array([7, 3, 7]))
     array([3, 7])
     """
+    if bound is not None and bound <= 4 * len(key):
+        seen = np.zeros(bound, np.bool_)
+        seen[key] = True
+        return np.flatnonzero(seen)
     ordered = np.sort(key.astype(np.int64))
     return ordered[starts(ordered)]
 

@@ -10,21 +10,19 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.core.columns import Floats, Longs, dense, distinct, order_of, packed, ranges, starts
+from antiphon.core.columns import Floats, Ints, Longs, dense, distinct, packed, ranges
 from antiphon.core.joints import crossed
 from antiphon.core.routes import Resolved, Routes, latencies, resolve
 from antiphon.core.schedule import Schedule
+from antiphon.core.stairs import Exact, added, envelope, lasting, staircase
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
-
-Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +65,39 @@ class Loads:
 
 
 @dataclass(frozen=True, eq=False)
+class _Tops:
+    """Of every class of capacities (that has any load) its greatest load between marks, and the resource of it, -1."""
+
+    marks: Longs
+    by_class: tuple[tuple[int, Exact, Longs], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class _Traffic:
     """Loads on any machine of these wires, whatever they are like: at `at[i]` of `begins` the way `way[i]` is taken, a
-    number in `ways` (of all that cross links of the same types one after the other one), or -1 within a rank."""
+    number in `ways` (of all that cross links of the same types one after the other one), or -1 within a rank.
+    `known`: tops by pieces and classes, the last few that were asked for."""
 
     whole: Loads  # in one piece; `slowest` says nothing
     at: Longs
     way: Longs
     ways: Routes
+    known: dict[tuple[int, bytes], _Tops] = field(default_factory=dict)
 
     def on(self, topology: Topology, pieces: int) -> Loads:
         whole, slowest = self.whole, np.zeros(len(self.whole.begins))
         np.maximum.at(slowest, self.at, np.append(latencies(topology, self.ways), 0.0)[self.way])
-        return replace(
-            whole, window=whole.window * pieces, scale=whole.scale * pieces, lasts=whole.lasts * pieces, slowest=slowest
-        )
+        window = whole.window if pieces == 1 else whole.window * pieces
+        return replace(whole, window=window, scale=whole.scale * pieces, lasts=whole.lasts * pieces, slowest=slowest)
+
+    def tops(self, klass: Ints, pieces: int) -> _Tops:
+        """Machines that differ in speeds alone mostly have the same classes: each is looked at once."""
+        key = pieces, klass.tobytes()
+        if key not in self.known:
+            if len(self.known) >= FEW_KEPT:
+                del self.known[next(iter(self.known))]
+            self.known[key] = _tops(self.whole, pieces, klass)
+        return self.known[key]
 
 
 def pieces_of(schedule: Schedule) -> Longs:
@@ -98,15 +114,23 @@ def pipelined_steps(schedule: Schedule) -> int:
 
 _Kept = tuple[tuple["weakref.ref[Any] | None", ...], tuple[Any, ...], _Traffic]
 _kept: list[_Kept] = []  # rate, time and pipeline of a schedule are asked for one after the other, in several pieces
-FEW_KEPT, MOST_KEPT = 4, 2**20  # schedules, and entries of one
+FEW_KEPT, MOST_KEPT, MOST_LAST = 4, 2**20, 2**23  # schedules, entries of one, and of the one that was last
 
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
-    """The load of every link and shared limit in every step: O(n log n) in rows times hops.
+    """The load of every link and shared limit in every step: O(n log n) in rows times hops."""
+    return _traffic_of(schedule, topology).on(topology, _even(schedule))
 
-    All is frozen, so the last few answers are kept for as long as somebody holds the rows; in p pieces each row loads
-    a p-th in p steps. They hold on the same machine with links of other speeds, too: who prices by several protocols
-    asks for each.
+
+def _even(schedule: Schedule) -> int:
+    """The pieces of all chunks, where they have as many; else 1, and the traffic has each."""
+    return schedule.pieces if isinstance(schedule.pieces, int) else 1
+
+
+def _traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
+    """All is frozen, so the last few answers are kept for as long as somebody holds the rows; in p pieces each row
+    loads a p-th in p steps. They hold on the same machine with links of other speeds, too: who prices by several
+    protocols asks for each.
     """
     whole = isinstance(schedule.pieces, int)
     rows = (
@@ -117,11 +141,16 @@ def loads(schedule: Schedule, topology: Topology) -> Loads:
     wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
     known = next((found for whose, of, found in _kept[:] if all(map(_same, rows, whose)) and of == wires), None)
     if known is None:
+        _kept[:] = [one for one in _kept if _entries(one[2]) <= MOST_KEPT]
         known = _traffic(replace(schedule, pieces=1) if whole else schedule, topology)
-        if max(len(known.whole.load), len(known.at)) <= MOST_KEPT:
+        if _entries(known) <= MOST_LAST:
             _kept.append((tuple(None if one is None else weakref.ref(one, _let_go) for one in rows), wires, known))
             del _kept[:-FEW_KEPT]
-    return known.on(topology, schedule.pieces if isinstance(schedule.pieces, int) else 1)
+    return known
+
+
+def _entries(traffic: _Traffic) -> int:
+    return max(len(traffic.whole.load), len(traffic.at))
 
 
 def _same(one: object, other: weakref.ref[Any] | None) -> bool:
@@ -147,7 +176,7 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
     windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     when, bound = time * len(windows) + window, len(times) * len(windows)
-    taken, load = _added(
+    taken, load = added(
         (found.route + 1).astype(np.int64) * bound + when, per_chunk[schedule.chunk], (len(found.table) + 1) * bound
     )
     moment, way, ways = _ways(taken, bound, found.table, topology)
@@ -162,11 +191,12 @@ def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
         shared = limits.limit_of[ranges(limits.limit_ptr[on], more)]
         on = np.concatenate([on, shared])
         when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
-    key, load = _added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
+    key, load = added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
     begun = distinct(moment)
     at: Longs = np.searchsorted(begun, moment).astype(np.int64)
+    resource, when = np.divmod(key, bound)
     whole = Loads(
-        key // bound, times[key % bound // len(windows)], windows[key % len(windows)], load, scale * common,
+        resource, times[when // len(windows)], windows[when % len(windows)], load, scale * common,
         times[begun // len(windows)], windows[begun % len(windows)], np.zeros(len(begun)),
     )  # fmt: skip
     return _Traffic(whole, at, way, ways)
@@ -194,7 +224,7 @@ def _ways(taken: Longs, bound: int, table: Routes, topology: Topology) -> tuple[
     routes = table.take(used[inside:] - 1)
     kind, first = _alike(routes, topology)
     number = np.concatenate([np.full(inside, 0), kind + 1])[place]
-    pair = distinct(taken % bound * (len(first) + 1) + number)
+    pair = distinct(taken % bound * (len(first) + 1) + number, bound * (len(first) + 1))
     return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
 
 
@@ -212,14 +242,6 @@ def _alike(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
     first = np.zeros(len(kinds), np.int64)
     first[of_route] = np.arange(len(hops))
     return of_route, first
-
-
-def _added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
-    """Each key once, ascending, and the sum of its loads."""
-    order = order_of(key, bound)
-    first = np.flatnonzero(starts(key[order]))
-    load = load[order]
-    return key[order][first], np.add.reduceat(load, first) if len(first) else load
 
 
 _Last = tuple["weakref.ref[Schedule]", "weakref.ref[Topology]", Timeline]
@@ -244,78 +266,36 @@ def _forget(_: object) -> None:
 
 
 def _timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    entries = loads(schedule, topology)
-    resource, begin, end, load = _staircase(entries)
-    if not len(resource):
+    traffic, pieces, resources = _traffic_of(schedule, topology), _even(schedule), topology.resources
+    found = traffic.tops(resources.klass, pieces)
+    if not found.by_class:
         nothing = np.zeros(0, np.int64)
         return Timeline(nothing, nothing, (), nothing)
-    marks, place = dense(np.concatenate([begin, end]), int(end.max()) + 1)
-    low, high = place[: len(begin)], place[len(begin) :]
-    capacities = topology.resources.capacity
-    klass = topology.resources.klass[resource]
-    common = math.lcm(*capacities)
-    best: Exact = np.zeros(len(marks), object)
-    where = np.full(len(marks), -1, np.int64)
-    for k, capacity in enumerate(capacities):
-        mine = np.flatnonzero(klass == k)
-        if len(mine):
-            top, winner = envelope(low[mine], high[mine], load[mine], len(marks))
-            scaled = top.astype(object) * (common // capacity)
-            better = (winner >= 0) & (scaled > best)
-            best[better], where[better] = scaled[better], resource[mine[winner[better]]]
-    unit = 1 / (topology.resources.scale * common * entries.scale)
+    common = math.lcm(*resources.capacity)
+    best: Exact = np.zeros(len(found.marks), object)
+    where = np.full(len(found.marks), -1, np.int64)
+    for k, top, winner in found.by_class:
+        scaled = top.astype(object) * (common // resources.capacity[k])
+        better = (winner >= 0) & (scaled > best)
+        best[better], where[better] = scaled[better], winner[better]
+    unit = 1 / (resources.scale * common * traffic.whole.scale * pieces)
     value = {load: load * unit for load in set(best[:-1].tolist())}
-    return Timeline(marks[:-1], np.diff(marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
+    return Timeline(found.marks[:-1], np.diff(found.marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
 
 
-def _staircase(entries: Loads) -> tuple[Longs, Longs, Longs, Exact]:
-    """Every resource's load as runs of constant value: (resource, begin, end, load), zero runs left out."""
-    if bool((entries.window == 1).all()):
-        return entries.resource, entries.step, entries.step + 1, entries.load
-    resource = np.concatenate([entries.resource, entries.resource])
-    at = np.concatenate([entries.step, entries.step + entries.window])
-    change = np.concatenate([entries.load, -entries.load])
-    bound = int(at.max()) + 1
-    if (int(resource.max()) + 1) * bound >= 2**62:
-        order = np.lexsort((at, resource))
-    else:
-        order = order_of(resource * bound + at, (int(resource.max()) + 1) * bound)
-    resource, at, height = resource[order], at[order], np.cumsum(change[order])
-    inside = (resource[1:] == resource[:-1]) & (at[1:] > at[:-1]) & (height[:-1] != 0)
-    keep = np.flatnonzero(inside)
-    return resource[keep], at[keep], at[keep + 1], height[keep]
-
-
-def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
-    """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
-
-    Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.
-
-    >>> envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in intervals 0 to 2, 7 in interval 1
-    (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
-    """
-    rank = np.argsort(value, kind="stable")  # compare runs by their place in order of value: small integers
-    place = np.empty(len(value), np.int64)
-    place[rank] = np.arange(len(value))
-    length = high - low
-    level = np.frexp(length)[1].astype(np.int64) - 1
-    table = np.full(marks, -1, np.int64)
-    for k in range(int(level.max()), -1, -1):
-        size = 1 << k
-        mine = np.flatnonzero(level == k)
-        np.maximum.at(table, low[mine], place[mine])
-        np.maximum.at(table, high[mine] - size, place[mine])
-        if k:  # table[i] stands for size intervals from i on: hand it to both halves
-            half = size // 2
-            lower = table.copy()
-            np.maximum(lower[half:], table[:-half], out=lower[half:])
-            table = lower
-    found = table >= 0
-    top: Exact = np.zeros(marks, value.dtype)
-    winner = np.full(marks, -1, np.int64)
-    winner[found] = rank[table[found]]
-    top[found] = value[winner[found]]
-    return top, winner
+def _tops(whole: Loads, pieces: int, klass: Ints) -> _Tops:
+    resource, begin, end, load = staircase(whole.resource, whole.step, whole.window * pieces, whole.load)
+    if not len(resource):
+        return _Tops(np.zeros(0, np.int64), ())
+    marks = distinct(np.concatenate([begin, end]), int(end.max()) + 1)
+    resource, begin, end, load = lasting(resource, begin, end, load)
+    low, high = np.searchsorted(marks, begin).astype(np.int64), np.searchsorted(marks, end).astype(np.int64)
+    found = []
+    for k in np.unique(klass[resource]).tolist():
+        mine = np.flatnonzero(klass[resource] == k)
+        top, winner = envelope(low[mine], high[mine], load[mine], len(marks))
+        found.append((k, top, np.where(winner >= 0, resource[mine[winner]], -1)))
+    return _Tops(marks, tuple(found))
 
 
 def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:

@@ -14,9 +14,10 @@ from functools import cached_property
 import numpy as np
 
 from antiphon.core.columns import Floats, Longs, dense, distinct, order_of
-from antiphon.core.loads import Timeline, envelope, loads, timeline
+from antiphon.core.loads import Timeline, loads, timeline
 from antiphon.core.messages import Paths, messages, paths, resource_name
 from antiphon.core.schedule import Schedule
+from antiphon.core.stairs import envelope
 from antiphon.core.topology import Topology
 from antiphon.cost.prediction import Hop, LazyPath, Prediction
 from antiphon.units import format_seconds

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Floats, Longs, dense, distinct, order_of, starts
-from antiphon.core.loads import envelope
 from antiphon.core.messages import Messages
+from antiphon.core.stairs import envelope
 
 Numbers = NDArray[Any]
 

@@ -1,0 +1,99 @@
+"""Runs of steps with a constant value, by resource: what is on each, and the most of all between marks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Longs, distinct, order_of, starts, sums
+
+Exact = NDArray[Any]  # int64 where nothing can overflow, Python ints otherwise
+Runs = tuple[Longs, Longs, Longs, Exact]  # resource, begin, end, value; in order of resource and begin
+
+
+def added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
+    """Each key once, ascending, and the sum of its loads.
+
+    >>> added(np.array([7, 3, 7]), np.array([1, 2, 4]), 1000)
+    (array([3, 7]), array([2, 5]))
+    """
+    if bound <= 4 * len(key) and load.dtype != object:  # few enough for a table instead of sorting
+        found = distinct(key, bound)
+        return found, sums(key, load, bound)[found]
+    order = order_of(key, bound)
+    first = np.flatnonzero(starts(key[order]))
+    load = load[order]
+    return key[order][first], np.add.reduceat(load, first) if len(first) else load
+
+
+def staircase(resource: Longs, step: Longs, window: Longs, load: Exact) -> Runs:
+    """Every resource's load as runs of constant value, zero runs left out: `load[i]` is on `resource[i]` in each of
+    `window[i]` steps from `step[i]` on; in order of resources and steps.
+
+    >>> both = staircase(np.array([5, 5]), np.array([0, 1]), np.array([2, 2]), np.array([3, 4]))
+    >>> [column.tolist() for column in both]
+    [[5, 5, 5], [0, 1, 2], [1, 2, 3], [3, 7, 4]]
+    """
+    if bool((window == 1).all()):
+        return resource, step, step + 1, load
+    bound = int((step + window).max(initial=0)) + 1
+    top = (int(resource.max(initial=0)) + 1) * bound
+    if top >= 2**62:
+        resource, at = np.tile(resource, 2), np.concatenate([step, step + window])
+        order = np.lexsort((at, resource))
+        resource, at, change = resource[order], at[order], np.concatenate([load, -load])[order]
+    else:
+        first = resource * bound + step
+        key, change = added(np.concatenate([first, first + window]), np.concatenate([load, -load]), top)
+        resource, at = np.divmod(key, bound)
+    height = np.cumsum(change)
+    inside = (resource[1:] == resource[:-1]) & (at[1:] > at[:-1]) & (height[:-1] != 0)
+    keep = np.flatnonzero(inside)
+    return resource[keep], at[keep], at[keep + 1], height[keep]
+
+
+def lasting(resource: Longs, begin: Longs, end: Longs, load: Exact) -> Runs:
+    """Runs of a resource that follow one another with the same load made one.
+
+    >>> runs = lasting(np.array([5, 5, 6]), np.array([0, 2, 3]), np.array([2, 3, 4]), np.array([8, 8, 8]))
+    >>> [column.tolist() for column in runs]
+    [[5, 6], [0, 3], [3, 4], [8, 8]]
+    """
+    same = (resource[1:] == resource[:-1]) & (begin[1:] == end[:-1]) & (load[1:] == load[:-1])
+    first = np.flatnonzero(np.append(True, ~same.astype(np.bool_)))  # == of objects may be objects
+    last = np.append(first[1:], len(resource)) - 1
+    return resource[first], begin[first], end[last], load[first]
+
+
+def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, Longs]:
+    """Per interval between marks the greatest value over the runs low..high that cover it, and which run that is.
+
+    Every run is two overlapping runs whose length is a power of two; longest first, each passes to its halves.
+
+    >>> envelope(np.array([0, 1]), np.array([3, 2]), np.array([5, 7]), 4)  # 5 in intervals 0 to 2, 7 in interval 1
+    (array([5, 7, 5, 0]), array([ 0,  1,  0, -1]))
+    """
+    rank = np.argsort(value, kind="stable")  # compare runs by their place in order of value: small integers
+    place = np.empty(len(value), np.int64)
+    place[rank] = np.arange(len(value))
+    length = high - low
+    level = np.frexp(length)[1].astype(np.int64) - 1
+    table = np.full(marks, -1, np.int64)
+    for k in range(int(level.max()), -1, -1):
+        size = 1 << k
+        mine = np.flatnonzero(level == k)
+        np.maximum.at(table, low[mine], place[mine])
+        np.maximum.at(table, high[mine] - size, place[mine])
+        if k:  # table[i] stands for size intervals from i on: hand it to both halves
+            half = size // 2
+            lower = table.copy()
+            np.maximum(lower[half:], table[:-half], out=lower[half:])
+            table = lower
+    found = table >= 0
+    top: Exact = np.zeros(marks, value.dtype)
+    winner = np.full(marks, -1, np.int64)
+    winner[found] = rank[table[found]]
+    top[found] = value[winner[found]]
+    return top, winner
