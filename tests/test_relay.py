@@ -21,7 +21,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
 from antiphon.planners.relations.relay import PIECES, SHARED, relay
-from antiphon.planners.shared.reach import Reach
+from antiphon.planners.shared.reach import Reach, stars
 from antiphon.select import measure
 from antiphon.topologies import topology
 
@@ -160,3 +160,27 @@ def test_trees_look_at_no_neighbours_once_all_are_reached() -> None:
     trees = Counted(topology("full:ranks=12"))
     assert [len(trees.of(source)) for source in range(12)] == [12] * 12
     assert trees.looks == 12
+
+
+SPECS = ("star:ranks=6", "full:ranks=5", "dgx-a100", "cluster:box=dgx-a100,boxes=2", "dgx1v", "mesh:dims=2x3")
+
+
+@given(machine=st.one_of(machines(), st.sampled_from(SPECS).map(topology)), data=st.data())
+@settings(max_examples=examples(100))
+def test_ways_to_all_at_once_are_those_found_one_by_one(machine: Topology, data: st.DataObject) -> None:
+    """There are such only where every rank is one step away from every source, by one way."""
+    ranks = range(machine.ranks)
+    sources = data.draw(st.permutations(ranks).map(lambda all_of: all_of[: max(1, len(all_of) // 2)]))
+    found, reach = stars(machine, np.array(sources, np.int64)), Reach(machine)
+    near = [reach.neighbours(source) for source in sources]
+    plain = [len(ways) == machine.ranks - 1 and all(len(paths) == 1 for paths in ways.values()) for ways in near]
+    assert (found is not None) == all(plain)
+    if found is not None:
+        listed = [ways[rank][0] for source, ways in zip(sources, near, strict=True) for rank in ranks if rank != source]
+        assert [found[i] for i in range(len(found))] == listed
+
+
+def test_the_centre_is_the_first_whose_farthest_is_nearest() -> None:
+    line = topology("line:ranks=5")
+    first = next(relay(Request(line, Collective("allreduce", 5)), by="tree", trees=1))
+    assert first.steps == 4  # two up to the middle, two down

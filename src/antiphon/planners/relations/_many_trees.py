@@ -47,8 +47,7 @@ def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], most: int
     `both`: hops are used there and back (a reduction up the tree, a broadcast down). O(rounds * sources * hops).
     """
     topology = reach.topology
-    ranks = _within(reach, sources)
-    if ROUNDS * len(sources) * sum(len(reach.neighbours(rank)) for rank in ranks) > MOST_HOPS:
+    if not _few_hops(reach, sources):
         return None
     price = _Prices(topology)
     grown: list[dict[int, Tree]] = []
@@ -71,13 +70,18 @@ def pack(reach: Reach, sources: Sequence[int], members: Sequence[int], most: int
     return Packing({source: list(trees.items()) for source, trees in counted.items()}, kept)
 
 
-def _within(reach: Reach, sources: Sequence[int]) -> set[int]:
-    found, todo = set(sources), list(sources)
+def _few_hops(reach: Reach, sources: Sequence[int]) -> bool:
+    """Whether no more hops are looked at than MOST_HOPS. Ends with the first hop too many."""
+    found, todo, hops = set(sources), list(sources), 0
     while todo:
-        fresh = [rank for rank in reach.neighbours(todo.pop()) if rank not in found]
+        near = reach.neighbours(todo.pop())
+        hops += ROUNDS * len(sources) * len(near)
+        if hops > MOST_HOPS:
+            return False
+        fresh = [rank for rank in near if rank not in found]
         found.update(fresh)
         todo += fresh
-    return found
+    return True
 
 
 class _Prices:

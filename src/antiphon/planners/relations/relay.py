@@ -28,7 +28,7 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.shared.reach import Path, Reach
+from antiphon.planners.shared.reach import Path, Reach, stars
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
@@ -139,10 +139,22 @@ class _Grown:
 
     def __init__(self, trees: Reach, sources: Longs, ranks: int) -> None:
         found, first = np.unique(sources, return_index=True)
-        some = found[np.argsort(first)].tolist()  # in the order in which they are needed: each minds those before
+        some = found[np.argsort(first)]  # in the order in which they are needed: each minds those before
         self.tree = np.zeros(ranks, np.int64)
         self.tree[some] = np.arange(len(some))
         self.parent, self.depth, self.path = (np.full((len(some), ranks), low, np.int32) for low in (-1, 0, -1))
+        all_near = stars(trees.topology, some)
+        if all_near is not None:
+            others = np.arange(ranks) != some[:, None]
+            self.parent[:] = some[:, None]
+            self.depth[others] = 1
+            self.path[others] = np.arange(len(all_near))
+            self.paths = all_near
+        else:
+            self.paths = self._grow(trees, some.tolist())
+
+    def _grow(self, trees: Reach, some: list[int]) -> Routes:
+        """Tree by tree; the paths that are taken."""
         numbers: dict[Path, int] = {}
         for number, source in enumerate(some):
             tree = trees.of(source)
@@ -152,7 +164,7 @@ class _Grown:
             self.depth[number, at] = [hop.depth for hop in hops]
             self.path[number, at] = [numbers.setdefault(hop.path, len(numbers)) for hop in hops]
             self.parent[number, source] = source
-        self.paths = Routes.of(numbers)
+        return Routes.of(numbers)
 
 
 def _schedule(grown: _Grown, collective: Collective, source: Longs, rows: Longs) -> Schedule:
@@ -197,7 +209,14 @@ def _centre(trees: Reach, members: tuple[int, ...]) -> int:
         tree = trees.of(source)
         return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
 
-    return min(members, key=lambda member: (farthest(member), member))
+    best: tuple[int, int] | None = None
+    for member in sorted(members):
+        found = farthest(member), member
+        best = found if best is None else min(best, found)
+        if best[0] <= 1:  # nobody is nearer to all
+            break
+    assert best is not None
+    return best[1]
 
 
 # ---- several ----

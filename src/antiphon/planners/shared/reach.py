@@ -6,7 +6,10 @@ from collections import defaultdict, deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from antiphon.core.routes import out_links
+import numpy as np
+
+from antiphon.core.columns import Ints, Longs, order_of, pointers, ranges
+from antiphon.core.routes import Routes, out_links
 from antiphon.core.topology import Topology
 
 Path = tuple[int, ...]
@@ -92,3 +95,54 @@ class Reach:
 
     def _worst(self, path: Path) -> float:
         return max(self.used[link] + 1 / self.width[link] for link in path)
+
+
+def stars(topology: Topology, sources: Longs) -> Routes | None:
+    """The ways from each source to all other ranks, in order of ranks, where every rank is one step away and by one way
+    only; None elsewhere. Those that `Reach` finds. All sources at once: O(sources * links), without a loop over them.
+
+    >>> from antiphon.topologies import topology
+    >>> found = stars(topology("star:ranks=3"), np.array([2, 0]))
+    >>> [found[i] for i in range(4)] == [(4, 1), (4, 3), (0, 3), (0, 5)]
+    True
+    """
+    order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
+    first = pointers(topology.link_src, topology.nodes)
+    came = np.full((len(sources), topology.nodes), -1, np.int32)  # the link by which a node is entered first
+    flat, who, node = came.reshape(-1), np.arange(len(sources)), sources
+    while len(node):
+        many = first[node + 1] - first[node]
+        of, link = np.repeat(who, many), order[ranges(first[node], many)]
+        key = of * topology.nodes + heads[link]
+        new = (flat[key] < 0) & (heads[link] != sources[of])
+        of, link, key = of[new], link[new], key[new]
+        flat[key[::-1]] = link[::-1]  # of several the first
+        here, switch = flat[key] == link, heads[link] >= topology.ranks
+        if node is sources and not (here | switch).all():  # parallel links to a rank: several ways
+            return None
+        switch &= here
+        who, node = of[switch], heads[link[switch]].astype(np.int64)
+    reached = came[:, : topology.ranks] >= 0
+    if int(reached.sum()) < len(sources) * (topology.ranks - 1):
+        return None
+    who, node = np.nonzero(reached)
+    return _ways_back(topology, came, sources, who, node)
+
+
+def _ways_back(topology: Topology, came: Ints, sources: Longs, who: Longs, node: Longs) -> Routes:
+    """The path to each of these nodes from the source sources[who], by the links that entered them."""
+    places, links, at = [], [], np.arange(len(who))
+    hops = np.zeros(len(who), np.int64)
+    while len(at):
+        link = came[who[at], node]
+        places.append(at)
+        links.append(link)
+        hops[at] += 1
+        node = topology.link_src[link].astype(np.int64)
+        more = node != sources[who[at]]
+        at, node = at[more], node[more]
+    ends = np.cumsum(hops)
+    out = np.empty(int(hops.sum()), np.int32)
+    for back, (mine, link) in enumerate(zip(places, links, strict=True), 1):
+        out[ends[mine] - back] = link
+    return Routes(np.append(0, ends), out)
