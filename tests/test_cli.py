@@ -143,6 +143,24 @@ def test_topology_json_is_a_topology(capsys: Capture) -> None:
     assert Path("mine.svg").read_text().startswith("<svg")
 
 
+def test_where_no_planner_was_named_the_command_that_tries_all_is(capsys: Capture) -> None:
+    def said(*arguments: str) -> str:
+        capsys.readouterr()
+        assert run(arguments) == 0
+        return capsys.readouterr().out
+
+    asked = ["broadcast", "star:ranks=4", "--root", "1", "--only", "0-2", "--nbytes", "1MB"]
+    line = "  better:    no planner was named; to try all: antiphon "
+    told = said("plan", *asked)
+    assert "times the time of the bound" in told
+    (named,) = [row.removeprefix(line) for row in told.splitlines() if row.startswith(line)]
+    assert sorted(named.split()) == sorted(["tune", *asked])
+    assert "all verified" in said(*named.split(), "--planner", "ring")  # it is a command
+    for more in (["--planner", "ring"], ["--deterministic"]):
+        assert line not in said("plan", *asked, *more)
+    assert line not in said("plan", "allgather", "full:ranks=2")  # nothing is better
+
+
 def test_same_input_same_plan(capsys: Capture) -> None:
     a_plan(capsys, "one.json")
     a_plan(capsys, "two.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,10 +85,11 @@ def plan_command(
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
     Of several schedules that a planner finds the best is kept: for --nbytes the fastest by --model (alpha-beta),
-    else the one nearest to the bandwidth bound. --deterministic keeps only those that combine every element in one
-    order; with no planner named it is the best of those that can. --chunks, --steps and --rounds ask planner sccl
-    for one point: it is planned, or it is said which bound forbids it, or what was searched (exit code 1). --svg
-    and --png draw the trees along which the data travel.
+    else the one nearest to the bandwidth bound. With no planner named ring plans, which may be far from the bound:
+    `antiphon tune` tries all. --deterministic keeps only those that combine every element in one order; then, with no
+    planner named, it is the best of those that can. --chunks, --steps and --rounds ask planner sccl for one point: it
+    is planned, or it is said which bound forbids it, or what was searched (exit code 1). --svg and --png draw the trees
+    along which the data travel.
     """
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     wanted, machine = request(coll, topo, root, only, ranks)
@@ -116,6 +118,10 @@ def plan_command(
         raise typer.Exit(1) from None
     figures = figures_of(made)
     text = _made_text(made, figures, out)
+    if not planner and not deterministic and any(figures[gap] != 1 for gap in ("bandwidth_gap", "latency_gap")):
+        asked = {"--nbytes": nbytes, "--root": "" if root is None else str(root), "--only": only, "--ranks": ranks}
+        same = shlex.join([coll, topo, *(word for flag, given in asked.items() if given for word in (flag, given))])
+        text += f"\n  better:    no planner was named; to try all: antiphon tune {same}"
     drawn = write_pictures(lambda: _trees(made, tree_root), svg, png)
     emit(figures, "\n".join([text, *drawn]), json)
 

@@ -27,7 +27,7 @@ from antiphon.cost.basis import basis_of
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
-from antiphon.select.mark import mark_of
+from antiphon.select.mark import marks_of
 from antiphon.select.uses import CANNOT, uses_of
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
@@ -42,7 +42,8 @@ class Context:
 
     `model_name`: as it was asked for, with the options behind its name, which `model_options` holds.
     `known` holds what was found of schedules before, by collective and mark: a schedule that comes again (another
-    planner's, or by options that say the default) is not verified and priced again.
+    planner's, or by options that say the default) is not verified and priced again. `last`: the rows that were verified
+    last, and their mark: in other pieces they are as right, and what is known of their loads holds.
     """
 
     topology: Topology
@@ -55,6 +56,7 @@ class Context:
     seed: int
     model_options: Mapping[str, Any] = field(default_factory=dict)
     known: dict[tuple[str, bytes], Priced] = field(default_factory=dict)
+    last: list[tuple[bytes, Schedule]] = field(default_factory=list)
     deterministic: bool = False  # find out in which order each schedule combines
     effort: float | None = None
     cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
@@ -263,10 +265,10 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Pr
         raise ValueError("the schedule is for another collective than the one asked for")
     check_plain(schedule.provenance, "provenance")
     own: dict[str, Any] = {"index": task.index, "variant": variant, "made_with": _made_with(schedule)}
-    mark = mark_of(schedule)
+    rows, mark = marks_of(schedule)
     if (task.kind, mark) in context.known:
         return replace(context.known[task.kind, mark], schedule=schedule, **own)
-    verify(schedule, topology).or_raise()
+    schedule = _verified(context, rows, schedule)
     uses = uses_of(schedule)
     if uses and not context.in_switches:
         raise _UnpricedError(f"planner {task.planner}: {CANNOT}")
@@ -286,6 +288,18 @@ def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Pr
     )  # fmt: skip
     context.known[task.kind, mark] = replace(found, schedule=None)  # type: ignore[arg-type]
     return found
+
+
+def _verified(context: Context, rows: bytes, schedule: Schedule) -> Schedule:
+    """A schedule that is right. Its rows are those of the one before where these are the same in other pieces, in which
+    each transfer of a chunk is still one after the other; only switches that join transfers may mind."""
+    for known, before in context.last:
+        if known == rows and schedule.joint is None:
+            return replace(before, pieces=schedule.pieces, provenance=schedule.provenance)
+    context.last.clear()
+    verify(schedule, context.topology).or_raise()
+    context.last.append((rows, schedule))
+    return schedule
 
 
 def _alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
