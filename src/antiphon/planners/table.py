@@ -136,7 +136,7 @@ TABLE = {
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
-        effort=35.0,
+        effort=2.0,
     ),
     "flows": _entry(
         "flows.flows", "flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
