@@ -23,6 +23,7 @@ from antiphon.planners.trees.tree import Tree
 
 EFFORT, LEAST, MOST = 4000, 24, 120  # trees grown at prices of loads, by ranks, and as often at those of programs
 SPENT = 20 * 10**8  # ranks^2 times hubs, some 1e-8 seconds each: what all of that may take
+EACH = 3 * 10**4  # what a hub takes besides, of these
 FEWER = 10  # trees that it must be enough for at least
 SOON = 8  # trees after which a program is asked on machines of more than LARGE ranks
 IDLE = 10  # programs without a new tree, or without gain, after which no more are asked for
@@ -59,7 +60,7 @@ class Machine:
         """A cheap tree at prices of rows, and what it loads; None where none is so shallow."""
         paid = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
         found = self.ways.priced(paid + 1e-6 * paid.mean() + 1e-300)
-        cells = len(self.place) ** 2
+        cells = len(self.place) ** 2 + EACH
         made = grown(found[0], self.place[self.root], most, max(SPENT // FEWER // cells, 1))
         if made is None:
             return None

@@ -178,7 +178,7 @@ def _by_depth(
                 best, how = Mirrored.of(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
         yield best, how, seen
-        if view.spent >= SPENT:
+        if view.spent + plain.spent >= SPENT:
             break
     slow = next((limit * part for most, part in SLOW if len(ranks) <= most), Fraction(0))
     if depth is None and (fastest < slow or not limit):
