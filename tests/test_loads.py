@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quick import examples
 
+from antiphon.core import loads as module
 from antiphon.core.collective import Collective
 from antiphon.core.example import machine, of_rows, star
 from antiphon.core.loads import Timeline, claims, loads, pipelined_steps, rounds, throughput, timeline
@@ -105,6 +108,23 @@ def test_what_is_kept_is_true_of_any_number_of_pieces(random_case: Case, pieces:
     late = replace(machine, types=tuple(replace(kind, latency=kind.latency + 10) for kind in machine.types))
     far, near = loads(made, late).slowest, loads(made, machine).slowest
     assert np.array_equal(far >= 10, far > near)
+
+
+def test_threads_that_ask_at_once_keep_no_more_than_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = broadcast([(0, 0, 0, 1), (1, 0, 1, 2)], 3, cut(Collective("broadcast", 3), 1))
+    many = [replace(made, pieces=pieces) for pieces in range(1, 2 * module.FEW_KEPT + 1)]
+    alone = [timeline(one, chain(3)).total for one in many]
+    machine, meet, real = chain(3), Barrier(len(many), timeout=60), module._tops
+
+    def together(*asked: Any) -> Any:
+        meet.wait()
+        return real(*asked)
+
+    traffic = module._traffic_of(made, machine)
+    monkeypatch.setattr(module, "_tops", together)
+    with ThreadPoolExecutor(len(many)) as threads:
+        assert list(threads.map(lambda one: timeline(one, machine).total, many)) == alone
+    assert len(traffic.known) == module.FEW_KEPT
 
 
 @given(cases(most_ranks=6))

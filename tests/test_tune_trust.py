@@ -35,7 +35,7 @@ from antiphon.cost import Profile, predict, prepare
 from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.planners.rings.multi_ring import multi_ring
 from antiphon.registry import Entry, find
-from antiphon.select import Tuning, collective, tune, tuner
+from antiphon.select import Tuning, collective, pool, tune, tuner
 from antiphon.select import task as _task
 from antiphon.select.libraries import BASELINES, baseline
 from antiphon.select.losses import damage
@@ -182,6 +182,26 @@ def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.Monke
             spec="dgx1v", planners=["ring"], sweep={"pieces": found.options["pieces"]}, nccl=False
         ).candidates
         assert (alone.seconds, alone.figures, alone.why) == (found.seconds, found.figures, found.why)
+
+
+def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    proved: list[int] = []
+    sent: list[list[Any]] = []
+    real, given = pool.as_done, _task.verify
+
+    def noted(tasks: Any, terms: Any) -> Any:
+        sent.append(list(terms.work.args[0].last))
+        return real(tasks, terms)
+
+    def seen(schedule: Schedule, machine: Topology) -> Any:
+        proved.append(schedule.transfers)
+        return given(schedule, machine)
+
+    monkeypatch.setattr(pool, "as_done", noted)
+    monkeypatch.setattr(_task, "verify", seen)
+    quick(planners=["ring", "sccl"], effort=0.01, workers=1)
+    assert proved
+    assert sent == [[]]
 
 
 def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class _Traffic:
     at: Longs
     way: Longs
     ways: Routes
-    known: dict[tuple[int, bytes], _Tops] = field(default_factory=dict)
+    known: list[tuple[tuple[int, bytes], _Tops]] = field(default_factory=list)
 
     def on(self, topology: Topology, pieces: int) -> Loads:
         whole, slowest = self.whole, np.zeros(len(self.whole.begins))
@@ -93,11 +93,12 @@ class _Traffic:
     def tops(self, klass: Ints, pieces: int) -> _Tops:
         """Machines that differ in speeds alone mostly have the same classes: each is looked at once."""
         key = pieces, klass.tobytes()
-        if key not in self.known:
-            if len(self.known) >= FEW_KEPT:
-                del self.known[next(iter(self.known))]
-            self.known[key] = _tops(self.whole, pieces, klass)
-        return self.known[key]
+        found = next((tops for of, tops in self.known[:] if of == key), None)  # other threads may keep something, too
+        if found is None:
+            found = _tops(self.whole, pieces, klass)
+            self.known.append((key, found))
+            del self.known[:-FEW_KEPT]
+        return found
 
 
 def pieces_of(schedule: Schedule) -> Longs:

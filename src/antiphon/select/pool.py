@@ -141,6 +141,7 @@ def _here(context: Context, task: Task, tell: Tell) -> None:
 
 def _there(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     ends: dict[int, Done] = {}
+    context.last.clear()  # it would go along to every process, which knows nothing of its loads
     terms = Terms[Task](
         partial(_do, context), workers, partial(limit_of, context), grace=GRACE, prepare=partial(warm, context)
     )
