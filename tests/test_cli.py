@@ -149,7 +149,7 @@ def test_where_no_planner_was_named_the_command_that_tries_all_is(capsys: Captur
         assert run(arguments) == 0
         return capsys.readouterr().out
 
-    asked = ["broadcast", "star:ranks=4", "--root", "1", "--only", "0-2", "--nbytes", "1MB"]
+    asked = ["broadcast", "star:ranks=4", "--root", "1", "--only", "0-2", "--nbytes", "1MB", "--model", "alpha-beta"]
     line = "  better:    no planner was named; to try all: antiphon "
     told = said("plan", *asked)
     assert "times the time of the bound" in told

@@ -119,7 +119,10 @@ def plan_command(
     figures = figures_of(made)
     text = _made_text(made, figures, out)
     if not planner and not deterministic and any(figures[gap] != 1 for gap in ("bandwidth_gap", "latency_gap")):
-        asked = {"--nbytes": nbytes, "--root": "" if root is None else str(root), "--only": only, "--ranks": ranks}
+        asked = {
+            "--nbytes": nbytes, "--model": model, "--root": "" if root is None else str(root), "--only": only,
+            "--ranks": ranks,
+        }  # fmt: skip
         same = shlex.join([coll, topo, *(word for flag, given in asked.items() if given for word in (flag, given))])
         text += f"\n  better:    no planner was named; to try all: antiphon tune {same}"
     drawn = write_pictures(lambda: _trees(made, tree_root), svg, png)
