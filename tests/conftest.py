@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `default`; `quick`, a third of the examples, in the ordinary set; and `thorough` for a longer
+"""Hypothesis profiles: `default`; `quick`, a fifth of the examples, in the ordinary set; and `thorough` for a longer
 search (ANTIPHON_HYPOTHESIS=thorough).
 
 No test sees what an earlier run has decided: the cache is off. Compiled modules are kept in any case: hundreds of
@@ -7,6 +7,7 @@ processes are started, and without them each would compile all that it imports.
 
 import gc
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Generator
@@ -22,8 +23,9 @@ from hypothesis import settings
 HERE = Path(__file__).parent
 # The limit of a slow test by the clock: some take minutes of a processor, and may have a twentieth of one.
 SLOW_SECONDS = 6000
-# The engine for GPUs on threads has all types and rules: 25 s of a compiler, 14 s so. `make test-all` has it as it is.
-QUICKLY = """sh -c 'exec c++ "$@" -O1' c++"""
+# The engines have all types and rules: on threads of a processor as if on a GPU 25 s of a compiler, 14 s so, and those
+# in C half of it. `make test-all` has them as they are.
+COMPILERS = {"CC": "cc", "CXX": "c++"}
 # What is compiled at first use, into a folder that all processes share: whoever begins with one of these has compiled
 # LogGP's loops, or the engines in C and C++, before another needs them.
 LOOPS_FIRST = ("test_loggp", "test_parameterized")
@@ -58,7 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
     quick.ordinary = config.getoption("markexpr") == "not slow"
     settings.load_profile(os.environ.get("ANTIPHON_HYPOTHESIS") or ("quick" if quick.ordinary else "default"))
     if quick.ordinary:
-        os.environ.setdefault("CXX", QUICKLY)
+        for variable, compiler in COMPILERS.items():
+            os.environ.setdefault(variable, mpi_env.quickly(compiler))
+        if (beside := Path(sys.executable).with_name("mpicc")).exists():
+            os.environ.setdefault("MPICC", mpi_env.quickly(shlex.quote(str(beside))))
         _read_no_sources()
 
 

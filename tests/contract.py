@@ -318,12 +318,15 @@ PRICED: dict[str, Callable[[Setting], bool]] = {
 @dataclass
 class Judge:
     """Holds planners to what they declare. `variants`: how many schedules of one call are looked at, `expanding`: how
-    many transfers with all pieces a model may be asked for whose cost grows with them."""
+    many transfers with all pieces a model may be asked for whose cost grows with them. `turns`: of how many models one
+    prices a schedule, another the next."""
 
     models: Mapping[str, Entry]
     variants: int | None = None
     expanding: int = 2**11
     unit: int = 0
+    turns: int = 1
+    priced: int = 0
 
     def faults(self, at: Setting, name: str, entry: Entry, sweep: Iterable[Mapping[str, Any]] = ({},)) -> Iterator[str]:
         """All that is wrong with what the planner does here with these options, a line each."""
@@ -370,8 +373,9 @@ class Judge:
     def _too_soon(self, at: Setting, schedule: Schedule) -> Iterator[str]:
         """Predictions below the bound."""
         large = int(pieces_of(schedule)[schedule.chunk].sum()) > self.expanding
-        for model, entry in self.models.items():
-            if large and model not in ONE_FORMULA:
+        self.priced += 1
+        for number, (model, entry) in enumerate(self.models.items()):
+            if (number + self.priced) % self.turns or (large and model not in ONE_FORMULA):
                 continue
             try:
                 predict = call("model", model, entry.load(), {}, schedule, at.machine)

@@ -7,6 +7,7 @@ mpich and mpi4py, and everything else from this environment.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -14,13 +15,21 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+import quick
+
 # More processes than cores: do not spin, and let the kernel switch.
 _MPICH_SETTINGS = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "POSIX_POLL_FREQUENCY": "1"}
 
 
+def quickly(compiler: str) -> str:
+    """A command for it that has the last word on how much it makes of what it compiles: as little as is right."""
+    return f"""sh -c 'exec {compiler} "$@" -O1' {compiler}"""
+
+
 @dataclass(frozen=True)
 class Mpi:
-    """One MPI. `env`: the whole environment for what it starts, and for compiling with its mpicc."""
+    """One MPI. `mpicc`: a command of several words, as $MPICC takes it. `env`: the whole environment for what it
+    starts, and for compiling with its mpicc."""
 
     name: str
     bin: Path
@@ -34,6 +43,11 @@ class Mpi:
         return [str(self.bin / "mpiexec"), *self.options, "-n", str(count)]
 
     @property
+    def compiler(self) -> list[str]:
+        """What compiles a program of the tests; its arguments follow."""
+        return shlex.split(self.mpicc)
+
+    @property
     def launcher(self) -> str:
         """What --mpiexec takes."""
         return " ".join([str(self.bin / "mpiexec"), *self.options])
@@ -42,6 +56,11 @@ class Mpi:
     def env(self) -> dict[str, str]:
         own = {"PATH": f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}", "MPICC": self.mpicc}
         return {**os.environ, **self.settings, **own}
+
+
+def _mpicc(folder: Path) -> str:
+    plain = shlex.quote(str(folder / "mpicc"))
+    return quickly(plain) if quick.ordinary else plain
 
 
 @cache
@@ -54,7 +73,7 @@ def openmpi() -> Mpi | None:
     from antiphon.runtimes.engine.launch import consent
 
     options = tuple(consent(str(found / "mpiexec"), 2**20))  # as if there were always too few cores
-    return Mpi("openmpi", found, sys.executable, str(found / "mpicc"), options)
+    return Mpi("openmpi", found, sys.executable, _mpicc(found), options)
 
 
 @cache
@@ -64,4 +83,4 @@ def mpich() -> Mpi | None:
     there = all((found / name).exists() for name in ("python", "mpiexec", "mpicc"))
     if not there or shutil.which("cc") is None:
         return None
-    return Mpi("mpich", found, str(found / "python"), str(found / "mpicc"), (), _MPICH_SETTINGS)
+    return Mpi("mpich", found, str(found / "python"), _mpicc(found), (), _MPICH_SETTINGS)

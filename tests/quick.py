@@ -6,22 +6,22 @@ from typing import Any, TypeVar
 import pytest
 
 T = TypeVar("T")
-SHARE = 3
+SHARE = 5
 ordinary = False  # set by conftest.py, by what pytest was asked for
 
 
 def examples(count: int) -> int:
     """As `max_examples`: so many in all, a part of them in the ordinary set."""
-    return max(count // SHARE, min(count, 8)) if ordinary else count
+    return max(count // SHARE, min(count, 6)) if ordinary else count
 
 
 def some(cases: Sequence[T]) -> Sequence[T]:
-    """All of them; every third in the ordinary set."""
+    """All of them; every fifth in the ordinary set."""
     return cases[::SHARE] if ordinary else cases
 
 
-def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 2) -> list[Any]:
-    """For `parametrize`: each case with each of others, every second, third of these pairs in the ordinary set, along
+def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 3) -> list[Any]:
+    """For `parametrize`: each case with each of others, every third or so of these pairs in the ordinary set, along
     diagonals, so that each case is there with some; the rest, and what is marked so already, among the slow ones."""
     others, found = list(second), []
     for row, one in enumerate(first):
@@ -36,8 +36,8 @@ def crossed(first: Iterable[Any], second: Iterable[Any], every: int = 2) -> list
     return found
 
 
-def in_turn(cases: Iterable[Any], every: int = 2) -> list[Any]:
-    """For `parametrize`: every second, third of the cases in the ordinary set, the others among the slow ones, as are
+def in_turn(cases: Iterable[Any], every: int = 3) -> list[Any]:
+    """For `parametrize`: every third or so of the cases in the ordinary set, the others among the slow ones, as are
     those that are marked so already, which do not count."""
     found, number = [], 0
     for case in cases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -51,7 +52,7 @@ def library(python: str, mpicc: str) -> str:
 def compiled(folder: Path, name: str, mpicc: str) -> str:
     path = folder / f"auto-{name}"
     source = HERE / "preload" / "auto.c"
-    command = [mpicc, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", str(source), "-o", str(path)]
+    command = [*shlex.split(mpicc), "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", str(source), "-o", str(path)]
     subprocess.run(command, check=True, timeout=1000)
     return str(path)
 

@@ -205,12 +205,12 @@ TEXTBOOK: dict[tuple[str, str, str], tuple[Callable[[int], int], Callable[[int],
 }
 
 
-@pytest.mark.parametrize("row", some([*TEXTBOOK]), ids="-".join)
+@pytest.mark.parametrize("row", [*TEXTBOOK], ids="-".join)
 def test_textbook_steps_and_bytes(row: tuple[str, str, str]) -> None:
     name, told, kind = row
     options = {k: int(v) if v.isdigit() else v for k, v in (o.split("=") for o in told.split())}
     steps, most = TEXTBOOK[row]
-    for P in (*range(2, 18), 23, 31, 32, 33):
+    for P in some([16, *range(2, 16), 17, 23, 31, 32, 33]):
         schedule = one(name, star(P), kind, **options)
         assert pipelined_steps(schedule) == steps(P), P
         assert max(sent(schedule)) == most(P), P

@@ -1,8 +1,9 @@
 """The tables against each other: every machine of the catalogue, every collective, every planner, every model.
 
 Up to 16 ranks each planner with the options it declares worth trying; up to 64 with its defaults. Each machine meets
-some of the collectives, in turn; the slow set has all of them, and adds every depth of pipelining, all options on all
-machines, more sizes, and machines of up to 512 ranks. A new entry of a table is in here by itself.
+some of the collectives, in turn, and a schedule every third model; the slow set has all of them, and adds every depth
+of pipelining, all options on all machines, more sizes, and machines of up to 512 ranks. A new entry of a table is in
+here by itself.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ GROUPS: dict[str, Members] = {
 }  # fmt: skip
 
 EXAMPLES = list(examples())
+TURNS = 3 if quick.ordinary else 1
 
 
 @cache
@@ -105,7 +107,7 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
 
 @pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 4, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
-    judge = Judge(MODELS, variants=2 if quick.ordinary else None)
+    judge = Judge(MODELS, variants=1 if quick.ordinary else None, turns=TURNS)
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), judge, "most")
 
 
@@ -113,7 +115,7 @@ def test_options_on_every_machine(spec: str, kind: str) -> None:
     ("spec", "kind"), spread([spec for spec in [*catalogue(1, SMALL, 3), *SHAPES] if spec not in EXAMPLES], 24, 1)
 )
 def test_other_sizes(spec: str, kind: str) -> None:
-    hold(setting(spec, kind), Judge(MODELS), "defaults")
+    hold(setting(spec, kind), Judge(MODELS, turns=TURNS), "defaults")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_groups_of_ranks(spec: str, kind: str) -> None:
     left = f"{spec} only {','.join(map(str, members))}"
     asked = [(spec, members), (left, members), (left, members[:2])]
     for where, who in asked if kind in ("allreduce", "gather") else asked[:2]:
-        hold(setting(where, kind, root=who[-1], members=who), Judge(MODELS), "defaults")
+        hold(setting(where, kind, root=who[-1], members=who), Judge(MODELS, turns=TURNS), "defaults")
 
 
 @pytest.mark.slow

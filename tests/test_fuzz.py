@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quick import in_turn
+from quick import examples, in_turn
 
 from antiphon.core import joints as core_joints
 from antiphon.core.collective import Collective
@@ -64,14 +64,14 @@ def test_machines() -> None:
 
 
 def test_runs() -> None:
-    counts = few(runs, 120)
+    counts = few(runs, examples(120))
     assert all(counts[what] for what in runs.RUNNERS if what != "by threads" or runs.engine())
 
 
 def test_loaders() -> None:
     loaders.good_files_load()
-    counts = few(loaders, 150)
-    assert min(counts["refused"], counts["loaded"]) > 5
+    counts = few(loaders, count := examples(150))
+    assert min(counts["refused"], counts["loaded"]) > count / 30
 
 
 def test_msccl() -> None:

@@ -15,7 +15,7 @@ import oracle
 import pytest
 from generate import Case, case, cases
 from hypothesis import example, given, settings
-from quick import examples, in_turn
+from quick import examples, in_turn, some
 
 from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import (
@@ -83,7 +83,7 @@ def agree(schedule: Schedule, machine: Topology, want: Terms) -> None:
 
 
 def test_every_form_agrees_with_its_schedule_for_any_number_of_servers() -> None:
-    for n in (*range(2, 34), 47, 48, 63, 64):
+    for n in some([*range(2, 34), 47, 48, 63, 64]):
         machine = star(n)
         agree(made("colocated-ps", machine), machine, forms.cps(n, NBYTES, TIER, SERVER))
         agree(made("ring", machine, directions=1), machine, forms.ring(n, NBYTES, TIER, SERVER))

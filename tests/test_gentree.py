@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples, in_turn
+from quick import examples, in_turn, some
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
@@ -234,7 +234,7 @@ def test_shapes_that_are_easily_wrong() -> None:
         "tree:fanouts=4x(0+3+2x(2+0)+1x5)",
         "tree:fanouts=2x2x2x2x2",
     ]
-    for spec, kind, rearrange in product(specs, KINDS, ("auto", "always")):
+    for spec, kind, rearrange in some([*product(specs, KINDS, ("auto", "always"))]):
         here = topology(spec)
         for nbytes in (1, 10**9):
             schedule = planned(here, kind, nbytes=nbytes, rearrange=rearrange)

@@ -489,8 +489,9 @@ def test_hostile_files() -> None:
         tracemalloc.stop()
 
 
-def test_damage_is_found() -> None:
-    counts = harness.run(fuzzer.NAME, fuzzer.one, 80, 1)[0]
+@pytest.mark.parametrize("count", [50, pytest.param(80, marks=pytest.mark.slow)])
+def test_damage_is_found(count: int) -> None:
+    counts = harness.run(fuzzer.NAME, fuzzer.one, count, 1)[0]
     assert min(counts["right"], counts["race"], counts["hang"], counts["refused"]) > 4
 
 

@@ -51,7 +51,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Mpi], Path]:
         if mpi.name not in made:
             made[mpi.name] = tmp_path_factory.mktemp("calls") / mpi.name
             source = Path(__file__).parent / "stock" / "calls.c"
-            subprocess.run([mpi.mpicc, "-O1", source, "-o", made[mpi.name], "-lm"], check=True, env=mpi.env)
+            subprocess.run([*mpi.compiler, "-O1", source, "-o", made[mpi.name], "-lm"], check=True, env=mpi.env)
         return made[mpi.name]
 
     return get
@@ -101,7 +101,7 @@ def listener(folder: Path, mpi: Mpi) -> Path:
         ]
     source, made = folder / "seen.c", folder / "seen.so"
     source.write_text("\n".join(lines) + "\n")
-    subprocess.run([mpi.mpicc, "-shared", "-fPIC", source, "-o", made, "-ldl"], check=True, env=mpi.env)
+    subprocess.run([*mpi.compiler, "-shared", "-fPIC", source, "-o", made, "-ldl"], check=True, env=mpi.env)
     return made
 
 
@@ -133,7 +133,7 @@ def test_the_listener_of_the_page(openmpi: Mpi, compiled: Callable[[Mpi], Path],
     (text,) = blocks("c")
     (tmp_path / "openmpi_seen.c").write_text(text)
     command = text.splitlines()[0].partition(": ")[2].removesuffix(" */").split()
-    subprocess.run([openmpi.mpicc, *command[1:]], check=True, env=openmpi.env, cwd=tmp_path)
+    subprocess.run([*openmpi.compiler, *command[1:]], check=True, env=openmpi.env, cwd=tmp_path)
     antiphon.export(table("allreduce", RANKS, [(0, None, FIRST)]), "openmpi-rules", tmp_path / "rules")
     load = ["-x", f"LD_PRELOAD={tmp_path / 'openmpi_seen.so'}"]
     _, said = calls(openmpi, compiled(openmpi), [("allreduce", 4000)], exports("OMPI_MCA", tmp_path), load)

@@ -420,8 +420,8 @@ def table_bytes() -> bytes:
 
 
 def test_a_table_comes_back_as_it_was(tmp_path: Path, table_bytes: bytes) -> None:
+    found = quick("all", "ring:ranks=3", nbytes="1KB:2KB", planners=["ring"])
     for name in ("table.json", "table.json.gz"):
-        found = quick("all", "ring:ranks=3", nbytes="1KB:2KB", planners=["ring"])
         found.save(tmp_path / name)
         loaded = load_plans(tmp_path / name)
         assert {k: dumps(p) for k, p in loaded.items()} == {k: dumps(p) for k, p in found.plans.items()}

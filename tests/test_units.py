@@ -48,6 +48,7 @@ def test_numbers_are_bytes_per_second_and_seconds() -> None:
             parse_sizes(half)
     with pytest.raises(Invalid, match="--budget: cannot read 'soon'; write for example 60s"):
         parse_seconds("soon", "--budget", bare=True)
+    assert parse_bandwidth("100Gbit/s") == parse_bandwidth("100Gb/s") == parse_bandwidth("12.5GB/s") == 125 * 10**8
     assert parse_seconds(2) == parse_seconds("2s") == parse_seconds("2", bare=True) == 2.0
     assert parse_seconds("0") == 0.0
     for text in ("25", "7/3", " 25 "):
