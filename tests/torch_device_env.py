@@ -48,7 +48,7 @@ def _compile(folder: Path) -> None:
     package = Path(spec.origin).parent
     behind = nccl_env.compiled(folder)
     include = package / "include"
-    flags = ["-std=c++20", "-O0", "-fPIC", "-shared", "-pthread", f"-I{nccl_env.FOLDER}"]
+    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", f"-I{nccl_env.FOLDER}"]
     flags += [f"-isystem{include}", f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}"]
     link = [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", f"-L{folder}", f"-l:{behind.name}"]
     command = ["c++", *flags, str(SOURCE), *link, "-o", str(folder / "device.so")]
