@@ -36,7 +36,7 @@ def test_the_tables_are_complete() -> None:
             assert entry.about, name
             assert callable(entry.load()), name
     for name, entry in table("planner").items():
-        assert set(entry.can) - {"process", "tuned", "in_switches", "costly", "composes"} == {
+        assert set(entry.can) - {"process", "tuned", "in_switches", "costly", "composes", "sizes"} == {
             "collectives",
             "topologies",
             "options",

@@ -124,7 +124,7 @@ def plan_command(
             "--ranks": ranks,
         }  # fmt: skip
         same = shlex.join([coll, topo, *(word for flag, given in asked.items() if given for word in (flag, given))])
-        text += f"\n  better:    no planner was named; to try all: antiphon tune {same}"
+        text += f"\n  better:    no planner was named; to try all:\n    antiphon tune {same}"
     drawn = write_pictures(lambda: _trees(made, tree_root), svg, png)
     emit(figures, "\n".join([text, *drawn]), json)
 

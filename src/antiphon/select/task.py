@@ -229,7 +229,7 @@ def _requests(context: Context, task: Task) -> list[Request]:
     some: tuple[int | None, ...] = context.sizes
     if len(some) > 1:
         some = _apart(context.sizes) if task.entry.can.get("sizes") else ()
-    wanted = (*some, None)
+    wanted = (None, *some) if len(context.sizes) > 1 else (*some, None)  # what serves all of many sizes comes first
     first = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
         seed=context.seed, effort=context.effort, nbytes=wanted[0], also=wanted[1:],

@@ -103,8 +103,8 @@ def stars(topology: Topology, sources: Longs) -> Routes | None:
 
     >>> from antiphon.topologies import topology
     >>> found = stars(topology("star:ranks=3"), np.array([2, 0]))
-    >>> [found[i] for i in range(4)] == [(4, 1), (4, 3), (0, 3), (0, 5)]
-    True
+    >>> [found[i] for i in range(4)]
+    [(2, 3), (2, 4), (0, 4), (0, 5)]
     """
     order, heads = order_of(topology.link_src, topology.nodes), topology.link_dst
     first = pointers(topology.link_src, topology.nodes)
