@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -27,9 +29,11 @@ from antiphon.planners.trees.bounded import SPENT, Machine, around, bounded
 from antiphon.planners.trees.images import Mirrored
 from antiphon.planners.trees.lay import spread
 from antiphon.planners.trees.shallow import shallow
+from antiphon.planners.trees.tree import Tree
 from antiphon.topologies import topology
 
 GB = 10**9
+shallow_module = sys.modules[shallow.__module__]
 
 
 def planned(machine: Topology, wanted: Collective, nbytes: int | None = None, **options: int) -> Schedule:
@@ -100,6 +104,25 @@ def test_a_gigabyte(spec: str, kind: str, most: float) -> None:
     wanted = Collective(kind, machine.ranks)
     made = planned(machine, wanted, GB)
     assert alpha_beta(made, machine)(GB).seconds <= most * float(bound(machine, wanted).seconds(GB))
+
+
+def test_a_depth_asked_for_is_the_end_of_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On large machines, too, where some depths are left out; however great it is."""
+    tried: list[int] = []
+
+    def noted(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()) -> Mirrored | None:
+        tried.append(most)
+        return bounded(machine, most, goal, known)
+
+    monkeypatch.setattr(shallow_module, "LARGE", 4)
+    monkeypatch.setattr(shallow_module, "ENOUGH", 2)  # no depth is good enough
+    monkeypatch.setattr(shallow_module, "bounded", noted)
+    monkeypatch.setattr(shallow_module, "TWICE", 0)
+    machine = topology("ring:ranks=12")
+    for depth, depths in ((8, [7, 8]), (9, [7, 9]), (10**9, [7, 9, 11])):
+        planned(machine, Collective("broadcast", 12), depth=depth, pieces=1)
+        assert tried == depths
+        tried.clear()
 
 
 @pytest.mark.slow

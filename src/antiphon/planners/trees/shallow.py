@@ -161,7 +161,9 @@ def _by_depth(
     goal = float(limit)
     least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
     fastest, more = Fraction(0), DEEPER if len(ranks) <= LARGE else LESS
-    tried = [least + deeper for deeper in more] if depth is None else range(least, depth + 1)
+    tried = [least + deeper for deeper in more]
+    if depth is not None:  # the same as without it, up to there: so it gives a shallower forest of several again
+        tried = [*(one for one in tried if one < depth), depth]
     for most in sorted({min(one, max(len(ranks) - 1, 1)) for one in tried}):
         seen = best = bounded(view, most, goal)
         if best is None:
