@@ -29,6 +29,7 @@ from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, only
+from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.cost import Profile, predict, prepare
@@ -207,7 +208,7 @@ def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest
 def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever asks for them, and also where there are more than are kept of several."""
     asked: list[int] = []
-    real = loads.resolve
+    real = resolve
 
     def noted(machine: Topology, src: Any, *rest: Any) -> Any:
         asked.append(len(src))
