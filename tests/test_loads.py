@@ -114,14 +114,14 @@ def test_threads_that_ask_at_once_keep_no_more_than_a_few(monkeypatch: pytest.Mo
     made = broadcast([(0, 0, 0, 1), (1, 0, 1, 2)], 3, cut(Collective("broadcast", 3), 1))
     many = [replace(made, pieces=pieces) for pieces in range(1, 2 * module.FEW_KEPT + 1)]
     alone = [timeline(one, chain(3)).total for one in many]
-    machine, meet, real = chain(3), Barrier(len(many), timeout=60), module._tops
+    machine, meet, real = chain(3), Barrier(len(many), timeout=60), module.tops_of
 
     def together(*asked: Any) -> Any:
         meet.wait()
         return real(*asked)
 
-    traffic = module._traffic_of(made, machine)
-    monkeypatch.setattr(module, "_tops", together)
+    traffic = module.traffic_of(made, machine)
+    monkeypatch.setattr(module, "tops_of", together)
     with ThreadPoolExecutor(len(many)) as threads:
         assert list(threads.map(lambda one: timeline(one, machine).total, many)) == alone
     assert len(traffic.known) == module.FEW_KEPT

@@ -44,7 +44,8 @@ def suite_folder() -> Path | None:
             return None
         with tarfile.open(archive) as opened:
             wanted = [one for one in opened.getmembers() if one.name.startswith(f"{name}/test/")]
-            opened.extractall(kept, wanted, filter="data")
+            opened.extraction_filter = getattr(tarfile, "data_filter", None)  # not there before Python 3.11.4
+            opened.extractall(kept, wanted)
     return kept / name / "test"
 
 

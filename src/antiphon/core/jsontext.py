@@ -15,7 +15,8 @@ INLINE = 100  # characters: a shorter object stands on one line
 T = TypeVar("T")
 _BOM = b"\xef\xbb\xbf"
 _PLAIN = re.compile(rb"\{[^{}\\]*\}")
-_NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*"|\{(?:[^{}"\\]++|"[^{}"\\]*")*+\})*+\}')
+# Bounded, as longer ones are not kept; groups that give nothing back match wrongly before Python 3.11.5.
+_NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*+"|\{(?:[^{}"\\]++|"[^{}"\\]*+"){0,512}\}){0,512}\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
 
@@ -109,10 +110,10 @@ def _check_keys(data: bytes) -> None:
 
 
 def _several(seen: set[bytes]) -> re.Pattern[bytes] | None:
-    """Any number of these, each behind a comma; None where they are too long together to be looked for."""
+    """Up to a thousand of these, each behind a comma; None where they are too long together to be looked for."""
     if sum(map(len, seen)) > FEW_SEEN * 8:
         return None
-    return re.compile(rb"(?:\s*,\s*(?:%s))++" % b"|".join(map(re.escape, seen)))
+    return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, seen)))
 
 
 def _refuse_twice(key: object) -> None:

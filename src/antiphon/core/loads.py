@@ -95,7 +95,7 @@ class _Traffic:
         key = pieces, klass.tobytes()
         found = next((tops for of, tops in self.known[:] if of == key), None)  # other threads may keep something, too
         if found is None:
-            found = _tops(self.whole, pieces, klass)
+            found = tops_of(self.whole, pieces, klass)
             self.known.append((key, found))
             del self.known[:-FEW_KEPT]
         return found
@@ -120,7 +120,7 @@ FEW_KEPT, MOST_KEPT, MOST_LAST = 4, 2**20, 2**23  # schedules, entries of one, a
 
 def loads(schedule: Schedule, topology: Topology) -> Loads:
     """The load of every link and shared limit in every step: O(n log n) in rows times hops."""
-    return _traffic_of(schedule, topology).on(topology, _even(schedule))
+    return traffic_of(schedule, topology).on(topology, _even(schedule))
 
 
 def _even(schedule: Schedule) -> int:
@@ -128,7 +128,7 @@ def _even(schedule: Schedule) -> int:
     return schedule.pieces if isinstance(schedule.pieces, int) else 1
 
 
-def _traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
+def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     """All is frozen, so the last few answers are kept for as long as somebody holds the rows; in p pieces each row
     loads a p-th in p steps. They hold on the same machine with links of other speeds, too: who prices by several
     protocols asks for each.
@@ -267,7 +267,7 @@ def _forget(_: object) -> None:
 
 
 def _timeline(schedule: Schedule, topology: Topology) -> Timeline:
-    traffic, pieces, resources = _traffic_of(schedule, topology), _even(schedule), topology.resources
+    traffic, pieces, resources = traffic_of(schedule, topology), _even(schedule), topology.resources
     found = traffic.tops(resources.klass, pieces)
     if not found.by_class:
         nothing = np.zeros(0, np.int64)
@@ -284,7 +284,7 @@ def _timeline(schedule: Schedule, topology: Topology) -> Timeline:
     return Timeline(found.marks[:-1], np.diff(found.marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
 
 
-def _tops(whole: Loads, pieces: int, klass: Ints) -> _Tops:
+def tops_of(whole: Loads, pieces: int, klass: Ints) -> _Tops:
     resource, begin, end, load = staircase(whole.resource, whole.step, whole.window * pieces, whole.load)
     if not len(resource):
         return _Tops(np.zeros(0, np.int64), ())
