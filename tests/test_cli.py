@@ -403,8 +403,8 @@ import importlib.abc, os, signal, sys, time
 
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "antiphon.cli.listing":
-            os.kill(os.getpid(), signal.SIGINT)  # in the middle of loading the command
+        if name == "antiphon.cli.plans":
+            os.kill(os.getpid(), signal.SIGINT)  # in the middle of loading the commands
             time.sleep(1)  # where another thread gets it, it takes a moment to come here
 
 sys.meta_path.insert(0, Slow())
@@ -413,7 +413,7 @@ main(["topologies"])
 """
 
 
-def test_ctrl_c_while_the_command_is_loaded() -> None:
+def test_ctrl_c_while_the_commands_are_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (130, "antiphon: interrupted\n", "")
 

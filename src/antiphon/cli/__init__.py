@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import flush, open_all, say
@@ -55,11 +55,10 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
 @cache
 def application() -> typer.core.TyperGroup:
     """All commands."""
-    import typer.main
+    import typer
 
     from antiphon.cli._app import app
-    from antiphon.cli.table import TABLE, Commands
+    from antiphon.cli.table import register
 
-    group = typer.main.get_group(app)
-    group.commands = Commands(TABLE)  # type: ignore[assignment]  # read-only
-    return group
+    register(app)
+    return cast("typer.core.TyperGroup", typer.main.get_command(app))
