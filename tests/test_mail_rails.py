@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import CFUNCTYPE, POINTER, byref, c_double, c_int, c_size_t, c_uint32, c_uint64, c_void_p, cast
 from typing import Any
 
@@ -61,22 +61,12 @@ class Bare:
 
 def run(engine: Engine, rails: int, *what: Callable[[Bare], None]) -> None:
     wires = wires_by_rails(engine, 2, rails, address="127.0.0.1")
-    ends, failed = [Bare(wire, rank) for rank, wire in enumerate(wires)], list[BaseException]()
-
-    def go(rank: int) -> None:
-        try:
-            what[rank](ends[rank])
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(2)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(go, Bare(wire, rank)) for rank, (go, wire) in enumerate(zip(what, wires, strict=True))]
     for wire in wires:
         wire.close()
-    assert not failed
+    for one in done:
+        one.result()
 
 
 @pytest.mark.parametrize("rails", [1, 2, 3])

@@ -118,7 +118,11 @@ def plan_command(
         raise typer.Exit(1) from None
     figures = figures_of(made)
     text = _made_text(made, figures, out)
-    if not planner and not deterministic and any(figures[gap] != 1 for gap in ("bandwidth_gap", "latency_gap")):
+    if (
+        not planner
+        and not deterministic
+        and any(figures[gap] not in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
+    ):
         asked = {
             "--nbytes": nbytes, "--model": model, "--root": "" if root is None else str(root), "--only": only,
             "--ranks": ranks,

@@ -226,10 +226,9 @@ def _requests(context: Context, task: Task) -> list[Request]:
     model may find what it did not choose faster. The planners here do both at once; others are asked twice. For many
     sizes those that plan each size in another way (can["sizes"]) are asked for some of them, too."""
     assert task.entry is not None
-    some: tuple[int | None, ...] = context.sizes
-    if len(some) > 1:
-        some = _apart(context.sizes) if task.entry.can.get("sizes") else ()
-    wanted = (None, *some) if len(context.sizes) > 1 else (*some, None)  # what serves all of many sizes comes first
+    wanted: tuple[int | None, ...] = (*context.sizes, None)
+    if len(context.sizes) > 1:  # what serves all of them comes first
+        wanted = (None, *_apart(context.sizes)) if task.entry.can.get("sizes") else (None,)
     first = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
         seed=context.seed, effort=context.effort, nbytes=wanted[0], also=wanted[1:],
