@@ -403,8 +403,8 @@ import importlib.abc, os, signal, sys, time
 
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "antiphon.cli.plans":
-            os.kill(os.getpid(), signal.SIGINT)  # in the middle of loading the commands
+        if name == "antiphon.cli.listing":
+            os.kill(os.getpid(), signal.SIGINT)  # in the middle of loading the command
             time.sleep(1)  # where another thread gets it, it takes a moment to come here
 
 sys.meta_path.insert(0, Slow())
@@ -413,7 +413,7 @@ main(["topologies"])
 """
 
 
-def test_ctrl_c_while_the_commands_are_loaded() -> None:
+def test_ctrl_c_while_the_command_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (130, "antiphon: interrupted\n", "")
 
@@ -424,6 +424,13 @@ def test_ctrl_c_within_a_command(monkeypatch: pytest.MonkeyPatch, capsys: Captur
 
     monkeypatch.setattr("antiphon.cli.machine.bound", interrupted)
     assert "interrupted" in complaint(capsys, "bound", "allreduce", "ring:ranks=3", code=130)
+
+
+@pytest.mark.parametrize(("words", "spared"), [("--version", "numpy"), ("topologies", "antiphon.cli.tuning")])
+def test_a_command_loads_its_own_files_alone(words: str, spared: str) -> None:
+    code = f"import sys; from antiphon.cli import run; run([{words!r}]); print({spared!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_the_package_is_a_command() -> None:

@@ -73,7 +73,9 @@ main()
 
 
 @pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
-@pytest.mark.parametrize("module", in_turn(["typing", "signal", "typer", "numpy", "antiphon.cli.tuning"], 3))
+@pytest.mark.parametrize(
+    "module", in_turn(["typing", "signal", "typer", "antiphon.cli.table", "antiphon.cli.listing"], 3)
+)
 def test_while_modules_are_loaded(number: int, said: str, module: str) -> None:
     assert ended(FIRST_LINE, str(int(number)), module) == (128 + number, "", f"antiphon: {said}\n")
 

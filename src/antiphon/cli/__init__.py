@@ -3,7 +3,7 @@
 Exit codes: 0 done; 1 the answer is no (invalid plan, infeasible, budget spent); 2 wrong usage or bad input; 130
 ended by Ctrl-C and 143 by SIGTERM, with what was found until then where the command keeps it.
 
-This file imports next to nothing: loading all commands takes a while, and Ctrl-C must be heard meanwhile.
+This file imports next to nothing: loading a command takes a while, and Ctrl-C must be heard meanwhile.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import flush, open_all, say
@@ -42,6 +42,7 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
         say("stdout is closed: there is nowhere to write the result to; to drop it, redirect it to /dev/null")
         return 2
     command = application()
+    command.commands.load(sys.argv[1:] if arguments is None else arguments)  # type: ignore[attr-defined]
     from antiphon.cli._app import run as run_one
 
     code = run_one(command, arguments, signals)
@@ -55,10 +56,11 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
 @cache
 def application() -> typer.core.TyperGroup:
     """All commands."""
-    import typer
+    import typer.main
 
     from antiphon.cli._app import app
-    from antiphon.cli.table import register
+    from antiphon.cli.table import TABLE, Commands
 
-    register(app)
-    return cast("typer.core.TyperGroup", typer.main.get_command(app))
+    group = typer.main.get_group(app)
+    group.commands = Commands(TABLE)  # type: ignore[assignment]  # read-only
+    return group

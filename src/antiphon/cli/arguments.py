@@ -11,7 +11,7 @@ from antiphon.api.machines import collective, topology
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
-from antiphon.select import is_file
+from antiphon.select.wish import is_file
 from antiphon.units import parse_ranks
 
 Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]

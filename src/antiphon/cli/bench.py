@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import typer.core
 
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import check_outputs, emit
@@ -172,35 +171,3 @@ def micro_command(
     emit({"rows": rows}, "\n".join([micro_text(rows), *written]), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
-
-
-PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
-
-
-class WithoutName(typer.core.TyperGroup):
-    """`bench genmodel`, `bench loggp` and `bench micro` are commands; all else is what is to be measured, with its
-    options. The help is that of the latter, and names the three."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
-            args = [PLANS, *args]
-        return super().parse_args(ctx, args)
-
-    def get_help(self, ctx: Any) -> str:
-        inner = self.commands[PLANS]
-        return inner.get_help(type(ctx)(inner, parent=ctx))
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return (None if name == PLANS else name), command, rest
-
-
-class Unnamed(typer.core.TyperCommand):
-    """The command without a name."""
-
-    def format_usage(self, ctx: Any, formatter: Any) -> None:
-        formatter.write_usage(ctx.command_path.strip(), " ".join(self.collect_usage_pieces(ctx)))
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        super().format_options(ctx, formatter)
-        ctx.parent.command.format_commands(ctx.parent, formatter)

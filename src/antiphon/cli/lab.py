@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import typer.core
 
 from antiphon.api.running import lab
 from antiphon.cli.arguments import Json, Only, Trace, WhichPlan, machine_and_group
+from antiphon.cli.kinds import COMMAND
 from antiphon.cli.lab_text import labs_text
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import rows_text, trace_text
@@ -28,17 +28,6 @@ Scale = Annotated[
     ),
 ]  # fmt: skip
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the lab (default: that of the machine)")]
-
-COMMAND = "antiphon.lab.command"
-
-
-class WithCommand(typer.core.TyperCommand):
-    """What stands behind -- is a program of the user's, and none of our business."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        at = args.index("--") if "--" in args else len(args)
-        ctx.meta[COMMAND] = args[at + 1 :] if at < len(args) else None
-        return super().parse_args(ctx, args[:at])
 
 
 def up_command(

@@ -1,39 +1,25 @@
-"""All commands, in the order in which the help lists them. To add one: a function in a file here, and its row."""
+"""All commands, in the order in which the help lists them. To add one: a function in a file here, and its row.
+
+Who runs one command does not wait for the files of the others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import typer
+import typer.main
 
-from antiphon.cli import (
-    _bench_plans,
-    bench,
-    build,
-    check,
-    choices,
-    costs,
-    export,
-    fit,
-    frontier,
-    lab,
-    listing,
-    machine,
-    plans,
-    replay,
-    reproduce,
-    trace,
-    tuning,
-)
+from antiphon.cli.kinds import PLANS, Unnamed, WithCommand, WithoutName
 
 
 class Command(NamedTuple):
-    """`about`: in the list of commands, where the first line of its help is not what stands there. `how`: of typer's
-    words."""
+    """`call`: "file:function" in this folder, imported when the command is asked for. `about`: in the list of commands,
+    where the first line of its help is not what stands there. `how`: of typer's words."""
 
     name: str
-    call: Callable[..., None]
+    call: str
     about: str | None
     example: str
     how: Mapping[str, Any] = {}
@@ -51,92 +37,124 @@ class CommandGroup(NamedTuple):
 
 
 TABLE: tuple[Command | CommandGroup, ...] = (
-    Command("topologies", listing.topologies, None, "topologies"),
-    Command("planners", listing.planners, None, "planners"),
-    Command("runtimes", listing.runtimes, None, "runtimes"),
+    Command("topologies", "listing:topologies", None, "topologies"),
+    Command("planners", "listing:planners", None, "planners"),
+    Command("runtimes", "listing:runtimes", None, "runtimes"),
     CommandGroup("topology", None, "Show a machine, or read one: this, or one from a file.",
           "topology show dgx1v --svg machine.svg", (
-        Command("show", machine.show_command, "Show a machine; --svg and --png draw it.",
+        Command("show", "machine:show_command", "Show a machine; --svg and --png draw it.",
                 "topology show ring:ranks=8,bandwidth=10GB/s"),
-        Command("probe", machine.probe_command, "Read this machine, or one of which a tool printed something.",
+        Command("probe", "machine:probe_command", "Read this machine, or one of which a tool printed something.",
                 "topology probe topo.txt --from nvidia-smi -o box.json"),
-        Command("join", machine.join_command, "Put a box and a fabric together.",
+        Command("join", "machine:join_command", "Put a box and a fabric together.",
                 "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
     )),
-    Command("bound", machine.bound_command, "The fewest steps and the least time possible.", "bound allgather dgx1v"),
-    Command("plan", plans.plan_command, "Plan a collective by one planner, and prove it.",
+    Command("bound", "machine:bound_command", "The fewest steps and the least time possible.", "bound allgather dgx1v"),
+    Command("plan", "plans:plan_command", "Plan a collective by one planner, and prove it.",
             "plan allreduce dgx1v --planner multi-ring -o plan.json"),
-    Command("compose", plans.compose_command, "Put plans for groups together: one after the other, or at once.",
+    Command("compose", "plans:compose_command", "Put plans for groups together: one after the other, or at once.",
             "compose scatter.json gather.json -o broadcast.json"),
-    Command("verify", plans.verify_command, "Is this plan right? Names the first thing wrong.",
+    Command("verify", "plans:verify_command", "Is this plan right? Names the first thing wrong.",
             "verify plan.json --proof"),
-    Command("run", plans.run_command, "Really move data by a plan, and check every element.",
+    Command("run", "plans:run_command", "Really move data by a plan, and check every element.",
             "run plan.json --nbytes 64MiB --on local"),
-    Command("frontier", frontier.frontier_command, "The latency-bandwidth frontier, with proofs.",
+    Command("frontier", "frontier:frontier_command", "The latency-bandwidth frontier, with proofs.",
             "frontier allgather dgx1v --budget 60s -o plan.json"),
-    Command("models", costs.models_command, None, "models"),
-    Command("predict", costs.predict_command, "What a plan takes at each size, and why.",
+    Command("models", "costs:models_command", None, "models"),
+    Command("predict", "costs:predict_command", "What a plan takes at each size, and why.",
             "predict plan.json --nbytes 1KB:1GB"),
-    Command("simulate", costs.simulate_command, "Follow every message of one size; --trace shows it.",
+    Command("simulate", "costs:simulate_command", "Follow every message of one size; --trace shows it.",
             "simulate plan.json --nbytes 64MiB --trace trace.json"),
-    Command("tune", tuning.tune_command, "The best plan for every size, of all planners.",
+    Command("tune", "tuning:tune_command", "The best plan for every size, of all planners.",
             "tune allreduce dgx1v -o plan.json --report report.html"),
     CommandGroup("bench", None, "Plans measured beside the library's own collectives.", None, (
-        Command(bench.PLANS, _bench_plans.bench_plans_command, None,
-                "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": bench.Unnamed, "hidden": True}),
-        Command("genmodel", bench.genmodel_command, "What `fit genmodel` reads.",
+        Command(PLANS, "_bench_plans:bench_plans_command", None,
+                "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": Unnamed, "hidden": True}),
+        Command("genmodel", "bench:genmodel_command", "What `fit genmodel` reads.",
                 "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
-        Command("loggp", bench.loggp_command, "What `fit loggp` reads.",
+        Command("loggp", "bench:loggp_command", "What `fit loggp` reads.",
                 "bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv"),
-        Command("micro", bench.micro_command, "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
+        Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
                 "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
-    ), {"cls": bench.WithoutName}),
+    ), {"cls": WithoutName}),
     CommandGroup("fit", None, "Model parameters from measurements.", "fit genmodel times.csv -o profile.json", (
-        Command("genmodel", fit.genmodel_command, "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
+        Command("genmodel", "fit:genmodel_command", "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
                 "fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json"),
-        Command("memory", fit.memory_command, "gamma and delta, measured on this machine or its GPUs.",
+        Command("memory", "fit:memory_command", "gamma and delta, measured on this machine or its GPUs.",
                 "fit memory -o memory.json"),
-        Command("loggp", fit.loggp_command, "L, o_s, o_r, g and G of LogGP.",
+        Command("loggp", "fit:loggp_command", "L, o_s, o_r, g and G of LogGP.",
                 "fit loggp trips.csv --within host -o profile.json"),
     )),
-    Command("build", build.build_command,
+    Command("build", "build:build_command",
             "Compile the engine for your MPI, NCCL or RCCL, or a tuner for NCCL; prints its path.", "build mpi"),
-    Command("choices", choices.choices_command, "How calls are made on GPUs, as it was timed and kept.",
+    Command("choices", "choices:choices_command", "How calls are made on GPUs, as it was timed and kept.",
             "choices --forget all"),
-    Command("backends", export.backends_command, "What plans can be written as, for other programs.", "backends"),
-    Command("export", export.export_command, "Write a plan as files that another program reads.",
+    Command("backends", "export:backends_command", "What plans can be written as, for other programs.", "backends"),
+    Command("export", "export:export_command", "Write a plan as files that another program reads.",
             "export plan.json --to goal --nbytes 64MiB -o goal"),
-    Command("check", check.check_command, "Will a runtime of GPUs really run this plan?",
+    Command("check", "check:check_command", "Will a runtime of GPUs really run this plan?",
             "check plan.json --for rccl-6 --nbytes 64MiB"),
     CommandGroup("lab", "The emulated cluster: up, down, status, run.",
           "A machine's links as rate-limited network devices between namespaces: see it without hardware. Needs root.",
           "lab run plan.json --nbytes 600KB", (
-        Command("up", lab.up_command, "Make a lab that stays.", 'lab up dgx1v --scale "link=40Mbit"'),
-        Command("down", lab.down_command, "Take a lab down.", "lab down dgx1v"),
-        Command("status", lab.status_command, "Which labs are up.", "lab status --json"),
-        Command("run", lab.run_command, "Run a plan or a program in a lab.",
-                "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": lab.WithCommand}),
+        Command("up", "lab:up_command", "Make a lab that stays.", 'lab up dgx1v --scale "link=40Mbit"'),
+        Command("down", "lab:down_command", "Take a lab down.", "lab down dgx1v"),
+        Command("status", "lab:status_command", "Which labs are up.", "lab status --json"),
+        Command("run", "lab:run_command", "Run a plan or a program in a lab.",
+                "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithCommand}),
     )),
     CommandGroup("trace", "Traces: merge, read.", "Traces side by side, and traces of others (Chakra) read.",
           "trace merge measured.json simulated.json -o both.json", (
-        Command("merge", trace.merge_command, "Put traces side by side into one file.",
+        Command("merge", "trace:merge_command", "Put traces side by side into one file.",
                 "trace merge measured.json simulated.json -o both.json"),
-        Command("read", trace.read_command, "What Chakra execution traces hold: our plan, or collectives.",
+        Command("read", "trace:read_command", "What Chakra execution traces hold: our plan, or collectives.",
                 "trace read chakra -o plan.json"),
     )),
-    Command("replay", replay.replay_command, "A recorded job once more, with our plans.",
+    Command("replay", "replay:replay_command", "A recorded job once more, with our plans.",
             "replay rank0.json rank1.json --topology dgx1v"),
-    Command("reproduce", reproduce.reproduce_command, "A paper's table: published, ours, deviation.",
+    Command("reproduce", "reproduce:reproduce_command", "A paper's table: published, ours, deviation.",
             "reproduce sccl-table5"),
 )  # fmt: skip
 
 
-def register(app: typer.Typer, rows: tuple[Command | CommandGroup, ...] = TABLE) -> None:
-    for row in rows:
-        epilog = row.example and f"Example: antiphon {row.example}"
-        if isinstance(row, Command):
-            app.command(row.name, short_help=row.about, epilog=epilog, **row.how)(row.call)
-        else:
-            group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=row.help, epilog=epilog, **row.how)
-            register(group, row.commands)
-            app.add_typer(group, name=row.name, short_help=row.about)
+class Commands(Mapping[str, Any]):
+    """The commands of rows by their names, each made when it is first asked for."""
+
+    def __init__(self, rows: tuple[Command | CommandGroup, ...]) -> None:
+        self._rows = {row.name: row for row in rows}
+        self._made: dict[str, Any] = {}
+
+    def load(self, words: Sequence[str]) -> None:
+        """What a line with these words will ask for, before it works: a signal that comes while files are loaded then
+        ends the process at once."""
+        named = next((word for word in words if not word.startswith("-")), "")
+        if named in self:
+            self[named]
+        elif list(words) != ["--version"]:  # the list of all, or what is told of a name that is none
+            dict(self)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            front = typer.Typer(rich_markup_mode=None)
+            _register(front, self._rows[name])
+            self._made[name] = typer.main.get_group(front).commands[name]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def _register(app: typer.Typer, row: Command | CommandGroup) -> None:
+    epilog = row.example and f"Example: antiphon {row.example}"
+    if isinstance(row, Command):
+        file, _, function = row.call.partition(":")
+        call = getattr(importlib.import_module(f"antiphon.cli.{file}"), function)
+        app.command(row.name, short_help=row.about, epilog=epilog, **row.how)(call)
+    else:
+        group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=row.help, epilog=epilog, **row.how)
+        for inner in row.commands:
+            _register(group, inner)
+        app.add_typer(group, name=row.name, short_help=row.about)
