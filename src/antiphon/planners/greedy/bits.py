@@ -8,18 +8,13 @@ from numpy.typing import NDArray
 from antiphon.core.columns import AnyInts, Bools, Longs
 
 Words = NDArray[np.uint64]
-_ONE, _WORD = np.uint64(1), np.uint64(64)
-
-
-def no_bits(rows: int, chunks: int) -> Words:
-    """Rows of empty sets."""
-    return np.zeros((rows, -(-chunks // 64)), np.uint64)
+_ONE, _WORD, _PLACE = np.uint64(1), np.uint64(64), np.uint64(6)
 
 
 def put(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
     """These chunks into the sets of these rows.
 
-    >>> sets = no_bits(2, 70)
+    >>> sets = np.zeros((2, 2), np.uint64)
     >>> put(sets, np.array([0, 0, 1]), np.array([1, 0, 69]))
     >>> sets.tolist()
     [[3, 0], [0, 32]]
@@ -41,22 +36,47 @@ def has(sets: Words, row: AnyInts, chunk: AnyInts) -> Bools:
     return found
 
 
-def any_of(sets: Words, rng: np.random.Generator) -> Longs:
-    """A chunk of every row's set, -1 where it is empty: the first from a place chosen at random on.
+def any_of(sets: Words, rng: np.random.Generator, draws: int = 1) -> Longs:
+    """So many chunks of every row's set, a row of them each, -1 where the set is empty: the first from places chosen at
+    random on.
 
-    >>> sets = no_bits(3, 130)
+    >>> sets = np.zeros((3, 3), np.uint64)
     >>> put(sets, np.array([0, 2]), np.array([129, 64]))
-    >>> any_of(sets, np.random.default_rng(0)).tolist()
-    [129, -1, 64]
+    >>> any_of(sets, np.random.default_rng(0), 2).tolist()
+    [[129, -1, 64], [129, -1, 64]]
     """
     rows, words = sets.shape
-    filled = sets != 0
-    later = filled & (np.arange(words) >= rng.integers(0, words, (rows, 1)))
-    here, at = np.arange(rows), later.argmax(axis=1)
-    at = np.where(later[here, at], at, filled.argmax(axis=1))
-    word: Words = sets[here, at]
-    by = rng.integers(0, 64, rows).astype(np.uint64)
-    turned = (word >> by) | (word << ((_WORD - by) & np.uint64(63)))
-    lowest = turned & (~turned + _ONE)
-    bit = np.frexp(lowest.astype(np.float64))[1].astype(np.int64) - 1
-    return np.where(word != 0, 64 * at + ((bit + by.astype(np.int64)) & 63), -1)
+    drawn = rng.bit_generator.random_raw(rows * draws).reshape(draws, rows)  # quicker than integers of a range
+    at = _bit_of(sets, drawn, 64 * words)
+    return np.where(sets[np.arange(rows), at >> 6] != 0, at, -1)
+
+
+def _bit_of(sets: Words, drawn: Words, bits: int) -> Longs:
+    """The first bit that is set, from the place on that is drawn: of these rows, for every row of draws. Which word is
+    the same question again, to the bits that say which words are not 0. `bits`: how many there are; any, where none is
+    set.
+
+    >>> sets = np.array([[0, 5, 0], [1, 0, 2]], np.uint64)  # one set: bits 64 and 66; the other: 0 and 129
+    >>> _filled(sets).tolist()
+    [[2], [5]]
+    >>> _bit_of(sets, np.array([[0, 65]], np.uint64), 192).tolist()  # from word 0 and bit 0 on; from word 1 and bit 1 on
+    [[64, 129]]
+    """
+    words = sets.shape[1]
+    if words == 1:
+        at, word, width = 0, sets[:, 0], np.uint64(min(bits, 64))
+    else:
+        at = _bit_of(_filled(sets), drawn >> _PLACE, words)
+        word, width = sets[np.arange(len(sets)), at], _WORD
+    by = drawn % width
+    turned = (word >> by) | (word << (width - by))  # all of a word that is shifted by 64 is gone
+    first = np.bitwise_count(~turned & (turned - _ONE)) + by
+    return np.minimum(64 * at + (first % width).astype(np.int64), bits - 1)
+
+
+def _filled(sets: Words) -> Words:
+    """Which words are not 0, as bits."""
+    rows, words = sets.shape
+    full = np.zeros((rows, -(-words // 64) * 64), np.bool_)
+    full[:, :words] = sets != 0
+    return np.packbits(full, bitorder="little").view(np.uint64).reshape(rows, -1)

@@ -153,7 +153,7 @@ class Spreading:
         """Best what no other island has yet, then what this one has not, then anything."""
         chunk = np.full(len(offered), -1)
         if self.alone[kind].any():
-            chunk = any_of(fresh & self.alone[kind], self.rng)
+            chunk = any_of(fresh & self.alone[kind], self.rng)[0]
             _, first = np.unique(chunk, return_index=True)
             once = np.zeros(len(chunk), np.bool_)
             once[first] = True
@@ -165,11 +165,8 @@ class Spreading:
         return chunk
 
     def _rare(self, kind: int, offered: Words) -> Longs:
-        best = any_of(offered, self.rng)
-        for _ in range(DRAWS - 1):
-            other = any_of(offered, self.rng)
-            best = np.where(self.spread[kind][other] < self.spread[kind][best], other, best)
-        return best
+        drawn = any_of(offered, self.rng, DRAWS)
+        return drawn[self.spread[kind][drawn].argmin(axis=0), np.arange(len(offered))]
 
     def _brought(self, batch: Batch, at: Longs, dst: Longs, chunk: Longs, room: Floats) -> None:
         put_one(self.now, dst, chunk)
