@@ -136,7 +136,17 @@ def _block(
 
 
 def _data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
-    """Which chunks go along, and how: runs of those of following numbers, between slots 0."""
+    """Which chunks go along, and how: runs of those of following numbers, between slots 0.
+
+    >>> from antiphon import plan
+    >>> schedule = plan("allgather", "star:ranks=4", planner="bruck").at(12).schedule
+    >>> schedule.step.tolist(), schedule.chunk.tolist()  # in step 1 every rank sends two chunks
+    ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [1, 2, 3, 0, 2, 3, 0, 1, 3, 0, 1, 2])
+    >>> lines = Lines()
+    >>> _data(lines, messages_of(schedule), np.arange(12), 0)
+    >>> b"".join(lines.text())
+    b' copy="0" copy="1" copy="2" copy="3" copy="0-1" copy="1-2" copy="2-3" copy="0,3"'
+    """
     schedule = messages.schedule
     of, chunk, op = messages.of_row[rows] - low, schedule.chunk[rows].astype(np.int64), schedule.op[rows]
     slots = [schedule.slot(side)[rows] for side in ("src", "dst")]
