@@ -23,8 +23,8 @@ from hypothesis import settings
 HERE = Path(__file__).parent
 # The limit of a slow test by the clock: some take minutes of a processor, and may have a twentieth of one.
 SLOW_SECONDS = 6000
-# The engines have all types and rules: on threads of a processor as if on a GPU 25 s of a compiler, 14 s so, and those
-# in C half of it. `make test-all` has them as they are.
+# The engines have all types and rules: on threads of a processor as if on a GPU 25 s of a compiler, 6 s so, and those
+# in C a fourth of it. `make test-all` has them as they are.
 COMPILERS = {"CC": "cc", "CXX": "c++"}
 # What is compiled at first use, into a folder that all processes share: whoever begins with one of these has compiled
 # LogGP's loops, or the engines in C and C++, before another needs them.
@@ -111,7 +111,9 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
     test is asked for by its name."""
     if not quick.ordinary or any("::" in given for given in collector.config.args):
         return None
-    return [] if any(mark.name == "slow" for mark in getattr(obj, "pytestmark", ())) else None
+    # What the object itself has, and nothing that it would load to answer.
+    marks = getattr(obj, "__dict__", {}).get("pytestmark", ())
+    return [] if any(mark.name == "slow" for mark in marks) else None
 
 
 @pytest.hookimpl(trylast=True)  # when what was not asked for is gone

@@ -19,7 +19,7 @@ from antiphon.runtimes.engine.build import NATIVE, TARGETS, library, native_fold
 from antiphon.select import save_plans
 
 FOLDER = Path(__file__).with_name("nccl_standin")
-FLAGS = ("-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{FOLDER}", f"-I{NATIVE}")
+FLAGS = ("-O0", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{FOLDER}", f"-I{NATIVE}")
 
 
 @cache

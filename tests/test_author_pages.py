@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run as command
@@ -52,7 +53,7 @@ def seconds(plan: antiphon.Plan) -> list[float]:
     return [row["seconds"] for row in antiphon.predict(plan, SIZES, model="alpha-beta")]
 
 
-@pytest.mark.parametrize("name", sorted(BESIDE))
+@pytest.mark.parametrize("name", in_turn(sorted(BESIDE), 2))
 def test_a_program_of_the_page_beside_a_planner(name: str) -> None:
     planner, options, said = BESIDE[name]
     w = written(name)

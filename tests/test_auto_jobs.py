@@ -52,7 +52,7 @@ def library(python: str, mpicc: str) -> str:
 def compiled(folder: Path, name: str, mpicc: str) -> str:
     path = folder / f"auto-{name}"
     source = HERE / "preload" / "auto.c"
-    command = [*shlex.split(mpicc), "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", str(source), "-o", str(path)]
+    command = [*shlex.split(mpicc), "-O0", "-Wall", "-Wextra", "-Werror", "-pthread", str(source), "-o", str(path)]
     subprocess.run(command, check=True, timeout=1000)
     return str(path)
 

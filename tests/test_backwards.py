@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from quick import in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.request import Request
@@ -28,7 +29,9 @@ def planned(planner: object, machine: Topology, kind: str) -> Schedule:
 
 @pytest.mark.parametrize(
     ("planner", "there", "back"),
-    [(shallow, "broadcast", "reduce"), (trees, "broadcast", "reduce"), (trees, "allgather", "reducescatter")],
+    in_turn(
+        [(shallow, "broadcast", "reduce"), (trees, "broadcast", "reduce"), (trees, "allgather", "reducescatter")], 2
+    ),
 )
 @pytest.mark.parametrize(
     "spec", [pytest.param("mesh:dims=2x3", marks=pytest.mark.slow), "line:ranks=4", "tree:fanouts=2x(2+1)"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quick import in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -29,7 +30,9 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
-@pytest.mark.parametrize(("spec", "near"), [("line:ranks=5", 1.001), ("line:ranks=9", 1.001), ("mesh:dims=2x3", 1.1)])
+@pytest.mark.parametrize(
+    ("spec", "near"), in_turn([("line:ranks=5", 1.001), ("line:ranks=9", 1.001), ("mesh:dims=2x3", 1.1)], 2)
+)
 def test_chains_come_to_it(floors: Any, spec: str, near: float, kind: str) -> None:
     machine = topology(spec)
     wanted = Collective(kind, machine.ranks)

@@ -10,6 +10,7 @@ from pathlib import Path
 import fake_ground
 import numpy as np
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -30,7 +31,7 @@ KINDS = {"chain-forward": 6, "chain-reduce": 6, "chain-reduce-broadcast": 6, "fa
          "fan-out-forward": 3, "mimo": 1, "mca": 1}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["dgx1v", "dgx1p", "full:ranks=8", "ring:ranks=8"])
+@pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p", "full:ranks=8", "ring:ranks=8"], 2))
 def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
     """A ring has no rank with three neighbours."""
     machine, found = topology(name), dict.fromkeys(KINDS, 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bandwidth, bound, recheck
@@ -94,7 +94,7 @@ def test_dgx1(kind: str, v: str, p: str) -> None:
         assert found.seconds(GB) == GB / found.bytes_per_second
 
 
-@pytest.mark.parametrize(("machine", "gpus", "broadcast", "tau"), ALLOCATIONS)
+@pytest.mark.parametrize(("machine", "gpus", "broadcast", "tau"), in_turn(ALLOCATIONS, 3))
 def test_allocations(machine: str, gpus: str, broadcast: int, tau: str) -> None:
     topology = dgx1({"p": DGX1P, "v": DGX1V}[machine], gpus)
     for root in range(len(gpus)):
@@ -250,7 +250,7 @@ def custom_like(kind: str, ranks: int) -> Collective:
     return Collective("custom", ranks, custom=custom_relation(pre, post, ranks))
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if k != "allreduce"])
+@pytest.mark.parametrize("kind", in_turn([k for k in KINDS if k != "allreduce"], 2))
 def test_custom_relations_get_the_bound_of_what_they_say(kind: str) -> None:
     for topology in (dgx1(DGX1V, "0124"), boxes(2, 2), boxes(2, 2, 10 * GB), hub(), hub(back=True)):
         told = bound(topology, custom_like(kind, topology.ranks))

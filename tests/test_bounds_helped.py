@@ -117,7 +117,7 @@ ABLE = [name for name, entry in table("topology").items() if antiphon.topology(e
 @pytest.mark.parametrize(
     "spec", in_turn([*ABLE, "cluster:box=hgx-h100,boxes=2", "cluster:box=dgx-a100,boxes=2,sharp=true"], 3)
 )
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reduce", "alltoall"])
+@pytest.mark.parametrize("kind", in_turn(["allreduce", "allgather", "reduce", "alltoall"], 2))
 def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str, kind: str) -> None:
     machine = antiphon.topology(spec)
     wanted = Collective(kind, machine.ranks)
@@ -127,7 +127,7 @@ def test_what_holds_without_help_is_the_bound_of_switches_that_forward(spec: str
     assert (found.unaided is None) == (kind == "alltoall")
 
 
-@pytest.mark.parametrize("name", sorted(table("topology").keys() - {*ABLE}))
+@pytest.mark.parametrize("name", in_turn(sorted(table("topology").keys() - {*ABLE}), 3))
 def test_nothing_is_told_of_help_where_there_is_none(name: str) -> None:
     machine = antiphon.topology(table("topology")[name].can["example"])
     found = bound(machine, Collective("reduce", machine.ranks))

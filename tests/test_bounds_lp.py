@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.bounds import LpDual, bound, recheck
 from antiphon.core.collective import Collective, custom_relation
@@ -191,7 +191,7 @@ def test_gather_and_scatter_with_limits_and_many_roots(kind: str) -> None:
         assert time_of(t, c) == best_unicast_time(t, dict.fromkeys(pairs, 1))
 
 
-@pytest.mark.parametrize("kind", ["broadcast", "reduce", "allgather", "reducescatter"])
+@pytest.mark.parametrize("kind", in_turn(["broadcast", "reduce", "allgather", "reducescatter"], 2))
 def test_spreading_is_the_exact_packing_of_trees(kind: str) -> None:
     """With unbalanced switches and shared limits: what no cut sees."""
     rng = random.Random(f"trees {kind}")

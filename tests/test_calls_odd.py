@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 import antiphon
 from antiphon.core.reshape import degrade, keep
@@ -23,11 +24,14 @@ UNEVEN = keep(topology("cluster:box=hgx-h100,boxes=2"), range(12)).topology  # 8
 
 @pytest.mark.parametrize(
     ("ranks", "same", "said"),
-    [
-        ([0, 1, 2, 3], ("hgx-h100", [0, 1, 2, 3]), "calibrated by h100"),
-        ([0, 1, 8, 9], ("cluster:box=hgx-h100,boxes=2", [0, 1, 8, 9]), "calibrated by h100, ib"),
-        ([0, 8], ("cluster:box=hgx-h100,boxes=2", [0, 8]), "calibrated by h100, ib"),
-    ],
+    in_turn(
+        [
+            ([0, 1, 2, 3], ("hgx-h100", [0, 1, 2, 3]), "calibrated by h100"),
+            ([0, 1, 8, 9], ("cluster:box=hgx-h100,boxes=2", [0, 1, 8, 9]), "calibrated by h100, ib"),
+            ([0, 8], ("cluster:box=hgx-h100,boxes=2", [0, 8]), "calibrated by h100, ib"),
+        ],
+        2,
+    ),
 )
 def test_a_group_takes_the_same_whatever_the_other_nodes_have(
     ranks: list[int], same: tuple[str, list[int]], said: str

@@ -286,7 +286,9 @@ def _no_object(plan: dict[str, Any]) -> None:
     plan["entries"][0]["schedule"]["provenance"]["certificate"] = "believe me"
 
 
-@pytest.mark.parametrize("change", in_turn([_price, _label, _claim, _told, _other_point, _twice, _missing, _no_object]))
+@pytest.mark.parametrize(
+    "change", in_turn([_price, _label, _claim, _told, _other_point, _twice, _missing, _no_object], 4)
+)
 def test_a_certificate_that_does_not_hold_is_a_fault(capsys: Capture, change: Callable[[dict[str, Any]], None]) -> None:
     rewrite(written(capsys, "frontier", "allgather", MACHINE), change)
     assert answer(capsys, "verify", "plan.json")["ok"]

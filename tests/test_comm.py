@@ -277,15 +277,17 @@ def test_wrong_arguments(how: dict[str, Any], told: str) -> None:
 # ---- books of groups ----
 
 
-def test_the_default_plans_are_right() -> None:
+@pytest.mark.parametrize(
+    ("ranks", "near"), in_turn([(3, False), (2, False), (2, True), (4, True), (5, False), (5, True)], 3)
+)
+def test_the_default_plans_are_right(ranks: int, near: bool) -> None:
     for kind in DEFAULTS:
-        for ranks, near in ((2, False), (5, False), (2, True), (5, True)):
-            book = default_book(kind, ranks, 1 if kind in ("broadcast", "reduce", "gather", "scatter") else -1, near)
-            assert book.pages[0].start == 0
-            assert book.pages[-1].stop is None
-            for data in book.programs:
-                for program in decode(data):
-                    check(program)
+        book = default_book(kind, ranks, 1 if kind in ("broadcast", "reduce", "gather", "scatter") else -1, near)
+        assert book.pages[0].start == 0
+        assert book.pages[-1].stop is None
+        for data in book.programs:
+            for program in decode(data):
+                check(program)
 
 
 def test_default_plans_are_kept_for_small_groups() -> None:

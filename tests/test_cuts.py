@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.program import encode
@@ -51,7 +51,7 @@ def sizes_of_messages(schedule: Schedule, nbytes: int) -> list[float]:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a compiler")
-@pytest.mark.parametrize(("kind", "planner"), PLANS)
+@pytest.mark.parametrize(("kind", "planner"), in_turn(PLANS))
 def test_the_engine_sends_as_many_messages_as_is_declared(kind: str, planner: str) -> None:
     engine, whole = Engine(library("threads")), made(kind, planner)
     weight = 4 * whole.collective.buffer_weight

@@ -94,7 +94,7 @@ def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str,
                 run(group, made, schedule, unit, in_place, dtype=dtype, lanes=3, way=way)
 
 
-@pytest.mark.parametrize("op", ["prod", "max", "min", "avg"])
+@pytest.mark.parametrize("op", in_turn(["prod", "max", "min", "avg"], 2))
 def test_what_is_combined(op: str) -> None:
     schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
     with Group(threads(), 4, blocks=8, threads=2) as group:

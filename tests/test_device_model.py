@@ -99,7 +99,7 @@ def hold(calls: list[tuple[str, Call]], **options: Any) -> None:
 
 
 def test_every_planner_in_every_order() -> None:
-    calls = list(all_calls("full:ranks=3", 26))
+    calls = list(all_calls("full:ranks=3", 40))
     assert len(calls) > 5
     hold(calls)
 

@@ -107,9 +107,9 @@ def test_some_of_all() -> None:
     """Every planner with one collective or two, every number of ranks."""
     done = 0
     for number, ranks in enumerate([*range(2, 9), 16]):
-        done += sweep([f"full:ranks={ranks}"], PAIRS[number :: 30 if ranks == 16 else 16], (7,), ranks)
+        done += sweep([f"full:ranks={ranks}"], PAIRS[number :: 60 if ranks == 16 else 28], (7,), ranks)
     done += sweep(["hgx-h100"], [("nvls", "allreduce"), ("nvls", "allgather")], UNITS, 1)
-    assert done > 50
+    assert done > 30
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_an_algorithm_that_ends_before_it_must_is_called_by_its_own_steps() -> N
 
 @pytest.mark.parametrize(
     ("spec", "figures"),
-    in_turn([(DGX1, (2, 2, 2)), (DGX1, (3, 3, 3)), ("ring:ranks=4", (2, 2, 2)), ("hypercube:ranks=8", (3, 3, 3))]),
+    in_turn([(DGX1, (2, 2, 2)), (DGX1, (3, 3, 3)), ("ring:ranks=4", (2, 2, 2)), ("hypercube:ranks=8", (3, 3, 3))], 6),
 )
 def test_allreduces_that_exchange_in_place_are_found(
     spec: str, figures: tuple[int, int, int], capsys: Capture, tmp_path: Path

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from quick import in_turn
 
 from antiphon.cli import run
 from antiphon.cost import Level, LogGP, Profile, load_profile, save_profile
@@ -104,7 +105,7 @@ BEST = {"L0": 0.006, "o_s0": 0.015, "o_r0": 0.004, "g0": 0.006, "G0": 0.03, "L1"
         "g1": 0.015, "G1": 0.008}  # fmt: skip
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.02])
+@pytest.mark.parametrize("noise", in_turn([0.01, 0.02], 2))
 def test_noisy_measurements_give_the_figures_and_say_how_sure(noise: float) -> None:
     errors, held, wrong = judged(range(12), noise)
     assert wrong == 0

@@ -219,7 +219,10 @@ def test_never_slower_than_colocated_ps(here: Topology, profile: Profile | None,
 
 @pytest.mark.parametrize(
     ("spec", "nbytes", "close"),
-    [("ss24", SIZES[1], 1e-9), ("sym384", SIZES[1], 1e-9), ("asy384", SIZES[2], 0.01), ("cdc384", SIZES[2], 0.01)],
+    in_turn(
+        [("ss24", SIZES[1], 1e-9), ("sym384", SIZES[1], 1e-9), ("asy384", SIZES[2], 0.01), ("cdc384", SIZES[2], 0.01)],
+        2,
+    ),
 )
 def test_the_estimate_is_what_genmodel_says(spec: str, nbytes: int, close: float) -> None:
     here = topology(spec)

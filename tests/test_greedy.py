@@ -63,10 +63,10 @@ def plain_rounds(machine: Topology, rng: random.Random) -> int:
 
 @pytest.mark.parametrize(
     "spec",
-    [
+    in_turn([
         "mesh:dims=6x6", "torus:dims=3x3x3",
         *(pytest.param(spec, marks=pytest.mark.slow) for spec in ("mesh:dims=16x16", "torus:dims=6x6x6")),
-    ],
+    ], 2),
 )  # fmt: skip
 def test_no_longer_than_a_plain_greedy(spec: str) -> None:
     """One chunk a rank, one chunk a link and step: at most a round more, and few more than the bound."""

@@ -505,7 +505,7 @@ def test_pieces_do_not_change_the_outcome() -> None:
     assert same(interpret(replace(schedule, pieces=8), given), interpret(schedule, given))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", in_turn(SCHEDULES, 3))
 def test_batches_and_windows_do_not_change_the_outcome(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = SCHEDULES[name]()
     given = rough(schedule, 901)

@@ -59,7 +59,7 @@ def solved(clauses: Sequence[Sequence[int]]) -> bool:
 # ---- the points of the torus ----
 
 
-@pytest.mark.parametrize(("parts", "rounds"), in_turn(TORUS))
+@pytest.mark.parametrize(("parts", "rounds"), in_turn(TORUS, 6))
 def test_torus_ordered(parts: int, rounds: int) -> None:
     found = proved(parts, rounds, True)
     text = json.dumps(found.as_json())

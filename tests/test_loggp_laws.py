@@ -158,7 +158,7 @@ def slower(given_: LogGP, name: str, *factors: float) -> LogGP:
 
 
 @pytest.mark.parametrize("fidelity", in_turn(FIDELITIES, 3))
-@pytest.mark.parametrize(("kind", "planner", "k", "here"), STEADY)
+@pytest.mark.parametrize(("kind", "planner", "k", "here"), in_turn(STEADY, 3))
 def test_slower_figures_and_fewer_ports_take_longer(
     kind: str, planner: str, k: int | None, here: Topology, fidelity: str
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from generate import Case, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Plan
@@ -104,6 +104,9 @@ def test_no_order_of_rows_changes_anything(random: Case, seed: int) -> None:
     same_whatever_the_order(random.schedule, random.topology, seed)
 
 
+EVERY_PLAN = [pytest.param(name, 1, marks=pytest.mark.slow) for name in table("planner")]
+
+
 def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
     """Something of every kind (or every so-manieth) that a planner can plan, by turns on one of two machines where it
     can on both (small ones for those that search), in no more than 3 pieces."""
@@ -120,8 +123,7 @@ def planned(name: str, every: int) -> Iterator[tuple[Schedule, Topology]]:
             break
 
 
-@pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", list(table("planner")))
+@pytest.mark.parametrize(("name", "every"), [*in_turn([(name, 10) for name in table("planner")]), *EVERY_PLAN])
 def test_no_order_of_rows_changes_what_is_said_of_a_plan(name: str, every: int) -> None:
     plans = list(planned(name, every))
     assert plans

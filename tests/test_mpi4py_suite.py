@@ -74,6 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_a_sample(openmpi: Mpi, folder: Path) -> None:
     rows, run = ended(openmpi, folder, 2, True, *SAMPLE)
     assert [len(of_rank) for of_rank in rows] == [12, 12]

@@ -74,7 +74,7 @@ def programs(coll: str, planner: str, topology: str) -> list[Program]:
 # ---- what is written ----
 
 
-@pytest.mark.parametrize(("number", "planner", "coll"), in_turn([(n, *which) for n, which in enumerate(PLANNERS)], 3))
+@pytest.mark.parametrize(("number", "planner", "coll"), in_turn([(n, *which) for n, which in enumerate(PLANNERS)], 7))
 def test_every_planner_in_and_out_of_place(number: int, planner: str, coll: str) -> None:
     dice = random.Random(f"{planner} {coll}")
     machines = f"full:ranks={dice.choice((2, 3, 5, 6))}", f"ring:ranks={dice.choice((3, 4, 5))}"
@@ -90,7 +90,8 @@ def test_every_planner_in_and_out_of_place(number: int, planner: str, coll: str)
             ("reducescatter", "ring:ranks=11"),
             ("reducescatter", "dgx1v"),
             ("reduce", "dgx1v"),
-        ]
+        ],
+        6,
     ),
 )
 def test_a_place_that_a_message_went_past_is_not_written_while_it_is_read(coll: str, topology: str) -> None:
@@ -110,7 +111,7 @@ def test_every_planner_on_all_sizes(planner: str, coll: str, ranks: int) -> None
                 right(program, proto=proto)
 
 
-@pytest.mark.parametrize("instances", [2, 3])
+@pytest.mark.parametrize("instances", in_turn([2, 3], 2))
 @pytest.mark.parametrize("coll", ["allreduce", "allgather", "reducescatter", "alltoall"])
 def test_instances_have_parts_of_chunks_and_channels_of_their_own(coll: str, instances: int) -> None:
     for program in programs(coll, "bruck" if coll != "allreduce" else "halving-doubling", "full:ranks=6"):

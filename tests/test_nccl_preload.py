@@ -142,7 +142,9 @@ def test_without_tables_nccl_does_it_all(folder: Path, tables: str, why: str) ->
     assert not report.get("served")
 
 
-@pytest.mark.parametrize(("ranks", "words"), [pytest.param(4, (), marks=pytest.mark.slow), (3, ()), (2, ("graphs",))])
+@pytest.mark.parametrize(
+    ("ranks", "words"), [(2, ("graphs",)), *(pytest.param(n, (), marks=pytest.mark.slow) for n in (3, 4))]
+)
 def test_random_calls_go_by_plans(folder: Path, ranks: int, words: tuple[str, ...]) -> None:
     tables = nccl_env.tables(folder, range(2, ranks + 1), OTHERS)
     done, report = run(folder, ranks, tables, 11, 60, *words, env={"STANDIN_ROOM": "200"})

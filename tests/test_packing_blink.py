@@ -19,7 +19,7 @@ from packing_cases import (
     torus,
     two_way,
 )
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.reshape import only
@@ -59,7 +59,7 @@ def test_cycles_within_cycles() -> None:
     assert least_arborescence(5, ends, cost, 0) == (0, 1, 3, 4)
 
 
-@pytest.mark.parametrize("seed", range(examples(30)))
+@pytest.mark.parametrize("seed", in_turn(range(examples(30)), 2))
 def test_within_epsilon_of_the_optimum(seed: int) -> None:
     vertices, edges = random_edges(seed, 6, 8)
     arcs = [*edges, *((b, a, c) for a, b, c in edges)]

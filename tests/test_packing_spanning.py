@@ -23,7 +23,7 @@ from packing_cases import (
     torus,
     two_way,
 )
-from quick import in_turn
+from quick import crossed, in_turn
 
 import antiphon
 from antiphon.core.bounds.maxflow import dinic
@@ -53,7 +53,9 @@ def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tupl
     return trees
 
 
-@pytest.mark.parametrize("block", [pytest.param(n, marks=[pytest.mark.slow] if n % 3 else []) for n in range(10)])
+@pytest.mark.parametrize(
+    "block", in_turn([pytest.param(n, marks=[pytest.mark.slow] if n % 3 else []) for n in range(10)], 2)
+)
 def test_tau_is_attained_exactly(block: int) -> None:
     for seed in range(block * 100, block * 100 + 100):
         vertices, edges = random_edges(seed)
@@ -66,7 +68,7 @@ def test_tau_is_attained_exactly(block: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "tau", "most"),
-    [((4, 4), "32/15", 16), ((3, 3, 3), "81/26", 27), ((8, 8), "128/63", 32), ((8, 16), "256/127", 64)],
+    in_turn([((4, 4), "32/15", 16), ((3, 3, 3), "81/26", 27), ((8, 8), "128/63", 32), ((8, 16), "256/127", 64)], 2),
 )
 def test_grids(size: tuple[int, ...], tau: str, most: int) -> None:
     vertices, edges = torus(*size)
@@ -219,9 +221,13 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("loss", [Fraction(0), Fraction(1, 10)])
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=pytest.mark.slow) if n == 35 or n % 6 else n for n in SMALL[:20]]
+    ("seed", "loss"),
+    crossed(
+        [pytest.param(n, marks=pytest.mark.slow) if n == 35 or n % 6 else n for n in SMALL[:20]],
+        [Fraction(0), Fraction(1, 10)],
+        2,
+    ),
 )
 def test_the_fewest_against_listing(seed: int, loss: Fraction) -> None:
     vertices, edges = random_edges(seed, 4, 4)

@@ -65,7 +65,7 @@ def preloaded(python: str, mpicc: str) -> str:
 def compiled(folder: Path, mpi: Mpi, name: str, *flags: str) -> str:
     path = folder / f"{name}-{mpi.name}"
     if not path.exists():
-        command = [*mpi.compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *flags, str(PROGRAMS / f"{name}.c")]
+        command = [*mpi.compiler, "-O0", "-Wall", "-Wextra", "-Werror", "-pthread", *flags, str(PROGRAMS / f"{name}.c")]
         subprocess.run([*command, "-o", str(path)], check=True, timeout=1000, env=mpi.env)
     return str(path)
 

@@ -23,7 +23,7 @@ from antiphon.runtimes.engine.native import Functions
 from antiphon.runtimes.serve.book import encode_book, read_table
 
 __all__ = ["folder"]
-MPIS = ["openmpi", "mpich"]
+MPIS = ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(params=MPIS)

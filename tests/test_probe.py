@@ -10,6 +10,7 @@ import probe_piccl
 import probe_plans
 import pytest
 from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
+from quick import in_turn
 
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.table import read, recognised
@@ -38,7 +39,7 @@ def all_cases() -> list[object]:
     return [pytest.param(name, case, id=f"{name}: {case.name}") for name, cases in CASES.items() for case in cases]
 
 
-@pytest.mark.parametrize(("source", "case"), all_cases())
+@pytest.mark.parametrize(("source", "case"), in_turn(all_cases(), 3))
 def test_the_machine_that_a_person_draws(source: str, case: Case, tmp_path: Path) -> None:
     path = written(tmp_path, case.text)
     for name, text in case.files.items():

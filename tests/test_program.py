@@ -66,7 +66,7 @@ RING = planned("ring:ranks=4", "allreduce", "ring")
 # ---- the outcome ----
 
 
-@pytest.mark.parametrize("kind", in_turn([*KINDS, "custom"]))
+@pytest.mark.parametrize("kind", in_turn([*KINDS, "custom"], 6))
 def test_random_schedules(kind: str) -> None:
     """Slots, routes, pieces, uneven weights, several roots, groups, redundant and dead transfers."""
     for seed in range(3):
@@ -93,8 +93,8 @@ def test_many_random_schedules(first: int) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "op"),
-    [("float16", "sum"), ("float16", "avg"), ("bfloat16", "prod"), ("float32", "sum"), ("float64", "avg"),
-     ("int8", "prod"), ("uint8", "avg"), ("int32", "avg"), ("int16", "min"), ("float32", "max"), ("uint64", "sum")],
+    in_turn([("float16", "sum"), ("float16", "avg"), ("bfloat16", "prod"), ("float32", "sum"), ("float64", "avg"),
+     ("int8", "prod"), ("uint8", "avg"), ("int32", "avg"), ("int16", "min"), ("float32", "max"), ("uint64", "sum")], 3),
 )  # fmt: skip
 def test_types_and_operators(dtype: str, op: str) -> None:
     from antiphon.core.datatypes import data_type
@@ -335,7 +335,7 @@ def test_the_text() -> None:
 # ---- the check, and the run, notice what is wrong ----
 
 
-@pytest.mark.parametrize("which", range(5))
+@pytest.mark.parametrize("which", in_turn(range(5), 2))
 def test_every_wait_is_needed_or_implied(which: int) -> None:
     schedule = (
         RING, pipeline(RING, 3), rotation(3), generate.case(5, "allreduce", 4).schedule,

@@ -17,7 +17,7 @@ from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -56,7 +56,7 @@ def test_the_pages_have_examples_of_pages() -> None:
     assert len(examples_of_pages()) >= 2
 
 
-@pytest.mark.parametrize("machine", ["ring", "line", "star", "full", "dgx1v"])
+@pytest.mark.parametrize("machine", in_turn(["ring", "line", "star", "full", "dgx1v"], 3))
 @pytest.mark.parametrize("value", examples_of_pages())
 def test_the_examples_of_the_pages_are_planned_verified_and_run(
     value: Any, machine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from packing_cases import OPTIMA, connected
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -57,7 +58,7 @@ def least(table: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return min(tuple(table[a][b] for i, a in enumerate(order) for b in order[:i]) for order in orders)
 
 
-@pytest.mark.parametrize("name", ["dgx1v", "dgx1p"])
+@pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p"], 2))
 def test_allocations_against_renumbering(name: str) -> None:
     table = widths(antiphon.topology(name))
     kinds: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
@@ -107,7 +108,7 @@ def most_rings(table: Sequence[Sequence[int]]) -> int:
     return go(0)
 
 
-@pytest.mark.parametrize("name", ["dgx1v", "dgx1p"])
+@pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p"], 2))
 def test_rings_against_listing(name: str) -> None:
     for one in unique(antiphon.topology(name), range(3, 7)):
         found = rates.rings(one.machine)

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from quick import in_turn
 from sccl_cases import case
 
 from antiphon.core.ksync.instance import instance_of
@@ -51,9 +52,9 @@ def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.Monkey
     """All in processes of their own; here one candidate after the other gives the same frontier, too."""
     here = list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))
     monkeypatch.setattr(patience, "SMALL", 0)
-    apart = [list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 2, 4)]
+    apart = [list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4, workers=n))) for n in (1, 3)]
     assert len(here) >= 2
-    assert told(apart[0]) == told(apart[1]) == told(apart[2])
+    assert told(apart[0]) == told(apart[1])
     assert last(apart[0]) == last(here)
 
 
@@ -133,7 +134,7 @@ def test_every_number_of_steps_has_its_easiest_candidate(monkeypatch: pytest.Mon
     assert all(last(points)[p.steps][0] <= p.ratio for p in points)
 
 
-@pytest.mark.parametrize("calls", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))])
+@pytest.mark.parametrize("calls", in_turn([1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (5, 8))], 2))
 def test_what_was_put_off_is_made_up_for(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once there is enough the frontier is the same, whatever came first."""
     whole = last(squeezed(monkeypatch, 0))

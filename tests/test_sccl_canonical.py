@@ -231,7 +231,7 @@ MACHINES = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "kind", "options"), in_turn(MACHINES))
+@pytest.mark.parametrize(("spec", "kind", "options"), in_turn(MACHINES, 6))
 def test_a_machine_numbered_otherwise_has_the_same_frontier_for_the_same_work(
     spec: str, kind: str, options: dict[str, int], watched: Watched
 ) -> None:

@@ -431,7 +431,7 @@ def originals() -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("block", in_turn(range(5), 3))
+@pytest.mark.parametrize("block", in_turn(range(5), 5))
 def test_no_mutation_of_a_file_ends_in_another_error(block: int) -> None:
     rng = random.Random(block)
     seeds = originals()

@@ -58,7 +58,7 @@ def inverse(made: Schedule, machine: Topology) -> Fraction:
         ]
     ),
 )
-@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+@pytest.mark.parametrize("kind", in_turn(["broadcast", "reduce"], 2))
 def test_two_steps_around_a_switch(spec: str, ratio: Fraction, kind: str) -> None:
     """A scatter of equal parts, then each rank (the root, too) sends its part to all: 2 (P - 1) / P of the data."""
     machine = topology(spec)
@@ -96,7 +96,8 @@ def test_the_greatest_rate_at_little_depth(spec: str, depth: int) -> None:
             ("dgx1v", "broadcast", 1.05),
             ("dgx-a100", "reduce", 1.05),
             ("ss24", "reduce", 1.25),
-        ]
+        ],
+        4,
     ),
 )
 def test_a_gigabyte(spec: str, kind: str, most: float) -> None:
@@ -161,7 +162,7 @@ def test_random_machines(seed: int) -> None:
     assert all(one["depth"] <= options.get("depth", one["depth"]) for one in forests)
 
 
-@pytest.mark.parametrize("spec", ["star:ranks=9", "pcie8", "dgx1v"])
+@pytest.mark.parametrize("spec", in_turn(["star:ranks=9", "pcie8", "dgx1v"], 3))
 def test_packings_are_packings(spec: str) -> None:
     """With symmetries and without: no link carries more than it can, no tree is too deep, all ranks are in each."""
     machine = topology(spec)
@@ -223,7 +224,7 @@ def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
     assert throughput(made, machine) == throughput(other, machine)
 
 
-@pytest.mark.parametrize("spec", ["torus:dims=4x4", "cluster:box=pcie8,boxes=2,fabric=rail"])
+@pytest.mark.parametrize("spec", in_turn(["torus:dims=4x4", "cluster:box=pcie8,boxes=2,fabric=rail"], 2))
 def test_known_trees_are_gone_on_from(spec: str) -> None:
     """What symmetries find from trees that were found without them is no slower than these."""
     machine = topology(spec)

@@ -183,7 +183,7 @@ def exchange(end: End, me: int, traffic: Traffic, seed: int) -> None:
         assert place.raw[:size] == pattern(data, size=size), f"data {data}"
 
 
-@pytest.mark.parametrize("seed", in_turn(range(12), 3))
+@pytest.mark.parametrize("seed", in_turn(range(12), 6))
 def test_all_messages_arrive_in_order_whoever_is_first(native: Functions, seed: int) -> None:
     traffic = any_traffic(seed)
     members(native, traffic.members, lambda end, me: exchange(end, me, traffic, seed))

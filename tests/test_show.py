@@ -54,7 +54,7 @@ def titled(root: ElementTree.Element, tag: str) -> list[tuple[ElementTree.Elemen
     return [(element, title[0].text or "") for element, title in found if title]
 
 
-@pytest.mark.parametrize("spec", in_turn(EXAMPLES + MORE))
+@pytest.mark.parametrize("spec", in_turn(EXAMPLES + MORE, 6))
 def test_a_picture_shows_everything_once(spec: str) -> None:
     machine = topology(spec)
     text = topology_svg(machine)
@@ -80,7 +80,7 @@ def test_a_picture_shows_everything_once(spec: str) -> None:
     assert max(width, height) < 4000
 
 
-@pytest.mark.parametrize("spec", EXAMPLES + MORE)
+@pytest.mark.parametrize("spec", in_turn(EXAMPLES + MORE, 3))
 def test_no_node_lies_on_another(spec: str) -> None:
     graph, block = drawn(spec)
     assert set(block.at) == set(range(len(graph.nodes)))
@@ -99,8 +99,8 @@ def test_no_node_lies_on_another(spec: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["dgx1v", "dgx1p", "torus:dims=4x4", "torus:dims=3x3x3", "mesh:dims=4x4x4", "hypercube:ranks=16", "mi250",
-             "z52-pcie", "pcie8", "dgx2", "ring:ranks=8", "line:ranks=5", "tree:fanouts=4x8"],
+    "spec", in_turn(["dgx1v", "dgx1p", "torus:dims=4x4", "torus:dims=3x3x3", "mesh:dims=4x4x4", "hypercube:ranks=16",
+                     "mi250", "z52-pcie", "pcie8", "dgx2", "ring:ranks=8", "line:ranks=5", "tree:fanouts=4x8"], 3),
 )  # fmt: skip
 def test_no_link_passes_over_a_node(spec: str) -> None:
     root = parsed(topology(spec))

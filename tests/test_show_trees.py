@@ -201,10 +201,10 @@ def test_ranks_stand_as_in_the_picture_of_the_machine(spec: str) -> None:
         assert all(math.dist((x, y), other) > 38 for other in here[:rank])
 
 
-@pytest.mark.parametrize(("kind", "spec", "planner"), [
+@pytest.mark.parametrize(("kind", "spec", "planner"), in_turn([
     ("allreduce", "dgx1v", "trees"), ("broadcast", "mi250", "relay"), ("allreduce", "dgx1p", "ring"),
     ("broadcast", "dgx2", "ring"), ("allgather", "cluster:box=dgx1v,boxes=2", "relay"),
-])  # fmt: skip
+], 2))  # fmt: skip
 def test_arrows_go_from_rim_to_rim_and_over_no_other_rank(kind: str, spec: str, planner: str) -> None:
     for panel in panels(drawn(*made(kind, spec, planner))):
         places = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in elements(panel, "circle")]
@@ -276,7 +276,7 @@ PLANNERS = [name for name, entry in table("planner").items() if not entry.can.ge
 @pytest.mark.parametrize(
     "planner",
     in_turn(
-        [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)], 3
+        [pytest.param(name, marks=[pytest.mark.slow] if number % 2 else []) for number, name in enumerate(PLANNERS)], 6
     ),
 )
 def test_what_any_planner_plans_can_be_drawn(planner: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quick import in_turn
 from stock_cases import MPICH, OPEN_MPI, MpichTree, OpenMpiRules, Span, mpich, openmpi, table
 
 import antiphon
@@ -227,7 +228,7 @@ def test_sizes_are_those_that_mpich_knows(tmp_path: Path) -> None:
     assert mpir.leaf("allreduce", 2, average=2**33) == "MPIR_own"
 
 
-@pytest.mark.parametrize("processes", [2, 4, 7, 8, 9, 16, 19, 20, 32])
+@pytest.mark.parametrize("processes", in_turn([2, 4, 7, 8, 9, 16, 19, 20, 32], 3))
 def test_what_has_no_rule_is_as_in_the_library(tmp_path: Path, processes: int) -> None:
     """Also where the library's own tree asks for the number of processes behind a condition on messages."""
     path, own = library(tmp_path), MpichTree(json.dumps(OWN_MPIR))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core import symmetry
 from antiphon.core.bounds import bound
@@ -142,7 +142,7 @@ def test_other_sizes_and_options_are_sound(spec: str) -> None:
     assert topology(machine.name) == machine  # the name of a machine is a way to ask for it
 
 
-@pytest.mark.parametrize("spec", [spec for name, spec in EXAMPLES.items() if name not in LARGE])
+@pytest.mark.parametrize("spec", in_turn([spec for name, spec in EXAMPLES.items() if name not in LARGE], 3))
 def test_every_example_has_bounds(spec: str) -> None:
     assert inverse(spec, "allgather") > 0
 

@@ -78,6 +78,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return results
 
 
+def test_the_device_compiles() -> None:
+    """First, and by itself: it takes longer than all that is done on it."""
+    import torch_device_env
+
+    assert {"device.so", "libnccl.so.2"} <= {path.name for path in torch_device_env.compiled().iterdir()}
+
+
 def test_all_was_served_by_the_plans_of_the_table(found: Found) -> None:
     for one in found:
         rows = {(kind, schedule) for kind, schedule, _ in one["reductions"]["rows"]}

@@ -32,6 +32,7 @@ def ended(backend: str, *names: str, seconds: float = 120) -> dict[str, tuple[st
     return {name: (how, why) for name, how, why in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "names"), [("antiphon", SAMPLE), pytest.param("instead", FOR_GLOO, marks=pytest.mark.slow)]
 )

@@ -70,7 +70,7 @@ def every_allocation() -> list[tuple[str, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["broadcast", "allreduce"])
+@pytest.mark.parametrize("kind", in_turn(["broadcast", "allreduce"], 2))
 def test_every_allocation_of_dgx1(kind: str, every: int) -> None:
     """At the greatest rate, which a cut or partition proves; 1 GB takes size / rate at no latency, to 1 %."""
     for number, (name, gpus) in enumerate(every_allocation()[::every]):
@@ -166,14 +166,17 @@ def test_without_a_size_several_numbers_of_pieces() -> None:
 @pytest.mark.parametrize("kind", in_turn(KINDS))
 @pytest.mark.parametrize(
     "spec",
-    [
-        "dgx-a100",
-        "pcie8",
-        *(
-            pytest.param(one, marks=pytest.mark.slow)
-            for one in ("cluster:box=dgx-a100,boxes=2", "z52-pcie", "dgx1v:pcie=true", "polaris:nodes=2")
-        ),
-    ],
+    in_turn(
+        [
+            "dgx-a100",
+            "pcie8",
+            *(
+                pytest.param(one, marks=pytest.mark.slow)
+                for one in ("cluster:box=dgx-a100,boxes=2", "z52-pcie", "dgx1v:pcie=true", "polaris:nodes=2")
+            ),
+        ],
+        2,
+    ),
 )
 def test_machines_with_switches_and_limits(spec: str, kind: str) -> None:
     """At the bound, over routes that lead through the switches; where shares are rounded, near it."""

@@ -44,7 +44,7 @@ QUICK = (5, "allgather")
             for k in (3, 5, 6, 8)
             for kind in KINDS
         ],
-        3,
+        6,
     ),
 )
 def test_tori_of_three_dimensions(spec: str, kind: str) -> None:
@@ -102,7 +102,16 @@ def test_a_machine_with_limits(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["dgx1v", "dgx1p", pytest.param("mi250", marks=pytest.mark.slow), "torus:dims=3x3", "cluster:box=dgx-a100,boxes=2"],
+    in_turn(
+        [
+            "dgx1v",
+            "dgx1p",
+            pytest.param("mi250", marks=pytest.mark.slow),
+            "torus:dims=3x3",
+            "cluster:box=dgx-a100,boxes=2",
+        ],
+        2,
+    ),
 )
 @pytest.mark.parametrize("kind", [pytest.param("broadcast", marks=pytest.mark.slow), "allreduce"])
 def test_small_denominators_stay_exact(spec: str, kind: str) -> None:

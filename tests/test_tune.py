@@ -141,7 +141,7 @@ def test_one_size_alone_is_never_worse_than_beside_another() -> None:
         ("compose", "broadcast", "torus:dims=2x3"), ("gentree", "allreduce", "tree:fanouts=2x3"),
         pytest.param("flows", "alltoall", "ring:ranks=4", marks=pytest.mark.slow),
         pytest.param("shallow", "broadcast", "torus:dims=3x3", marks=pytest.mark.slow),
-    ]),
+    ], 6),
 )  # fmt: skip
 def test_planners_take_a_size_and_any_together(name: str, kind: str, spec: str) -> None:
     machine, entry = topology(spec), registry.find("planner", name)
@@ -248,9 +248,10 @@ def test_groups_roots_and_collectives_made_by_hand() -> None:
 
 
 def test_the_result_does_not_depend_on_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = quick("allreduce", "ring:ranks=3", nbytes="4KB:64KB")
+    planners = ["ring", "direct", "relay", "trees", "halving-doubling"]
+    alone = quick("allreduce", "ring:ranks=3", nbytes="4KB:64KB", planners=planners)
     monkeypatch.setattr(pool, "HEAD_START", -1.0)
-    spread = quick("allreduce", "ring:ranks=3", nbytes="4KB:64KB", workers=2)
+    spread = quick("allreduce", "ring:ranks=3", nbytes="4KB:64KB", workers=2, planners=planners)
     assert spread.as_json() == alone.as_json()
     assert dumps(spread.plan) == dumps(alone.plan)
 

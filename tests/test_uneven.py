@@ -11,7 +11,7 @@ import pytest
 from generate import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples
+from quick import examples, in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
@@ -74,7 +74,7 @@ def test_shares_have_a_denominator() -> None:
     assert Uneven([chain(61)], machine).sizes(3) is None
 
 
-@pytest.mark.parametrize("spec", ["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"])
+@pytest.mark.parametrize("spec", in_turn(["cluster:box=hgx-h100,boxes=4", "cluster:box=mi250,boxes=2", "z52-pcie"], 3))
 def test_gather_wastes_little_at_its_ends(spec: str) -> None:
     """Equal pieces in as many steps take at least 4 % more; the rate stays what it was."""
     machine = topology(spec)

@@ -93,7 +93,7 @@ def test_classic_schedules_are_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", in_turn(CLASSIC, 3))
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", in_turn(range(6), 2))
 def test_classic_schedules_damaged(name: str, seed: int) -> None:
     """More ranks than a word has bits; the small random cases have few."""
     schedule = CLASSIC[name]()
@@ -113,7 +113,7 @@ def test_classic_schedules_damaged(name: str, seed: int) -> None:
     check(rebuilt(schedule, columns), full(P), f"{name}, {way} at {at}")
 
 
-@pytest.mark.parametrize("state", [1, 10_000])
+@pytest.mark.parametrize("state", in_turn([1, 10_000], 2))
 def test_counts_in_several_spans(state: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multisets of 200 contributions, in slices of the ids: replicas, wants and the telling of a fault."""
     P = 200

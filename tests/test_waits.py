@@ -136,6 +136,7 @@ def test_what_symmetries_take_to_each_other_is_alike() -> None:
     assert len(np.unique(alike(plan, dead).block)) > 1
 
 
+@pytest.mark.slow
 def test_allgather_of_mi250_boxes() -> None:
     """Equal pieces are 9 % above the bound, and no parts begun unevenly help."""
     machine = topology("cluster:box=mi250,boxes=2,fabric=rail")

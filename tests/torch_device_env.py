@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -29,15 +30,16 @@ def compiled() -> Path:
     text = [path.read_bytes() for path in sorted([SOURCE, *nccl_env.FOLDER.iterdir()])]
     text += [version("torch").encode(), subprocess.run(["c++", "--version"], capture_output=True, check=True).stdout]
     folder = native_folder().with_name("tests") / hashlib.sha256(b"\0".join(text)).hexdigest()[:20]
-    if not (folder / "device.so").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=folder.parent))
-        try:
-            _compile(made)
-            with contextlib.suppress(OSError):  # others may have made the same
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "device.lock").open("w") as lock:  # others that need it wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "device.so").exists():
+            made = Path(tempfile.mkdtemp(dir=folder.parent))
+            try:
+                _compile(made)
                 made.rename(folder)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
     return folder
 
 
@@ -48,7 +50,7 @@ def _compile(folder: Path) -> None:
     package = Path(spec.origin).parent
     behind = nccl_env.compiled(folder)
     include = package / "include"
-    flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", f"-I{nccl_env.FOLDER}"]
+    flags = ["-std=c++20", "-O0", "-fPIC", "-shared", "-pthread", f"-I{nccl_env.FOLDER}"]
     flags += [f"-isystem{include}", f"-isystem{include / 'torch' / 'csrc' / 'api' / 'include'}"]
     link = [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", f"-L{folder}", f"-l:{behind.name}"]
     command = ["c++", *flags, str(SOURCE), *link, "-o", str(folder / "device.so")]

@@ -27,10 +27,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch_device_env
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from antiphon.runtimes.serve.torch_device_watch import Watch
 from antiphon.runtimes.serve.torch_streams import Held, Streams
@@ -511,6 +507,9 @@ def check_ddp(rank: int, size: int) -> Found:
 
 def check_fsdp(rank: int, size: int) -> Found:
     """In one dimension, and where there are enough in two, of which one has copies."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     theirs = by_gloo(rank, STEPS)
     far = []
     for shape in ((size,), (2, size // 2))[: 1 + (size > 3)]:
@@ -524,6 +523,10 @@ def check_fsdp(rank: int, size: int) -> Found:
 
 def check_tensors(rank: int, size: int) -> Found:
     """DTensor: columns, then rows of two layers; all processes have the same data."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
     mesh = init_device_mesh(NAME, (size,))
     made = model().to(torch.device(NAME, rank))
     plan = {"0.0": ColwiseParallel(), "0.2": RowwiseParallel()}

@@ -104,8 +104,8 @@ def at_once(step: Ints, src: Ints, dst: Ints, node: Longs, most: int) -> tuple[i
 
     >>> step, src = np.array([0, 0, 1, 1], np.int32), np.array([0, 0, 2, 3], np.int32)
     >>> dst, node = np.array([1, 2, 1, 1], np.int32), np.array([0, 0, 1, 1])
-    >>> at_once(step, src, dst, node, 4), at_once(step, src, dst, node, 2)
-    ((3, 2), (3, 3))
+    >>> print(*at_once(step, src, dst, node, 4), *at_once(step, src, dst, node, 2))
+    3 2 3 3
     """
     ranks, nodes, unknown = len(node), int(node.max()) + 1, most + 1
     sources, known = np.empty((ranks, most), np.int32), np.zeros(ranks, np.int32)

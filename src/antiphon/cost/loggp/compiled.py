@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from numpy.typing import NDArray
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 numba: Any
@@ -24,6 +26,22 @@ def compiled(function: F) -> F:
         return function
     jitted: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return jitted
+
+
+def fixed(*columns: NDArray[Any]) -> list[NDArray[Any]]:
+    """Views of them that cannot be written. Numba compiles a function once more, for up to two seconds, where it gets
+    arrays that can be and got others before; so it gets none of these.
+
+    >>> import numpy as np
+    >>> column = np.array([1, 2])
+    >>> (view,) = fixed(column)
+    >>> view.tolist(), view.flags.writeable, column.flags.writeable
+    ([1, 2], False, True)
+    """
+    views = [column.view() for column in columns]
+    for view in views:
+        view.flags.writeable = False
+    return views
 
 
 def inlined(function: F) -> F:

@@ -18,6 +18,7 @@ from antiphon.cost.loggp._free import simulate_free
 from antiphon.cost.loggp._order import at_once
 from antiphon.cost.loggp._packets import simulate_packets
 from antiphon.cost.loggp._processors import simulate_processors
+from antiphon.cost.loggp.compiled import fixed
 from antiphon.cost.loggp.messages import simulate_messages
 from antiphon.cost.loggp.options import Options
 from antiphon.cost.loggp.work import SentWork
@@ -98,7 +99,8 @@ class Simulation:
         sent, most = self.work.sent, min(max(self.ports, self.nics, 1), MOST_SOURCES)
         if not self.work.in_rounds:
             return most + 1, most + 1
-        both: tuple[int, int] = at_once(sent.step, sent.src, sent.dst, self.work.node, most)
+        step, src, dst, node = fixed(sent.step, sent.src, sent.dst, self.work.node)
+        both: tuple[int, int] = at_once(step, src, dst, node, most)
         return both
 
     def waited_for(self, cost: engine.Cost) -> tuple[int, int]:

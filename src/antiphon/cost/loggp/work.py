@@ -26,6 +26,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import LogGP
 from antiphon.cost.loggp import _order as loops
+from antiphon.cost.loggp.compiled import fixed
 from antiphon.cost.loggp.state import Graph
 from antiphon.errors import Invalid
 
@@ -131,8 +132,8 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
     """
     if len(columns) == 3 and all(column.dtype != object for column in columns):
         weight, combined = (column[:1] if column.strides == (0,) else column for column in columns[:2])
-        level = columns[2]
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
+        weight, combined, level = fixed(weight, combined, columns[2])
         klass = np.empty(len(level), np.int32)
         kinds, count = loops.classes(weight, combined, level, FEW_CLASSES, klass)
         if count <= FEW_CLASSES:
@@ -145,7 +146,7 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
 
 def _levels(sent: Messages | MessageGraph, given: LogGP, topology: Topology) -> Ints:
     """The level of every message between ranks; Invalid where the profile has none."""
-    src, dst = sent.src, sent.dst
+    src, dst = fixed(sent.src, sent.dst)
     level: Ints = loops.levels(src, dst, np.stack(given.groups(topology)), np.empty(len(sent), np.int32))
     missing = np.flatnonzero((level == len(given.levels)) & (src != dst))
     if len(missing):
