@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.greedy.greedy import greedy
 from antiphon.planners.greedy.hops import hops_of
 from antiphon.planners.greedy.search import Search
+from antiphon.planners.greedy.tasks import task_of
 from antiphon.topologies import topology
 
 WIRE = LinkType("wire", "1GB/s", 1e-6)
@@ -138,6 +140,14 @@ def test_without_a_size_there_is_one_for_every_pace() -> None:
     assert len({made.provenance["options"]["pace"] for made in found}) == len(found) == 4
 
 
+def test_without_a_size_what_is_asked_for_is_tried_with_several_seeds() -> None:
+    """Single runs take up to 8 steps, where the bound is 6."""
+    machine = topology("mesh:dims=3x4")
+    wanted = Collective("allgather", machine.ranks)
+    assert {planned(machine, wanted, None, parts=1, pace=0, seed=seed).steps for seed in range(4)} == {6}
+    assert max(planned(machine, wanted, None, parts=1, pace=0, seed=seed, effort=1e-6).steps for seed in range(4)) > 6
+
+
 def test_beyond_256_ranks_behind_switches_some_hops_are_enough() -> None:
     machine = topology("cluster:box=dgx-a100,boxes=40")
     hops = hops_of(machine)
@@ -182,6 +192,30 @@ def test_what_cannot_be() -> None:
     for wrong in ({"parts": 0}, {"pace": -1}, {"parts": True}, {"pace": 2}):
         with pytest.raises(Invalid):
             list(greedy(Request(one_way, Collective("broadcast", 2)), **wrong))
+
+
+def test_fewer_parts_are_named_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[task_of.__module__], "MOST_CELLS", 60)
+    machine = topology("full:ranks=4")
+    planned(machine, Collective("allgather", 4), parts=1)
+    with pytest.raises(
+        Unsupported, match=r"16 chunks on 4 .*; use fewer parts, planner compose or flows, or fewer ranks"
+    ):
+        planned(machine, Collective("allgather", 4), None, parts=4, pace=0)
+    with pytest.raises(Unsupported, match="16 chunks on 4 ranks are too many; use planner compose or flows"):
+        planned(machine, Collective("alltoall", 4), parts=1)
+
+
+@pytest.mark.parametrize("kind", ["allgather", "broadcast"])
+def test_relays_get_what_they_pass_on_and_nothing_else(kind: str) -> None:
+    """Four of sixteen ranks, no two of them neighbours."""
+    machine, members = topology("torus:dims=4x4"), (0, 5, 10, 15)
+    roots = (0,) if kind == "broadcast" else ()
+    made = planned(machine, Collective(kind, 16, members, roots), None, parts=4, pace=0, effort=1e-6)
+    relayed = ~np.isin(made.dst, members)
+    got = {*zip(made.dst[relayed].tolist(), made.chunk[relayed].tolist(), strict=True)}
+    assert got
+    assert got <= {*zip(made.src.tolist(), made.chunk.tolist(), strict=True)}
 
 
 def test_links_that_share_a_limit_take_turns() -> None:

@@ -31,6 +31,7 @@ from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # of what one planner yields
 MOST_EFFORT = 4_000_000  # of a planner in a group, where another has a plan: trees on 298 ranks
+RELAYED = 16  # times the effort where some ranks only relay: trees are then grown rank by rank, without symmetries
 FEW_RANKS = 32  # of a group; in larger ones just the first that each planner yields
 _ALONE, _PIPED = attrgetter("alone", "steps", "piped"), attrgetter("piped", "alone", "steps")
 
@@ -109,8 +110,8 @@ class Inside:
         limit = bound(machine, target)
         found: list[Way] = []
         met = False
-        for name in sorted(self.planners, key=lambda name: _effort(name, machine) > MOST_EFFORT):
-            if found and _effort(name, machine) > MOST_EFFORT:
+        for name in sorted(self.planners, key=lambda name: _effort(name, machine, target) > MOST_EFFORT):
+            if found and _effort(name, machine, target) > MOST_EFFORT:
                 break
             found += self._made(name, machine, target)
             met = any(_no_better(way, limit) for way in found)
@@ -162,9 +163,10 @@ def _way(plain: Schedule, machine: Topology, planner: str) -> Way:
     return Way(plain, planner, plain.steps, timeline(plain, machine).total, piped)
 
 
-def _effort(name: str, machine: Topology) -> float:
+def _effort(name: str, machine: Topology, target: Collective) -> float:
     """What a planner may take there, in transfers."""
-    return effort_of_planner(name, find("planner", name)) * machine.ranks**2
+    relayed = RELAYED if len(target.members) < machine.ranks else 1
+    return relayed * effort_of_planner(name, find("planner", name)) * machine.ranks**2
 
 
 def usual() -> tuple[str, ...]:
@@ -227,6 +229,8 @@ def _group(whole: Topology, ranks: Longs) -> _Group:
 
 def _others_need(whole: Topology, ranks: Longs) -> Bools:
     """The switches that may lie on paths between ranks outside of a group."""
+    if not whole.switches:
+        return np.zeros(whole.nodes, np.bool_)
     needed = between(whole, ~np.isin(np.arange(whole.ranks), ranks))
     needed[: whole.ranks] = False
     return needed

@@ -334,7 +334,8 @@ def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -
     size = len(split.seating)
     if size * size > MOST_TOKENS:
         raise Unsupported(
-            f"planner compose: an alltoall among {size} ranks is too large to be split; use planner direct"
+            f"planner compose: an alltoall among {size} ranks is too large to be split; use planner direct, where "
+            "links or switches join all ranks, or fewer ranks"
         )
     stages: list[Stage] = []
     parts: list[Part] = []

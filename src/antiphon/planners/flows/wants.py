@@ -13,6 +13,8 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.shared.orbits import Table, free_group
 
+MOST_BLOCKS = 2**22  # an alltoall among 2048 ranks
+
 
 @dataclass(frozen=True)
 class Want:
@@ -37,7 +39,13 @@ class Wants:
 
 
 def wants_of(topology: Topology, collective: Collective, seed: int = 0) -> Wants:
-    """By senders or by receivers, whichever are fewer. Unsupported where data must be combined or copied."""
+    """By senders or by receivers, whichever are fewer. Unsupported where data must be combined or copied, or are too
+    many blocks."""
+    if collective.blocks > MOST_BLOCKS:
+        raise Unsupported(
+            f"planner flows: {collective.kind} among {len(collective.members)} ranks has {collective.blocks} blocks; "
+            f"it takes up to {MOST_BLOCKS}. Use direct, where links or switches join all ranks, or fewer ranks"
+        )
     needs = needs_of(collective)
     if needs.joined or collective.combining or len(np.unique(needs.block)) < len(needs):
         raise Unsupported(

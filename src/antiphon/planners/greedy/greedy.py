@@ -86,6 +86,9 @@ def _runs(search: Search, request: Request, parts: int | None, pace: float | Non
         if nbytes is not None:
             found.append(search.best(nbytes, parts, pace))
             continue
+        if parts is not None and pace is not None:
+            found.append(search.fewest(parts, pace))
+            continue
         paces = PACES if pace is None else (pace,)
         try:
             found += [search.made(parts or search.begin(2**30), each) for each in paces]

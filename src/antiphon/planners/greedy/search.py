@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -137,11 +138,18 @@ class Search:
             at = PACES.index(first)
             for way in (PACES[:at][::-1], PACES[at + 1 :]):
                 found = self._faster(nbytes, found, ((found.parts, other) for other in way))
+        return self._again(found, lambda made: made.seconds(nbytes))
+
+    def fewest(self, parts: int, pace: float) -> Made:
+        """Of several seeds the one of the least latency, then of the least load."""
+        return self._again(self.made(parts, pace), lambda made: (made.latency, made.load))
+
+    def _again(self, found: Made, cost: Callable[[Made], Any]) -> Made:
+        """Other seeds, while the effort lasts."""
         for again in range(1, RESTARTS):
             if self.left < found.run.work:
                 break
-            tried = self.made(found.parts, found.pace, again)
-            found = min(found, tried, key=lambda made: made.seconds(nbytes))
+            found = min(found, self.made(found.parts, found.pace, again), key=cost)
         return found
 
     def _faster(self, nbytes: int, found: Made, tries: Iterable[tuple[int, float]]) -> Made:

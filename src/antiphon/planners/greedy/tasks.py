@@ -52,7 +52,8 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
     ranks, blocks = topology.ranks, collective.blocks
     if ranks * len(chunks) > MOST_CELLS:
         raise Unsupported(
-            f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; use fewer parts, or planner flows"
+            f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; use "
+            f"{'fewer parts, ' if len(chunks) > blocks else ''}planner compose or flows, or fewer ranks"
         )
     relation = collective.relation
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)
