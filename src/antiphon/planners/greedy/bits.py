@@ -59,7 +59,7 @@ def _bit_of(sets: Words, drawn: Words, bits: int) -> Longs:
     >>> sets = np.array([[0, 5, 0], [1, 0, 2]], np.uint64)  # one set: bits 64 and 66; the other: 0 and 129
     >>> _filled(sets).tolist()
     [[2], [5]]
-    >>> _bit_of(sets, np.array([[0, 65]], np.uint64), 192).tolist()  # from word 0 and bit 0 on; from word 1 and bit 1 on
+    >>> _bit_of(sets, np.array([[0, 65]], np.uint64), 192).tolist()  # from word 0, bit 0 on; from word 1, bit 1 on
     [[64, 129]]
     """
     words = sets.shape[1]
