@@ -177,9 +177,9 @@ def test_of_several_schedules_the_best_for_a_size_or_all(capsys: Capture) -> Non
     assert answer(capsys, "plan", *group, "--nbytes", "1KB", "--model", "critical-path")["steps"] < 20
     every = answer(capsys, "plan", *group, "--all", "-o", "many.json")["plans"]
     assert [one["options"]["pieces"] for one in every] == [1, 8, 32, 128, 512]
-    for number, one in enumerate(every, start=1):
+    assert all(one["verified"] for one in every)
+    for number in (1, len(every)):
         assert answer(capsys, "verify", f"many-{number}.json")["ok"]
-        assert one["verified"]
     assert not Path("many.json").exists()
     assert "give --nbytes, too" in complaint(capsys, "plan", *group, "--model", "alpha-beta")
     assert "leave one of them out" in complaint(capsys, "plan", *group, "--model", "sccl", "--all")
