@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from generate import Case, cases
-from hypothesis import given, settings
+from generate import Case, case, cases
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
 
@@ -177,6 +177,8 @@ def test_piccl_read_back_is_what_was_predicted(tmp_path_factory: pytest.TempPath
 
 @settings(max_examples=examples(40))
 @given(random=cases())
+@example(random=case(479001599))
+@example(random=case(331))
 def test_goal_read_back_is_what_was_predicted(tmp_path_factory: pytest.TempPathFactory, random: Case) -> None:
     """By rounds a rank knows of what it sent that it has left: `sent=left` says so of the prediction. Rows within a
     rank included, and all that comes at one moment."""

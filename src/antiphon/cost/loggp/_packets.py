@@ -59,8 +59,8 @@ def simulate_packets(
 ) -> tuple[float, int, int, int, float]:
     """Seconds until all is done, the message done last, how many were done; ports still held, bytes received.
 
-    `size` (bytes) and `per_byte` (G, seconds) by class; `packet`: bytes of one; `node`, `ports`, `nics` as in
-    `simulate_messages`. O((messages + packets between nodes) log of those under way).
+    `size` (bytes) and `per_byte` (G, in grains: spans are whole) by class; `packet`: bytes of one; `node`, `ports`,
+    `nics` as in `simulate_messages`. O((messages + packets between nodes) log of those under way).
 
     Ranks 1 and 2 of `core.example.star` send to 0 first. Here each rank is a node by itself, with one port and one NIC;
     o_s = o_r = 1 s, L = 2 s, G = 1 s, messages have 4 bytes and packets 2. Of message 0 packets leave at 1 and 3, and
@@ -195,7 +195,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 event[m], event[count + m] = FREE, ARRIVE
                 put(heap, lists, now + flight[k], m)
                 b = min(packet, size[k])
-                put(heap, lists, now + per_byte[k] * max(b - 1, 0.0) + latency[k], count + m)
+                put(heap, lists, now + np.rint(per_byte[k] * max(b - 1, 0.0)) + latency[k], count + m)
                 continue
             kind = PACKET
         # ---- a packet at the NIC: it is under way from when it is served, and the next lines up when it has been ----
@@ -206,12 +206,12 @@ def _simulated(  # noqa: PLR0913, PLR0917
             if a >= 0:
                 nic, at = earliest(nic_out, a * nics, nics)
                 start = max(now, at)
-                nic_out[nic] = start + per_byte[k] * b
+                nic_out[nic] = start + np.rint(per_byte[k] * b)
                 if record:
                     if nic_out_user[nic] != m:
                         blame(log, m, NIC_OUT, nic_out_user[nic], start - now)
                     nic_out_user[nic] = m
-            there = start + per_byte[k] * max(b - 1, 0.0) + latency[k]
+            there = start + np.rint(per_byte[k] * max(b - 1, 0.0)) + latency[k]
             if spare >= 0:  # a place for it, at the end of its message's list
                 one = spare
                 spare = link[one]
@@ -236,10 +236,10 @@ def _simulated(  # noqa: PLR0913, PLR0917
             left[m] -= b
             if left[m] > 0:
                 event[m] = PACKET
-                put(heap, lists, start + per_byte[k] * b, m)
+                put(heap, lists, start + np.rint(per_byte[k] * b), m)
             else:
                 event[m] = FREE
-                put(heap, lists, start + per_byte[k] * max(b - 1, 0.0), m)
+                put(heap, lists, start + np.rint(per_byte[k] * max(b - 1, 0.0)), m)
             continue
         # ---- the last byte has left: the port is the next's in line, which sends g later ----
         if kind == FREE:
@@ -283,16 +283,16 @@ def _simulated(  # noqa: PLR0913, PLR0917
         if kind == PASS:
             if not crosses:
                 b = size[k]
-                rest = flight[k] - per_byte[k] * max(min(packet, b) - 1, 0.0)
+                rest = flight[k] - np.rint(per_byte[k] * max(min(packet, b) - 1, 0.0))
                 then = now + rest
             else:
                 b = min(packet, size[k] - got[m])
                 a = node[d]
                 if a >= 0:
-                    behind = per_byte[k] * max(b - 1, 0.0)  # its first byte came so long ago; but for rounding
+                    behind = np.rint(per_byte[k] * max(b - 1, 0.0))  # its first byte came so long ago; but for rounding
                     nic, at = fitting(nic_in, a * nics, nics, now - behind + now * ROUNDING)
                     then = max(now, at + behind)
-                    nic_in[nic] = then + per_byte[k] * min(b, 1.0)
+                    nic_in[nic] = then + np.rint(per_byte[k] * min(b, 1.0))
                     if record:
                         if nic_in_user[nic] != m:
                             blame(log, m, NIC_IN, nic_in_user[nic], then - now)

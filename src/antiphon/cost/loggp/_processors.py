@@ -26,7 +26,6 @@ from antiphon.cost.loggp.state import (
 )
 
 SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line before it for each
-GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes to one moment by two ways is seen to
 
 
 def simulate_processors(
@@ -35,7 +34,7 @@ def simulate_processors(
     """Seconds until all is done, the message done last, how many were done. `ports`: of each rank and way, 0 for no
     limit; `eager`: by class, whether a send is over before the receiver takes it. O(M log(messages under way)).
 
-    At the start all is set in motion rank by rank. Inside, moments and spans are whole grains, 10^-15 s.
+    At the start all is set in motion rank by rank.
 
     The example of `simulate_messages` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one
     processor to a rank. Message 1 is rank 1's, so in motion before 0: rank 0 takes it in from 3 to 7, then 0, in motion
@@ -53,17 +52,14 @@ def simulate_processors(
     >>> log.begin.tolist(), log.landed.tolist(), log.done.tolist()
     ([1.0, 1.0, 14.0, 18.0], [10.0, 6.0, 19.0, 23.0], [13.0, 12.0, 20.0, 24.0])
     """
-    whole = Cost(*(np.rint(one * GRAINS) for one in cost))
     room = new_room(graph, 0, 0)
     begin = np.flatnonzero(graph.needed == 0)
     begin = begin[np.argsort(graph.src[begin], kind="stable")]
     last, message, done = _simulated(
-        *new_turns(2 * len(graph.src)), begin, room, graph, whole, eager, ranks,
+        *new_turns(2 * len(graph.src)), begin, room, graph, cost, eager, ranks,
         ports, log,
     )  # fmt: skip
-    for told in (log.ready, log.begin, log.landed, log.done, log.port, log.combining, log.longest):
-        np.divide(told, GRAINS, out=told)
-    return last / GRAINS, message, done
+    return last, message, done
 
 
 @compiled
@@ -71,7 +67,7 @@ def _simulated(  # noqa: PLR0913, PLR0917
     times: Floats, turns: Longs, begin: Longs, room: Room, graph: Graph, cost: Cost, eager: Bools,
     ranks: int, ports: int, log: Log,
 ) -> tuple[float, int, int]:  # fmt: skip
-    """What `simulate_processors` says, in grains, of a room that is used up; the log is filled where there is one.
+    """What `simulate_processors` says, of a room that is used up; the log is filled where there is one.
 
     `times`, `turns`: an empty queue (`_turns`); `begin`: the messages that wait for nothing, in the order of turns.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -158,11 +158,15 @@ class Simulation:
         outcome = self._simulated(nbytes, record, log)
         if outcome.done != len(work):
             raise RuntimeError(f"LogGP simulation: only {outcome.done} of {len(work)} messages came to their end")
-        return outcome
+        for grains in (log.ready, log.begin, log.landed, log.done, log.port, log.nic, log.combining, log.longest):
+            np.divide(grains, engine.GRAINS, out=grains)
+        return replace(outcome, seconds=outcome.seconds / engine.GRAINS)
 
     def _simulated(self, nbytes: int, record: bool, log: engine.Log) -> Outcome:
+        """In grains."""
         work = self.work
-        cost, size, per_byte = self.cost(nbytes)
+        exact, size, per_byte = self.cost(nbytes)
+        cost = engine.Cost(*(np.rint(one * engine.GRAINS) for one in exact))
         ports, nics = self.ports, self.nics
         received = float(size[work.klass].sum()) if record else 0.0
         if self.options.processors:
@@ -170,7 +174,15 @@ class Simulation:
             return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log, 0, received)
         if self.options.packets:
             seconds, last, done, held, received = simulate_packets(
-                work.graph, cost, size, per_byte, float(self.options.limits.packet), work.node, ports, nics, log
+                work.graph,
+                cost,
+                size,
+                per_byte * engine.GRAINS,
+                float(self.options.limits.packet),
+                work.node,
+                ports,
+                nics,
+                log,
             )
             return Outcome(seconds, last, done, log, held, received)
         ports, nics = self.waited_for(cost)
