@@ -120,10 +120,12 @@ def bounded(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()
         before = len(columns)
         for number, mixed in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
             dear = _dear(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if mixed else 1)
-            found = machine.tree(_blend(price, dear, machine.capacity, mixed), most, number == 2 or turn % 2 == 0)
-            assert found is not None
-            columns[found[0]] = found[1]
-            used += found[1]
+            dear = _blend(price, dear, machine.capacity, mixed)
+            for near in (False, True) if number == 2 else (turn % 2 == 0,):
+                found = machine.tree(dear, most, near)
+                assert found is not None
+                columns[found[0]] = found[1]
+                used += found[1]
         if len(columns) > before:
             rates, price = _program(machine, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + GAIN) else idle + 1
