@@ -14,6 +14,11 @@ unless a switch between boxes makes copies: then nothing is said.
 So K B <= K (t_1 + .. + t_N) - (K - 1) t_k, and the sum is B / (1 - f / N) at least, with f = 1 - 1 / K. Steps are those
 in which data go between boxes, and have the latency of such a way.
 
+Ways. Where switches only forward, N steps take at least what a linear program says (_ways.py). Of N steps some, M, are
+such in which data go between boxes; M and N together cost at least the greater of that and B / (1 - f / M), and the
+latency of M such ways and N - M quick ones. The least over all M and N is what no such plan stays below; between the
+numbers of steps for which the program is asked the next greater one stands, as more steps never take longer.
+
 The same holds of a reduce, on the machine with all links turned.
 """
 
@@ -25,6 +30,7 @@ from functools import cache
 
 import igraph
 import numpy as np
+from _ways import least, ways
 from numpy.typing import NDArray
 
 from antiphon.core.bounds import bound
@@ -33,6 +39,7 @@ from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology, hosts
 
 FULL = 1 + 1e-9
+FIRST, FINE, MOST_STEPS = 24, 16, 400  # numbers of steps for which a program is asked, one in so many apart
 Side = NDArray[np.bool_]
 
 
@@ -47,6 +54,26 @@ def floor(machine: Topology, kind: str, nbytes: int) -> float:
     if fan:
         found.append(_windows(seconds, 1 - 1 / fan[0], 1, fan[1]))
     return max(found, default=seconds) / seconds
+
+
+@cache
+def forwarding(machine: Topology, kind: str, nbytes: int) -> float:
+    """The same of plans in which switches only forward: all plans, where no switch does more."""
+    seconds = float(bound(machine, Collective(kind, machine.ranks)).seconds(nbytes))
+    seen = reverse(machine) if kind == "reduce" else machine
+    known, quick = ways(seen), _quickest(seen)
+    if known is None:
+        return floor(machine, kind, nbytes)
+    boxes, late = _fan(seen, nbytes / seconds, True) or (1, quick)
+    best, before, steps = math.inf, 0, FIRST
+    while seconds + before * quick < best and steps < MOST_STEPS:
+        taken = max(least(known, steps) * nbytes, seconds)
+        for between in range(1, steps + 1):
+            fewest = between * late + max(before + 1 - between, 0) * quick
+            best = min(best, max(taken, seconds / (1 - (1 - 1 / boxes) / between)) + fewest)
+        before, steps = steps, steps + 1 + steps // FINE
+    best = min(best, seconds + before * quick)  # what takes more steps
+    return max(best / seconds, floor(machine, kind, nbytes))
 
 
 def _windows(seconds: float, part: float, apart: int, latency: float) -> float:
@@ -108,11 +135,12 @@ def _steps(machine: Topology, first: Side, last: Side) -> int:
         far = reached
 
 
-def _fan(machine: Topology, rate: float) -> tuple[int, float] | None:
+def _fan(machine: Topology, rate: float, forward: bool = False) -> tuple[int, float] | None:
     """How many boxes there are but the root's, and the least latency of a way between boxes; None where more than just
-    enough leads out of the root's or into another, or where a switch between boxes makes copies."""
+    enough leads out of the root's or into another, or where a switch between boxes makes copies; `forward`: none
+    does."""
     box = hosts(machine)
-    if not box or _copied(machine, np.array(box)):
+    if not box or (not forward and _copied(machine, np.array(box))):
         return None
     inside = [np.array([*(one == name for one in box), *[False] * machine.switches]) for name in range(max(box) + 1)]
     ranks = np.arange(machine.nodes) < machine.ranks

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from generate import topology as random_machine
 from quick import in_turn
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.loads import timeline
 from antiphon.core.request import Request
 from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Infeasible, Unsupported
 from antiphon.planners.classic.direct import direct
+from antiphon.planners.trees.shallow import shallow
 from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
@@ -27,6 +32,13 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.delitem(sys.modules, "_floors", raising=False)
     return import_module("_floors")
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCH))
+    monkeypatch.delitem(sys.modules, "_ways", raising=False)
+    return import_module("_ways")
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
@@ -74,3 +86,51 @@ def test_switches_between_boxes_may_make_copies(floors: Any) -> None:
     machine = topology("cluster:box=hgx-h100,boxes=4,sharp=true")
     assert floors.floor(machine, "broadcast", GB) < 1.002
     assert floors.floor(machine, "reduce", GB) < 1.002
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+@pytest.mark.parametrize("steps", [4, 7, 12])
+def test_steps_of_a_chain(ways: Any, ranks: int, steps: int) -> None:
+    """c pieces in c + h - 1 steps of B / c are the best there is, over h links as wide."""
+    machine = topology(f"line:ranks={ranks}")
+    seconds = float(bound(machine, Collective("broadcast", ranks)).seconds(1))
+    pieces = steps - (ranks - 1) + 1
+    assert ways.least(ways.ways(machine), steps) == pytest.approx(seconds * steps / pieces, rel=1e-6)
+
+
+def test_two_steps_around_a_switch(ways: Any) -> None:
+    """R/C 15/8 on 16 ranks, which a scatter and an exchange take and nothing stays below."""
+    machine = topology("star:ranks=16")
+    assert ways.least(ways.ways(machine), 2) * machine.unit == pytest.approx(15 / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_plan_takes_less_in_as_many_steps(ways: Any, seed: int) -> None:
+    """Trees of all depths, begun unevenly, on random machines with switches and links of any widths."""
+    rng = random.Random(seed)
+    machine = random_machine(rng, rng.randint(2, 5))
+    known = ways.ways(machine)
+    if known is None:
+        return
+    wanted = Collective("broadcast", machine.ranks)
+    for steps in range(1, 7):
+        try:
+            made = next(iter(shallow(Request(machine, wanted), steps=steps)))
+        except (Unsupported, Infeasible):
+            continue
+        taken = float(timeline(made, machine).total)
+        assert ways.least(known, steps) <= taken * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("spec", "more"),
+    [("star:ranks=4", 0.005), pytest.param("cluster:box=mi300x,boxes=3", 0.004, marks=pytest.mark.slow)],
+)
+def test_where_switches_only_forward(floors: Any, spec: str, more: float) -> None:
+    """The program says more than what is known in closed form, and plans come near to it."""
+    machine = topology(spec)
+    wanted = Collective("broadcast", machine.ranks)
+    least = floors.forwarding(machine, "broadcast", GB)
+    assert least > floors.floor(machine, "broadcast", GB) + more
+    made = next(shallow(Request(machine, wanted, nbytes=GB)))
+    assert least <= alpha_beta(made, machine)(GB).seconds / float(bound(machine, wanted).seconds(GB)) <= least + 0.02

@@ -164,7 +164,7 @@ def test_sizes_are_shares_of_few_parts() -> None:
     for steps in (3, 8, 20):
         sizes = uneven.sizes(steps)
         assert sizes is not None
-        assert sizes.whole <= 2048
+        assert sizes.whole <= 4096
         assert np.all(sizes.parts.sum(axis=1) == sizes.whole)
 
 

@@ -12,7 +12,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.schedule import Chunks, Schedule
 
 LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
-LOSS = 2e-3  # of the time, that rounding them may cost
+LOSS = 5e-4  # of the time, that rounding them may cost
 
 
 def still(plans: Sequence[Schedule], whole: int, common: int) -> tuple[NDArray[np.int32], Longs]:

@@ -21,31 +21,13 @@ from antiphon.core.columns import Bools, Longs
 from antiphon.core.loads import loads
 from antiphon.core.schedule import MAX_DENOMINATOR, Schedule
 from antiphon.core.topology import Topology
+from antiphon.planners.shared.begins import Class, Floats, begins, by_kinds, distinct, entries
 from antiphon.planners.shared.ends import latency_by_step
 from antiphon.planners.shared.parts import LEVELS, LOSS, joined, still
 from antiphon.planners.shared.rounding import LONG, NOTHING, longest_run, simple, whole_alike, whole_numbers
 
-Floats = NDArray[np.float64]
 MOST_ALONE = 64  # chunks up to which each is a class
 MOST_CELLS = 50_000  # of a linear program
-ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
-EDGE = 12  # steps beyond the deepest in which what begins is still its own: with 4, 0.7 % of the time is lost at worst
-MANY = 1000  # variables from which the interior point method (then a basis, as ever) takes half the time
-
-
-@dataclass(frozen=True, eq=False)
-class Class:
-    """Chunks of a plan that begin together; `load[kind, step]`: seconds per byte of nbytes, by kinds of resources;
-    `latency`: that of the slowest way taken in each step."""
-
-    plan: int
-    chunks: Longs
-    load: Floats
-    latency: Floats
-
-    @property
-    def steps(self) -> int:
-        return self.load.shape[1]
 
 
 Tied = tuple[Class, tuple[int, ...]]  # classes that begin together, as one, and their numbers
@@ -61,34 +43,6 @@ class Sizes:
     latency: float
 
 
-class _Line:
-    """Steps as the linear program sees them: in the middle of many every step is like the others, one to the program.
-
-    While pipelines fill and empty, every step is its own. `kind`: of every step; `shown`: whether its loads stand for
-    those of its kind.
-    """
-
-    def __init__(self, steps: int, deepest: int) -> None:
-        """`deepest`: the most steps that anything takes."""
-        self.steps, self.edge = steps, deepest + EDGE
-        low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
-        every = np.arange(steps)
-        if high - low < 2:
-            self.edge = steps
-            low = high = steps
-        self.kind = np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
-        self.shown: Bools = (every <= low) | (every >= high)
-        self.kinds = int(self.kind[-1]) + 1
-
-    def begins(self, depth: int) -> Longs:
-        """Of what takes so many steps, by the step in which it begins: the number of the variable for how much."""
-        every = np.arange(self.steps - depth + 1)
-        last = len(every) - self.edge
-        if last <= self.edge:
-            return every
-        return np.where(every < self.edge, every, np.maximum(every - (last - self.edge) + 1, self.edge))
-
-
 class Uneven:
     """Plans taken apart into classes, with what each loads."""
 
@@ -99,8 +53,9 @@ class Uneven:
         self._known: dict[tuple[int, tuple[int, int]], Sizes | None] = {}
         self.plans = [replace(plan, pieces=1) for plan in plans]
         found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
-        self.classes = _by_kinds(found) if found else []
-        self.some = _apart(self.classes)
+        self.classes = by_kinds(found) if found else []
+        self.some = distinct(self.classes)
+        self._deepest = max((one.steps for one in self.classes), default=0)
         ways = [float(one.latency.min()) for one in self.classes]
         self.quickest = min(ways, default=0.0) * (1 + NOTHING)
 
@@ -110,13 +65,6 @@ class Uneven:
     @property
     def least_steps(self) -> int:
         return min((self.deepest(plan) for plan in range(len(self.plans))), default=0)
-
-    def cells(self, one: Class, steps: int) -> int:
-        """Entries of the linear program."""
-        if one.steps > steps:
-            return 0
-        line = _Line(steps, max(other.steps for other in self.classes))
-        return int((one.load[self.some] > 0).sum()) * (int(line.begins(one.steps)[-1]) + 1)
 
     def rows(self, sizes: Sizes) -> int:
         """How many transfers that will be."""
@@ -182,7 +130,8 @@ class Uneven:
         cells = 0
         for plan in range(len(self.plans)):
             if 0 < self.deepest(plan) <= steps:
-                cells += sum(self.cells(one, steps) for one, _ in some if one.plan == plan)
+                mine = [one for one, _ in some if one.plan == plan]
+                cells += sum(entries(one, self.some, steps, self._deepest) for one in mine)
                 if cells > MOST_CELLS:
                     return usable if plan >= self.least else []
                 usable.append(plan)
@@ -203,55 +152,13 @@ class Uneven:
         return float(slowest.sum())
 
     def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[Tied], quiet: tuple[int, int]) -> Floats | None:
-        """Variables: what begins of every class in every step, how long steps take, what goes by every plan."""
-        import scipy.sparse as sp
-        from scipy.optimize import linprog
-
         classes = [one for one, _ in mine]
-        line = _Line(steps, max(one.steps for one in classes))
-        kinds, places = len(self.some), [line.begins(one.steps) for one in classes]
-        first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
-        clock, choice = int(first[-1]), int(first[-1]) + line.kinds
-        top = max(float(one.load.max()) for one in classes) or 1.0
-        rows, columns, values = [], [], []
-        for begin, place, one in zip(first.tolist(), places, classes, strict=False):
-            load = one.load[self.some]
-            kind, level = np.nonzero(load)
-            at = level[:, None] + np.arange(len(place))
-            shown = line.shown[at]
-            rows.append((kind[:, None] * line.kinds + line.kind[at])[shown])
-            columns.append(np.broadcast_to(begin + place, at.shape)[shown])
-            values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[shown])
-        rows.append(np.arange(kinds * line.kinds))
-        columns.append(clock + np.tile(np.arange(line.kinds), kinds))
-        values.append(np.full(kinds * line.kinds, -1.0))
-        shape = (kinds * line.kinds, choice + len(usable))
-        upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
-        equal = np.zeros((len(classes) + 1, shape[1]))
-        for number, (one, begin, place) in enumerate(zip(classes, first.tolist(), places, strict=False)):
-            equal[number, begin : begin + int(place[-1]) + 1] = np.bincount(place)
-            equal[number, choice + usable.index(one.plan)] = -1
-        equal[-1, choice:] = 1
-        cost = np.zeros(shape[1])
-        cost[clock:choice] = np.bincount(line.kind)
-        right = np.append(np.zeros(len(classes)), 1.0)
-        most = np.full(shape[1], np.inf)
-        for one, begin, place in zip(classes, first.tolist(), places, strict=False):
-            most[begin + place[self._loud(one, steps, quiet)]] = 0
-        found = linprog(
-            cost,
-            A_ub=upper,
-            b_ub=np.zeros(shape[0]),
-            A_eq=sp.csr_array(equal),
-            b_eq=right,
-            bounds=np.stack([np.zeros(shape[1]), most], axis=1),
-            method="highs" if shape[1] < MANY else "highs-ipm",
-        )
-        if found.status != 0:
+        begun = begins(classes, self.some, steps, [self._loud(one, steps, quiet) for one in classes])
+        if begun is None:
             return None
         out = np.zeros((len(self.classes), steps))
-        for (_, numbers), begin, place in zip(mine, first.tolist(), places, strict=False):
-            out[list(numbers), : len(place)] = found.x[begin + place]
+        for (_, numbers), part in zip(mine, begun, strict=True):
+            out[list(numbers), : len(part)] = part
         return out
 
     def _rounded(self, exact: Floats, whole: int) -> NDArray[np.int64]:
@@ -330,36 +237,6 @@ def _loads(part: Schedule, topology: Topology, steps: int) -> tuple[Floats, Floa
     out = np.zeros((len(capacity), steps))
     out[found.resource, found.step] = found.load.astype(float) / float(found.scale)
     return out / capacity[:, None], latency_by_step(found, steps)
-
-
-def _by_kinds(classes: Sequence[Class]) -> list[Class]:
-    """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out."""
-    whole = np.concatenate([one.load for one in classes], axis=1)
-    if not whole.any():
-        return []  # what weighs nothing is not worth a pipeline
-    top = whole.max()
-    _, first = np.unique(np.round(whole / top, 10), axis=0, return_index=True)
-    order = first[np.argsort(-whole[first].sum(axis=1), kind="stable")]
-    kept: list[int] = []
-    for row in order.tolist():
-        if whole[row].any() and not (kept and (whole[kept] >= whole[row]).all(axis=1).any()):
-            kept.append(row)
-    return [replace(one, load=one.load[kept]) for one in classes]
-
-
-def _apart(classes: Sequence[Class]) -> list[int]:
-    """Some kinds of resources, none near another."""
-    if not classes:
-        return []
-    tops = {one.plan: 0.0 for one in classes}
-    for one in classes:
-        tops[one.plan] = max(tops[one.plan], float(one.load.max()))
-    loads = np.concatenate([one.load / tops[one.plan] for one in classes], axis=1)
-    kept: list[int] = []
-    for number, row in enumerate(loads):
-        if not kept or np.abs(loads[kept] - row).max(axis=1).min() > ALIKE:
-            kept.append(number)
-    return kept
 
 
 def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:

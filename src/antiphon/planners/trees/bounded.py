@@ -28,10 +28,11 @@ FEWER = 10  # trees that it must be enough for at least
 SOON = 8  # trees after which a program is asked on machines of more than LARGE ranks
 IDLE = 10  # programs without a new tree, or without gain, after which no more are asked for
 SHARP = 8.0  # how much dearer the fullest row is than the empty: e to this
-LUCK = (0.7, 1.3)  # prices are shaken, so that trees differ
+LUCK = (0.5, 2.0)  # prices are shaken, so that trees differ
 GAIN = 1e-4
 TURNS, FEW = 4, 0.1  # linear programs asked for few trees, and what part of a usual rate counts as little
 LARGE = 128  # ranks beyond which symmetries within boxes would make too many trees
+TIE = 1e-6  # of the mean price: what a way costs besides, the slow ones more
 NEARLY = 1e-7  # what the solver may lack
 Hops = tuple[tuple[int, Hop], ...]
 SIMPLE = 10**6  # denominators of rates
@@ -41,9 +42,14 @@ LITTLE = Fraction(1, 1000)  # of a unit link, up to which a rate is taken as it 
 class Machine:
     """A machine as trees out of one root see it: rows of links and limits, ways between ranks."""
 
-    def __init__(self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None) -> None:
-        """`group`: symmetries that keep the root and the members; none: the identity alone."""
+    def __init__(
+        self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None,
+        links: Longs | None = None,
+    ) -> None:  # fmt: skip
+        """`group`: symmetries that keep the root and the members; none: the identity alone. `links`: those that ways
+        take; none: all."""
         self.topology, self.root, self.spent = topology, root, 0
+        self.known: dict[Hops, None] = {}  # all trees that were grown
         identity = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
         self.group = identity if group is None else group
         self.row = rows_of(topology, self.group)
@@ -53,15 +59,23 @@ class Machine:
         more = np.diff(resources.limit_ptr)
         self.of_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
         self.of_link = np.concatenate([np.arange(topology.links), np.repeat(np.arange(topology.links), more)])
-        self.ways = Ways(topology, np.array(members, np.int64))
+        self.ways = Ways(topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links)
+        late = np.array([kind.latency for kind in topology.types])[topology.link_type]
+        self.slow = TIE * (1 + late / late.mean() if late.any() else np.ones(topology.links))
         self.place = {rank: number for number, rank in enumerate(members)}
 
-    def tree(self, price: Floats, most: int) -> tuple[Hops, Floats] | None:
-        """A cheap tree at prices of rows, and what it loads; None where none is so shallow."""
+    @property
+    def plain(self) -> bool:
+        """Whether no symmetry is known."""
+        return len(self.group) == 1
+
+    def tree(self, price: Floats, most: int, near: bool = False) -> tuple[Hops, Floats] | None:
+        """A cheap tree at prices of rows, and what it loads; None where none is so shallow. `near`: another way to
+        begin it, with other answers."""
         paid = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
-        found = self.ways.priced(paid + 1e-6 * paid.mean() + 1e-300)
+        found = self.ways.priced(paid + self.slow * paid.mean() + 1e-300)
         cells = len(self.place) ** 2 + EACH
-        made = grown(found[0], self.place[self.root], most, max(SPENT // FEWER // cells, 1))
+        made = grown(found[0], self.place[self.root], most, max(SPENT // FEWER // cells, 1), near)
         if made is None:
             return None
         self.spent += cells * made.hubs
@@ -71,6 +85,7 @@ class Machine:
                 parent = int(made.parent[at])
                 path = self.ways.links(found, parent, at)
                 hops.append((rank, Hop(int(self.ways.ranks[parent]), path, int(made.depth[at]))))
+        self.known[tuple(hops)] = None
         return tuple(hops), self.load(hops)
 
     def load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
@@ -92,7 +107,7 @@ def bounded(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()
         if columns and (machine.spent >= SPENT or (turn % SOON == 0 and _met(machine, list(columns.values()), goal))):
             break
         price = _dear(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if turn % 2 else 1)
-        found = machine.tree(price, most)
+        found = machine.tree(price, most, turn % 4 > 1)
         if found is None:
             return None
         columns[found[0]] = found[1]
@@ -103,12 +118,14 @@ def bounded(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()
         if best >= goal * (1 - GAIN) or idle > IDLE or machine.spent >= SPENT:
             break
         before = len(columns)
-        for mixed in (0.0, 0.1, 0.2 + 0.05 * (turn % 4)):
+        for number, mixed in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
             dear = _dear(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if mixed else 1)
-            found = machine.tree(_blend(price, dear, machine.capacity, mixed), most)
-            assert found is not None
-            columns[found[0]] = found[1]
-            used += found[1]
+            dear = _blend(price, dear, machine.capacity, mixed)
+            for near in (False, True) if number == 2 else (turn % 2 == 0,):
+                found = machine.tree(dear, most, near)
+                assert found is not None
+                columns[found[0]] = found[1]
+                used += found[1]
         if len(columns) > before:
             rates, price = _program(machine, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + GAIN) else idle + 1

@@ -1,8 +1,8 @@
 """A cheap tree of bounded depth: which ranks become hubs is searched greedily, at prices of links.
 
 Cheapest spanning trees of bounded depth are NP-hard (they hold facility location), so no optimum is promised. A tree
-begins as one of fewest hops; then, as long as that saves anything, the rank that saves most becomes the parent of all
-whose parent it can be for less, within the depth.
+begins as one of fewest hops, or grows by the cheapest ways; then, as long as that saves anything, the rank that saves
+most becomes the parent of all whose parent it can be for less, within the depth.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ WORTH = 1e-9  # the least part of the price that a change must save
 class Ways:
     """What the cheapest way from each rank to each other costs, through switches alone, and which links it takes."""
 
-    def __init__(self, topology: Topology, ranks: Longs) -> None:
-        """Ranks enter as themselves and are left as numbers beyond all nodes, so that no way leads through one."""
-        self.ranks, self.nodes = ranks, topology.nodes
-        src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
+    def __init__(self, topology: Topology, ranks: Longs, links: Longs) -> None:
+        """By these links alone. Ranks enter as themselves and are left as numbers beyond all nodes, so that no way
+        leads through one."""
+        self.ranks, self.nodes, self.taken = ranks, topology.nodes, links
+        src, dst = topology.link_src[links].astype(np.int64), topology.link_dst[links].astype(np.int64)
         self.tail = np.where(src < topology.ranks, src + topology.nodes, src)
         self.head = dst
         self.size = topology.nodes + topology.ranks
@@ -37,6 +38,7 @@ class Ways:
         import scipy.sparse as sp
         from scipy.sparse.csgraph import dijkstra
 
+        price = price[self.taken]
         order = np.lexsort((price, self.head, self.tail))
         first = np.ones(len(order), bool)
         first[1:] = (np.diff(self.tail[order]) != 0) | (np.diff(self.head[order]) != 0)
@@ -48,7 +50,7 @@ class Ways:
         np.fill_diagonal(cost, FAR)
         key = self.tail[kept] * self.size + self.head[kept]
         ascending = np.argsort(key)
-        return cost, before, np.stack([key[ascending], kept[ascending]])
+        return cost, before, np.stack([key[ascending], self.taken[kept[ascending]]])
 
     def links(self, found: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
         """The links of the cheapest way, by places in `ranks`."""
@@ -71,14 +73,18 @@ class Grown:
     hubs: int
 
 
-def grown(cost: Floats, root: int, most: int, hubs: int) -> Grown | None:
-    """A tree out of the root whose depth is at most `most`; None where there is none. `hubs`: no more are looked for.
-    O(ranks^2) per hub."""
+def grown(cost: Floats, root: int, most: int, hubs: int, near: bool = False) -> Grown | None:
+    """A tree out of the root whose depth is at most `most`; None where there is none. `near`: it begins rank by rank
+    by the cheapest ways, if that reaches all, else with the fewest hops. `hubs`: no more are looked for. O(ranks^2) per
+    hub."""
+    begun = (_nearest(cost, root, most) if near else None) or _fewest_hops(cost, root, most)
+    return None if begun is None else _improved(cost, root, most, hubs, *begun)
+
+
+def _improved(cost: Floats, root: int, most: int, hubs: int, parent: Longs, depth: Longs) -> Grown:
+    """As long as that saves anything the rank that saves most becomes the parent of all whose parent it can be for
+    less."""
     count = len(cost)
-    tree = _fewest_hops(cost, root, most)
-    if tree is None:
-        return None
-    parent, depth = tree
     everyone = np.arange(count)
     looked = 0
     while looked < min(4 * count, hubs):
@@ -99,6 +105,33 @@ def grown(cost: Floats, root: int, most: int, hubs: int) -> Grown | None:
         parent[moved] = hub
         depth = _depths(parent, root)
     return Grown(parent, depth, looked)
+
+
+def _nearest(cost: Floats, root: int, most: int) -> tuple[Longs, Longs] | None:
+    """Rank by rank, always the one that the cheapest way leads to from a rank that is not too deep; None where the
+    others are too deep then.
+
+    >>> cost = np.array([[FAR, 2, 3], [FAR, FAR, 1], [FAR, FAR, FAR]])
+    >>> [part.tolist() for part in _nearest(cost, 0, 2)]
+    [[-1, 0, 1], [0, 1, 2]]
+    >>> [part.tolist() for part in _nearest(cost, 0, 1)]
+    [[-1, 0, 0], [0, 1, 1]]
+    """
+    count = len(cost)
+    parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    depth[root] = 0
+    by, price = np.full(count, root), cost[root].copy()
+    price[root] = np.inf
+    for _ in range(count - 1):
+        rank = int(price.argmin())
+        if price[rank] >= FAR:
+            return None
+        parent[rank], depth[rank] = by[rank], depth[by[rank]] + 1
+        price[rank] = np.inf
+        if depth[rank] < most:
+            less = (cost[rank] < price) & (depth < 0)
+            by[less], price[less] = rank, cost[rank][less]
+    return parent, depth
 
 
 def _fewest_hops(cost: Floats, root: int, most: int) -> tuple[Longs, Longs] | None:

@@ -16,12 +16,13 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.backwards import backwards
-from antiphon.planners.shared.orbits import Table
 from antiphon.planners.shared.staged import Asked, Ready, staged
 from antiphon.planners.trees.bounded import LARGE, SPENT, Machine, around, bounded
+from antiphon.planners.trees.choice import chosen
 from antiphon.planners.trees.columns import check_reach, pack_lp
 from antiphon.planners.trees.images import Mirrored
 from antiphon.planners.trees.out import out_of
+from antiphon.planners.trees.quick import quick_links
 from antiphon.planners.trees.rounding import Rounding, rounded_trees
 from antiphon.planners.trees.tree import Tree
 
@@ -75,7 +76,7 @@ def shallow(
     machine, links = backwards(topology) if back else (topology, None)
     spread_out = dual(collective)[0] if back else collective
     check_reach(machine, [collective.roots[0]], collective.members, back)
-    found = _found(machine, spread_out, limit or Fraction(0), depth, request.seed)
+    found = _found(machine, spread_out, limit or Fraction(0), depth, request.seed, pieces is None)
     forests = found.forests
     told: dict[str, Any] = {
         "forests": [
@@ -100,14 +101,16 @@ def _check(depth: object, collective: Collective) -> None:
         raise Unsupported("planner shallow: takes one root; use planner trees")
 
 
-def _found(machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int) -> _Found:
-    """Of a broadcast: every forest shallower and slower than the one before."""
+def _found(
+    machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int, begun: bool = True
+) -> _Found:
+    """Of a broadcast: every forest shallower and slower than the one before. `begun`: what may begin unevenly, too."""
     root = collective.roots[0]
     ranks = _spanned(machine, root, collective.members)
-    group = around(machine, root, ranks, seed)
+    view = Machine(machine, root, ranks, around(machine, root, collective.members, seed))
     found: list[_Forest] = []
     alike: list[Mirrored] = []
-    for packed, how, seen in _by_depth(machine, root, ranks, group, limit, depth):
+    for packed, how, seen in _by_depth(view, ranks, limit, depth):
         forest = _laid(machine, collective, packed, how)
         if not found or forest.rate > found[-1].rate * FASTER:
             found.append(forest)
@@ -117,17 +120,39 @@ def _found(machine: Topology, collective: Collective, limit: Fraction, depth: in
             break
     if not found:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
-    if group is None:
+    if view.plain:
         alike = [one.packed for one in found]
     elif not alike or alike[-1].rate * FASTER < found[-1].rate:
-        alike.append(Mirrored.of(machine, found[-1].packed.trees, group))
-    kinds = [_kinds(collective, one) for one in alike[::-1]]
-    return _Found(found[::-1], [kind for some in kinds for kind in some], len(kinds[0]))
+        alike.append(Mirrored.of(machine, found[-1].packed.trees, view.group))
+    if not begun:
+        return _Found(found[::-1], [], 1)
+    quick = _quick(view, ranks, alike[-1], limit)
+    return _Found(found[::-1], *_kinds(collective, view, [quick or alike[-1], *alike[-2::-1]]))
 
 
-def _kinds(collective: Collective, packed: Mirrored) -> list[Schedule]:
-    """A schedule of every tree and its images, alone: all links that symmetries take to each other are loaded alike."""
-    return [packed.rated([tree]).schedule(collective) for tree in packed.firsts]
+def _quick(view: Machine, ranks: Sequence[int], fastest: Mirrored, limit: Fraction) -> Mirrored | None:
+    """A forest as fast and as deep as this by quick ways alone, where not all are: a step lasts as long as its slowest
+    way."""
+    links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= LARGE else None
+    if links is None:
+        return None
+    inside = Machine(view.topology, view.root, ranks, view.group, links)
+    found = bounded(inside, fastest.depth, float(limit))
+    if found is None or found.rate < fastest.rate * ENOUGH:
+        return None
+    view.known.update(inside.known)
+    return found
+
+
+def _kinds(collective: Collective, view: Machine, alike: Sequence[Mirrored]) -> tuple[list[Schedule], int]:
+    """A schedule of every tree and its images, alone: all links that symmetries take to each other are loaded alike.
+    Those of the fastest forest, and how many they are; then what is worth beginning of all that was grown; then those
+    of other forests."""
+    firsts = [tree.hops for one in alike for tree in one.firsts]
+    fastest = len(alike[0].firsts)
+    some = [*firsts[:fastest], *chosen(view, [*firsts, *reversed(view.known)]), *firsts[fastest:]]
+    trees = Mirrored.of(view.topology, [Tree(view.root, Fraction(1), hops) for hops in some], view.group)
+    return [trees.rated([tree]).schedule(collective) for tree in trees.firsts], fastest
 
 
 def _spanned(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
@@ -153,11 +178,12 @@ def _reached(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
 
 
 def _by_depth(
-    machine: Topology, root: int, ranks: Sequence[int], group: Table | None, limit: Fraction, depth: int | None
+    view: Machine, ranks: Sequence[int], limit: Fraction, depth: int | None
 ) -> Iterator[tuple[Mirrored, str, Mirrored | None]]:
     """Packings of growing depth, then one without a bound of it, unless `depth` is asked for: the fastest, how it was
     found, and what there is of that depth as these symmetries see the machine."""
-    view, plain = Machine(machine, root, ranks, group), Machine(machine, root, ranks)
+    machine, root = view.topology, view.root
+    plain = Machine(machine, root, ranks)
     goal = float(limit)
     least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
     fastest, more = Fraction(0), DEEPER if len(ranks) <= LARGE else LESS
@@ -169,7 +195,7 @@ def _by_depth(
         if best is None:
             continue
         how = "hubs"
-        if best.rate < goal * float(ENOUGH) and group is not None and len(ranks) <= TWICE:
+        if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE:
             other = bounded(plain, most, goal)
             if other is not None and other.rate > best.rate:
                 seen = bounded(view, most, goal, other.firsts) or other

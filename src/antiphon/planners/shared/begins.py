@@ -1,0 +1,178 @@
+"""How much of a plan begins in which step: the linear program behind uneven parts (see uneven.py).
+
+Given are classes of chunks, each with what it loads in every step from its first on. Asked is the least time of N steps
+in which all data begin and end, each step as long as its fullest link or shared limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.columns import Bools, Longs
+
+Floats = NDArray[np.float64]
+ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
+EDGE = 12  # steps beyond the deepest in which what begins is still its own: with 4, 0.7 % of the time is lost at worst
+MANY = 1000  # variables from which the interior point method (then a basis, as ever) takes half the time
+QUICKER = 1e-3  # of the time: what the slowest ways must save at least, where others are quick
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """Chunks of a plan that begin together; `load[kind, step]`: seconds per byte of nbytes, by kinds of resources;
+    `latency`: that of the slowest way taken in each step."""
+
+    plan: int
+    chunks: Longs
+    load: Floats
+    latency: Floats
+
+    @property
+    def steps(self) -> int:
+        return self.load.shape[1]
+
+
+class _Line:
+    """Steps as the linear program sees them: in the middle of many every step is like the others, one to the program.
+
+    While pipelines fill and empty, every step is its own. `kind`: of every step; `shown`: whether its loads stand for
+    those of its kind.
+    """
+
+    def __init__(self, steps: int, deepest: int) -> None:
+        """`deepest`: the most steps that anything takes."""
+        self.steps, self.edge = steps, deepest + EDGE
+        low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
+        every = np.arange(steps)
+        if high - low < 2:
+            self.edge = steps
+            low = high = steps
+        self.kind = np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
+        self.shown: Bools = (every <= low) | (every >= high)
+        self.kinds = int(self.kind[-1]) + 1
+
+    def begins(self, depth: int) -> Longs:
+        """Of what takes so many steps, by the step in which it begins: the number of the variable for how much."""
+        every = np.arange(self.steps - depth + 1)
+        last = len(every) - self.edge
+        if last <= self.edge:
+            return every
+        return np.where(every < self.edge, every, np.maximum(every - (last - self.edge) + 1, self.edge))
+
+
+def entries(one: Class, kinds: Sequence[int], steps: int, deepest: int) -> int:
+    """Entries of the linear program that a class makes, where the deepest takes so many steps.
+
+    >>> entries(Class(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
+    8
+    """
+    if one.steps > steps:
+        return 0
+    return int((one.load[list(kinds)] > 0).sum()) * (int(_Line(steps, deepest).begins(one.steps)[-1]) + 1)
+
+
+def begins(
+    classes: Sequence[Class], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
+) -> list[Floats] | None:
+    """Of every class how much begins in each step in which it can; None where the program was not solved.
+
+    Classes of a plan carry the same data, so that as much begins of each. `kinds`: of resources, those that count;
+    `shut`: by class and step where nothing may begin. Of what is nearly as fast that with quick ways is taken:
+    a step lasts as long as its slowest.
+
+    A chain of two links is done in three steps by halves:
+
+    >>> chain = Class(0, np.arange(1), np.eye(2), np.zeros(2))
+    >>> begins([chain], [0, 1], 3)
+    [array([0.5, 0.5])]
+    """
+    import scipy.sparse as sp
+    from scipy.optimize import linprog
+
+    plans = sorted({one.plan for one in classes})
+    line = _Line(steps, max(one.steps for one in classes))
+    places = [line.begins(one.steps) for one in classes]
+    first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
+    clock, choice = int(first[-1]), int(first[-1]) + line.kinds
+    top = max(float(one.load.max()) for one in classes) or 1.0
+    late = np.array([one.latency.max() for one in classes])
+    dear = QUICKER * (late - late.min()) / (late.max() or 1.0)
+    rows, columns, values = [], [], []
+    cost, most = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
+    cost[clock:choice] = np.bincount(line.kind)
+    equal = np.zeros((len(classes) + 1, len(cost)))
+    for number, (one, place, begin) in enumerate(zip(classes, places, first.tolist(), strict=False)):
+        load = one.load[list(kinds)]
+        kind, level = np.nonzero(load)
+        at = level[:, None] + np.arange(len(place))
+        shown = line.shown[at]
+        rows.append((kind[:, None] * line.kinds + line.kind[at])[shown])
+        columns.append(np.broadcast_to(begin + place, at.shape)[shown])
+        values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[shown])
+        mine = slice(begin, begin + int(place[-1]) + 1)
+        equal[number, mine] = np.bincount(place)
+        equal[number, choice + plans.index(one.plan)] = -1
+        cost[mine] = dear[number] * equal[number, mine]
+        if shut is not None:
+            most[begin + place[shut[number]]] = 0
+    equal[-1, choice:] = 1
+    rows.append(np.arange(len(kinds) * line.kinds))
+    columns.append(clock + np.tile(np.arange(line.kinds), len(kinds)))
+    values.append(np.full(len(kinds) * line.kinds, -1.0))
+    shape = (len(kinds) * line.kinds, len(cost))
+    found = linprog(
+        cost,
+        A_ub=sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape),
+        b_ub=np.zeros(shape[0]),
+        A_eq=sp.csr_array(equal),
+        b_eq=np.append(np.zeros(len(classes)), 1.0),
+        bounds=np.stack([np.zeros(len(cost)), most], axis=1),
+        method="highs" if len(cost) < MANY else "highs-ipm",
+    )
+    if found.status != 0:
+        return None
+    return [found.x[begin + place] for begin, place in zip(first.tolist(), places, strict=False)]
+
+
+def by_kinds(classes: Sequence[Class]) -> list[Class]:
+    """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out.
+
+    >>> load = np.array([[1.0, 0], [1, 0], [2, 0], [0, 1]])
+    >>> by_kinds([Class(0, np.arange(1), load, np.zeros(2))])[0].load.tolist()
+    [[2.0, 0.0], [0.0, 1.0]]
+    """
+    whole = np.concatenate([one.load for one in classes], axis=1)
+    if not whole.any():
+        return []  # what weighs nothing is not worth a pipeline
+    top = whole.max()
+    _, first = np.unique(np.round(whole / top, 10), axis=0, return_index=True)
+    order = first[np.argsort(-whole[first].sum(axis=1), kind="stable")]
+    kept: list[int] = []
+    for row in order.tolist():
+        if whole[row].any() and not (kept and (whole[kept] >= whole[row]).all(axis=1).any()):
+            kept.append(row)
+    return [replace(one, load=one.load[kept]) for one in classes]
+
+
+def distinct(classes: Sequence[Class]) -> list[int]:
+    """Some kinds of resources, none near another.
+
+    >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])
+    >>> distinct([Class(0, np.arange(1), load, np.zeros(2))])
+    [0, 2]
+    """
+    tops: dict[int, float] = {}
+    for one in classes:
+        tops[one.plan] = max(tops.get(one.plan, 0.0), float(one.load.max()))
+    if not tops:
+        return []
+    loads = np.concatenate([one.load / tops[one.plan] for one in classes], axis=1)
+    kept: list[int] = []
+    for number, row in enumerate(loads):
+        if not kept or np.abs(loads[kept] - row).max(axis=1).min() > ALIKE:
+            kept.append(number)
+    return kept
