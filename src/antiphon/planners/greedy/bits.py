@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from antiphon.core.columns import AnyInts, Bools, Longs
 
 Words = NDArray[np.uint64]
-_ONE, _WORD, _PLACE = np.uint64(1), np.uint64(64), np.uint64(6)
+_ONE, _PLACE = np.uint64(1), np.uint64(6)
 
 
 def put(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
@@ -62,12 +62,9 @@ def _bit_of(sets: Words, drawn: Words, bits: int) -> Longs:
     >>> _bit_of(sets, np.array([[0, 65]], np.uint64), 192).tolist()  # from word 0, bit 0 on; from word 1, bit 1 on
     [[64, 129]]
     """
-    words = sets.shape[1]
-    if words == 1:
-        at, word, width = 0, sets[:, 0], np.uint64(min(bits, 64))
-    else:
-        at = _bit_of(_filled(sets), drawn >> _PLACE, words)
-        word, width = sets[np.arange(len(sets)), at], _WORD
+    words, width = sets.shape[1], np.uint64(min(bits, 64))
+    at = _bit_of(_filled(sets), drawn >> _PLACE, words) if words > 1 else np.zeros(drawn.shape, np.int64)
+    word: Words = sets[np.arange(len(sets)), at]
     by = drawn % width
     turned = (word >> by) | (word << (width - by))  # all of a word that is shifted by 64 is gone
     first = np.bitwise_count(~turned & (turned - _ONE)) + by
