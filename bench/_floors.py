@@ -14,7 +14,7 @@ unless a switch between boxes makes copies: then nothing is said.
 So K B <= K (t_1 + .. + t_N) - (K - 1) t_k, and the sum is B / (1 - f / N) at least, with f = 1 - 1 / K. Steps are those
 in which data go between boxes, and have the latency of such a way.
 
-Ways. Where switches only forward, N steps take at least what a linear program says (_ways.py). Of N steps some, M, are
+Ways. Where switches only forward, N steps take at least what a linear program says (_least_steps.py). Of N some, M, are
 such in which data go between boxes; M and N together cost at least the greater of that and B / (1 - f / M), and the
 latency of M such ways and N - M quick ones. The least over all M and N is what no such plan stays below; between the
 numbers of steps for which the program is asked the next greater one stands, as more steps never take longer.
@@ -30,7 +30,7 @@ from functools import cache
 
 import igraph
 import numpy as np
-from _ways import least, ways
+from _least_steps import least, ways
 from numpy.typing import NDArray
 
 from antiphon.core.bounds import bound

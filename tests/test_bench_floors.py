@@ -37,8 +37,8 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(BENCH))
-    monkeypatch.delitem(sys.modules, "_ways", raising=False)
-    return import_module("_ways")
+    monkeypatch.delitem(sys.modules, "_least_steps", raising=False)
+    return import_module("_least_steps")
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])

@@ -15,13 +15,12 @@ from antiphon.core.topology import Topology
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.pieces import piped
-from antiphon.planners.shared.uneven import Sizes, Uneven, longest
+from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, longest
 from antiphon.planners.shared.waits import Flow, Hops, Waits
 
 STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 SPREAD = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest steps: tried where no size is given
 USUAL = 2**20  # the size for which steps are made quiet, where none is given
-MOST_ROWS = 2**20  # transfers of a schedule that begins unevenly
 WORTH, MORE = 1.005, 1.001  # uneven parts are many chunks: they must be this much faster; and hops that wait than they
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
 QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12

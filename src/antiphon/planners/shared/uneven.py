@@ -28,6 +28,7 @@ from antiphon.planners.shared.rounding import LONG, NOTHING, longest_run, simple
 
 MOST_ALONE = 64  # chunks up to which each is a class
 MOST_CELLS = 50_000  # of a linear program
+MOST_ROWS = 3 * 2**19  # transfers of a schedule that begins unevenly
 
 
 Tied = tuple[Class, tuple[int, ...]]  # classes that begin together, as one, and their numbers
@@ -97,7 +98,10 @@ class Uneven:
             if self._common * whole >= MAX_DENOMINATOR:
                 continue
             rounded = self._rounded(exact, whole)
-            made = Sizes(rounded, whole, self._time(rounded / whole, steps), self._latency(rounded, steps))
+            finer = Sizes(rounded, whole, self._time(rounded / whole, steps), self._latency(rounded, steps))
+            if made is not None and self.rows(finer) > MOST_ROWS:
+                break  # finer parts are more of them
+            made = finer
             if made.time <= time * (1 + LOSS):
                 break
         return made
