@@ -210,7 +210,7 @@ def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypat
     machine, wanted = topology("dgx1v"), Collective("broadcast", 8, roots=(0,))
     fine = one("shallow", machine, wanted, steps=40)
     for where in ("uneven", "staged"):
-        monkeypatch.setattr(f"antiphon.planners.shared.{where}.MOST_ROWS", fine.transfers - 1)
+        monkeypatch.setattr(sys.modules[f"antiphon.planners.shared.{where}"], "MOST_ROWS", fine.transfers - 1)
     coarse = one("shallow", machine, wanted, steps=40)
     verify(coarse, machine).or_raise()
     assert coarse.transfers < fine.transfers
