@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from generate import collective as random_collective
 from generate import topology as random_machine
@@ -18,10 +19,11 @@ from quick import examples, in_turn, some
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.loads import throughput, timeline
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Topology
+from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
@@ -35,6 +37,7 @@ from antiphon.topologies import topology
 
 GB = 10**9
 shallow_module = sys.modules[shallow.__module__]
+quick_module = sys.modules[quick_links.__module__]
 
 
 def planned(machine: Topology, wanted: Collective, nbytes: int | None = None, **options: int) -> Schedule:
@@ -135,6 +138,34 @@ def test_slow_ways_are_left_out_where_quick_ones_do() -> None:
     assert found.rate >= goal * 0.999
     assert not {link for tree in found.firsts for _, hop in tree.hops for link in hop.path} & left
     assert quick_links(topology("dgx1v"), 0, list(range(8)), 1.0) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_quick_links_are_found_by_halves(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all links differ, and one out of a switch that nothing leads to; the same as one after the other."""
+    rng, ranks = random.Random(seed), 6
+    pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    late = rng.sample(range(1, 1000), len(pairs))
+    links = [(a, b, LinkType("nvlink", Fraction(1), 1e-9 * one)) for (a, b), one in zip(pairs, late, strict=True)]
+    machine = build("mesh", ranks, [*links, (ranks, 0, LinkType("nvlink", Fraction(9), 0.0))], switches=1)
+    asked: list[int] = []
+
+    def noted(machine: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
+        asked.append(len(links))
+        return wide(machine, root, ranks, links, rate)
+
+    wide = quick_module._wide
+    monkeypatch.setattr(quick_module, "_wide", noted)
+    for rate in range(1, ranks):
+        asked.clear()
+        found = quick_links(machine, 0, range(ranks), float(rate))
+        assert len(asked) <= 5
+        order = np.argsort(late)
+        least = next(
+            many for many in range(1, len(pairs) + 1) if wide(machine, 0, range(ranks), order[:many], float(rate))
+        )
+        expected = None if least == len(pairs) else sorted(order[:least].tolist())
+        assert (None if found is None else found.tolist()) == expected
 
 
 def test_trees_begin_in_two_ways() -> None:

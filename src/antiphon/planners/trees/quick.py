@@ -17,13 +17,17 @@ def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float
     """The links on ways no slower than it takes for each of these ranks to receive at this rate; None where that takes
     all."""
     quickest = _quickest(topology)
-    for most in np.unique(quickest[np.isfinite(quickest)]).tolist():
-        kept = quickest <= most * SAME
-        if kept.all():
-            break
-        if _wide(topology, root, ranks, np.flatnonzero(kept), rate):
-            return np.flatnonzero(kept)
-    return None
+    taken = np.isfinite(quickest)  # the others are on no way at all
+    some = np.unique(quickest[taken])
+    below, enough = -1, len(some) - 1  # more links carry no less, so the fewest are found by halves
+    while enough - below > 1:
+        middle = (below + enough) // 2
+        if _wide(topology, root, ranks, np.flatnonzero(quickest <= some[middle] * SAME), rate):
+            enough = middle
+        else:
+            below = middle
+    kept = quickest <= some[enough] * SAME if len(some) else taken
+    return None if (kept == taken).all() else np.flatnonzero(kept)
 
 
 def _wide(topology: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
