@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from antiphon.core.collective import KINDS, ROOTED, Collective, custom_relation
 from antiphon.core.schedule import Schedule
-from antiphon.core.topology import Link, LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.topology import Ability, Link, LinkType, SharedLimit, Topology, both_ways, build
 
-__all__ = ["KINDS_AND_CUSTOM", "Case", "case", "cases", "collective", "schedule", "topologies", "topology"]
+__all__ = ["KINDS_AND_CUSTOM", "Case", "able", "case", "cases", "collective", "schedule", "topologies", "topology"]
 
 KINDS_AND_CUSTOM = (*KINDS, "custom")
 LINK_KINDS = ("nvlink", "pcie", "ib", "ethernet", "xgmi")
@@ -102,6 +102,13 @@ def topology(rng: random.Random, ranks: int | None = None) -> Topology:
         for i in range(rng.choice([0, 0, 1, 2, 3]))
     ]
     return build(f"random-{shape}", ranks, links, switches=switches, limits=limits)
+
+
+def able(machine: Topology, seed: int) -> Topology:
+    """The same, but that each switch may copy what it gets to several, reduce it, both, or neither."""
+    rng = random.Random(f"able {seed}")
+    abilities = tuple(Ability(multicast=rng.random() < 0.6, reduce=rng.random() < 0.4) for _ in range(machine.switches))
+    return replace(machine, abilities=abilities)
 
 
 def _grown(rng: random.Random, ranks: int, switches: int, palette: list[LinkType]) -> Iterator[Link]:

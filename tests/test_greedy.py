@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from generate import able
 from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
@@ -161,9 +162,9 @@ def test_beyond_256_ranks_behind_switches_some_hops_are_enough() -> None:
 @settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_random_machines(seed: int) -> None:
-    """Switches, shared limits, one-way and parallel links, groups with relays, uneven weights, several roots."""
+    """Switches, some of which copy, shared limits, one-way and parallel links, groups with relays, uneven weights."""
     rng = random.Random(seed)
-    machine = random_machine(rng, rng.randint(2, 8))
+    machine = able(random_machine(rng, rng.randint(2, 8)), seed)
     wanted = random_collective(rng, machine.ranks, rng.choice([*KINDS, "custom"]))
     options = rng.choice([{}, {"parts": rng.randint(1, 5)}, {"pace": rng.choice([0, 0.1, 1])}])
     nbytes = rng.choice([None, 1, 1000, GB])

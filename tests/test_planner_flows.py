@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from generate import able
 from generate import collective as random_collective
 from generate import topology as random_machine
 from hypothesis import given, settings
@@ -69,16 +70,16 @@ def test_it_meets_the_bound(spec: str, kind: str) -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_random_machines(seed: int) -> None:
-    """Switches, shared limits, one-way and parallel links, groups with relays, uneven weights, several roots."""
+    """Switches, some of which copy, shared limits, one-way and parallel links, groups with relays, uneven weights."""
     rng = random.Random(seed)
-    machine = random_machine(rng, rng.randint(2, 7))
+    machine = able(random_machine(rng, rng.randint(2, 7)), seed)
     wanted = random_collective(rng, machine.ranks, rng.choice(["scatter", "gather", "alltoall", "alltoall", "custom"]))
     try:
         made = planned(machine, wanted, pieces=rng.randint(1, 5))
     except (Unsupported, Infeasible):
         assert wanted.kind == "custom"
         return
-    most = bound(machine, wanted)
+    most = bound(machine, wanted).without_help
     rate = throughput(made, machine)
     assert (rate is None) == (most.bytes_per_second is None)
     if rate is not None and most.bytes_per_second is not None:
