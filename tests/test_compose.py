@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import crossed, in_turn
+from quick import crossed, in_turn, ordinary
 
 import antiphon
 from antiphon.core.bounds import bound
@@ -396,8 +396,7 @@ def clusters(draw: st.DrawFn) -> Topology:
     )  # fmt: skip
 
 
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=3 if ordinary else 100, deadline=None)
 @given(clusters(), st.sampled_from(KINDS), st.data())
 def test_random_clusters(machine: Topology, kind: str, data: st.DataObject) -> None:
     composed(machine, kind, data)
