@@ -154,8 +154,8 @@ def test_quick_links_are_found_by_halves(seed: int, monkeypatch: pytest.MonkeyPa
         asked.append(len(links))
         return wide(machine, root, ranks, links, rate)
 
-    wide = quick_module._wide
-    monkeypatch.setattr(quick_module, "_wide", noted)
+    wide = quick_module.wide
+    monkeypatch.setattr(quick_module, "wide", noted)
     for rate in range(1, ranks):
         asked.clear()
         found = quick_links(machine, 0, range(ranks), float(rate))

@@ -22,7 +22,7 @@ def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float
     below, enough = -1, len(some) - 1  # more links carry no less, so the fewest are found by halves
     while enough - below > 1:
         middle = (below + enough) // 2
-        if _wide(topology, root, ranks, np.flatnonzero(quickest <= some[middle] * SAME), rate):
+        if wide(topology, root, ranks, np.flatnonzero(quickest <= some[middle] * SAME), rate):
             enough = middle
         else:
             below = middle
@@ -30,7 +30,7 @@ def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float
     return None if (kept == taken).all() else np.flatnonzero(kept)
 
 
-def _wide(topology: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
+def wide(topology: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
     """Whether so much could flow to each of these ranks alone."""
     import igraph
 
