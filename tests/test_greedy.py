@@ -23,6 +23,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
+from antiphon.planners.greedy.bits import any_of, put
 from antiphon.planners.greedy.greedy import greedy
 from antiphon.planners.greedy.hops import hops_of
 from antiphon.planners.greedy.search import Search
@@ -180,6 +181,17 @@ def test_random_machines(seed: int) -> None:
         most = bound(machine, wanted).without_help
         if nbytes and most.bytes_per_second:
             assert timeline(made, machine).total >= 1 / most.bytes_per_second
+
+
+@pytest.mark.parametrize("chunks", [1, 63, 64, 65, 1000, 4097, 300_000])
+def test_chunks_are_drawn_from_their_sets_and_every_one_can_be(chunks: int) -> None:
+    rng = np.random.default_rng(chunks)
+    held = [set(rng.choice(chunks, min(chunks, many), replace=False).tolist()) for many in (0, 1, 2, 5)]
+    sets = np.zeros((len(held), -(-chunks // 64)), np.uint64)
+    for row, some in enumerate(held):
+        put(sets, np.full(len(some), row), np.array(sorted(some), np.int64))
+    drawn = np.concatenate([any_of(sets, rng, 2) for _ in range(500)])
+    assert [set(column) for column in drawn.T.tolist()] == [some or {-1} for some in held]
 
 
 def test_what_cannot_be() -> None:
