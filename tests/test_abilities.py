@@ -233,6 +233,7 @@ def _in_network(kind: str, sides: list[tuple[int, Fraction]], ranks: int) -> Fra
     return max(share(behind) / speed for behind, speed in sides)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(set(KINDS) - {"alltoall", "gather", "scatter"})))
 def test_no_bound_is_beaten_by_switches(seed: int, kind: str) -> None:

@@ -212,6 +212,7 @@ def made() -> tuple[Topology, list[Any], list[Any]]:
     return machine, plans, gains
 
 
+@pytest.mark.slow
 def test_where_no_ring_is_trees_are_planned_and_gain(made: tuple[Topology, list[Any], list[Any]]) -> None:
     _, plans, gains = made
     book = book_of(plans)
@@ -225,6 +226,7 @@ def test_where_no_ring_is_trees_are_planned_and_gain(made: tuple[Topology, list[
     assert str(gains[0]).endswith("times as fast (not calibrated)")
 
 
+@pytest.mark.slow
 def test_sizes_that_gain_nothing_are_not_in_the_book(made: tuple[Topology, list[Any], list[Any]]) -> None:
     book = book_of(made[1])
     assert min(page.start for page in book.pages) >= 1000

@@ -221,6 +221,7 @@ def test_where_nothing_can_be_planned_all_is_as_before(
     assert gone(kept, 0)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_first_leaves_nothing(openmpi: Mpi, tmp_path: Path, kept: Path) -> None:
     job = Job(openmpi, tmp_path, kept, 2, 0).right()
     assert (job.auto["how"], job.auto["notes"]) == ("nothing", "planning had not ended")

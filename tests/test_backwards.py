@@ -50,6 +50,7 @@ def test_one_machine_where_all_leads_back() -> None:
     assert (machine.link_src[links] == machine.link_dst).all()
 
 
+@pytest.mark.slow
 def test_all_links_turned_where_a_limit_is_on_one_side() -> None:
     """A limit on what leaves rank 0 is one on what enters it, backwards."""
     machine = topology("ring:ranks=4")

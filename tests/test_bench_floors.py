@@ -104,7 +104,9 @@ def test_two_steps_around_a_switch(ways: Any) -> None:
     assert ways.least(ways.ways(machine), 2) * machine.unit == pytest.approx(15 / 8, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [0, 1, 2, 3, 4, 5, 8, 10, *(pytest.param(s, marks=pytest.mark.slow) for s in (6, 7, 9, 11))]
+)
 def test_no_plan_takes_less_in_as_many_steps(ways: Any, seed: int) -> None:
     """Trees of all depths, begun unevenly, on random machines with switches and links of any widths."""
     rng = random.Random(seed)
@@ -122,6 +124,7 @@ def test_no_plan_takes_less_in_as_many_steps(ways: Any, seed: int) -> None:
         assert ways.least(known, steps) <= taken * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "more"),
     [("star:ranks=4", 0.005), pytest.param("cluster:box=mi300x,boxes=3", 0.004, marks=pytest.mark.slow)],

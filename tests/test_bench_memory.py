@@ -78,6 +78,7 @@ def test_lost_data_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         bench.bench_memory(3, 2**16, on="threads")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_the_engine_for_gpus_is_measured_on_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "added.csv"

@@ -178,6 +178,7 @@ def test_on_the_engine_for_gpus(tmp_path: Path) -> None:
     assert run(["fit", "loggp", str(trips)]) == 0
 
 
+@pytest.mark.slow
 def test_what_the_paper_measured_is_predicted() -> None:
     rows = list(micro())
     assert [row["ok"] for row in rows].count(False) == 0

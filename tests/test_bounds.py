@@ -209,6 +209,7 @@ def test_star_allreduce_is_attained() -> None:
     assert found.note == "attained by reducescatter, then allgather"
 
 
+@pytest.mark.slow
 def test_beyond_256_ranks_partitions_by_place_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """What boxes and single ranks show is as weak as the weakest; where it is not, that is searched for."""
     machine = antiphon.topology("cluster:box=dgx-a100,boxes=33")
@@ -510,6 +511,7 @@ def test_a_witness_of_another_machine_is_refused() -> None:
         recheck(topology, Collective("broadcast", 8), found)
 
 
+@pytest.mark.slow
 def test_too_large_for_a_linear_program_still_gives_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.core.bounds import bandwidth
 

@@ -233,6 +233,7 @@ def test_allreduce_is_the_best_cut_or_partition() -> None:
     assert kinds == {Cut, Partition}
 
 
+@pytest.mark.slow
 def test_searches_without_a_linear_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left where the program would be too large: cuts with links as narrow as their limits, partitions."""
     monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)

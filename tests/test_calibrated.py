@@ -225,6 +225,7 @@ def test_a_line_rests_on_our_figures_and_on_nccls() -> None:
     assert candidate["rests_on"].startswith("calibrated by h100")
 
 
+@pytest.mark.slow
 def test_a_reduction_in_the_network_was_measured_by_nobody() -> None:
     plan = antiphon.plan("allreduce", "cluster:box=hgx-h100,boxes=2,sharp=true", planner="sharp")
     (row,) = antiphon.predict(plan, "64MB")

@@ -46,6 +46,7 @@ def test_ours_pays_what_nccl_pays(machine: str, planner: str, nbytes: int) -> No
     assert seconds(machine, planner, nbytes) == pytest.approx(own(machine, nbytes, planner), rel=0.01)
 
 
+@pytest.mark.slow
 def test_between_nodes_rings_do_not_wait_for_the_slowest_hop_at_every_step() -> None:
     machine = "cluster:box=hgx-h100,boxes=2"
     barriers, path = seconds(machine, "ring", 1000), seconds(machine, "ring", 1000, "calls:by=critical-path")

@@ -381,6 +381,7 @@ def is_packing(cycles: list[list[int]], capacity: dict[tuple[int, int], int], me
     return all(count <= capacity.get(pair, 0) for pair, count in used.items())
 
 
+@pytest.mark.slow
 def test_complete_networks_hold_as_many_rings_as_is_known() -> None:
     """P - 1 directed rings for all P but 4 and 6, where it is P - 2 (Tillson 1980)."""
     for P in (*range(3, 21), 28, 33, 46, 62, 64):

@@ -206,6 +206,7 @@ def test_a_plan_of_one_order_of_combining(capsys: Capture) -> None:
     assert "cannot be reached" in complaint(capsys, "plan", "allreduce", "dgx1v", "--only", "1,4", "--deterministic")
 
 
+@pytest.mark.slow
 def test_an_allocation_without_a_ring_says_what_nccl_would_do(capsys: Capture) -> None:
     assert run(["tune", "allreduce", "dgx1v", "--only", "1,4,5,6", "--nbytes", "1MB", "--planner", "relay"]) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -374,6 +375,7 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_file(capsys: Capture) -> None:
     a_plan(capsys)
     before = Path("plan.json").read_bytes()

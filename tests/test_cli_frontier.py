@@ -82,6 +82,7 @@ def test_points_of_the_dgx1(capsys: Capture) -> None:
     assert (told["ok"], len(told["proved"]), told["trusted"]) == (True, 3, [])
 
 
+@pytest.mark.slow
 def test_the_plan_takes_the_point_that_is_fastest_for_a_size(capsys: Capture) -> None:
     run(["frontier", "allgather", MACHINE, "-o", "plan.json"])
     entries = json.loads(Path("plan.json").read_text())["entries"]
@@ -101,6 +102,7 @@ def test_the_plan_takes_the_point_that_is_fastest_for_a_size(capsys: Capture) ->
     assert seconds(few, border) > seconds(much, border)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "points"),
     in_turn([
@@ -120,6 +122,7 @@ def test_other_collectives(capsys: Capture, kind: str, points: list[tuple[int, i
         assert point["least_ratio"] is None or Fraction(point["least_ratio"]) <= Fraction(point["ratio"])
 
 
+@pytest.mark.slow
 def test_what_is_proved_of_halves_is_not_said_of_the_whole(capsys: Capture) -> None:
     found = answer(capsys, "frontier", "allreduce", MACHINE, "--steps", "6")
     by_steps = {(p["chunks"], p["steps"]): p for p in found["points"]}
@@ -135,6 +138,7 @@ def test_what_is_proved_of_halves_is_not_said_of_the_whole(capsys: Capture) -> N
     assert "An allreduce that is made otherwise may be better" in said
 
 
+@pytest.mark.slow
 def test_what_no_algorithm_can_do_is_told(capsys: Capture) -> None:
     said = text(capsys, "frontier", "broadcast", MACHINE, "--root", "1", "--steps", "3")
     assert "no broadcast has S below 2: rank 1 is 2 steps from rank 4" in said

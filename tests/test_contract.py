@@ -105,7 +105,7 @@ def spread(specs: list[str], every: int, start: int, first: int = 0) -> list[Any
     return found
 
 
-@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 4, 0))
+@pytest.mark.parametrize(("spec", "kind"), spread([spec for spec in EXAMPLES if machine(spec).ranks <= SMALL], 8, 0))
 def test_options_on_every_machine(spec: str, kind: str) -> None:
     judge = Judge(MODELS, variants=1 if quick.ordinary else None, turns=TURNS)
     hold(setting(spec, kind, root=2 * machine(spec).ranks // 3), judge, "most")

@@ -227,6 +227,7 @@ print(before, peak())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_direct_allreduce_on_1024_ranks_stays_small() -> None:
     """A million rows, where explicit edges would be 10^9."""

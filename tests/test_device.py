@@ -132,6 +132,7 @@ def test_every_two_float8(dtype: str) -> None:
             np.testing.assert_array_equal(outputs[0].astype(np.float32), right.astype(np.float32), op)
 
 
+@pytest.mark.slow
 def test_average_is_divided_once_by_whoever_wrote_it() -> None:
     """In several streams, and in slices."""
     for planner in ("trees", "multi-ring"):

@@ -143,6 +143,7 @@ def test_links_that_a_plan_leaves_idle_have_one_of_their_own() -> None:
             slow_plan(other.at(2**20).schedule, other.topology, 2**20)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_the_command_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """Split by seconds that are told to it, out of place and in place; what is checked is the whole."""

@@ -98,6 +98,7 @@ def hold(calls: list[tuple[str, Call]], **options: Any) -> None:
     assert not faults, "\n".join(faults[:5])
 
 
+@pytest.mark.slow
 def test_every_planner_in_every_order() -> None:
     calls = list(all_calls("full:ranks=3", 40))
     assert len(calls) > 5

@@ -114,6 +114,7 @@ def several(folder: Path, spec: str, blocks: int, seed: int, count: int = 16) ->
     return written(folder / f"calls-{spec}-{blocks}-{seed}", list(drawn(random, plans(spec), count, blocks)))
 
 
+@pytest.mark.slow
 def test_no_race(folder: Path) -> None:
     """Several threads a block, several blocks a rank, lanes and rounds, different calls in turn."""
     for threads, spec, blocks in ((2, "full:ranks=3", 8), (4, "full:ranks=2", 4)):

@@ -103,6 +103,7 @@ def sweep(
     return done
 
 
+@pytest.mark.slow
 def test_some_of_all() -> None:
     """Every planner with one collective or two, every number of ranks."""
     done = 0

@@ -52,12 +52,14 @@ def test_schedules() -> None:
     assert min(counts["right"], counts["wrong"]) > 50
 
 
+@pytest.mark.slow
 def test_joints() -> None:
     counts = few(joints, 250)
     assert min(counts["right"], counts["wrong by a joint"], counts["run"]) > 20
     assert min(counts[f"with a {kind}"] for kind in joints.KINDS) > 10
 
 
+@pytest.mark.slow
 def test_machines() -> None:
     counts = few(machines, 40)
     assert counts["attained"] > 20
@@ -74,6 +76,7 @@ def test_loaders() -> None:
     assert min(counts["refused"], counts["loaded"]) > count / 30
 
 
+@pytest.mark.slow
 def test_msccl() -> None:
     counts = few(msccl, count := examples(400))
     assert min(counts["changed and right"], counts["wrong"]) > count / 20

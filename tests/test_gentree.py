@@ -109,6 +109,7 @@ def test_table_3(servers: int, plan: str) -> None:
     assert words(planned(testbed, nbytes=FLOAT * 10**8, profile=profile)) == {"switch0": plan}
 
 
+@pytest.mark.slow
 def test_data_rearrangement_helps_across_data_centres() -> None:
     """Half of the blocks are owned on each side of the narrow link, instead of a third and two thirds."""
     here = topology("cdc384")

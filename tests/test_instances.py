@@ -185,6 +185,7 @@ def test_what_is_refused(shape: str) -> None:
         antiphon.export(scatter, shape, options={"chunks": 3, "steps": 2, "rounds": 2})
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["frontier", "allgather", "ring:ranks=4", "--k", "1", "-o", "plan.json"]) == 0

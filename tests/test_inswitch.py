@@ -192,6 +192,7 @@ def test_where_joints_leave_nothing_there_is_no_mixture() -> None:
         next(plans("nvls", machine, wanted("allgather", machine), beside=True))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.sampled_from([B // 2, B, 2 * B]))
 @settings(max_examples=examples(12))
 def test_through_a_tree_of_switches(sizes: list[int], trunk: int) -> None:

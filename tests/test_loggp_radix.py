@@ -194,6 +194,7 @@ def test_the_schedules_are_right_and_their_programs_are_proven() -> None:
         prove(lower(schedule))
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     rows, made, svg = tmp_path / "trips.csv", tmp_path / "profile.json", tmp_path / "fit.svg"
     measured(gpus := Gpus(device_radix=2, node_radix=1, per_host=3), True, monkeypatch, ranks=6, repetitions=1)

@@ -141,6 +141,7 @@ def test_more_streams_where_few_are_too_full(monkeypatch: pytest.MonkeyPatch) ->
     assert max(len(gpu["threadblocks"]) for gpu in json.loads(text)["gpus"]) == 14
 
 
+@pytest.mark.slow
 def test_few_streams_in_long_lines_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with very many ranks, by smaller limits: where many streams do not fit, one does, and barriers are for several
     blocks, one for those that are left."""

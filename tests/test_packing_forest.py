@@ -144,6 +144,7 @@ def test_exact_splitting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     packs(seed, 6, 10**6, tries=0)
 
 
+@pytest.mark.slow
 def test_exact_splitting_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some guesses lose rate: the exact way then starts from what of the guess does no harm."""
     runs: list[bool] = []

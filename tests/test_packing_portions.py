@@ -64,6 +64,7 @@ def too_narrow(machine: Topology, rate: Fraction) -> bool:
     return min(kind.bandwidth for kind in machine.types) * FINE < rate * machine.ranks
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32 - 1))
 @example(1645)

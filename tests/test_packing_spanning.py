@@ -152,6 +152,7 @@ def test_dgx1v_in_six_trees() -> None:
     check_trees(found.trees, box, range(8))
 
 
+@pytest.mark.slow
 def test_dgx1v_within_five_percent_in_five_trees() -> None:
     box = antiphon.topology("dgx1v")
     found = fewest_spanning(undirected(box), loss=Fraction(1, 20))

@@ -155,6 +155,7 @@ def test_descent_comes_near_where_programs_are_too_large(spec: str) -> None:
     assert np.isclose(found.time, (served / program.capacity).max())
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_not_solved_is_still_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[flows.__module__], "MOST_VARIABLES", 0)
     machine = topology("mesh:dims=3x3")

@@ -76,6 +76,7 @@ def test_a_machine_is_drawn_with_its_words(monkeypatch: pytest.MonkeyPatch) -> N
     assert (gone[10:28, 16:100] == 255).all()
 
 
+@pytest.mark.slow
 @needs_plot
 def test_three_pixels_for_one_but_no_more_than_print_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     svg = chart_svg(tune("allreduce", topology("ring:ranks=4"), nbytes="1KB:1MB", workers=0, planners=["ring"]))

@@ -350,6 +350,7 @@ def check_kept(mpi: Mpi, folder: Path, modes: Sequence[tuple[int, int]], more: b
     kept.unlink()
 
 
+@pytest.mark.slow
 def test_a_table_is_compiled_once(openmpi: Mpi, folder: Path) -> None:
     check_kept(openmpi, folder, [(0o600, 0o646)], False)
 

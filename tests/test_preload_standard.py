@@ -31,6 +31,7 @@ def check_types(mpi: Mpi, folder: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_types_and_calls_between_groups(openmpi: Mpi, folder: Path) -> None:
     check_types(openmpi, folder)
 

@@ -32,6 +32,7 @@ def mpi(request: pytest.FixtureRequest) -> Mpi:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", in_turn([2, pytest.param(4, marks=pytest.mark.slow)]))
 def test_in_place_only_the_result_is_written(mpi: Mpi, folder: Path, ranks: int) -> None:
     for planners in (PLANNERS, OTHERS):

@@ -365,6 +365,7 @@ def faults(program: Program, runs: int = 12) -> int:
     return noticed
 
 
+@pytest.mark.slow
 def test_runs_notice_missing_waits() -> None:
     program = lower(RING, in_place=True)
     assert faults(program) == 0

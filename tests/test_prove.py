@@ -61,6 +61,7 @@ def test_one_number_changed_is_refused_or_harmless(count: int) -> None:
     assert found["right"] > count / 20  # some changes do no harm
 
 
+@pytest.mark.slow
 def test_the_second_judge_finds_changes() -> None:
     """It is no judge that agrees with everything: most of what is refused is wrong at one of these sizes."""
     noticed = refused = 0

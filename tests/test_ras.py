@@ -196,6 +196,7 @@ def test_the_library_prices_groups_where_they_are(tmp_path: Path) -> None:
     assert not any("ranks of the machine" in note or "its ranks" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 def test_without_a_communicator_of_all_they_are_where_they_were_with_one(tmp_path: Path) -> None:
     *_, with_world = priced(tmp_path, [WORLD, *PAIRS])["calls"]
     alone = priced(tmp_path, list(reversed(PAIRS)))
@@ -250,6 +251,7 @@ def test_where_nobody_knows_where_it_is_there_is_no_price(tmp_path: Path) -> Non
     assert [row["library"] is None for row in within["calls"]] == [True, False]  # on one node: any two of it
 
 
+@pytest.mark.slow
 def test_text_is_priced_only_where_the_first_ranks_are_as_good(tmp_path: Path) -> None:
     found = priced(tmp_path, TEXT)
     row = next(row for row in found["calls"] if row["collective"] == "allreduce")

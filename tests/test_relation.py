@@ -206,6 +206,7 @@ def test_a_sum_that_many_want_is_made_once() -> None:
     assert made.transfers <= 3 * ranks
 
 
+@pytest.mark.slow
 def test_a_search_for_a_sum_has_an_end() -> None:
     """A want of which no sum is found or ruled out within the limit: then it is not called impossible."""
     rng = random.Random(1)

@@ -162,12 +162,14 @@ def test_an_allocation_without_a_ring_says_what_nccl_would_do() -> None:
     assert all(note in page.text for note in found.notes)
 
 
+@pytest.mark.slow
 def test_a_large_machine_has_the_whole_width() -> None:
     for spec, wide in (("dgx1v", False), ("cluster:box=dgx1v,boxes=4", True)):
         found = tune("broadcast", topology(spec), nbytes="1MB", workers=0, planners=["binomial-tree"])
         assert ('class="split machine wide"' in antiphon.report(found)) is wide
 
 
+@pytest.mark.slow
 def test_several_collectives_and_none_at_all() -> None:
     found = tune("all", topology("ring:ranks=3"), nbytes="1KB:64KB", workers=0, planners=["ring", "relay"][:1])
     page = Page(antiphon.report(found))

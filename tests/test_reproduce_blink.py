@@ -108,6 +108,7 @@ def most_rings(table: Sequence[Sequence[int]]) -> int:
     return go(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p"], 2))
 def test_rings_against_listing(name: str) -> None:
     for one in unique(antiphon.topology(name), range(3, 7)):
@@ -209,6 +210,7 @@ def test_rows_of_one_machine() -> None:
     assert rows[0]["proof"] == ["rate <= 6: cut 0 | 1,2,3,4,5,6,7"]
 
 
+@pytest.mark.slow
 def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
     made = blink.measured_plan
 

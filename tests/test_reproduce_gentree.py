@@ -78,6 +78,7 @@ def test_a_plan_that_is_not_chosen_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows["15 servers, plan"]["ok"]
 
 
+@pytest.mark.slow
 def test_figure_8() -> None:
     rows = by_name(gentree.figure8())
     shape = {f"greatest error of {model}" for model in figures.MODELS}

@@ -64,6 +64,7 @@ def test_another_order_of_the_ways_is_seen() -> None:
 # ---- Figure 4 ----
 
 
+@pytest.mark.slow
 def test_figure_4() -> None:
     rows = by_name(piccl.figure4())
     assert all(row["ok"] for row in rows.values())
@@ -150,6 +151,7 @@ def test_what_is_near_and_what_falls_off() -> None:
 # ---- V.E ----
 
 
+@pytest.mark.slow
 def test_selection_on_few_nodes() -> None:
     nodes, sizes = (1, 4), tuple(2**e for e in range(4, 22, 4))
     rows = by_name(choosing.selection(nodes, sizes))

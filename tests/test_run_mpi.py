@@ -60,6 +60,7 @@ def test_a_sample_of_everything(more: int, most: int, each: int) -> None:
 FEW = [(4, 1), pytest.param(16, 2, marks=pytest.mark.slow)]  # to start processes takes longer than what they do
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize(("most", "each"), FEW)
 @pytest.mark.parametrize("near", [pytest.param(0, marks=pytest.mark.slow), 3])
@@ -125,6 +126,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert none.splitlines()[1].split()[-2:] == ["-", "NO"]
 
 
+@pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize(("count", "code"), [pytest.param(3, 0, marks=pytest.mark.slow), (2, 2)])
 def test_a_launcher_may_start_the_command_itself(tmp_path: Path, count: int, code: int) -> None:

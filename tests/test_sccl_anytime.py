@@ -48,6 +48,7 @@ def last(points: list[Point]) -> dict[int, tuple[Fraction, str]]:
 @pytest.mark.parametrize(("spec", "kind"), [
     pytest.param("hypercube:ranks=8", "broadcast", marks=pytest.mark.slow), ("dgx1v_sccl", "allgather"),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All in processes of their own; here one candidate after the other gives the same frontier, too."""
     here = list(frontier(a_search(spec, kind), Fraction(0), Limits(steps=4)))

@@ -126,6 +126,7 @@ def with_symmetry(task: Task, group: Renamings) -> None:
                 assert (answers[0].moves is None) == (answers[1].moves is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, *range(20, 80, 10)))])
 def test_engines_agree(first: int) -> None:
     for seed in some(range(first, first + 10)):
@@ -156,6 +157,7 @@ def tiny(seed: int) -> int:
     return asked
 
 
+@pytest.mark.slow
 def test_engines_agree_with_a_search_through_all_algorithms() -> None:
     seeds = some(range(12))
     assert sum(tiny(seed) for seed in seeds) >= 4 * len(seeds)

@@ -44,6 +44,7 @@ def problems(draw: st.DrawFn) -> tuple[Topology, Collective]:
     return machine, Collective(kind, machine.ranks, plain.members, plain.roots, np.array(weights))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(problems())
 def test_what_has_no_data_has_no_part(problem: tuple[Topology, Collective]) -> None:

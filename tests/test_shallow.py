@@ -178,6 +178,7 @@ def test_trees_begin_in_two_ways() -> None:
     assert found.rate >= goal * 0.95
 
 
+@pytest.mark.slow
 def test_a_depth_asked_for_is_the_end_of_the_same_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """On large machines, too, where some depths are left out; however great it is."""
     tried: list[int] = []
@@ -334,6 +335,7 @@ def test_options_give_the_schedule_again() -> None:
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
 
 
+@pytest.mark.slow
 def test_relays_pass_on_what_they_do_not_want() -> None:
     machine = topology("ring:ranks=8")
     made = planned(machine, Collective("broadcast", 8, (0, 2, 4), (0,)), pieces=4)

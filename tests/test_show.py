@@ -181,6 +181,7 @@ def test_boxes_stand_below_their_fabric_and_on_both_sides_of_it() -> None:
     assert upper < y["leaf0"] < y["pod0"] < y["core0"] < y["pod2"] < y["leaf4"] < lower
 
 
+@pytest.mark.slow
 def test_large_machines_are_folded_and_larger_ones_refused() -> None:
     graph, _ = drawn("sym384")
     assert [node.label for node in graph.nodes if node.shape == STACK] == ["24 ranks"] * 16

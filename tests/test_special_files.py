@@ -126,11 +126,13 @@ def test_streams_that_are_closed_or_full(redirected: str, code: int, said: str, 
     assert (done.returncode, done.stderr) == (code, said)
 
 
+@pytest.mark.slow
 def test_errors_that_nobody_can_hear_have_their_exit_code() -> None:
     for redirected in ("2>&-", "2>/dev/full", "2>&1 >/dev/null | head -0; exit ${PIPESTATUS[0]}"):
         assert shell(f"antiphon topology show nothing {redirected}").returncode == 2
 
 
+@pytest.mark.slow
 def test_the_answer_counts_though_its_reader_has_gone() -> None:
     line = "antiphon {} | head -1 > /dev/null; exit ${{PIPESTATUS[0]}}"
     done = shell(line.format("topology show full:ranks=300 --json"))

@@ -18,10 +18,13 @@ import nccl_env
 import pytest
 from once import once
 
-pytestmark = pytest.mark.skipif(
-    find_spec("torch") is None or shutil.which("c++") is None or not sys.platform.startswith("linux"),
-    reason="needs PyTorch, Linux and a C++ compiler: pip install 'antiphon[torch]'",
-)
+pytestmark = [
+    pytest.mark.slow,  # of PyTorch's headers a compiler reads for a quarter of a minute
+    pytest.mark.skipif(
+        find_spec("torch") is None or shutil.which("c++") is None or not sys.platform.startswith("linux"),
+        reason="needs PyTorch, Linux and a C++ compiler: pip install 'antiphon[torch]'",
+    ),
+]
 HERE = Path(__file__).parent
 PLANNERS = {
     "allreduce": "ring", "allgather": "ring", "reducescatter": "ring", "broadcast": "binomial-tree",

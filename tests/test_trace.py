@@ -123,6 +123,7 @@ def test_the_critical_path_is_marked(model: str, profile: str | None, spec: str)
     assert last == pytest.approx(row["seconds"] * 1e6, abs=0.002) or model == "alpha-beta"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(random=cases(most_ranks=5), model=st.sampled_from(["alpha-beta", "critical-path", "flows"]))
 def test_traces_of_any_schedule(random: Case, model: str) -> None:

@@ -69,6 +69,7 @@ def every_allocation() -> list[tuple[str, tuple[int, ...]]]:
     return [(name, gpus) for name in ("dgx1v", "dgx1p") for gpus in allocations(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", in_turn(["broadcast", "allreduce"], 2))
 def test_every_allocation_of_dgx1(kind: str, every: int) -> None:

@@ -385,6 +385,7 @@ def rate(limit: Limit | None) -> Fraction:
     return limit.bytes_per_second
 
 
+@pytest.mark.slow
 def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) -> None:
     added({"relay": RELAY})
     whole = topology("dgx1v")

@@ -58,6 +58,7 @@ def test_every_way_to_end_is_told_apart(added: Add, workers: Any) -> None:
     assert {c.planner for c in found.candidates if c.status == "ok"} >= {"half", "late", "starves", "raises"}
 
 
+@pytest.mark.slow
 def test_what_is_stopped_from_outside_counts_and_what_dies_does_not(added: Add) -> None:
     found = asked(added, "hangs", "sleeps", "dies", "killed", budget=0.2)
     assert ended(found) == {"hangs": "budget", "sleeps": "budget", "dies": "crash", "killed": "crash"}

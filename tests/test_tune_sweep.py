@@ -283,6 +283,7 @@ def test_the_heat_map_shows_every_value_at_every_size(swept: Tuning) -> None:
     assert all("the best" in str(c.find(f"{SVG}title").text) for c in dots)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_nothing_in_the_heat_map_is_outside_it(swept: Tuning) -> None:
     for found in (
         swept,

@@ -185,6 +185,7 @@ def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.Monke
         assert (alone.seconds, alone.figures, alone.why) == (found.seconds, found.figures, found.why)
 
 
+@pytest.mark.slow
 def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     proved: list[int] = []
     sent: list[list[Any]] = []

@@ -206,6 +206,7 @@ def test_parts_are_as_fine_as_they_must_be() -> None:
     assert float(timeline(made, machine).total * most) < 1.025
 
 
+@pytest.mark.slow
 def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, wanted = topology("dgx1v"), Collective("broadcast", 8, roots=(0,))
     fine = one("shallow", machine, wanted, steps=40)
