@@ -18,7 +18,10 @@ from pathlib import Path
 import quick
 
 # More processes than cores: do not spin, and let the kernel switch.
-_MPICH_SETTINGS = {"MPIR_CVAR_DEVICE_COLLECTIVES": "none", "POSIX_POLL_FREQUENCY": "1"}
+_MPICH_SETTINGS = {
+    "MPIR_CVAR_DEVICE_COLLECTIVES": "none", "POSIX_POLL_FREQUENCY": "1",
+    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1",
+}  # fmt: skip
 
 
 def quickly(compiler: str) -> str:
