@@ -29,7 +29,7 @@ from antiphon.errors import Invalid, NotFound
 from antiphon.planners.synth import one_point
 from antiphon.planners.synth.in_place import in_place
 from antiphon.planners.synth.sccl import sccl
-from antiphon.planners.synth.search import Impossible
+from antiphon.planners.synth.search import Findings, Impossible
 from antiphon.planners.synth.task import Effort
 from antiphon.select import collective
 from antiphon.topologies import topology
@@ -91,6 +91,25 @@ def test_an_allreduce_is_impossible_only_by_what_holds_for_all_forms(
     assert found["feasible"] is False
     assert "no allreduce of any form" in found["why"]
     assert why in found["why"]
+
+
+@pytest.mark.parametrize(("figures", "posed"), [((8, 4, 4), 0), ((2, 2, 2), 2)])
+def test_broadcasts_are_looked_at_once_per_kind_of_root_and_not_where_halves_exist(
+    figures: tuple[int, int, int], posed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight roots of two kinds, on a machine that is alike both ways: sixteen broadcasts are two problems."""
+    looked_at = []
+    forbidden = Findings.forbidden
+
+    def heard(self: Findings, *asked: int) -> Impossible | None:
+        looked_at.append(self.instance.collective.kind)
+        return forbidden(self, *asked)
+
+    monkeypatch.setattr(Findings, "forbidden", heard)
+    machine = topology(DGX1)
+    wanted = dict(zip(("chunks", "steps", "rounds"), figures, strict=True))
+    list(sccl(Request(machine, collective("allreduce", machine)), **wanted, cache=False))
+    assert looked_at.count("broadcast") == posed
 
 
 def test_what_is_neither_found_nor_refuted_says_what_was_searched(capsys: Capture) -> None:

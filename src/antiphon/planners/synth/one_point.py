@@ -21,6 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.planners.synth._explain import explain
 from antiphon.planners.synth.auto import TURNS, decide
+from antiphon.planners.synth.cache import fingerprint
 from antiphon.planners.synth.canonical import Posed
 from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.in_place import CONFLICTS, fits, in_place
@@ -99,12 +100,12 @@ def _decided(work: Problem, search: Findings, problem: Posed, asked: Asked) -> P
 
 def _allreduce(work: Problem, way: Way, asked: Asked) -> Schedule:
     """By the first form that has it: two halves, every input sent everywhere, in place."""
-    why = next(_forbidding(work, asked), None)
-    if why is not None:
-        raise Infeasible(why)
+    _refuse(_past_bounds(work, asked))
     search, problem = work.search(way)
     searched: list[dict[str, Any]] = []
     for form, what, make in _FORMS:
+        if len(searched) == 1:  # a program for every kind of root takes longer than to find halves that are there
+            _refuse(_past_parts(work, asked))
         try:
             made = make(work, search, problem, asked)
         except Infeasible as error:
@@ -123,12 +124,22 @@ def _allreduce(work: Problem, way: Way, asked: Asked) -> Schedule:
     )
 
 
-def _forbidding(work: Problem, asked: Asked) -> Iterator[str]:
-    """What holds for an allreduce of any form."""
+def _refuse(reasons: Iterator[str]) -> None:
+    why = next(reasons, None)
+    if why is not None:
+        raise Infeasible(why)
+
+
+def _any_form(work: Problem) -> str:
+    return f"allreduce of any form on {work.topology.name}"
+
+
+def _past_bounds(work: Problem, asked: Asked) -> Iterator[str]:
+    """What the bounds forbid to an allreduce of any form."""
     chunks, steps, rounds = asked
     machine, target = work.topology, work.collective
     limits = bound(machine, target).without_help
-    name = f"allreduce of any form on {machine.name}"
+    name = _any_form(work)
     if rounds < steps:
         yield f"no {name} has R below S: each of its {steps} steps takes a round or more"
     if steps < limits.latency_steps and limits.latency_witness is not None:
@@ -137,16 +148,27 @@ def _forbidding(work: Problem, asked: Asked) -> Iterator[str]:
     if Fraction(rounds, chunks) < limits.inverse and limits.witness is not None:
         why = limits.witness.describe(machine, target.buffer_weight).partition(": ")[2]
         yield f"no {name} has R/C below {limits.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
+
+
+def _past_parts(work: Problem, asked: Asked) -> Iterator[str]:
+    """What programs over time forbid to the broadcasts and reductions in it. Roots that are alike pose one problem."""
+    chunks, steps, rounds = asked
+    machine, target = work.topology, work.collective
+    seen: set[str] = set()
     for root in target.members[:MOST_ROOTS]:
         part = Collective("broadcast", target.ranks, target.members, (root,))
         for turned in (False, True):
             search, problem = work.search(Way(reverse(machine) if turned else machine, part, AS_PLANNED))
+            posed = fingerprint(search.instance)
+            if posed in seen:
+                continue
+            seen.add(posed)
             none = search.forbidden(*asked)
             if none is not None:
                 told = explain(problem.asked, *asked, problem.impossible(none))
                 does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
                 does = does if turned else f"brings the input of rank {root} to all, as a broadcast does"
-                yield f"no {name} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {told}"
+                yield f"no {_any_form(work)} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {told}"
 
 
 def _as_halves(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule | str:
