@@ -136,4 +136,6 @@ def main(txt2bin: str, simulator: str, stable: str, commit: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../src/antiphon/runtimes/native/copy.h"
+#include "../src/antiphon/runtimes/engine/native/copy.h"
 
 enum { MOST = 64 };
 

@@ -73,6 +73,19 @@ def test_no_private_paths() -> None:
     assert not found, "\n".join(found)
 
 
+def test_what_is_included_from_other_folders_is_there() -> None:
+    """Programs that no test compiles, too."""
+    named = [
+        (path, name)
+        for path in project_files()
+        if path.suffix in SOURCE_SUFFIXES - {".py", ".pyi"}
+        for name in re.findall(r'^#include "(\.\./[^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert named
+    missing = [f"{path.relative_to(ROOT)}: {name}" for path, name in named if not (path.parent / name).is_file()]
+    assert not missing, "\n".join(missing)
+
+
 def test_both_ways_of_listing_files_find_this_one() -> None:
     assert Path(__file__).resolve() in walk(ROOT)
     assert Path(__file__).resolve() in project_files()
