@@ -293,6 +293,23 @@ def test_the_help_of_the_command_is_light() -> None:
     assert heavy_after(code) == []
 
 
+def test_a_machine_alone_is_light() -> None:
+    code = (
+        "import antiphon\n"
+        "antiphon.topology('dgx1v')\n"
+        "loaded = [name for name in sys.modules if name.startswith('antiphon.select.')]\n"
+        "assert loaded == ['antiphon.select.wish'], loaded"
+    )
+    assert heavy_after(code) == []
+
+
+def test_all_that_is_offered_is_there() -> None:
+    from antiphon import select
+
+    assert all(hasattr(select, name) for name in select.__all__)
+    assert not hasattr(select, "nothing")
+
+
 def test_heavy_libraries_are_noticed() -> None:
     assert heavy_after("import scipy") == ["scipy"]
 
