@@ -309,9 +309,9 @@ def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     load = found.load if top < 2**62 else found.load.astype(object)
     whole = np.zeros(topology.links + len(topology.limits), load.dtype)
     np.add.at(whole, found.resource, load * found.window)
-    capacity = topology.resources.capacity
-    klass = topology.resources.klass.tolist()
-    shares = [Fraction(int(load), capacity[klass[i]]) for i, load in enumerate(whole.tolist()) if load]
+    capacity, klass = topology.resources.capacity, topology.resources.klass
+    kinds = np.unique(klass[whole != 0]).tolist()
+    shares = [Fraction(int(whole[klass == kind].max()), capacity[kind]) for kind in kinds]
     return topology.resources.scale * found.scale / max(shares) if shares else None
 
 

@@ -109,18 +109,23 @@ class _CutSearch:
         return self._flows
 
     def _next(self) -> int | None:
-        """A sink not known to be served, the likeliest first; those that direct arcs serve are marked on the
-        way.
+        """A sink not known to be served, that which least is seen to reach first: it is the likeliest not to be served,
+        and else serves others far from those that are. Sinks that arcs serve directly, or over one node that has it
+        from nodes that are served, are marked on the way: no two of these ways share an arc or a supply.
         """
+        sinks, tail, head = np.array(self.sinks, np.int64), self.network.tail, self.network.head
         while True:
-            waiting = [v for v in self.sinks if not self.served[v]]
-            if not waiting:
+            waiting = sinks[~self.served[sinks]]
+            if not len(waiting):
                 return None
+            near = self._feed.copy()
+            known = self.served[tail]
+            np.add.at(near, head[known], np.minimum(self._links, self._feed[tail])[known])
             got = self._feed.copy()
-            np.add.at(got, self.network.head, np.minimum(self._links, self._feed[self.network.tail]))
+            np.add.at(got, head, np.minimum(self._links, near[tail]))
             enough = np.flatnonzero(~self.served & (got >= self.need))
             if not enough.size:
-                return int(waiting[int(np.argmax(got[waiting]))])
+                return int(waiting[int(np.argmin(got[waiting]))])
             for node in enough.tolist():
                 self._mark(node)
 

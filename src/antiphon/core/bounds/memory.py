@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.assumed import REDUCTION, helped
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Longs, dense, order_of, starts
+from antiphon.core.columns import Longs, dense, order_of, packed, starts
 from antiphon.core.dependencies import cell_keys
 from antiphon.core.joints import joints_of
 from antiphon.core.loads import pieces_of
@@ -56,6 +56,8 @@ def reductions(schedule: Schedule) -> Reductions:
     >>> found.rank.tolist(), found.fanin.tolist(), found.row.tolist()
     ([0], [3], [0])
     """
+    if not bool((schedule.op == REDUCE).any() or (schedule.src == schedule.dst).any()):  # only copies between ranks
+        return Reductions(*(np.zeros(0, np.int64) for _ in range(5)))
     schedule, rows, _ = _arrivals(schedule)
     cell, bound = cell_keys(schedule, "dst")
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
@@ -144,9 +146,9 @@ def most_senders(schedule: Schedule) -> int:
     pair = schedule.dst[moving] * np.int64(ranks) + sender[moving]
     begin = schedule.step[moving].astype(np.int64)
     end = begin + pieces_of(schedule)[schedule.chunk[moving]]
-    order = np.lexsort((begin, pair))
-    pair, begin, end = pair[order], begin[order], end[order]
     reach = int(end.max()) + 1
+    order = order_of(*packed((pair, ranks * ranks), (begin, reach)))
+    pair, begin, end = pair[order], begin[order], end[order]
     _, group = dense(pair, ranks * ranks)
     lasting = np.maximum.accumulate(group * reach + end)  # until when what began before goes on, pair by pair
     fresh = starts(pair)
