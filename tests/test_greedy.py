@@ -122,6 +122,27 @@ def test_steps_are_fewer_where_they_may_be_longer() -> None:
     assert timeline(long, machine).total <= 1.1 * timeline(short, machine).total
 
 
+@pytest.mark.parametrize("spec", ["mesh:dims=6x6", "cluster:box=dgx-a100,boxes=3", "pcie8"])
+def test_hops_with_room_for_many_bring_nothing_twice(spec: str) -> None:
+    """Links of their own, islands, shared limits; most steps are long enough to take several chunks at once."""
+    machine = topology(spec)
+    made = planned(machine, Collective("allgather", machine.ranks), parts=16, pace=0.5, effort=1e-6)
+    assert made.transfers == len(made.chunks) * (machine.ranks - 1)
+
+
+def test_what_cannot_be_faster_is_not_tried() -> None:
+    """At 1 GB nothing but latency is left to save; at 1 MB other paces save it."""
+    machine = topology("mesh:dims=6x6")
+    tried = []
+    for nbytes in (GB, 10**6):
+        search = Search(machine, Collective("allgather", 36), 0, 0.1)
+        found = search.best(nbytes, None, None)
+        assert found.seconds(nbytes) == min(made.seconds(nbytes) for made in search.known.values())
+        assert all(0 < made.least <= made.load * (1 + 1e-9) for made in search.known.values())
+        tried.append(len(search.known))
+    assert tried[0] == 1 < tried[1]
+
+
 def test_a_seed_has_one_answer_and_effort_is_counted() -> None:
     machine = topology("dgx1v")
     wanted = Collective("allgather", 8)

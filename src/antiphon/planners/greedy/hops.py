@@ -21,11 +21,14 @@ FAR = 2**20
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some hops: their numbers, where they begin and end, and what they load (those of hop i from ptr[i] on).
+    """Some hops: their numbers, where they begin and end, and what they load (those of hop i from ptr[i] on). `every`:
+    their places here, 0, 1, ...
 
-    `shared`: whether two of them load the same; `order` sorts the entries by what they load.
+    `shared`: whether two of them load the same; `order` sorts the entries by what they load. `plain`: whether each is
+    just a link, which no other hop loads; loaded[i] is that of hop i.
     """
 
+    every: Longs
     hop: Longs
     src: Longs
     dst: Longs
@@ -33,6 +36,7 @@ class Batch:
     loaded: Longs
     order: Longs
     shared: bool
+    plain: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +126,9 @@ def _batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Ba
     mine = loaded[ranges(ptr[rows], many)]
     order = np.argsort(mine, kind="stable")
     shared = len(mine) > 1 and bool((mine[order][1:] == mine[order][:-1]).any())
-    return Batch(rows, src[rows], dst[rows], np.append(0, np.cumsum(many)), mine, order, shared)
+    plain = bool((many == 1).all()) and not shared
+    first = np.append(0, np.cumsum(many))
+    return Batch(np.arange(len(rows)), rows, src[rows], dst[rows], first, mine, order, shared, plain)
 
 
 def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Floats, Longs
+from antiphon.core.columns import Floats, Longs, starts
 from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 
@@ -34,13 +34,16 @@ class Level:
         """What the ranks of every island have together."""
         if self.trivial:
             return sets[np.argsort(self.label)]
-        held = np.zeros((self.islands, sets.shape[1]), np.uint64)
-        np.bitwise_or.at(held, self.label, sets)
+        order = np.argsort(self.label, kind="stable")
+        held: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(starts(self.label[order])), axis=0)
         return held
 
     def slots(self, lacking: Words, rate: Floats) -> float:
         """How long it takes at least to bring the islands what they lack."""
-        count = np.bitwise_count(self.gathered(lacking)).sum(axis=1)
+        return self.time(np.bitwise_count(self.gathered(lacking)).sum(axis=1), rate)
+
+    def time(self, count: Longs, rate: Floats) -> float:
+        """How long it takes at least to bring the islands so many chunks."""
         open_ = np.bincount(np.repeat(np.arange(self.islands), np.diff(self.ptr)), rate[self.gate], self.islands)
         some = (count > 0) & (open_ > 0)
         return float((count[some] / open_[some]).max(initial=0.0))
@@ -48,16 +51,10 @@ class Level:
 
 def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
     """One for every kind of hops. O(hops)."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
     found: list[Level] = []
     inside = 0.0  # how long it takes at most to spread a chunk within an island
     for kind in range(len(hops.width)):
-        wider = hops.kind < kind
-        graph = csr_array((np.ones(int(wider.sum())), (hops.src[wider], hops.dst[wider])), shape=(ranks, ranks))
-        islands, label = connected_components(graph, directed=True, connection="strong")
-        label = label.astype(np.int64)
+        islands, label = _joined(hops, kind, ranks)
         ptr, gate = _gates(hops, label, islands)
         outside = ranks - np.bincount(label, minlength=islands)
         opened = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
@@ -65,6 +62,19 @@ def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
         found.append(Level(label, islands, islands < ranks and across >= inside, ptr, gate))
         inside = max(inside, _alone(hops, kind, ranks))
     return tuple(found)
+
+
+def _joined(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:
+    """How many islands the hops that are wider or shorter than this kind make of the ranks, and which is whose."""
+    if not kind:
+        return ranks, np.arange(ranks)
+    from scipy.sparse import csr_array  # a fifth of a second, which a machine of equal links can do without
+    from scipy.sparse.csgraph import connected_components
+
+    wider = hops.kind < kind
+    graph = csr_array((np.ones(int(wider.sum())), (hops.src[wider], hops.dst[wider])), shape=(ranks, ranks))
+    islands, label = connected_components(graph, directed=True, connection="strong")
+    return islands, label.astype(np.int64)
 
 
 def _gates(hops: Hops, label: Longs, islands: int) -> tuple[Longs, Longs]:

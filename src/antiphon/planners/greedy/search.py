@@ -9,23 +9,25 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.collective import Collective
-from antiphon.core.columns import Floats, Longs, ranges
+from antiphon.core.columns import Floats, Longs, pointers, ranges
 from antiphon.core.schedule import Chunks
+from antiphon.core.stairs import added
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.planners.greedy.hops import Hops, hops_of
 from antiphon.planners.greedy.islands import Level, levels_of
 from antiphon.planners.greedy.moves import Moving
-from antiphon.planners.greedy.spread import BATCH, PASSES, WORDS, Pace, Run, Spreading, Task
+from antiphon.planners.greedy.spread import PASSES, Pace, Run, Spreading, Task, work_of
 from antiphon.planners.greedy.tasks import chunks_of, task_of
 
-EFFORT = 2_000_000  # units of work (see Run) in a unit of effort
+EFFORT = 1_500_000  # units of work (see Run) in a unit of effort
 MOST_ROWS = 2**24
 FEW = 2**21  # rows beyond which parts are not made smaller still
 MOST_WORK = 50_000_000  # of one run, in units of work
 SHARE = 0.05  # of what can enter a rank: kinds of hops below it do not say how long a slot is
 SMALLEST = 64  # bytes of a part
 BETTER = 0.995
+PACED, SEEDED = 0.5, 0.1  # of the latency: what another pace, and another seed, may save
 PACES = (0.0, 0.06, 0.12, 0.25)
 RESTARTS = 8
 RISE = 0.2  # a mesh fills from its corners inwards: farther each step
@@ -42,9 +44,15 @@ class Made:
     seed: int
     latency: float  # seconds, of all steps
     load: float  # the part of nbytes over bytes per second that the fullest links take, of all steps
+    least: float  # what that is at least
 
     def seconds(self, nbytes: int) -> float:
         return self.latency + self.load * nbytes
+
+    def may_gain(self, nbytes: int, latency: float) -> bool:
+        """Whether a run of the least load, which saves this part of the latency, is worth it."""
+        saved = self.latency * latency + (self.load - self.least) * nbytes
+        return saved > (1 - BETTER) * self.seconds(nbytes)
 
 
 class Search:
@@ -61,6 +69,7 @@ class Search:
         ptr = self.hops.routes.ptr
         sums = np.append(0.0, np.cumsum(alpha[self.hops.routes.links]))
         self.latency: Floats = sums[ptr[1:]] - sums[ptr[:-1]]
+        self.loaded = _loaded(topology, self.hops)
 
     def task(self, parts: int) -> tuple[Chunks, Task]:
         if parts not in self.tasks:
@@ -74,7 +83,9 @@ class Search:
         if key not in self.known:
             chunks, task = self.task(parts)
             seed = self.seed + 1000 * again
-            slot = _slot(self.hops, self.levels, task)
+            lacking = task.want & ~task.have
+            need = [level.slots(lacking, self.hops.capacity) for level in self.levels]
+            slot = _slot(self.hops, self.levels, need)
             how = Pace(RISE if pace else 0.0, pace, pace)
             if task.ways is not None:
                 run = Moving(self.hops, task.ways, slot, seed).run(how)
@@ -83,7 +94,7 @@ class Search:
                 run = Spreading(self.hops, task, self.levels, slot, seed).run(how)
             self.left -= run.work
             latency, load = self._priced(chunks, run)
-            self.known[key] = Made(chunks, run, parts, pace, seed, latency, load)
+            self.known[key] = Made(chunks, run, parts, pace, seed, latency, load, self._least(chunks, task))
         return self.known[key]
 
     def _check(self, task: Task, slot: float) -> None:
@@ -92,9 +103,7 @@ class Search:
             (level.slots(task.want & ~task.have, self.hops.capacity / slot) for level in self.levels), default=0.0
         )
         words = task.have.shape[1]
-        work = sum(
-            BATCH + len(batch.hop) * words // WORDS for batches in self.hops.batches for batch in batches[:PASSES]
-        )
+        work = sum(work_of(len(batch.hop), words) for batches in self.hops.batches for batch in batches[:PASSES])
         if slots * work > MOST_WORK:
             raise Unsupported(
                 f"planner greedy: {self.collective.kind} on {self.topology.ranks} ranks in {task.chunks} chunks "
@@ -103,24 +112,30 @@ class Search:
 
     def _priced(self, chunks: Chunks, run: Run) -> tuple[float, float]:
         """Steps as barriers, as model alpha-beta has them."""
-        hops, topology = self.hops, self.topology
-        steps = int(run.step.max(initial=-1)) + 1
-        late = np.zeros(steps)
-        np.maximum.at(late, run.step, self.latency[run.hop])
+        steps, hops = int(run.step.max(initial=-1)) + 1, len(self.hops)
         weights, scale = chunks.weights(self.collective)
-        many = np.diff(hops.routes.ptr)[run.hop]
-        link = hops.routes.links[ranges(hops.routes.ptr[run.hop], many)].astype(np.int64)
-        row: Longs = np.repeat(np.arange(len(run.hop)), many)
-        resources = topology.resources
-        if len(resources.limit_of):
-            more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-            shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
-            link, row = np.concatenate([link, shared]), np.concatenate([row, np.repeat(row, more)])
-        things = len(resources.klass)
-        key = run.step[row] * things + link
-        load = np.bincount(key, weights[run.chunk[row]].astype(np.float64), minlength=steps * things)
-        full = (load.reshape(steps, things) / (hops.capacity * float(resources.scale))).max(axis=1, initial=0.0)
+        pair, load = added(run.step * hops + run.hop, weights[run.chunk], steps * hops)
+        step, hop = np.divmod(pair, max(hops, 1))
+        late = np.zeros(steps)
+        np.maximum.at(late, step, self.latency[hop])
+        ptr, loaded = self.loaded
+        many = ptr[hop + 1] - ptr[hop]
+        step, load, link = np.repeat(step, many), np.repeat(load, many), loaded[ranges(ptr[hop], many)]
+        things = len(self.hops.capacity)
+        total = np.bincount(step * things + link, load.astype(np.float64), minlength=steps * things)
+        full = (total.reshape(steps, things) / (self.hops.capacity * float(self.topology.resources.scale))).max(
+            axis=1, initial=0.0
+        )
         return float(late.sum()), float(full.sum()) / scale
+
+    def _least(self, chunks: Chunks, task: Task) -> float:
+        """The load at least: of what some rank of an island wants and none has, all comes in."""
+        foreign = [level.gathered(task.want) & ~level.gathered(task.have) for level in self.levels]
+        counts = [np.bitwise_count(sets).sum(axis=1) for sets in foreign]
+        times = [level.time(count, self.hops.capacity) for level, count in zip(self.levels, counts, strict=True)]
+        weights, scale = chunks.weights(self.collective)
+        lightest = float(min(weights.tolist(), default=0)) / scale
+        return max(times, default=0.0) * lightest / float(self.topology.resources.scale)
 
     def rows(self, parts: int) -> int:
         """About how many chunks must be brought."""
@@ -133,30 +148,35 @@ class Search:
         first = 0.12 if pace is None else pace
         found = self.made(parts or self.begin(nbytes), first)
         more = [found.parts * 2**at for at in range(1, 20)] if parts is None else []
-        found = self._faster(nbytes, found, ((more_parts, first) for more_parts in more))
+        found = self._faster(nbytes, found, ((more_parts, first) for more_parts in more), 0.0)
         if pace is None:
             at = PACES.index(first)
             for way in (PACES[:at][::-1], PACES[at + 1 :]):
-                found = self._faster(nbytes, found, ((found.parts, other) for other in way))
-        return self._again(found, lambda made: made.seconds(nbytes))
+                found = self._faster(nbytes, found, ((found.parts, other) for other in way), PACED)
+        fit = [made for made in self.known.values() if self._fits(made.parts, nbytes)]
+        found = min([found, *fit], key=lambda made: made.seconds(nbytes))
+        return self._again(found, lambda made: made.seconds(nbytes), nbytes)
 
     def fewest(self, parts: int, pace: float) -> Made:
         """Of several seeds the one of the least latency, then of the least load."""
         return self._again(self.made(parts, pace), lambda made: (made.latency, made.load))
 
-    def _again(self, found: Made, cost: Callable[[Made], Any]) -> Made:
-        """Other seeds, while the effort lasts."""
+    def _again(self, found: Made, cost: Callable[[Made], Any], nbytes: int | None = None) -> Made:
+        """Other seeds, while they may be worth it and the effort lasts."""
         for again in range(1, RESTARTS):
-            if self.left < found.run.work:
+            if self.left < found.run.work or (nbytes is not None and not found.may_gain(nbytes, SEEDED)):
                 break
             found = min(found, self.made(found.parts, found.pace, again), key=cost)
         return found
 
-    def _faster(self, nbytes: int, found: Made, tries: Iterable[tuple[int, float]]) -> Made:
-        """One after the other, as long as that is faster and the effort lasts."""
+    def _faster(self, nbytes: int, found: Made, tries: Iterable[tuple[int, float]], latency: float) -> Made:
+        """One after the other, as long as that is faster and the effort lasts, and as it may be worth it if they save
+        this part of the latency."""
         for parts, pace in tries:
             work = found.run.work * parts // found.parts
             if self.rows(parts) > FEW or work > self.left or not self._fits(parts, nbytes):
+                break
+            if not found.may_gain(nbytes, latency):
                 break
             tried = self.made(parts, pace)
             if tried.seconds(nbytes) > BETTER * found.seconds(nbytes):
@@ -178,10 +198,20 @@ class Search:
         return nbytes * top >= SMALLEST * parts * self.collective.buffer_weight
 
 
-def _slot(hops: Hops, levels: tuple[Level, ...], task: Task) -> float:
-    """The capacity that brings one chunk in a slot: of the narrowest hops that matter where it takes longest."""
-    lacking = task.want & ~task.have
-    need = [level.slots(lacking, hops.capacity) for level in levels]
+def _loaded(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
+    """The links that a hop crosses, and their shared limits, once for each link: those of hop i from ptr[i] on."""
+    resources, link = topology.resources, hops.routes.links.astype(np.int64)
+    owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))
+    more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
+    owner, thing = np.concatenate([owner, np.repeat(owner, more)]), np.concatenate([link, shared])
+    order = np.argsort(owner, kind="stable")
+    return pointers(owner[order], len(hops)), thing[order]
+
+
+def _slot(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> float:
+    """The capacity that brings one chunk in a slot: of the narrowest hops that matter where it takes longest. `need`:
+    how long it takes, of every level."""
     longest = max(need, default=0.0)
     if not longest:
         return 1.0

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.planners.greedy.bits import Words, any_of, has, put, put_one
+from antiphon.planners.greedy.bits import Words, any_of, drop, has, put, spot
 from antiphon.planners.greedy.hops import Batch, Hops
 from antiphon.planners.greedy.islands import Level
 from antiphon.planners.greedy.ways import Ways
 
-DRAWS = 2  # of chunks that would do, of which the one that fewest have is taken
-BATCH, WORDS = 100, 100  # work of a batch, and words for one more
+SHARE = 2  # of the room of a hop: what it takes at once
+CELLS = 4096  # chunks that the hops of a batch take at once, unless it has more hops
+BATCH, WORDS, PICK = 80, 400, 40  # work of a batch; words for one more; words for each chunk that a hop takes
 PASSES = 24  # of the batches of a kind, for each chunk that a hop of it may bring in a step
 NOTHING = np.zeros(0, np.int64)
 
@@ -64,6 +65,11 @@ class Run:
     work: int = 0
 
 
+def work_of(hops: int, words: int, many: int = 1) -> int:
+    """The work of letting so many hops of a batch bring so many chunks each."""
+    return BATCH + hops * (words + many * PICK) // WORDS
+
+
 class Spreading:
     """One run of the steps."""
 
@@ -72,13 +78,20 @@ class Spreading:
         self.hops, self.task, self.levels = hops, task, levels
         self.rng = np.random.default_rng(seed)
         self.rate = hops.capacity / slot  # chunks in a slot
-        self.now = task.have.copy()
-        self.held = [level.gathered(self.now) for level in levels]  # of every kind: what its islands have
-        self.alone = [_in_one(held) for held in self.held]
+        self.had = task.have.copy()  # before the step
+        self.lack = ~task.have if task.allowed is None else task.allowed & ~task.have  # now, of what may be given
+        held = [task.have if level.trivial else level.gathered(task.have) for level in levels]
+        self.alone = [_in_one(sets) for sets in held]
+        self.lonely = [bool(alone.any()) for alone in self.alone]
+        self.absent = [
+            ~sets for sets in held
+        ]  # of every kind: what its islands have not; not kept where they are ranks
         self.missing = task.missing
         self.spread = [np.zeros(task.chunks, np.int64) for _ in levels]
         self.rows: list[tuple[Longs, Longs]] = []
         self.work = 0
+        widest = max((len(batch.hop) for batches in hops.batches for batch in batches), default=0)
+        self.sets = np.empty((2, widest, task.have.shape[1]), np.uint64)  # again and again the same memory
 
     def run(self, pace: Pace) -> Run:
         """Until nobody lacks anything, or nothing more can be brought. O(chunks brought * chunks / 64) and some columns
@@ -86,16 +99,19 @@ class Spreading:
         step: list[Longs] = []
         over, strict, number, least = 0.0, True, 0, 1.0
         while self.missing.any():
-            left = max(level.slots(self.task.want & ~self.now, self.rate) for level in self.levels)
-            length = max(least, float(int(min(1 + pace.rise * number, over * pace.first, left * pace.last))))
+            longest = min(1 + pace.rise * number, over * pace.first)
+            if longest >= 2:
+                longest = min(longest, self._left() * pace.last)
+            length = max(least, float(int(longest)))
             before = len(self.rows)
             self._step(length, strict)
-            moved = sum(len(hop) for hop, _ in self.rows[before:])
-            step += [np.full(len(hop), number) for hop, _ in self.rows[before:]]
+            moved = [len(hop) for hop, _ in self.rows[before:]]
             if moved:
+                step.append(np.full(sum(moved), number))
                 number += 1
                 over += length
                 least = 1.0
+                self._ended(before)
             elif strict:
                 strict = False  # an island may have what some of its ranks cannot be given there
             elif np.floor(self.rate * length + 1e-9).min(initial=1) < 1:
@@ -106,107 +122,195 @@ class Spreading:
         chunk = np.concatenate([NOTHING, *(chunk for _, chunk in self.rows)])
         return Run(np.concatenate([NOTHING, *step]), hop, chunk, np.flatnonzero(self.missing), self.work)
 
+    def _left(self) -> float:
+        """Slots that it takes at least from now on."""
+        needs = (
+            level.time(self.missing[level.label.argsort()], self.rate)
+            if level.trivial
+            else level.slots(self.task.want & self.lack, self.rate)
+            for level in self.levels
+        )
+        return max(needs)
+
+    def _ended(self, before: int) -> None:
+        """What came in this step can be passed on."""
+        hop, chunk = (np.concatenate(columns) for columns in zip(*self.rows[before:], strict=True))
+        to = self.hops.dst[hop]
+        put(self.had, to, chunk)
+        if self.task.allowed is not None:  # else everyone wants all
+            to = to[has(self.task.want, to, chunk)]
+        self.missing -= np.bincount(to, minlength=self.task.ranks)
+
     def _step(self, length: float, strict: bool) -> None:
         room = np.floor(self.rate * length + 1e-9)
-        start = self.now.copy()
         for kind in range(len(self.levels) - 1, -1, -1):
             batches = self.hops.batches[kind]
             most = max(1, int(room[batches[0].loaded].max(initial=0)))
-            for _ in range(most * max(1, -(-PASSES // len(batches)))):
-                moved = 0
-                for at in self.rng.permutation(len(batches))[:PASSES].tolist():
-                    moved += self._batch(kind, batches[at], start, room, strict)
-                if not moved:
+            alike = self.levels[kind].trivial and all(batch.plain for batch in batches)
+            singly = alike and most < 2 * SHARE
+            if singly and room[batches[0].loaded[0]] < 1:
+                continue
+            open_ = [batch.every for batch in batches]  # hops that may bring more in this step
+            left = np.arange(len(batches))
+            for _ in range(most if singly else most * max(1, -(-PASSES // len(batches)))):
+                before = len(self.rows)
+                for at in self.rng.permutation(left)[:PASSES].tolist():
+                    if singly:
+                        open_[at] = self._singly(kind, batches[at], open_[at])
+                    else:
+                        open_[at] = self._batch(kind, batches[at], open_[at], room, strict)
+                left = np.array([at for at in left.tolist() if len(open_[at])], np.int64)
+                if len(self.rows) == before or not len(left):
                     break
 
-    def _batch(self, kind: int, batch: Batch, start: Words, room: Floats, strict: bool) -> int:
-        """How many chunks the hops of a batch bring, at most one each."""
-        free = np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1]) >= 1
-        at = np.flatnonzero(free)
+    def _singly(self, kind: int, batch: Batch, at: Longs) -> Longs:
+        """Lets these hops of a batch, all of which have room and links of their own, bring a chunk each. Which of them
+        did; no others can in this step."""
+        whole = at is batch.every
+        dst = batch.dst if whole else batch.dst[at]
+        offered = self._offered(batch.src if whole else batch.src[at], dst)[0]
+        self.work += work_of(len(at), offered.shape[1])
+        chunk = self._picked(kind, offered, offered, 1)[0]
+        if int(chunk.min()) < 0:
+            some = chunk >= 0
+            at, dst, chunk, whole = at[some], dst[some], chunk[some], False
+            if not len(at):
+                return at
+        place, bit = spot(self.lack, dst, chunk)
+        self.lack.reshape(-1)[place] ^= bit
+        self._noted(batch.hop if whole else batch.hop[at], dst, chunk)
+        return at
+
+    def _offered(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
+        """What these ranks had that those lack, and as much memory once more."""
+        offered, other = self.sets[0, : len(src)], self.sets[1, : len(src)]
+        self.had.take(src, axis=0, out=offered, mode="clip")  # clip: straight into that memory
+        offered &= self.lack.take(dst, axis=0, out=other, mode="clip")
+        return offered, other
+
+    def _batch(self, kind: int, batch: Batch, at: Longs, room: Floats, strict: bool) -> Longs:
+        """Lets these hops of a batch bring chunks. Which of them may bring more in this step."""
+        space = room[batch.loaded] if batch.plain else np.minimum.reduceat(room[batch.loaded], batch.ptr[:-1])
+        at = at[space[at] >= 1]
         if not len(at):
             self.work += BATCH // 10
-            return 0
-        self.work += BATCH + len(at) * self.now.shape[1] // WORDS
+            return at
+        src, dst, space = batch.src[at], batch.dst[at], space[at]
+        many = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, CELLS // len(at)))
+        offered, other = self._offered(src, dst)
+        self.work += BATCH // 2 + work_of(
+            len(at), offered.shape[1], many
+        )  # more is asked than of links of one hop each
         level = self.levels[kind]
-        src, dst = batch.src[at], batch.dst[at]
-        offered = start[src] & ~self.now[dst]
-        if self.task.allowed is not None:
-            offered &= self.task.allowed[dst]
-        fresh = offered if level.trivial else offered & ~self.held[kind][level.label[dst]]
-        if level.strict and strict:
-            offered = fresh
-        chunk = self._picked(kind, offered, fresh)
-        kept = chunk >= 0
-        if batch.shared:
-            kept[kept] = _within(batch, at[kept], room)
-        if not level.trivial and kept.any():  # into an island once
-            named = np.flatnonzero(kept)
-            _, first = np.unique(level.label[dst[named]] * self.task.chunks + chunk[named], return_index=True)
-            kept[:] = False
-            kept[named[first]] = True
-        at, dst, chunk = at[kept], dst[kept], chunk[kept]
-        if len(at):
-            self._brought(batch, at, dst, chunk, room)
-        return len(at)
+        if level.trivial:
+            fresh = offered
+        else:
+            fresh = self.absent[kind].take(level.label[dst], axis=0, out=other, mode="clip")
+            fresh &= offered
+            if level.strict and strict:
+                offered = fresh
+        chunk = self._picked(kind, offered, fresh, many)
+        if int(chunk[0].min()) < 0:
+            some = chunk[0] >= 0
+            at, space, chunk = at[some], space[some], chunk[:, some]
+            if not len(at):
+                return at
+        self._brought(kind, batch, at, chunk, space, room)
+        return at
 
-    def _picked(self, kind: int, offered: Words, fresh: Words) -> Longs:
-        """Best what no other island has yet, then what this one has not, then anything."""
-        chunk = np.full(len(offered), -1)
-        if self.alone[kind].any():
-            chunk = any_of(fresh & self.alone[kind], self.rng)[0]
-            _, first = np.unique(chunk, return_index=True)
-            once = np.zeros(len(chunk), np.bool_)
-            once[first] = True
-            chunk[~once] = -1
-        for choice in (fresh,) if fresh is offered else (fresh, offered):
-            rest = np.flatnonzero(chunk < 0)
+    def _picked(self, kind: int, offered: Words, fresh: Words, many: int) -> Longs:
+        """Of each set so many, some of them perhaps twice: best what no other island has yet, then what this one has
+        not, then anything."""
+        if not self.lonely[kind]:
+            chunk = self._rare(kind, fresh, many)
+        else:
+            chunk = any_of(fresh & self.alone[kind], self.rng, many)
+            flat = chunk.reshape(-1)
+            flat[~_first(flat)] = -1
+            rest = np.flatnonzero((chunk < 0).any(axis=0))
             if len(rest):
-                chunk[rest] = self._rare(kind, choice[rest])
+                chunk[:, rest] = np.where(chunk[:, rest] < 0, self._rare(kind, fresh[rest], many), chunk[:, rest])
+        if fresh is not offered:
+            rest = np.flatnonzero(chunk[0] < 0)
+            if len(rest):
+                chunk[:, rest] = self._rare(kind, offered[rest], many)
         return chunk
 
-    def _rare(self, kind: int, offered: Words) -> Longs:
-        drawn = any_of(offered, self.rng, DRAWS)
-        return drawn[self.spread[kind][drawn].argmin(axis=0), np.arange(len(offered))]
+    def _rare(self, kind: int, offered: Words, many: int) -> Longs:
+        """Of two that would do the one that fewer have."""
+        one, other = any_of(offered, self.rng, 2 * many).reshape(2, many, -1)
+        spread = self.spread[kind]
+        return np.where(spread[other] < spread[one], other, one)
 
-    def _brought(self, batch: Batch, at: Longs, dst: Longs, chunk: Longs, room: Floats) -> None:
-        put_one(self.now, dst, chunk)
-        self.missing[dst] -= has(self.task.want, dst, chunk)
-        if len(at) == len(batch.hop):
-            used = batch.loaded
+    def _brought(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
+        """Each of these hops brings of its chunks what it has room for, nothing twice."""
+        kept = self._kept(kind, batch, at, chunk, space, room)
+        row, column = np.nonzero(kept)
+        used = kept.sum(axis=0)
+        if batch.plain:
+            room[batch.loaded[at]] -= used
         else:
-            picked = np.zeros(len(batch.hop), np.bool_)
-            picked[at] = True
-            used = batch.loaded[np.repeat(picked, np.diff(batch.ptr))]
+            every = np.zeros(len(batch.hop))
+            every[at] = used
+            np.subtract.at(room, batch.loaded, np.repeat(every, np.diff(batch.ptr)))
+        hop = at[column]
+        self._noted(batch.hop[hop], batch.dst[hop], chunk[row, column])
+
+    def _noted(self, hop: Longs, to: Longs, chunk: Longs) -> None:
+        """That these hops brought these chunks to those ranks."""
+        self.rows.append((hop, chunk))
+        for number, level in enumerate(self.levels):
+            new = chunk
+            if not level.trivial:
+                into = level.label[to]
+                fresh = has(self.absent[number], into, chunk)
+                into, new = into[fresh], chunk[fresh]
+                drop(self.absent[number], into, new)
+            np.add.at(self.spread[number], new, 1)
+            if self.lonely[number]:  # these are now in a second place
+                drop(self.alone[number], np.zeros_like(new), new)
+                self.lonely[number] = bool(self.alone[number].any())
+
+    def _kept(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
+        """Which of these chunks are brought: in a row of them each, one for every hop."""
+        kept = np.arange(len(chunk))[:, None] < space
         if batch.shared:
-            np.subtract.at(room, used, 1)
-        else:
-            room[used] -= 1
-        for kind, level in enumerate(self.levels):
-            if level.trivial and not kind:
-                known = self.alone[kind]
-                _spoilt(known, chunk)
-                np.add.at(self.spread[kind], chunk, 1)
-                continue
-            into = level.label[dst]
-            new = ~has(self.held[kind], into, chunk)
-            _spoilt(self.alone[kind], chunk[new])
-            np.add.at(self.spread[kind], chunk[new], 1)
-            put(self.held[kind], into[new], chunk[new])
-        self.rows.append((batch.hop[at], chunk))
+            kept[0] = _within(batch, at, room)
+        level, dst = self.levels[kind], batch.dst[at]
+        if not level.trivial:  # into an island once
+            row, column = np.nonzero(kept)
+            named = level.label[dst[column]] * self.task.chunks + chunk[row, column]
+            kept[row, column] = _first(named)
+        lack = self.lack.reshape(-1)
+        for good, place, bit in zip(kept, *spot(self.lack, dst, chunk), strict=True):
+            word = lack[place]
+            np.logical_and(good, word & bit != 0, out=good)
+            lack[place] = word ^ bit * good
+        return kept
+
+
+def _first(values: Longs) -> Bools:
+    """Where each value comes first: they are sorted with their places in the lowest bits.
+
+    >>> _first(np.array([7, 2, 7, 2, 5])).tolist()
+    [True, True, False, False, True]
+    """
+    many = len(values)
+    low = many.bit_length()
+    order = np.sort((values << low) | np.arange(many))
+    value, place = order >> low, order & ((1 << low) - 1)
+    found = np.zeros(many, np.bool_)
+    found[place[np.append(True, value[1:] != value[:-1])[:many]]] = True
+    return found
 
 
 def _in_one(held: Words) -> Words:
-    """The chunks that just one row has."""
-    seen, twice = np.zeros_like(held[0]), np.zeros_like(held[0])
+    """The chunks that just one row has, as the only row."""
+    seen, twice = np.zeros_like(held[:1]), np.zeros_like(held[:1])
     for row in held:
         twice |= seen & row
         seen |= row
     return seen & ~twice
-
-
-def _spoilt(alone: Words, chunk: Longs) -> None:
-    """These are now in a second place."""
-    np.bitwise_and.at(alone, chunk >> 6, ~(np.uint64(1) << (chunk & 63).astype(np.uint64)))
 
 
 def _within(batch: Batch, at: Longs, room: Floats) -> Bools:

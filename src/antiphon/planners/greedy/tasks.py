@@ -160,12 +160,7 @@ def _tree(hops: Hops, root: int, price: Floats, ranks: int) -> list[Longs]:
 
 def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> Exception | None:
     """What to say where some rank cannot be brought what it wants."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    ranks = topology.ranks
-    graph = csr_array((np.ones(len(hops)), (hops.src, hops.dst)), shape=(ranks, ranks))
-    if connected_components(graph, directed=True, connection="strong")[0] == 1:
+    if all(_reached(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
     known = have.copy()
     while True:
@@ -178,6 +173,17 @@ def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> E
         return None
     block, rank = lost[0].tolist()
     return _lost(topology, np.flatnonzero(have[:, block]).tolist(), rank)
+
+
+def _reached(src: Longs, dst: Longs, ranks: int) -> bool:
+    """Whether rank 0 reaches all others over these hops."""
+    known = np.zeros(ranks, np.bool_)
+    known[0] = True
+    while True:
+        new = dst[known[src] & ~known[dst]]
+        if not len(new):
+            return bool(known.all())
+        known[new] = True
 
 
 def _lost(topology: Topology, holders: Sequence[int], rank: int) -> Exception:
