@@ -209,10 +209,10 @@ def test_parts_are_as_fine_as_they_must_be() -> None:
 @pytest.mark.slow
 def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, wanted = topology("dgx1v"), Collective("broadcast", 8, roots=(0,))
-    fine = one("shallow", machine, wanted, steps=40)
+    fine = one("shallow", machine, wanted, steps=48)
     for where in ("uneven", "staged"):
         monkeypatch.setattr(sys.modules[f"antiphon.planners.shared.{where}"], "MOST_ROWS", fine.transfers - 1)
-    coarse = one("shallow", machine, wanted, steps=40)
+    coarse = one("shallow", machine, wanted, steps=48)
     verify(coarse, machine).or_raise()
     assert coarse.transfers < fine.transfers
     assert timeline(coarse, machine).total <= 1.1 * timeline(fine, machine).total

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -25,6 +26,8 @@ WORTH, MORE = 1.005, 1.001  # uneven parts are many chunks: they must be this mu
 LESS = 5  # uneven parts take fewer steps than equal pieces, but no less than this part of them
 QUIET, MOST_QUIET = ((0, 0), (1, 1), (1, 0), (0, 1)), 12
 PATIENCE = 2  # numbers of steps tried beyond the best
+FEW = 24  # steps up to which all numbers are tried in turn; of more those alone that time as it falls makes the best
+GAIN = 5e-4  # of the time: what another number of steps must be likely to save
 LATE, SMALL = 1.005, 2.0  # times what the rate alone takes: from where on, and until where, hops in own time are tried
 MOST_PLACES = 7000  # classes of hops times steps of such a program: four CPU seconds
 MOST_WAITING = 300_000  # transfers where hops wait
@@ -146,7 +149,8 @@ def _faster(even: Sequence[Staged], some: Ready, asked: Asked, nbytes: int) -> S
     begun = None
     if not sure:
         around = pipelined_steps(best.schedule)
-        begun = _fastest(some.uneven, nbytes, [steps for steps in STEPS if around // LESS <= steps <= around])
+        least = max(around // LESS, some.uneven.least_steps)
+        begun = _fastest(some.uneven, nbytes, [steps for steps in STEPS if least <= steps <= around], full)
         if begun is not None and seconds(begun) * WORTH < seconds(best):
             best = begun
     if timed is not None and seconds(timed) * (MORE if best is begun else WORTH) < seconds(best):
@@ -242,21 +246,44 @@ def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes
     return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
 
 
-def _fastest(uneven: Uneven, nbytes: int, some: Sequence[int]) -> Staged | None:
-    """The best of these numbers of steps for the size: time falls, then grows with their latency."""
-    best: tuple[float, int, Sizes] | None = None
-    worse = 0
-    for steps in some:
-        made = _best(uneven, steps, nbytes) if steps >= uneven.least_steps else None
+def _fastest(uneven: Uneven, nbytes: int, some: Sequence[int], full: float) -> Staged | None:
+    """The best of these numbers of steps for the size: time falls, then grows with their latency. `full`: what links
+    take that are never idle."""
+    known: dict[int, tuple[float, Sizes]] = {}
+    worse, left = 0, list(some)
+    few = bool(some) and some[-1] <= FEW
+    while left:
+        steps = left[0] if few else _likely(known, left, nbytes, full)
+        if steps is None:
+            break
+        left.remove(steps)
+        made = _best(uneven, steps, nbytes)
         if made is None:
             continue
-        if best is None or made[0] < best[0]:
-            best, worse = (made[0], steps, made[1]), 0
-        else:
-            worse += 1
-            if worse == PATIENCE:
-                break
-    return None if best is None else Staged(uneven.schedule(best[2]), {"steps": best[1]})
+        worse = 0 if all(made[0] < time for time, _ in known.values()) else worse + 1
+        known[steps] = made
+        if few and worse == PATIENCE:
+            break
+    best = min(known, key=lambda steps: known[steps][0], default=None)
+    return None if best is None else Staged(uneven.schedule(known[best][1]), {"steps": best})
+
+
+def _likely(known: Mapping[int, tuple[float, Sizes]], left: Sequence[int], nbytes: int, full: float) -> int | None:
+    """Of the numbers of steps left that which is likely the best; None where none is likely to be better than what is
+    known. The time without latency falls as 1 / steps does, towards `full`, as the two nearest numbers show; latency
+    grows as steps do."""
+    if not known:
+        return left[len(left) // 2]
+
+    def seconds(steps: int) -> float:
+        near = sorted(known, key=lambda one: (abs(math.log(one / steps)), one))[:2]
+        moving = [known[one][1].time * nbytes for one in near]
+        late = known[near[0]][1].latency * steps / near[0]
+        slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
+        return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
+
+    steps = min(left, key=seconds)
+    return steps if seconds(steps) < (1 - GAIN) * min(time for time, _ in known.values()) else None
 
 
 def _best(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:

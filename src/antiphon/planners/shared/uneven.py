@@ -69,8 +69,12 @@ class Uneven:
 
     def rows(self, sizes: Sizes) -> int:
         """How many transfers that will be."""
-        per = [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
-        return sum(rows * len(begun) for rows, begun in zip(per, _begun(sizes.parts), strict=True))
+        return sum(rows * len(begun) for rows, begun in zip(self._rows, _begun(sizes.parts), strict=True))
+
+    @cached_property
+    def _rows(self) -> list[int]:
+        """Transfers of every class."""
+        return [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
 
     def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
         """The best for so many steps; None where no plan is done in them, or the program is too large or not solved, or
@@ -180,7 +184,7 @@ class Uneven:
     def _time(self, sizes: Floats, steps: int) -> float:
         busy = np.zeros((len(self.classes[0].load), steps))
         for size, one in zip(sizes, self.classes, strict=True):
-            for level in range(min(one.steps, steps)):
+            for level in range(min(one.steps, steps) if size.any() else 0):
                 busy[:, level:] += one.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 

@@ -33,6 +33,7 @@ FINELY = 128  # trees up to which that is done
 FASTER = Fraction(101, 100)  # than what is shallower
 PRICED = 24  # ranks up to which depths are also tried by exact prices
 TWICE = 64  # ranks up to which symmetries are done without where they seem to cost rate
+LOSSES = 2  # depths in a row at which that was slower; deeper it is not done
 LESS = (1, 3, 6)  # depths tried on machines of more than LARGE ranks
 SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))  # up to how many ranks what part of the bound
 # is slow: only then the forest of `trees` is made, which may take a minute on 64
@@ -186,6 +187,7 @@ def _by_depth(
     plain = Machine(machine, root, ranks)
     goal = float(limit)
     least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
+    losses = 0
     fastest, more = Fraction(0), DEEPER if len(ranks) <= LARGE else LESS
     tried = [least + deeper for deeper in more]
     if depth is not None:  # the same as without it, up to there: so it gives a shallower forest of several again
@@ -195,8 +197,9 @@ def _by_depth(
         if best is None:
             continue
         how = "hubs"
-        if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE:
+        if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and losses < LOSSES:
             other = bounded(plain, most, goal)
+            losses = losses + 1 if other is not None and other.rate < best.rate else 0
             if other is not None and other.rate > best.rate:
                 seen = bounded(view, most, goal, other.firsts) or other
                 best = seen if seen.rate * ENOUGH > other.rate else other
