@@ -233,11 +233,11 @@ def test_fewer_parts_are_named_where_there_are_any(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys.modules[task_of.__module__], "MOST_CELLS", 60)
     machine = topology("full:ranks=4")
     planned(machine, Collective("allgather", 4), parts=1)
-    with pytest.raises(
-        Unsupported, match=r"16 chunks on 4 .*; use fewer parts, planner compose or flows, or fewer ranks"
-    ):
+    with pytest.raises(Unsupported, match=r"16 chunks on 4 .*; use planner compose, direct or relay, or fewer parts"):
         planned(machine, Collective("allgather", 4), None, parts=4, pace=0)
-    with pytest.raises(Unsupported, match="16 chunks on 4 ranks are too many; use planner compose or flows"):
+    with pytest.raises(
+        Unsupported, match="16 chunks on 4 ranks are too many; use planner compose, flows, direct or relay"
+    ):
         planned(machine, Collective("alltoall", 4), parts=1)
 
 

@@ -36,7 +36,16 @@ def test_the_tables_are_complete() -> None:
             assert entry.about, name
             assert callable(entry.load()), name
     for name, entry in table("planner").items():
-        assert set(entry.can) - {"process", "tuned", "in_switches", "costly", "composes", "sizes"} == {
+        assert set(entry.can) - {
+            "process",
+            "tuned",
+            "in_switches",
+            "costly",
+            "composes",
+            "sizes",
+            "joined",
+            "most",
+        } == {
             "collectives",
             "topologies",
             "options",

@@ -6,7 +6,8 @@ is asked for by name, because another planner (for `blink`: `trees`) does the sa
 it puts plans of others together, and so is none of those itself; nor, unless named, are those that are `costly=True`.
 `effort=2.0`: what it takes to plan and to check, on many ranks, against a planner with a transfer for every two ranks
 (1.0): tune begins with those that take least. Measured on 256 and 512 ranks behind switches; less than 0.1 where
-transfers grow as ranks do.
+transfers grow as ranks do. `most`: by collective among how many ranks at most, of planners that others name where they
+refuse; `joined`: those that need links or switches from every rank to every other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from antiphon.registry import Entry
 
 ROOTLESS = ("allgather", "reducescatter", "allreduce")
+ALL_ROOTS = (*ROOTLESS, "alltoall")
 CYCLES = "any with a cycle of direct links through all ranks, or with switches that join all ranks"
 TREES = "any tree of switches with ranks as leaves, fat trees, and boxes on such a fabric"
 HELPED = "any whose ranks are joined by switches that multicast and reduce (for what spreads: that multicast)"
@@ -25,7 +27,7 @@ JOINED = "any where every two ranks are linked directly or through switches"
 def _entry(
     module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
     *sweep: dict[str, Any], topologies: str = JOINED,
-    tuned: bool = True, in_switches: bool = False, effort: float = 1.0, **more: bool,
+    tuned: bool = True, in_switches: bool = False, effort: float = 1.0, **more: Any,
 ) -> Entry:  # fmt: skip
     can: dict[str, Any] = {"collectives": collectives, "topologies": topologies, "options": options, "effort": effort}
     can["sweep"] = ({}, *sweep)
@@ -33,6 +35,8 @@ def _entry(
         can["tuned"] = False
     if in_switches:
         can["in_switches"] = True
+    if topologies == JOINED:
+        can["joined"] = True
     can |= more
     return Entry(f"antiphon.planners.{module}:{function}", about, can)
 
@@ -47,14 +51,14 @@ TABLE = {
         "around a Hamiltonian cycle of direct links, or over routes through switches, both ways at once",
         (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), ("order", "directions", "pieces"),
         {"directions": 1}, *_pieces(4, 16, 64), topologies=CYCLES,
-        effort=6.0,
+        effort=6.0, most={"alltoall": 256},
     ),
     "multi-ring": _entry(
         "rings.multi_ring", "multi_ring",
         "as many edge-disjoint rings as the links hold, as NCCL does; over switches one ring per way out of a host",
         (*ROOTLESS, "broadcast", "reduce", "scatter", "gather", "alltoall"), ("rings", "pieces"),
         *_pieces(1, 8, 64, 256), topologies=CYCLES,
-        effort=7.0,
+        effort=7.0, most={"alltoall": 256},
     ),
     "hierarchical-ring": _entry(
         "classic.hierarchical", "hierarchical_ring", "rings within groups and among them",
@@ -91,11 +95,12 @@ TABLE = {
     "pairwise": _entry(
         "classic.pairwise", "pairwise",
         "one partner a step, and just what it needs", (*ROOTLESS, "alltoall"), ("order",),
-        effort=2.0,
+        effort=2.0, most={**dict.fromkeys(ALL_ROOTS, 2**14), "allreduce": 2**13},
     ),
     "direct": _entry(
         "classic.direct", "direct", "everything in one step, straight to whoever needs it",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall"), (),
+        most=dict.fromkeys(ALL_ROOTS, 2**14),
     ),
     "parameter-server": _entry(
         "classic.parameter_server", "parameter_server", "one rank collects, combines and spreads everything",
@@ -136,18 +141,18 @@ TABLE = {
         "trees over the links there are, from rank to rank: of shortest paths, or several that share the data",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("by", "trees", "pieces"),
         {"by": "tree", "trees": 1}, {"by": "tree", "trees": 1, "pieces": 16}, topologies="any connected one",
-        effort=2.0,
+        effort=2.0, most=dict.fromkeys(ALL_ROOTS, 2**11),
     ),
     "flows": _entry(
         "flows.flows", "flows", "the paths of the fastest flow, pipelined: the greatest rate at which data move",
         ("scatter", "gather", "alltoall", "custom"), ("pieces", "steps"), topologies="any connected one",
-        effort=200.0,
+        effort=200.0, most={"alltoall": 2**11},
     ),
     "greedy": _entry(
         "greedy.greedy", "greedy", "step by step, every link something that is missing: quick on thousands of ranks",
         ("broadcast", "reduce", "scatter", "gather", *ROOTLESS, "alltoall", "custom"), ("parts", "pace"),
         topologies="any connected one",
-        effort=85.0,
+        effort=85.0, most=dict.fromkeys(ALL_ROOTS, 2**10),
     ),
     "trees": _entry(
         "trees.trees", "trees", "packed trees, pipelined: the greatest rate there is, with what proves it",
@@ -175,7 +180,7 @@ TABLE = {
         ("groups", "order", "inside", "best", "turn", "pieces", "ends"),
         topologies="any whose places or links show groups that are joined among themselves (clusters, tori)",
         composes=True,
-        effort=5.0,
+        effort=5.0, most={**dict.fromkeys(ROOTLESS, 2**12), "alltoall": 2**11},
     ),
     "nvls": _entry(
         "inswitch.nvls", "nvls",

@@ -32,7 +32,9 @@ def binomial_tree(request: Request, *, order: Order = None, pieces: int = 1) -> 
     topology, collective = request.topology, request.collective
     ranks, roots = len(collective.members), max(len(collective.roots), 1)
     wide = collective.kind in ("allgather", "reducescatter")
-    refuse_more_than_fits("binomial-tree", collective, roots * ranks * (ranks if wide else ranks.bit_length()))
+    refuse_more_than_fits(
+        "binomial-tree", topology, collective, roots * ranks * (ranks if wide else ranks.bit_length())
+    )
     options = {"order": order, "pieces": pieces}
     yield finish(_plan(collective, order), topology, collective, "binomial-tree", options, pieces)
 

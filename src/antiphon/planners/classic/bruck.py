@@ -30,7 +30,7 @@ def bruck(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     times = {"alltoall": ranks.bit_length() / 2, "allreduce": 2}.get(collective.kind, 1)
-    refuse_more_than_fits("bruck", collective, int(ranks * ranks * times))
+    refuse_more_than_fits("bruck", topology, collective, int(ranks * ranks * times))
     copies = {"alltoall": 2, "allreduce": 2}.get(collective.kind, 1)
     made = replace(_plan(collective, order), local=(Local("rotation", Fraction(copies)),))
     yield finish(made, topology, collective, "bruck", {"order": order})

@@ -20,5 +20,5 @@ def direct(request: Request) -> Iterator[Schedule]:
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     senders = len(collective.roots) if collective.kind in ROOTED else ranks
-    refuse_more_than_fits("direct", collective, senders * (ranks - 1))
+    refuse_more_than_fits("direct", topology, collective, senders * (ranks - 1))
     yield finish(one_step(collective), topology, collective, "direct", {})

@@ -25,7 +25,7 @@ def double_binary_tree(request: Request, *, order: Order = None, pieces: int = P
     """Yields one schedule of O(P) transfers per root. `pieces`: pipelining depth."""
     topology, collective = request.topology, request.collective
     roots = max(len(collective.roots), 1)
-    refuse_more_than_fits("double-binary-tree", collective, 4 * roots * len(collective.members))
+    refuse_more_than_fits("double-binary-tree", topology, collective, 4 * roots * len(collective.members))
     options = {"order": order, "pieces": pieces}
     yield finish(_plan(collective, order), topology, collective, "double-binary-tree", options, pieces)
 

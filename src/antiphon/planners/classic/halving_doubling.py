@@ -36,7 +36,7 @@ def halving_doubling(
     if large not in ("near", "far"):
         raise Invalid(f"option large: the large parts go near or far, got {quote(large)}")
     ranks = len(collective.members)
-    refuse_more_than_fits("halving-doubling", collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+    refuse_more_than_fits("halving-doubling", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
     options = {"order": order, "large": large, "pieces": pieces}
     yield finish(_plan(collective, order, large), topology, collective, "halving-doubling", options, pieces)
 

@@ -50,7 +50,7 @@ def hierarchical_ps(
     """
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("hierarchical-ps", collective, 2 * ranks * ranks)
+    refuse_more_than_fits("hierarchical-ps", topology, collective, 2 * ranks * ranks)
     candidates = factorisations(ranks) if fanins == "all" else [given_fans(fanins, ranks)]
     if not topology.switches and fanins == "all":  # which of them the direct links allow
         seating = given_order(order, collective)
@@ -77,7 +77,7 @@ def hierarchical_ring(
     if directions not in (1, 2):
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     ranks = len(collective.members)
-    refuse_more_than_fits("hierarchical-ring", collective, 2 * ranks * ranks * directions)
+    refuse_more_than_fits("hierarchical-ring", topology, collective, 2 * ranks * ranks * directions)
     fans, seating = _levels(topology, collective, fanins, order)
     chain = collective.kind in ("broadcast", "reduce")
     depth = pieces if pieces is not None else 32 if chain else 1

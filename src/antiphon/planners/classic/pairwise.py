@@ -22,7 +22,9 @@ def pairwise(request: Request, *, order: Order = None) -> Iterator[Schedule]:
     a pair talk to each other; else everyone sends to i + s and receives from i - s."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("pairwise", collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1))
+    refuse_more_than_fits(
+        "pairwise", topology, collective, ranks * (ranks - 1) * (2 if collective.kind == "allreduce" else 1)
+    )
     yield finish(_plan(collective, order), topology, collective, "pairwise", {"order": order})
 
 

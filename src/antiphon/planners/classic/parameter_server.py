@@ -40,7 +40,9 @@ def parameter_server(request: Request, *, server: int | None = None, pieces: int
     chosen = collective.members[0] if server is None else server
     if chosen not in collective.members:
         raise Invalid(f"option server: rank {quote(server)} does not take part; choose one of those that do")
-    refuse_more_than_fits("parameter-server", collective, ranks * (2 if collective.kind == "allreduce" else ranks))
+    refuse_more_than_fits(
+        "parameter-server", topology, collective, ranks * (2 if collective.kind == "allreduce" else ranks)
+    )
     first, second = (one_step(part(collective, half, _root(half, chosen))) for half in _ONE_SERVER[collective.kind])
     options = {"server": chosen, "pieces": pieces}
     yield finish(compose(first, second), topology, collective, "parameter-server", options, pieces)
@@ -51,7 +53,7 @@ def colocated_ps(request: Request, *, pieces: int = 1) -> Iterator[Schedule]:
     allgather, reduce such a reducescatter and a gather."""
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
-    refuse_more_than_fits("colocated-ps", collective, 2 * ranks * ranks * max(len(collective.roots), 1))
+    refuse_more_than_fits("colocated-ps", topology, collective, 2 * ranks * ranks * max(len(collective.roots), 1))
 
     def plan(one: Collective) -> Schedule:
         root = one.roots[0] if one.roots else 0

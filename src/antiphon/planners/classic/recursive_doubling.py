@@ -19,7 +19,7 @@ def recursive_doubling(request: Request, *, order: Order = None) -> Iterator[Sch
     topology, collective = request.topology, request.collective
     ranks = len(collective.members)
     rows = ranks * ranks if collective.kind == "allgather" else ranks * (ranks.bit_length() + 2)
-    refuse_more_than_fits("recursive-doubling", collective, rows)
+    refuse_more_than_fits("recursive-doubling", topology, collective, rows)
     make = allgather if collective.kind == "allgather" else whole_vectors
     made = make(collective, order, doubling(ranks), False)
     yield finish(made, topology, collective, "recursive-doubling", {"order": order})

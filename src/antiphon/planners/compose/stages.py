@@ -26,6 +26,7 @@ from antiphon.planners.compose.inside import Inside
 from antiphon.planners.compose.split import Split
 from antiphon.planners.shared.exchanges import MOST_WHOLE, Exchange, after, backwards, exchanges, grain, stretches
 from antiphon.planners.shared.groups import Groups
+from antiphon.planners.shared.instead import instead
 
 SMALL, STEP = 2**14, Fraction(1, 10**6)  # fewest steps, as far as they are worth it: for so many bytes, seconds each
 
@@ -136,7 +137,8 @@ def staged(collective: Collective, split: Split, forth: Inside, back: Inside, ai
         raise Unsupported(f"planner compose: plans {', '.join(_KINDS)}, not {collective.kind}; use planner flows")
     size = len(split.seating)
     if size * size * len(collective.roots or (0,)) > MOST_SPANS:
-        raise Unsupported(f"planner compose: {size} ranks are too many to be split; use planner relay")
+        would = instead(forth.request.topology, collective, "ring", "relay", "greedy")
+        raise Unsupported(f"planner compose: {size} ranks are too many to be split; {would}")
     return make(collective, split, Plans(collective, split, forth, aim), Plans(collective, split, back, aim))
 
 
@@ -334,8 +336,8 @@ def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -
     size = len(split.seating)
     if size * size > MOST_TOKENS:
         raise Unsupported(
-            f"planner compose: an alltoall among {size} ranks is too large to be split; use planner direct, where "
-            "links or switches join all ranks, or fewer ranks"
+            f"planner compose: an alltoall among {size} ranks is too large to be split; "
+            + instead(forth.inside.request.topology, collective, "direct", "pairwise")
         )
     stages: list[Stage] = []
     parts: list[Part] = []

@@ -16,6 +16,7 @@ from antiphon.planners.greedy.bits import Words
 from antiphon.planners.greedy.hops import Hops
 from antiphon.planners.greedy.spread import Task
 from antiphon.planners.greedy.ways import ways_of
+from antiphon.planners.shared.instead import instead
 from antiphon.planners.shared.reach import Reach
 
 MOST_CELLS = 2**30  # of chunks and ranks
@@ -51,9 +52,10 @@ def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chun
         raise Unsupported("planner greedy: it moves and copies data, but custom collectives that combine need relay")
     ranks, blocks = topology.ranks, collective.blocks
     if ranks * len(chunks) > MOST_CELLS:
+        fewer = "fewer parts" if len(chunks) > blocks else "fewer ranks"
         raise Unsupported(
-            f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; use "
-            f"{'fewer parts, ' if len(chunks) > blocks else ''}planner compose or flows, or fewer ranks"
+            f"planner greedy: {len(chunks)} chunks on {ranks} ranks are too many; "
+            + instead(topology, collective, "compose", "flows", "direct", "relay", other=fewer)
         )
     relation = collective.relation
     have, want = np.zeros((ranks, blocks), np.bool_), np.zeros((ranks, blocks), np.bool_)

@@ -42,7 +42,7 @@ def nvls(request: Request, *, pieces: int | None = None, beside: bool | None = N
     if beside:
         return
     many = len(collective.members) * len(ends_of(collective)) * len(trees)
-    refuse_more_than_fits("nvls", collective, 2 * many)
+    refuse_more_than_fits("nvls", topology, collective, 2 * many)
     for depth in depths(pieces, collective.kind == "allreduce" and room != 1):
         made = lay(collective, trees, room, depth)
         yield replace(made, provenance={"planner": "nvls", "options": {"pieces": depth}})
@@ -67,7 +67,7 @@ def _mixtures(
         rows = len(trees) * mixture_rows(count, room // 2, laps)
         if not asked and rows > (MOST_ROWS if laps == 1 else MOST_ROWS_AGAIN):
             return
-        refuse_more_than_fits("nvls", collective, rows)
+        refuse_more_than_fits("nvls", topology, collective, rows)
         made = mixed(collective, trees, room, laps)
         yield replace(made, provenance={"planner": "nvls", "options": {"pieces": laps, "beside": True}})
 

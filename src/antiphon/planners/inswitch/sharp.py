@@ -26,7 +26,7 @@ def sharp(request: Request) -> Iterator[Schedule]:
     trees, room = served(topology, trees_for("sharp", topology, collective, through=whole))
     members = len(collective.members)
     ends = members if whole else len(ends_of(collective))
-    refuse_more_than_fits("sharp", collective, len(trees) * ends * members)
+    refuse_more_than_fits("sharp", topology, collective, len(trees) * ends * members)
     if not whole:
         made = lay(collective, trees, room, 1)
     else:

@@ -50,7 +50,7 @@ def kring(
     overlap = parse_yes(overlap, "option overlap")
     ranks, chain = len(collective.members), collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * ranks if chain else ranks * ranks * (2 if collective.kind == "allreduce" else 1)
-    refuse_more_than_fits("kring", collective, rows)
+    refuse_more_than_fits("kring", topology, collective, rows)
     seating, sizes = _groups(topology, collective, k, groups, order)
     depth = pieces if pieces is not None else CHAIN_PIECES if chain else 1
     made = _plan(collective, seating, sizes, overlap)

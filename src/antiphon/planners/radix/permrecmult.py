@@ -62,7 +62,7 @@ def permrecmult(
     large, fold = parse_yes(large, "option large"), parse_yes(fold, "option fold")
     _check(collective, by)
     found = chosen(len(collective.members), k, radices, fold)
-    refuse_more_than_fits("permrecmult", collective, rows_needed(collective.kind, found, large))
+    refuse_more_than_fits("permrecmult", topology, collective, rows_needed(collective.kind, found, large))
     seating = given_order(order, collective) if order is not None else seats_by_place(topology, collective)
     made = _plan(collective, seating, found, by, large)
     natural = seating == list(collective.members)

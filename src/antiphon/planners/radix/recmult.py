@@ -51,7 +51,7 @@ def recmult(
     found = chosen(len(collective.members), k, radices, fold)
     tree = collective.kind in ("broadcast", "reduce")
     rows = len(collective.roots) * found.ranks if tree else rows_needed(collective.kind, found, large)
-    refuse_more_than_fits("recmult", collective, rows)
+    refuse_more_than_fits("recmult", topology, collective, rows)
     levels = _levels(found, k, radices) if tree else found
     made = _plan(collective, order, levels, large)
     options = {

@@ -28,11 +28,13 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Infeasible, Invalid, Unsupported, quote
 from antiphon.planners.relations._many_trees import ROUNDS, pack, reduce_and_spread, spread
 from antiphon.planners.relations.blocks import by_relation
-from antiphon.planners.shared.reach import Path, Reach, stars
+from antiphon.planners.shared.instead import instead
+from antiphon.planners.shared.reach import Path, Reach, centre, stars
 
 SPREADING = ("broadcast", "scatter", "allgather", "alltoall")
 SHARED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")  # whose trees all carry the same everywhere
 MOST_ROWS = 2**24
+MOST_GROWN = 2**22  # sources times ranks, of trees that are grown rank by rank: a minute and a gigabyte
 PIECES = (8, 32, 128, 512)  # of several trees, where none are asked for
 
 
@@ -112,7 +114,7 @@ def _spread(trees: Reach, collective: Collective) -> Schedule:
     source = np.zeros(collective.blocks, np.int64)
     source[relation.pre_block] = relation.pre_rank
     block, at = relation.post_block.astype(np.int64), relation.post_rank.astype(np.int64)
-    grown = _Grown(trees, source[block], collective.ranks)
+    grown = _Grown(trees, source[block], collective)
     lost = np.flatnonzero(grown.parent[grown.tree[source[block]], at] < 0)
     if lost.size:
         raise Infeasible(
@@ -128,16 +130,29 @@ def _spread(trees: Reach, collective: Collective) -> Schedule:
         found.append(reached)
         many += len(reached)
         if many > MOST_ROWS:
-            raise Unsupported(f"planner relay: more than {MOST_ROWS} transfers; use planner ring, or fewer ranks")
+            raise Unsupported(
+                f"planner relay: more than {MOST_ROWS} transfers; "
+                + instead(trees.topology, collective, "ring", "direct", "compose")
+            )
         passed = reached // ranks * ranks + grown.parent[grown.tree[source[reached // ranks]], reached % ranks]
     return _schedule(grown, collective, source, np.concatenate(found))
+
+
+def _refuse_too_long(topology: Topology, collective: Collective, sources: int) -> None:
+    """Before trees are grown rank by rank from so many sources."""
+    if sources * topology.ranks > MOST_GROWN:
+        raise Unsupported(
+            f"planner relay: trees of {sources} ranks to {topology.ranks} take too long to be grown; "
+            + instead(topology, collective, "ring", "direct", "compose")
+        )
 
 
 class _Grown:
     """The trees of these sources, one row of each table for each: of every rank its parent (-1: out of reach; of the
     source itself), its depth, and by which of `paths` it is reached."""
 
-    def __init__(self, trees: Reach, sources: Longs, ranks: int) -> None:
+    def __init__(self, trees: Reach, sources: Longs, collective: Collective) -> None:
+        ranks = collective.ranks
         found, first = np.unique(sources, return_index=True)
         some = found[np.argsort(first)]  # in the order in which they are needed: each minds those before
         self.tree = np.zeros(ranks, np.int64)
@@ -151,6 +166,7 @@ class _Grown:
             self.path[others] = np.arange(len(all_near))
             self.paths = all_near
         else:
+            _refuse_too_long(trees.topology, collective, len(some))
             self.paths = self._grow(trees, some.tolist())
 
     def _grow(self, trees: Reach, some: list[int]) -> Routes:
@@ -197,26 +213,12 @@ def _allreduce(topology: Topology, collective: Collective, by: str) -> Schedule:
     if by == "blocks":
         first, second = part("reducescatter"), part("allgather")
     else:
-        centre = _centre(Reach(topology), collective.members)
-        first, second = part("reduce", centre), part("broadcast", centre)
+        reach, members = Reach(topology), collective.members
+        if not reach.neighbours(members[0]).keys() >= {*members[1:]}:
+            _refuse_too_long(topology, collective, len(members))
+        middle = centre(reach, members)
+        first, second = part("reduce", middle), part("broadcast", middle)
     return compose(_single(topology, first, by), _single(topology, second, by))
-
-
-def _centre(trees: Reach, members: tuple[int, ...]) -> int:
-    """The member whose farthest member is nearest."""
-
-    def farthest(source: int) -> int:
-        tree = trees.of(source)
-        return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
-
-    best: tuple[int, int] | None = None
-    for member in sorted(members):
-        found = farthest(member), member
-        best = found if best is None else min(best, found)
-        if best[0] <= 1:  # nobody is nearer to all
-            break
-    assert best is not None
-    return best[1]
 
 
 # ---- several ----

@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from antiphon.core.collective import ROOTED, Collective
 from antiphon.core.columns import Longs, narrow, own, ranges
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, merge
 from antiphon.planners.shared.rows import MOST_TRANSFERS, Seats, backwards, lay, part, per_root, refuse_more_than_fits
 
@@ -18,11 +19,11 @@ CHAIN_PIECES = 32
 MOST_RELAYED = 2**24
 
 
-def refuse_too_long(planner: str, collective: Collective, trips: float) -> None:
+def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
     """Unsupported if so many trips around would have too many transfers; an alltoall relays nearly everything, and
     is refused early: there is always something better."""
     most = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
-    refuse_more_than_fits(planner, collective, int(transfers(collective) * trips), most)
+    refuse_more_than_fits(planner, topology, collective, int(transfers(collective) * trips), most)
 
 
 def transfers(collective: Collective) -> int:

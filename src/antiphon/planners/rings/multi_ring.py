@@ -56,7 +56,7 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
     if rings is not None and (isinstance(rings, bool) or not isinstance(rings, int) or rings < 1):
         raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
     relayed = collective.kind == "alltoall"
-    refuse_too_long("multi-ring", collective, rings or 1)
+    refuse_too_long("multi-ring", topology, collective, rings or 1)
     most = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
     chosen = _choose(topology, collective.members, most, request.seed, exactly=rings is not None, pairs=relayed)
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1

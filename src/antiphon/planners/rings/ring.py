@@ -19,6 +19,7 @@ from antiphon.core.transform import split
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long
 from antiphon.planners.rings.cycles import widest_cycle
+from antiphon.planners.shared.instead import instead
 from antiphon.planners.shared.routing import Paths, narrowest, paths
 from antiphon.planners.shared.rows import Order, finish, given_order
 
@@ -38,7 +39,7 @@ def ring(
     if directions not in (1, 2):
         raise Invalid(f"option directions: a ring goes round in 1 or 2 directions, got {directions}")
     shorter = collective.kind == "alltoall" and directions == 2
-    refuse_too_long("ring", collective, 0.5 if shorter else directions)
+    refuse_too_long("ring", topology, collective, 0.5 if shorter else directions)
     cycle = given_order(order, collective) if order is not None else _found_cycle(topology, collective)
     ways = [cycle] if directions == 1 else [cycle, [cycle[0], *cycle[:0:-1]]]
     hops = [_hops(topology, way) for way in ways]
@@ -59,7 +60,7 @@ def _found_cycle(topology: Topology, collective: Collective) -> list[int]:
         how = "has no cycle of direct links" if complete else "shows no cycle of direct links within the search limit"
         raise Unsupported(
             f"planner ring: topology {topology.name} {how} through all ranks that take part; give one by "
-            "--option order=..., use planner relay, or a machine with switches"
+            f"--option order=..., {instead(topology, collective, 'relay', 'compose', other='a machine with switches')}"
         )
     return list(collective.members)
 

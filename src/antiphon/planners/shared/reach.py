@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +95,23 @@ class Reach:
 
     def _worst(self, path: Path) -> float:
         return max(self.used[link] + 1 / self.width[link] for link in path)
+
+
+def centre(trees: Reach, members: Sequence[int]) -> int:
+    """The member whose farthest member is nearest."""
+
+    def farthest(source: int) -> int:
+        tree = trees.of(source)
+        return max(tree[other].depth if other in tree else len(members) ** 2 for other in members)
+
+    best: tuple[int, int] | None = None
+    for member in sorted(members):
+        found = farthest(member), member
+        best = found if best is None else min(best, found)
+        if best[0] <= 1:  # nobody is nearer to all
+            break
+    assert best is not None
+    return best[1]
 
 
 def stars(topology: Topology, sources: Longs) -> Routes | None:

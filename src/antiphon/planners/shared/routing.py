@@ -20,6 +20,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
 from antiphon.errors import Unsupported
 from antiphon.planners.shared._switched import Switched
+from antiphon.planners.shared.instead import instead
 
 MOST_STRIPES = 8
 
@@ -95,9 +96,12 @@ def routed(schedule: Schedule, topology: Topology, planner: str) -> Schedule:
     lost = first.lost[~stay[first.lost]]
     if len(lost):
         at = int(lost[0])
+        would = instead(
+            topology, schedule.collective, "relay", "ring", "multi-ring", other="a machine with routers or switches"
+        )
         raise Unsupported(
             f"planner {planner}: no link or path through switches leads from rank {src[at]} to rank {dst[at]} of "
-            f"{topology.name}; use planner relay, ring or multi-ring, or a machine with routers or switches"
+            f"{topology.name}; {would}"
         )
     count = min(int(first.ways.max(initial=1)), MOST_STRIPES)
     stripes = [first, *(paths(topology, src, dst, turn) for turn in range(1, count))]

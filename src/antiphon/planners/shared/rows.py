@@ -16,6 +16,7 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.instead import instead
 from antiphon.planners.shared.routing import routed
 
 MOST_TRANSFERS = 2**28
@@ -61,13 +62,17 @@ def given_order(order: Order, collective: Collective) -> list[int]:
     return ranks
 
 
-def refuse_more_than_fits(planner: str, collective: Collective, rows: int, most: int = MOST_TRANSFERS) -> None:
+def refuse_more_than_fits(
+    planner: str, topology: Topology, collective: Collective, rows: int, most: int = MOST_TRANSFERS
+) -> None:
     """Before anything is built: Unsupported if there would be too many transfers."""
     if rows > most:
-        would = {"alltoall": "pairwise or direct"}.get(collective.kind, "binomial-tree or double-binary-tree")
+        moving = ("pairwise", "direct", "flows", "relay")
+        spreading = ("relay", "binomial-tree", "double-binary-tree", "compose")
+        names = [name for name in (moving if collective.kind == "alltoall" else spreading) if name != planner]
         raise Unsupported(
             f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
-            f"at most {most}; use relay or a planner with fewer, such as {would}, or fewer ranks"
+            f"at most {most}; {instead(topology, collective, *names)}"
         )
 
 

@@ -50,7 +50,7 @@ def gentree(
     known = as_profile(profile)
     seen = known.on(topology)
     count = len(collective.members)
-    refuse_more_than_fits("gentree", collective, 2 * count * count)
+    refuse_more_than_fits("gentree", topology, collective, 2 * count * count)
     graph = read(topology, collective.members)
     wanted = request.sizes if size is None else (parse_size(size),)
     sizes = [each for one in wanted for each in (SIZES if one is None else (max(one, 1),))]

@@ -20,6 +20,7 @@ from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
 from antiphon.planners.shared.backwards import backwards
+from antiphon.planners.shared.instead import instead
 from antiphon.planners.shared.pieces import piped
 from antiphon.planners.shared.reach import Hop, Reach
 from antiphon.planners.shared.staged import Asked, Ready, Staged, staged
@@ -56,8 +57,8 @@ def trees(
     asked = Asked("trees", pieces, steps, request.sizes, request.profile, waiting)
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
-            f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}. Use compose, greedy or "
-            "hierarchical-ring"
+            f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}; "
+            + instead(topology, collective, "compose", "ring", "greedy")
         )
     most = bound(topology, collective)
     limit = most.without_help
