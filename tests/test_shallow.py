@@ -216,7 +216,7 @@ def test_random_machines(seed: int) -> None:
     """Switches, shared limits, one-way links, groups with relays; any options."""
     rng = random.Random(seed)
     machine = random_machine(rng, rng.randint(2, 6))
-    wanted = random_collective(rng, machine.ranks, rng.choice(["broadcast", "reduce"]))
+    wanted = random_collective(rng, machine.ranks, rng.choice(["broadcast", "reduce", "allreduce"]))
     options = rng.choice([{}, {"pieces": 3}, {"steps": rng.randint(1, 9)}, {"depth": rng.randint(1, 4)}])
     try:
         found = list(shallow(Request(machine, wanted, nbytes=rng.choice([None, 1000, 10**8])), **options))
@@ -333,6 +333,31 @@ def test_options_give_the_schedule_again() -> None:
     wanted = Collective("broadcast", 5)
     for made in some([*shallow(Request(machine, wanted))]):
         assert next(shallow(Request(machine, wanted), **made.provenance["options"])).same_as(made)
+
+
+@pytest.mark.parametrize("spec", in_turn(["mesh:dims=3x3", "dgx1v", "ss24", "z52-pcie"], 2))
+def test_an_allreduce_is_a_reduce_and_a_broadcast(spec: str) -> None:
+    """In one pipeline, to the rank that is nearest to all and from it."""
+    machine = topology(spec)
+    wanted, small = Collective("allreduce", machine.ranks), planned(machine, Collective("broadcast", machine.ranks), 1)
+    made = planned(machine, wanted, 1)
+    assert made.steps <= 2 * small.steps
+    assert made.steps == 4 or spec != "mesh:dims=3x3"
+    large = planned(machine, wanted, GB)
+    rate = throughput(large, machine)
+    assert rate is not None
+    assert rate <= bound(machine, wanted).bytes_per_second
+    for one in (made, large):
+        assert planned(machine, wanted, **one.provenance["options"]).same_as(one)
+
+
+def test_an_allreduce_where_no_link_has_one_back() -> None:
+    """Both forests are then looked for, each on its own machine."""
+    wire = LinkType("nvlink", Fraction(1), 1e-6)
+    machine = build("one way", 5, [*((a, (a + 1) % 5, wire) for a in range(5)), (0, 3, wire), (3, 1, wire)])
+    for options in ({"pieces": 2}, {"steps": 12}, {"depth": 4}):
+        made = planned(machine, Collective("allreduce", 5), GB, **options)
+        assert max(one["depth"] for one in made.provenance["found"]["forests"]) <= 4
 
 
 @pytest.mark.slow

@@ -31,9 +31,10 @@ class Entry:
     for many), can["in_switches"] (True if all that it makes lets switches multicast or reduce:
     `tune` asks it only where some can), can["effort"] (what it takes against others, in transfers on many ranks: a
     number above 0; left out, 10), can["most"] (by collective among how many ranks at most) and can["joined"] (True if
-    all ranks must be joined by links or switches), by which others name it where they
-    refuse, and can["process"]: True if `tune` shall run it in a process of its own, as those of installed packages always are. A planner that works in C for long (a solver) needs that: within the
-    process of `tune` it is stopped at its budget by a signal, which Python code alone hears.
+    all ranks must be joined by links or switches), by which others name it where they refuse, and can["process"]: True
+    if `tune` shall run it in a process of its own, as those of installed packages always are. A planner that works in C
+    for long (a solver) needs that: within the process of `tune` it is stopped at its budget by a signal, which Python
+    code alone hears.
     """
 
     where: str

@@ -162,7 +162,7 @@ TABLE = {
     ),
     "shallow": _entry(
         "trees.shallow", "shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
-        ("broadcast", "reduce"), ("depth", "pieces", "steps"), topologies="any connected one",
+        ("broadcast", "reduce", "allreduce"), ("depth", "pieces", "steps"), topologies="any connected one",
         costly=True, sizes=True,
         effort=100.0,
     ),

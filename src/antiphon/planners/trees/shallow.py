@@ -13,9 +13,10 @@ from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import dual, invert
+from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.backwards import backwards
+from antiphon.planners.shared.reach import Reach, centre
 from antiphon.planners.shared.staged import Asked, Ready, staged
 from antiphon.planners.trees.bounded import LARGE, SPENT, Machine, around, bounded
 from antiphon.planners.trees.choice import chosen
@@ -67,7 +68,8 @@ def shallow(
     """Yields forests of several depths, each near the greatest rate of its depth: in equal `pieces`, or all together
     begun unevenly in so many `steps`. Where neither is given the best for `nbytes`, or several if that is not given.
 
-    `depth`: no tree deeper than this. Reduce is the broadcast of the machine with all links turned, run backwards.
+    `depth`: no tree deeper than this. Reduce is the broadcast of the machine with all links turned, run backwards;
+    allreduce the reduce to the most central member, then the broadcast from it, in one pipeline.
     """
     topology, collective = request.topology, request.collective
     _check(depth, collective)
@@ -75,9 +77,12 @@ def shallow(
     limit = most.without_help.bytes_per_second
     back = collective.kind == "reduce"
     machine, links = backwards(topology) if back else (topology, None)
-    spread_out = dual(collective)[0] if back else collective
-    check_reach(machine, [collective.roots[0]], collective.members, back)
-    found = _found(machine, spread_out, limit or Fraction(0), depth, request.seed, pieces is None)
+    if collective.kind == "allreduce":
+        found = _up_and_down(request, depth, pieces is None)
+    else:
+        spread_out = dual(collective)[0] if back else collective
+        check_reach(machine, [collective.roots[0]], collective.members, back)
+        found = _found(machine, spread_out, limit or Fraction(0), depth, request.seed, pieces is None)
     forests = found.forests
     told: dict[str, Any] = {
         "forests": [
@@ -100,6 +105,32 @@ def _check(depth: object, collective: Collective) -> None:
         raise Invalid(f"option depth: expected a whole number of 1 or more, got {quote(depth)}")
     if len(collective.roots) > 1:
         raise Unsupported("planner shallow: takes one root; use planner trees")
+
+
+def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Found:
+    """Of an allreduce: what is reduced along a forest is spread along one as deep; where links lead both ways along the
+    same. Else they are paired from the fastest on."""
+    topology, wanted = request.topology, request.collective
+    root = centre(Reach(topology), wanted.members)
+    spread_out = Collective("broadcast", wanted.ranks, wanted.members, (root,))
+    turned, links = backwards(topology)
+    ways: list[_Found] = []
+    for machine in [topology] if links is not None else [topology, turned]:
+        check_reach(machine, [root], wanted.members, machine is turned)
+        limit = bound(machine, spread_out).without_help.bytes_per_second
+        ways.append(_found(machine, spread_out, limit or Fraction(0), depth, request.seed, begun))
+    down, up = ways[0].forests, ways[-1].forests
+
+    def met(one: Schedule, other: Schedule) -> Schedule:
+        return replace(compose(invert(one, links), other), collective=wanted)
+
+    forests = []
+    for number in range(max(len(down), len(up))):
+        one, other = (some[min(number, len(some) - 1)] for some in (up, down))
+        made = met(one.schedule, other.schedule)
+        rate = throughput(made, topology) or Fraction(0)
+        forests.append(replace(other, schedule=made, depth=max(one.depth, other.depth), rate=rate))
+    return _Found(forests, [met(kind, kind) for kind in ways[0].kinds if links is not None], ways[0].least)
 
 
 def _found(
