@@ -198,6 +198,29 @@ def test_a_depth_asked_for_is_the_end_of_the_same_search(monkeypatch: pytest.Mon
         tried.clear()
 
 
+@pytest.mark.parametrize(("patient", "depths"), [(0, [1, 2]), (SPENT, [1, 2, 3, 4])])
+def test_what_symmetries_do_better_is_given_up_without_them(
+    patient: int, depths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two depths at which that was slower, unless it took little as yet."""
+    tried: list[int] = []
+    slow = Mirrored.of(topology("line:ranks=2"), [])
+
+    def noted(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()) -> Mirrored | None:
+        if not machine.plain:
+            return bounded(machine, most, goal, known)
+        tried.append(most)
+        machine.spent += 1
+        return slow
+
+    monkeypatch.setattr(shallow_module, "bounded", noted)
+    monkeypatch.setattr(shallow_module, "ENOUGH", 2)  # no depth is good enough
+    monkeypatch.setattr(shallow_module, "PRICED", 0)
+    monkeypatch.setattr(shallow_module, "PATIENT", patient)
+    planned(topology("star:ranks=5"), Collective("broadcast", 5), pieces=1)
+    assert tried == depths
+
+
 @pytest.mark.slow
 def test_128_and_512_ranks() -> None:
     machine = topology("cluster:box=dgx-a100,boxes=16")

@@ -21,10 +21,11 @@ from antiphon.core.request import Request
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
+from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.flows.flows import flows
-from antiphon.planners.shared.staged import Asked, Ready, staged
-from antiphon.planners.shared.uneven import Uneven
+from antiphon.planners.shared.staged import STEPS, Asked, Ready, staged
+from antiphon.planners.shared.uneven import Sizes, Uneven
 from antiphon.registry import find
 from antiphon.topologies import topology
 
@@ -216,3 +217,24 @@ def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypat
     verify(coarse, machine).or_raise()
     assert coarse.transfers < fine.transfers
     assert timeline(coarse, machine).total <= 1.1 * timeline(fine, machine).total
+
+
+@pytest.mark.parametrize("spec", in_turn(["dgx1v", "ring:ranks=8"], 2))
+def test_few_numbers_of_steps_are_asked(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what they find is as good as if all were."""
+    machine = topology(spec)
+    plan = one("trees", machine, Collective("broadcast", machine.ranks), pieces=1)
+    asked: list[int] = []
+    found = Uneven.sizes
+
+    def noted(self: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+        asked.append(steps)
+        return found(self, steps, quiet)
+
+    monkeypatch.setattr(Uneven, "sizes", noted)
+    (made,) = staged(Ready([plan], machine), Asked("trees", sizes=(GB,)))
+    assert 1 <= len(set(asked)) <= 6
+    uneven = Uneven([plan], machine)
+    every = [sizes for steps in STEPS if (sizes := found(uneven, steps)) is not None]
+    best = min(sizes.time * GB + sizes.latency for sizes in every)
+    assert alpha_beta(made.schedule, machine)(GB).seconds <= best * 1.001

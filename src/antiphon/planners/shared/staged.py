@@ -269,9 +269,9 @@ def _fastest(uneven: Uneven, nbytes: int, some: Sequence[int], full: float) -> S
 
 
 def _likely(known: Mapping[int, tuple[float, Sizes]], left: Sequence[int], nbytes: int, full: float) -> int | None:
-    """Of the numbers of steps left that which is likely the best; None where none is likely to be better than what is
-    known. The time without latency falls as 1 / steps does, towards `full`, as the two nearest numbers show; latency
-    grows as steps do."""
+    """Of the numbers of steps left that which is likely the best, or is next to the best known; None where none could
+    be better. The time without latency falls as 1 / steps does, towards `full`, as the two nearest numbers show, and
+    latency grows as steps do."""
     if not known:
         return left[len(left) // 2]
 
@@ -282,8 +282,17 @@ def _likely(known: Mapping[int, tuple[float, Sizes]], left: Sequence[int], nbyte
         slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
         return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
 
+    at = min(known, key=lambda steps: known[steps][0])
+    enough, sizes = (1 - GAIN) * known[at][0], known[at][1]
     steps = min(left, key=seconds)
-    return steps if seconds(steps) < (1 - GAIN) * min(time for time, _ in known.values()) else None
+    if seconds(steps) < enough:
+        return steps
+    for one in (max((n for n in left if n < at), default=at), min((n for n in left if n > at), default=at)):
+        between = any(min(one, at) < n < max(one, at) for n in known)
+        least = sizes.time * nbytes if one < at else full
+        if one != at and not between and least + sizes.latency * one / at < enough:
+            return one
+    return None
 
 
 def _best(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:

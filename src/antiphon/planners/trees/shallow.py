@@ -34,7 +34,7 @@ FINELY = 128  # trees up to which that is done
 FASTER = Fraction(101, 100)  # than what is shallower
 PRICED = 24  # ranks up to which depths are also tried by exact prices
 TWICE = 64  # ranks up to which symmetries are done without where they seem to cost rate
-LOSSES = 2  # depths in a row at which that was slower; deeper it is not done
+LOSSES, PATIENT = 2, SPENT // 10  # depths in a row at which that was slower, and what it took: deeper it is not done
 LESS = (1, 3, 6)  # depths tried on machines of more than LARGE ranks
 SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))  # up to how many ranks what part of the bound
 # is slow: only then the forest of `trees` is made, which may take a minute on 64
@@ -228,7 +228,8 @@ def _by_depth(
         if best is None:
             continue
         how = "hubs"
-        if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and losses < LOSSES:
+        hopeless = losses >= LOSSES and plain.spent > PATIENT
+        if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and not hopeless:
             other = bounded(plain, most, goal)
             losses = losses + 1 if other is not None and other.rate < best.rate else 0
             if other is not None and other.rate > best.rate:
