@@ -132,6 +132,7 @@ def test_no_race_at_length(folder: Path, threads: int) -> None:
         assert code == 0, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps", "copies"])
 def test_no_race_by_steps(folder: Path, how: str) -> None:
     """Queues and events alone say what waits for what."""

@@ -33,8 +33,14 @@ def named(planner: str, spec: str, kind: str) -> set[str]:
 @pytest.mark.parametrize(
     ("spec", "kind", "refusing", "left"),
     [
-        ("torus:dims=64x64", "alltoall", ("ring", "multi-ring", "compose", "flows", "relay"), set()),
-        ("torus:dims=64x64", "allgather", ("relay", "trees"), {"ring", "compose"}),
+        pytest.param(
+            "torus:dims=64x64",
+            "alltoall",
+            ("ring", "multi-ring", "compose", "flows", "relay"),
+            set(),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("torus:dims=64x64", "allgather", ("relay", "trees"), {"ring", "compose"}, marks=pytest.mark.slow),
         ("torus:dims=64x64", "allreduce", ("relay", "trees"), {"ring", "compose"}),
         ("star:ranks=4096", "alltoall", ("ring", "multi-ring", "flows"), {"direct", "pairwise"}),
     ],
@@ -46,6 +52,7 @@ def test_nobody_who_refuses_is_named(spec: str, kind: str, refusing: tuple[str, 
         assert bool(found & left) == bool(left), planner
 
 
+@pytest.mark.slow
 def test_relay_refuses_before_a_tree_is_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for a few sources it grows them."""
 

@@ -79,7 +79,10 @@ def test_every_planner_in_and_out_of_place(number: int, planner: str, coll: str)
     dice = random.Random(f"{planner} {coll}")
     machines = f"full:ranks={dice.choice((2, 3, 5, 6))}", f"ring:ranks={dice.choice((3, 4, 5))}"
     for program in programs(coll, planner, machines[number % 2]):
-        right(program)
+        try:
+            right(program)
+        except Unsupported as error:  # uneven parts may be finer than a buffer of the format has chunks
+            assert planner == "shallow" and "take fewer chunks" in str(error)  # noqa: PT018, PT017
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,8 @@ def test_json_keys() -> None:
     assert all(keys <= set(c) for c in told["candidates"])
     declared = {name: entry.can for name, entry in registry.table("planner").items()}
     usual = {name for name, can in declared.items() if can.get("tuned", True) and not can.get("in_switches")}
+    assert "allreduce" not in declared["shallow"]["tuned"]
+    usual -= {"shallow"}
     assert {c["planner"] for c in told["candidates"]} == usual
     for c in told["candidates"]:
         assert (c["status"] == "ok") == bool(c["seconds"]) == (not c["reason"])

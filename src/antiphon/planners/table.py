@@ -1,7 +1,8 @@
 """The built-in planners by name. To add one: a file with a planning function, and a line here.
 
 `sweep` lists options worth trying when tuning: few, and the defaults first. `tuned=False`: tune leaves it out unless it
-is asked for by name, because another planner (for `blink`: `trees`) does the same, at the optimum where that is known.
+is asked for by name, because another planner (for `blink`: `trees`) does the same, at the optimum where that is known;
+or the collectives for which tune asks it.
 `in_switches=True`: all that it makes lets switches multicast or reduce; tune asks it where some can. `composes=True`:
 it puts plans of others together, and so is none of those itself; nor, unless named, are those that are `costly=True`.
 `effort=2.0`: what it takes to plan and to check, on many ranks, against a planner with a transfer for every two ranks
@@ -27,12 +28,12 @@ JOINED = "any where every two ranks are linked directly or through switches"
 def _entry(
     module: str, function: str, about: str, collectives: tuple[str, ...], options: tuple[str, ...],
     *sweep: dict[str, Any], topologies: str = JOINED,
-    tuned: bool = True, in_switches: bool = False, effort: float = 1.0, **more: Any,
+    tuned: bool | tuple[str, ...] = True, in_switches: bool = False, effort: float = 1.0, **more: Any,
 ) -> Entry:  # fmt: skip
     can: dict[str, Any] = {"collectives": collectives, "topologies": topologies, "options": options, "effort": effort}
     can["sweep"] = ({}, *sweep)
-    if not tuned:
-        can["tuned"] = False
+    if tuned is not True:
+        can["tuned"] = tuned
     if in_switches:
         can["in_switches"] = True
     if topologies == JOINED:
@@ -163,7 +164,7 @@ TABLE = {
     "shallow": _entry(
         "trees.shallow", "shallow", "packed trees of bounded depth, the shallow ones together with the fast ones",
         ("broadcast", "reduce", "allreduce"), ("depth", "pieces", "steps"), topologies="any connected one",
-        costly=True, sizes=True,
+        tuned=("broadcast", "reduce"), costly=True, sizes=True,
         effort=100.0,
     ),
     "blink": _entry(

@@ -76,7 +76,8 @@ def tune(  # noqa: PLR0913
     span, sizes = sizes_of(nbytes)
     seconds, processes = budget_of(budget), _processes(workers)
     targets = _targets(wanted, topology, root, ranks)
-    names = list(dict.fromkeys([planners] if isinstance(planners, str) else planners)) or _usual_planners(topology)
+    named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
+    names = named or _usual_planners(topology)
     for name in names:
         find("planner", name)
     values = resolved(sweep, names, len(next(iter(targets.values())).members))
@@ -104,7 +105,9 @@ def tune(  # noqa: PLR0913
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
     own = own_choice(model, options, topology, targets)
-    ledger = Ledger(context, _tasks(targets, names, values, compared), set(names), progress, nccl, shortlist, own)
+    ledger = Ledger(
+        context, _tasks(targets, names, values, compared, bool(named)), set(names), progress, nccl, shortlist, own
+    )
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear)
@@ -166,18 +169,27 @@ def _usual_planners(topology: Topology) -> list[str]:
     return [name for name, entry in usual if helpful(topology) or not needs_switches(entry)]
 
 
+def _usual(entry: Entry, kind: str) -> bool:
+    """Whether a planner that nobody names is asked for a collective: those that it declares, or says are worth it."""
+    tuned = entry.can.get("tuned", True)
+    return tuned is True or kind in tuned or kind not in entry.can["collectives"]  # what it cannot do is told
+
+
 def _tasks(
     targets: Mapping[str, Collective], names: Sequence[str],
-    values: Mapping[str, Sequence[Value]] | None = None, beside: Mapping[str, Groups] = BASELINES,
+    values: Mapping[str, Sequence[Value]] | None = None, beside: Mapping[str, Groups] = BASELINES, named: bool = True,
 ) -> list[Task]:  # fmt: skip
     """For every collective its bounds, then every planner that declares it, with each of its sweep of options; those
-    that are there to compare with, for the collectives in `beside`, are swept as they declare it."""
+    that are there to compare with, for the collectives in `beside`, are swept as they declare it. `named`: whether
+    somebody asked for just these."""
     tasks: list[Task] = []
     for kind in targets:
         tasks.append(Task(len(tasks), kind))
         compared = [n for group in beside.get(kind, ()) for n in group if n not in names and n in table("planner")]
         for name in [*names, *compared]:
             entry = find("planner", name)
+            if not named and not _usual(entry, kind):
+                continue
             declared: Sequence[Mapping[str, Any]] = entry.can.get("sweep") or ({},)
             swept = combinations(values if values and name in names else {}, entry.can["options"], declared)
             for options in swept if kind in entry.can["collectives"] else ({},):
