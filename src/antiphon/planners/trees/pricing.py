@@ -380,15 +380,13 @@ def _bettered(cost: Costs, parents: Parents, most: int) -> Parents:
             if not moved[to] and not used[rank]:
                 moved[rank] = used[to] = True
                 above[rank] = to
-    out: Parents = above.tolist()
-    out[root] = -1
-    return out
+    above[root] = -1
+    return above.tolist()
 
 
 def _shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Depth and height of every rank, and below[u, v]: whether u lies under v (or is v)."""
-    count = len(above)
-    every = np.arange(count)
+    count, every = len(above), np.arange(len(above))
     below = np.zeros((count, count), bool)
     depth, height = np.zeros(count, np.int64), np.zeros(count, np.int64)
     at, far = every.copy(), 0
