@@ -118,7 +118,7 @@ def test_the_best_for_every_size(kind: str, spec: str) -> None:
         entry = found.plan.at(size)
         assert entry.claims["planner"] == r.candidate.planner
         assert verify(entry.schedule, found.topology).ok
-        (row,) = predict(found.plan, size)
+        (row,) = predict(found.plan, size, model=found.model)
         assert row["seconds"] == pytest.approx(r.candidate.seconds[size])
         assert r.candidate.seconds[size] >= found.limits[kind].seconds(size) * (1 - 1e-9)
     assert antiphon.verify(found.plan) is None
