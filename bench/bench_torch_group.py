@@ -5,8 +5,7 @@ call to its end, the last process's, medians over 20 groups of each kind; proces
 store. What is kept on disk is there (the engine, plans for groups of that size), as in every job but the first;
 `first`: with modules and memory still cold. all_to_all_single as in mixtures of experts: every process sends 0.5 to 1.5
 times the size named to each; medians of 200 calls, ten of one kind after ten of the other. Descriptors and threads of a
-group: when it is made, after collectives, after messages from each to each. Messages: from process 0 to the last and
-back, seconds and CPU seconds of both for one way there and back, medians over rounds of some in turn.
+group: when it is made, and after collectives.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ import antiphon.torch
 TIMES = 20
 CALLS, IN_TURN = 200, 10
 SIZES = (1024, 8192, 65536)  # bytes from each to each
-MESSAGES = {8: 200, 65536: 100, 4 << 20: 6}  # bytes, and how many there and back make a round
-ROUNDS = 15
 PATIENCE = timedelta(seconds=60)
 
 
@@ -53,7 +50,7 @@ def process(rank: int, ranks: int, port: int, answers: Any) -> None:
             if kind == "antiphon":
                 group.shutdown()
             del group
-    answers.put((rank, found, taken, *served(store, rank, ranks)))
+    answers.put((rank, found, taken, served(store, rank, ranks)))
     store.set(f"end/{rank}", "1")
     if rank == 0:  # the store is in this process
         store.wait([f"end/{other}" for other in range(ranks)])
@@ -71,51 +68,19 @@ def counted() -> list[int]:
 
 
 def used(group: Any) -> list[list[int]]:
-    """What is counted now, after collectives, and after messages from each to each."""
-    rows, others = [counted()], [other for other in range(group.size()) if other != group.rank()]
+    """What is counted now, and after collectives."""
+    rows = [counted()]
     group.allreduce([torch.ones(1000)]).wait()
     group.barrier().wait()
-    rows.append(counted())
-    for length in (1, 100_000):
-        line = torch.ones(length)
-        works = [group.recv([torch.empty(length)], other, 0) for other in others]
-        works += [group.send([line], other, 0) for other in others]
-        for work in works:
-            work.wait()
     rows.append(counted())
     return rows
 
 
-def served(store: Any, rank: int, ranks: int) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, float]]]]:
+def served(store: Any, rank: int, ranks: int) -> dict[str, list[float]]:
     groups = {kind: made(kind, PrefixStore(f"served {kind}", store), rank, ranks) for kind in ("gloo", "antiphon")}
-    found = uneven(groups, rank, ranks), messages(groups, rank, ranks)
+    times = uneven(groups, rank, ranks)
     groups["antiphon"].shutdown()
-    return found
-
-
-def messages(groups: dict[str, Any], rank: int, ranks: int) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for size, turns in MESSAGES.items():
-        line = torch.ones(size, dtype=torch.uint8)
-        for number in range(ROUNDS + 2):
-            for name, group in groups.items():
-                group.barrier().wait()
-                began = time.perf_counter(), time.process_time()
-                for _ in range(turns):
-                    there_and_back(group, line, rank, ranks - 1)
-                spent = (time.perf_counter() - began[0]) / turns, (time.process_time() - began[1]) / turns
-                if number >= 2:
-                    found.setdefault(f"{name} {size}", []).append(spent)
-    return found
-
-
-def there_and_back(group: Any, line: Any, rank: int, last: int) -> None:
-    if rank == 0:
-        group.send([line], last, 0).wait()
-        group.recv([line], last, 0).wait()
-    elif rank == last:
-        group.recv([line], 0, 0).wait()
-        group.send([line], 0, 0).wait()
+    return times
 
 
 def uneven(groups: dict[str, Any], rank: int, ranks: int) -> dict[str, list[float]]:
@@ -156,24 +121,16 @@ def measured(ranks: int) -> dict[str, Any]:
     for kind in ("gloo", "antiphon"):
         each = [max(times) for times in zip(*(found[kind] for _, found, *_ in told), strict=True)]
         row[kind], row[f"{kind} first"] = statistics.median(each[1:]), each[0]
-        states = ("made", "after collectives", "after messages")
+        states = ("made", "after collectives")
         for place, what in enumerate(("descriptors", "threads")):
             for state, name in enumerate(states):
                 row[f"{kind} {what} {name}"] = max(taken[kind][state][place] for _, _, taken, *_ in told)
     row["ratio"] = row["antiphon"] / row["gloo"]
     for size in SIZES:
         for kind in ("gloo", "antiphon"):
-            each = [max(times) for times in zip(*(calls[f"{kind} {size}"] for *_, calls, _ in told), strict=True)]
+            each = [max(times) for times in zip(*(calls[f"{kind} {size}"] for *_, calls in told), strict=True)]
             row[f"{kind} uneven {size}"] = statistics.median(each)
         row[f"ratio uneven {size}"] = row[f"antiphon uneven {size}"] / row[f"gloo uneven {size}"]
-    ends = [sent for rank, *_, sent in told if rank in (0, ranks - 1)]
-    for size in MESSAGES:
-        for kind in ("gloo", "antiphon"):
-            rounds = [*zip(*(sent[f"{kind} {size}"] for sent in ends), strict=True)]
-            row[f"{kind} message {size}"] = statistics.median(max(wall for wall, _ in one) for one in rounds)
-            row[f"{kind} message {size} CPU"] = statistics.median(sum(cpu for _, cpu in one) for one in rounds)
-        for what in (f"message {size}", f"message {size} CPU"):
-            row[f"ratio {what}"] = row[f"antiphon {what}"] / row[f"gloo {what}"]
     return row
 
 

@@ -31,7 +31,6 @@ from _harness import CASES, Found, main
 
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.mail import Mail
 from antiphon.runtimes.engine.native import Engine, OpenProgram, Wire
 from antiphon.runtimes.serve import admission, rendezvous
 from antiphon.runtimes.serve.book import encode_book
@@ -269,7 +268,7 @@ def texts(draw: random.Random, counts: Counter[str]) -> None:
         text = worded(json.dumps(card), draw)
         counts[ours("cards", lambda text=text: mesh(1, 2, lambda mine: [text, mine], timeout=0.02), text)] += 1
         text = worded(
-            json.dumps({"once": "00" * 32, "life": [os.getpid(), 1, 1], "memory": "00" * 24, "wire": "", "rails": 1}),
+            json.dumps({"once": "00" * 32, "life": [os.getpid(), 1, 1], "memory": "00" * 24, "rails": 1}),
             draw,
         )
         counts[ours("ways", lambda text=text: near(text), text)] += 1
@@ -334,32 +333,23 @@ def wired(data: bytes) -> None:
 def messages(draw: random.Random, counts: Counter[str]) -> None:
     """Of a process that is known, to the engine: heads and elements as a broadcast sends them, changed."""
     for _ in range(6):
-        unit, mail = draw.choice([1, 9, 5000]), draw.random() < 0.5
-        data = recorded(unit, mail)
-        edge = draw.choice([len(data), 300 if mail else 64])  # the head more often than the elements
+        unit = draw.choice([1, 9, 5000])
+        data = recorded(unit)
+        edge = draw.choice([len(data), 64])  # the head more often than the elements
         data = mutated(data[:edge], draw) + data[edge:]
         if draw.random() < 0.3:
             data += draw.choice([data, draw.randbytes(2000)]) * draw.randrange(1, 50)
         mine, theirs = socket.socketpair()
         wire = engine().sockets(1, [mine.detach(), -1])
-        carrier = Mail(wire, 1) if mail else None
         with theirs:
             sender = pool().submit(send_all, theirs, data)
             plan, found = program().plan(1, unit, True), np.zeros(unit, np.uint8)
             try:
                 counts[ours("messages", lambda p=plan, f=found, w=wire: p.run(None, f, w, "sum", 5.0), data)] += 1
-                if carrier is not None:
-                    counts[ours("mail", lambda c=carrier, f=found: received(c, f), data)] += 1
             finally:
                 wire.close()
             sender.result()
         counts[CASES] += 1
-
-
-def received(mail: Mail, into: Any) -> None:
-    number, _ = mail.receive(0, 1, into.ctypes.data, into.nbytes)
-    if number:
-        mail.wait(number, 5.0)
 
 
 def send_all(one: socket.socket, data: bytes) -> None:
@@ -369,15 +359,11 @@ def send_all(one: socket.socket, data: bytes) -> None:
 
 
 @cache
-def recorded(unit: int, mail: bool) -> bytes:
-    """Where there is mail: a message before it, and one behind it."""
+def recorded(unit: int) -> bytes:
+    """Return what rank 0 of 2 sends in a broadcast of so many bytes."""
     mine, theirs = socket.socketpair()
     wire = engine().sockets(0, [-1, mine.detach()])
-    carrier = Mail(wire, 0) if mail else None
     data = np.random.default_rng(unit).integers(0, 256, unit).astype(np.uint8)
-    if carrier is not None:
-        carrier.send(1, 2, data.ctypes.data, data.nbytes)
-        carrier.send(1, 1, data.ctypes.data, data.nbytes)
     program().plan(0, unit, True).run(None, data, wire, "sum", 5.0)
     wire.close()
     with theirs:

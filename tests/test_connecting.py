@@ -128,11 +128,11 @@ def test_what_is_no_way_is_told_by_its_rank(engine: Engine) -> None:
             '{"once": "", "life": [1, 2], "memory": ""}',
             '{"once": "", "memory": ""}',
             "[]",
-            '{"once": "", "life": null, "memory": "", "wire": "", "rails": 9}',
+            '{"once": "", "life": null, "memory": "", "rails": 9}',
         ):
             with pytest.raises(Invalid, match="rank 1 sent what is no message of this program"):
                 way.answers(engine, [way.tells(engine), text])
-        huge = '{"once": "", "life": [99999999999999999999, 1, 1], "memory": "", "wire": "", "rails": 1}'
+        huge = '{"once": "", "life": [99999999999999999999, 1, 1], "memory": "", "rails": 1}'
         assert way.answers(engine, [way.tells(None), huge]).startswith("no ")
 
 

@@ -101,7 +101,6 @@ LONG = {
     "docs/models/loggp.md",
     "docs/models/nccl.md",
     "docs/mpi.md",
-    "docs/nccl-preload.md",
     "docs/replay.md",
     "docs/reproduction.md",
     "docs/planners/blink.md",

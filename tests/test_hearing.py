@@ -1,4 +1,4 @@
-"""Signals while a call waits in the engine: over sockets, over cards, and in shared memory."""
+"""Signals while a call waits in the engine: over sockets and in shared memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from test_fabric import TCP, close_all, wires_of
 
-from antiphon.errors import TimedOut, Unsupported
+from antiphon.errors import TimedOut
 from antiphon.runtimes.engine import build
-from antiphon.runtimes.engine.fabric import Fabric
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.call_head import CallHead
 from antiphon.runtimes.serve.mesh import handed_over
@@ -34,14 +32,6 @@ def by_sockets(engine: Engine) -> list[Wire]:
     return [engine.sockets(0, [-1, handed_over([None, left])[1]]), engine.sockets(1, [handed_over([right])[0], -1])]
 
 
-def by_cards(engine: Engine) -> list[Wire]:
-    try:
-        Fabric(engine, *TCP).close()
-    except Unsupported as error:
-        pytest.skip(str(error))
-    return wires_of(engine, [TCP, TCP])
-
-
 def by_memory(engine: Engine) -> list[Wire]:
     memory, name = engine.share(2)
     pairs = socket.socketpair(), socket.socketpair()
@@ -55,7 +45,7 @@ def by_memory(engine: Engine) -> list[Wire]:
     return [wire, *found]
 
 
-@pytest.fixture(params=[by_sockets, by_cards, by_memory])
+@pytest.fixture(params=[by_sockets, by_memory])
 def wires(request: pytest.FixtureRequest) -> Iterator[list[Wire]]:
     made = request.param(Engine(build.library("sockets")))
     for rank, wire in enumerate(made):
@@ -63,7 +53,8 @@ def wires(request: pytest.FixtureRequest) -> Iterator[list[Wire]]:
         wire.calls(head.memory)
         head.begin("barrier", 0, 0)
     yield made
-    close_all(made)
+    for wire in made:
+        wire.close()
 
 
 def when_alarmed(handle: Callable[..., Any], do: Callable[[], Any]) -> float:

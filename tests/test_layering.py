@@ -451,9 +451,6 @@ TAKEN: dict[tuple[str, str], str] = {
     ("tests/test_fuzz.py", "_own"): "as above",
     ("tests/test_sccl_group.py", "_after"): "it counts products of permutations: a cost that nothing tells",
     ("tests/test_tune_stopped.py", "_process"): "nobody can ask for processes that take too long to get ready",
-    ("tests/torch_far.py", "_elsewhere"): "without a GPU no tensor is elsewhere; PyTorch's gloo takes NCCL's place",
-    ("tests/torch_far.py", "_gloo"): "as above",
-    ("tests/torch_far.py", "_worker"): "as above",
     ("tests/torch_suite.py", "_DistTestBase"): "PyTorch's own, of a module that may come from a file",
 }
 

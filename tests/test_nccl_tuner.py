@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nccl_env import cuda_names, header
+from nccl_header import cuda_names, header
 
 import antiphon
 from antiphon.cli import run

@@ -12,10 +12,6 @@ from lab_env import why_no_lab
 
 import antiphon
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.errors import Unsupported
-from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.fabric import Fabric
-from antiphon.runtimes.engine.native import Engine
 from antiphon.runtimes.lab.commands import batches, networks
 from antiphon.runtimes.lab.layout import lay_out
 
@@ -59,14 +55,11 @@ def test_each_switch_of_a_rank_with_several_is_a_network() -> None:
     assert not networks(lay_out(antiphon.topology("tree:fanouts=2x4")))
 
 
-def carried(folder: Path, monkeypatch: pytest.MonkeyPatch, **wanted: str) -> list[float]:
+def carried(folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str) -> list[float]:
     """What each network took of a broadcast, in times of its bytes."""
     program, out = folder / "give.py", folder / "sent.json"
     program.write_text(PROGRAM)
-    for name in ("ANTIPHON_WIRE", "ANTIPHON_INTERFACE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in wanted.items():
-        monkeypatch.setenv(f"ANTIPHON_{name}", value)
+    monkeypatch.setenv("ANTIPHON_INTERFACE", devices)
     command = [sys.executable, str(program), str(MEGABYTES), str(out)]
     row = antiphon.lab("run", pair(), command=command, scale="link=400Mbit", timeout=60)
     assert row["exit_code"] == 0
@@ -76,18 +69,9 @@ def carried(folder: Path, monkeypatch: pytest.MonkeyPatch, **wanted: str) -> lis
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_lab()), reason=f"a lab: {why_no_lab()}")
-@pytest.mark.parametrize("wire", ["sockets", "fabric"])
-def test_both_networks_carry_half(wire: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wanted(devices: str) -> dict[str, str]:
-        return {"INTERFACE": devices} if wire == "sockets" else {"WIRE": f"fabric:tcp:{devices}"}
-
-    if wire == "fabric":
-        try:
-            Fabric(Engine(library("sockets")), "tcp", "127.0.0.1").close()
-        except Unsupported as error:
-            pytest.skip(str(error))
-    both = carried(tmp_path, monkeypatch, **wanted("s0,s1"))
+def test_both_networks_carry_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = carried(tmp_path, monkeypatch, "s0,s1")
     assert all(0.4 < part < 0.6 for part in both), both
-    alone = carried(tmp_path, monkeypatch, **wanted("s1"))
+    alone = carried(tmp_path, monkeypatch, "s1")
     assert alone[0] < 0.05, alone
     assert alone[1] > 0.95, alone

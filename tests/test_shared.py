@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="such memory is 
 
 
 class Name(ctypes.Structure):
-    _fields_ = [("key", c_uint64), ("process", c_int64), ("file", c_int32), ("members", c_uint32), ("halves", c_uint32)]
+    _fields_ = [("key", c_uint64), ("process", c_int64), ("file", c_int32), ("members", c_uint32)]
 
 
 class Came(ctypes.Structure):
@@ -43,7 +43,7 @@ def native() -> Functions:
         pytest.skip(str(error))
     for name in ("make", "join"):
         getattr(found, f"ap_shared_{name}").restype = c_void_p
-    found.ap_shared_make.argtypes = [c_uint32, c_uint32, POINTER(Name)]
+    found.ap_shared_make.argtypes = [c_uint32, POINTER(Name)]
     found.ap_shared_join.argtypes = [POINTER(Name), c_uint32]
     for name in ("complete", "close", "busy"):
         getattr(found, f"ap_shared_{name}").argtypes = [c_void_p]
@@ -101,7 +101,7 @@ class End:
 def members(native: Functions, count: int, each: Callable[[End, int], None]) -> None:
     """Runs it in as many processes; what one says to have gone wrong fails the test, and so does a hang."""
     name = Name()
-    first = native.ap_shared_make(count, 1, byref(name))
+    first = native.ap_shared_make(count, byref(name))
     assert first
     pids = {}
     for me in range(count):
@@ -310,7 +310,7 @@ def test_who_is_far_ahead_does_not_fill_the_memory_of_others(native: Functions) 
 
 def test_blocks_that_one_has_read_are_free_for_another(native: Functions) -> None:
     name = Name()
-    ends = [End(native, native.ap_shared_make(3, 1, byref(name)))]
+    ends = [End(native, native.ap_shared_make(3, byref(name)))]
     ends += [End(native, native.ap_shared_join(byref(name), me)) for me in (1, 2)]
     ends[0].send(1, 0, bytes(900_000), 1)
     ends[0].look()
@@ -327,7 +327,7 @@ def test_blocks_that_one_has_read_are_free_for_another(native: Functions) -> Non
 def test_a_receive_of_any_length(native: Functions, when: str) -> None:
     """It takes what it has room for, and tells how much was sent, or that this goes another way."""
     name, error = Name(), Error()
-    ends = [End(native, native.ap_shared_make(2, 1, byref(name)))]
+    ends = [End(native, native.ap_shared_make(2, byref(name)))]
     ends += [End(native, native.ap_shared_join(byref(name), 1))]
     sent = [0, 5, 40, 41, 30_000, 100_000, None, 7]  # None: another way
     room, elsewhere = 50_000, 3_000_000
@@ -400,7 +400,7 @@ def test_a_message_of_another_length_is_an_error(native: Functions) -> None:
 
 def test_memory_that_is_not_there_or_another_one_is_not_joined(native: Functions) -> None:
     name, other = Name(), Name()
-    first, second = native.ap_shared_make(2, 1, byref(name)), native.ap_shared_make(2, 1, byref(other))
+    first, second = native.ap_shared_make(2, byref(name)), native.ap_shared_make(2, byref(other))
     for wrong in (
         Name(name.key + 1, name.process, name.file, 2),
         Name(name.key, name.process, other.file, 2),
@@ -421,7 +421,7 @@ def test_memory_that_is_not_there_or_another_one_is_not_joined(native: Functions
 def test_what_is_under_way_is_given_up_with_the_end(native: Functions) -> None:
     """Closing frees all of it: run under a leak checker, this says nothing."""
     name = Name()
-    first = native.ap_shared_make(3, 1, byref(name))
+    first = native.ap_shared_make(3, byref(name))
     second = native.ap_shared_join(byref(name), 1)
     one, two = End(native, first), End(native, second)
     place = (c_char * 90_000).from_buffer_copy(bytes(90_000))

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).parent
 SIZE = 4
 CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups"]
-CHECKS = [*CALLS, "elsewhere", "devices", "monitored", "at_once", "training", "tables", "late", "killed"]
+CHECKS = [*CALLS, "monitored", "at_once", "training", "tables", "late", "killed"]
 Found = list[dict[str, Any]]
 
 
@@ -102,9 +102,15 @@ def test_all_was_served_by_our_schedules(found: Found) -> None:
     assert not any(row["collective"] == "allreduce" and "default" in row["schedule"] for row in rows)
 
 
-def test_tensors_elsewhere_are_sent_on_by_names_that_backends_have(found: Found) -> None:
-    marks = ["_allgather_base", "_start_coalescing", "_reduce_scatter_base", "_reduce_scatter_base", "_end_coalescing"]
-    assert [one["elsewhere"]["marked"] for one in found[:-1]] == [marks] * (SIZE - 1)
+def test_tensors_on_a_device_are_refused_with_the_route_that_serves_them(found: Found) -> None:
+    for one in found[:-1]:
+        assert len(one["wrong_calls"]["messages"]) == 2
+        for message in one["wrong_calls"]["messages"]:
+            assert "the tensor is on meta" in message
+            assert "MSCCL++" in message
+
+
+def test_a_monitored_barrier_names_who_is_missing(found: Found) -> None:
     assert "Rank 1 failed to pass monitoredBarrier in 0 ms" in found[0]["monitored"]["said"][1]
 
 
@@ -138,8 +144,6 @@ def test_a_process_that_is_late_or_killed_is_an_error_at_the_others(found: Found
         assert "the connection to rank" in found[rank]["killed"]["message"]
         assert "an earlier call failed" in found[rank]["killed"]["again"]
         assert found[rank]["killed"]["seconds"] < 20  # the timeout of the group
-        said = found[rank]["killed"]["between"]
-        assert [f"the connection to rank {SIZE - 1} is lost" in one for one in said] == [True, True]
 
 
 @pytest.mark.slow
@@ -160,15 +164,14 @@ def test_long_training_and_compiling(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["memory", "sockets"])
 def test_messages_between_all_and_what_a_group_takes(tmp_path: Path, way: str) -> None:
-    """Fewer descriptors and threads than gloo: made, after collectives, and after messages with all; over sockets then
-    as many descriptors, of four processes."""
+    """Messages arrive; a group has fewer descriptors and threads than gloo's when made, and after collectives."""
     found, codes, said = launch(tmp_path, SIZE, ["many", "counted"], ANTIPHON_SHARED=str(int(way == "memory")))
     assert codes == [0] * SIZE, said
     assert sum(one["many"]["received"] for one in found) == 400
     for one in found:
         ours, theirs = one["counted"]["antiphon"], one["counted"]["gloo"]
         for mine, other in zip(ours, theirs, strict=True):
-            assert mine[0] < other[0] or (way == "sockets" and mine is ours[2] and mine[0] == other[0])
+            assert mine[0] < other[0]
             assert mine[1] < other[1]
 
 

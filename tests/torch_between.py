@@ -1,35 +1,19 @@
-"""Checks of torch_process.py: messages between all, and where a process has died; what a group takes of the system."""
+"""Checks of torch_process.py: point-to-point messages, monitored barriers, and descriptors and threads of a group."""
 
 from __future__ import annotations
 
 import os
 import random
-import threading
+import time
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def after_a_death(group: Any, rank: int, dead: int) -> list[str]:
-    """What those say who wait for it, or send to it; the others, all before it, go on talking to each other."""
-    said = []
-    one = torch.full((5,), float(rank))
-    for do in (lambda: dist.recv(one, dead, group), lambda: dist.send(one, dead, group)):
-        try:
-            do()
-        except RuntimeError as error:
-            said.append(str(error))
-    got = torch.zeros(5)
-    work = dist.irecv(got, (rank - 1) % dead, group)
-    dist.send(torch.full((5,), float(rank)), (rank + 1) % dead, group)
-    work.wait()
-    assert got.eq((rank - 1) % dead).all()
-    return said
-
-
 def check_counted(rank: int, size: int) -> dict[str, Any]:
-    """Descriptors and threads of a group: made, after collectives, after messages with all others."""
+    """Descriptors and threads of a group: made, and after collectives."""
     found: dict[str, Any] = {}
     for backend in ("gloo", "antiphon"):
         before = _taken()
@@ -40,25 +24,9 @@ def check_counted(rank: int, size: int) -> dict[str, Any]:
             dist.all_to_all_single(torch.zeros(size), torch.ones(size), group=group)
             dist.barrier(group)
         rows.append(_taken())
-        for length in (1, 100_000):
-            everybody(group, rank, size, length)
-        for thread in threading.enumerate():
-            if thread.name == "antiphon-lines":  # it has connected all
-                thread.join(20)
-        rows.append(_taken())
         dist.barrier()
         found[backend] = [[now - then for now, then in zip(row, before, strict=True)] for row in rows]
     return found
-
-
-def everybody(group: Any, rank: int, size: int, length: int) -> None:
-    others = [other for other in range(size) if other != rank]
-    got = {other: torch.zeros(length) for other in others}
-    works = [dist.irecv(got[other], other, group) for other in others]
-    works += [dist.isend(torch.full((length,), float(rank)), other, group) for other in others]
-    for work in works:
-        work.wait()
-    assert all(one.eq(other).all() for other, one in got.items())
 
 
 def _taken() -> tuple[int, int]:
@@ -108,3 +76,22 @@ def check_many(rank: int, size: int) -> dict[str, Any]:
     assert into.eq((rank - 1) % size).all()
     dist.barrier()
     return {"received": len(got)}
+
+
+def check_monitored(rank: int, size: int) -> dict[str, Any]:
+    """Check that a timeout of 0 is one and that rank 0 names the missing rank, as gloo's own barrier does."""
+    said = []
+    for name in ("gloo", "antiphon"):
+        group: Any = dist.new_group(backend=name)
+        dist.barrier()
+        began = time.monotonic()
+        if rank == 0:
+            try:
+                dist.monitored_barrier(group, timedelta(0))
+            except RuntimeError as error:
+                said.append(str(error).splitlines()[0])
+        waited = time.monotonic() - began
+        dist.barrier()
+        assert waited < 10  # the group's is 20
+    assert len({*said}) == int(rank == 0), said
+    return {"said": said}

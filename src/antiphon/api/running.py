@@ -91,15 +91,11 @@ def run(  # noqa: PLR0913
 
 
 @public
-def build(
-    what: Literal["mpi", "nccl", "rccl", "nccl-tuner"], compiler: str = "", tables: Path | Sequence[Path] = ()
-) -> Library:
+def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "", tables: Path | Sequence[Path] = ()) -> Library:
     """A library, compiled where that has not been done yet: its path.
 
-    `what`: "mpi", the native engine for your MPI; "nccl" and "rccl", what is preloaded before programs that call these;
-    "nccl-tuner", a tuner plugin for NCCL.
-    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl of $NVCC or nvcc, for rccl of
-    $HIPCC or hipcc, for nccl-tuner of $CC or cc.
+    `what`: "mpi", the native engine for your MPI, to preload; "nccl-tuner", a tuner plugin for NCCL.
+    `compiler`: instead of $MPICC, or mpicc beside Python or on the PATH; for nccl-tuner of $CC or cc.
     `tables`: files that jobs will name in $ANTIPHON_TABLE: compiled and kept beside the library that is preloaded, so
     that no job has to wait for that.
     """

@@ -16,8 +16,7 @@ def build_command(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="mpi: the engine over MPI, also for LD_PRELOAD; nccl, rccl: for LD_PRELOAD before programs that call "
-            "these; nccl-tuner: a tuner plugin for NCCL",
+            help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL",
         ),
     ],
     compiler: Annotated[
@@ -25,7 +24,7 @@ def build_command(
         typer.Option(
             "--compiler",
             metavar="COMMAND",
-            help="instead of $MPICC or mpicc (nccl: $NVCC or nvcc, rccl: $HIPCC or hipcc, nccl-tuner: $CC or cc)",
+            help="instead of $MPICC or mpicc (nccl-tuner: $CC or cc)",
         ),
     ] = "",
     table: Annotated[
@@ -42,8 +41,7 @@ def build_command(
 
     Programs run by a tuned table, without a change to them:
     ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi --table table.json) mpiexec -n 8 ./a.out
-    The same before programs that call NCCL: LD_PRELOAD=$(antiphon build nccl --table table.json).
-    Or NCCL is told what to choose, by what export --to nccl-tuner wrote:
+    NCCL is told what to choose, by what export --to nccl-tuner wrote:
     ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) ./a.out
     """
     with working("compiling"):

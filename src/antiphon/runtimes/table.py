@@ -43,11 +43,6 @@ TABLE: dict[str, Entry] = {
         "the same on AMD's by HIP; never run yet",
         {"library": "NumPy", "modules": (), "programs": (), "options": ("hybrid",)},
     ),
-    "nccl": Entry(
-        "antiphon.runtimes.measure.nccl:Nccl",
-        "a process for each rank under MPI, each with a GPU, by rounds of NCCL's messages; never run yet",
-        {"library": "", "modules": ("mpi4py",), "programs": (), "options": ("mpiexec",)},
-    ),
     "mpi": Entry(
         "antiphon.runtimes.measure.mpi:Mpi",
         "a process for each rank under MPI, by the engine",

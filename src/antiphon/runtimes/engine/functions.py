@@ -12,7 +12,6 @@ from ctypes import (
     c_double,
     c_int,
     c_int32,
-    c_int64,
     c_size_t,
     c_uint32,
     c_uint64,
@@ -56,7 +55,6 @@ class Needs(Structure):
 
 
 _FAILURE = POINTER(Failure)
-_MESSAGE = (c_void_p, c_uint32, c_int32, c_void_p, c_uint64, POINTER(c_void_p))
 # What comes back, then what is given. Of these a library has those that its sources have.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_abi": (c_int,),
@@ -88,34 +86,11 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_mpi_library": (c_char_p,),
     "ap_mpi_open_number": (c_void_p, c_int, c_void_p, c_uint32, _FAILURE),
     "ap_sockets_open": (c_void_p, c_uint32, c_uint32, c_uint32, c_void_p, _FAILURE),
-    "ap_shared_make": (c_void_p, c_uint32, c_uint32, c_void_p),
+    "ap_shared_make": (c_void_p, c_uint32, c_void_p),
     "ap_shared_join": (c_void_p, c_char_p, c_uint32),
     "ap_shared_complete": (None, c_void_p),
     "ap_shared_open": (c_void_p, c_void_p, c_uint32, c_void_p, _FAILURE),
     "ap_shared_close": (None, c_void_p),
-    "ap_fabric_make": (c_void_p, c_char_p, c_char_p, c_void_p, _FAILURE),
-    "ap_fabric_open": (c_void_p, c_void_p, c_uint32, c_uint32, c_char_p, c_void_p, c_double, _FAILURE),
-    "ap_fabric_close": (None, c_void_p),
-    # messages from one to another
-    "ap_mail_open": (c_void_p, c_void_p, c_uint32, _FAILURE),
-    "ap_mail_send": (c_int, *_MESSAGE, _FAILURE),
-    "ap_mail_receive": (c_int, *_MESSAGE, POINTER(c_uint32), _FAILURE),
-    "ap_mail_wait": (c_int, c_void_p, c_void_p, c_double, POINTER(c_uint32), POINTER(c_int64), _FAILURE),
-    "ap_mail_end": (None, c_void_p, c_char_p, c_int),
-    "ap_mail_free": (None, c_void_p),
-    # rounds of NCCL's messages
-    "ap_direct_why": (c_char_p,),
-    "ap_direct_library": (c_int, c_char_p),
-    "ap_direct_id": (c_int, c_char_p),
-    "ap_direct_open": (c_void_p, c_int, c_int, c_char_p, c_int),
-    "ap_direct_close": (None, c_void_p),
-    "ap_direct_memory": (c_void_p, c_uint64),
-    "ap_direct_free": (None, c_void_p),
-    "ap_direct_copy": (c_int, c_void_p, c_void_p, c_void_p, c_uint64),
-    "ap_direct_prepare": (c_void_p, c_void_p, c_uint32, c_int, c_uint64, c_uint64, c_void_p, _FAILURE),
-    "ap_direct_scratch": (c_uint64, c_void_p),
-    "ap_direct_end": (None, c_void_p),
-    "ap_direct_go": (c_int, *[c_void_p] * 5, c_int, c_int, c_double),
 }  # fmt: skip
 
 

@@ -1,5 +1,4 @@
-"""Libraries for programs that stay as they are: what is preloaded before those that call MPI (docs/mpi.md), NCCL or
-RCCL (docs/nccl-preload.md), and the tuner plugin for NCCL (docs/stock.md)."""
+"""Libraries for unmodified programs: the MPI preload (docs/mpi.md) and the tuner plugin for NCCL (docs/stock.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from antiphon.errors import Invalid, unknown
 from antiphon.runtimes.engine.build import PRELOADED, library
 from antiphon.runtimes.engine.native import keep_tables
 
-LIBRARIES = (*PRELOADED, "nccl-tuner")
+LIBRARIES = (PRELOADED, "nccl-tuner")
 
 
 def build(what: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
@@ -18,7 +17,7 @@ def build(what: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
     where jobs look for them."""
     if what not in LIBRARIES:
         raise unknown("library to build", what, LIBRARIES)
-    if tables and what not in PRELOADED:
+    if tables and what != PRELOADED:
         raise Invalid(f"build {what} takes no tables; export --to nccl-tuner writes what it reads")
     path = library(what.replace("-", "_"), compiler)
     if tables:

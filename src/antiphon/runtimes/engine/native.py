@@ -52,7 +52,7 @@ OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
 MOVED, EVEN, DISAGREED = range(3)
 _STOPPED = 8
-_NAME = 32  # bytes of an ap_shared_name
+_NAME = 24  # bytes of an ap_shared_name
 _LOST: list[Any] = []
 
 
@@ -107,7 +107,7 @@ class Engine:
     def share(self, ranks: int) -> tuple[int, bytes]:
         """Memory for messages within this host, and what others need to `join` it; 0 where there can be none."""
         name = ctypes.create_string_buffer(_NAME)
-        return self.library.ap_shared_make(ranks, 2, name) or 0, name.raw
+        return self.library.ap_shared_make(ranks, name) or 0, name.raw
 
     def join(self, name: bytes, rank: int) -> int:
         """The memory of that name; 0 where it cannot be seen."""
@@ -174,7 +174,6 @@ class Wire:
     def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
         self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
         self.trace: Any = None  # where runs are recorded (engine/trace.py)
-        self.ends_with: list[Callable[[], None]] = []  # what is to end before it does
         self.stopped = False  # a call by what a handler of a signal raised
         self._hearing = Hearing()
         engine.library.ap_wire_hear(handle, byref(self._hearing))
@@ -223,8 +222,6 @@ class Wire:
         self.engine.library.done("ap_wire_left", self.handle)
 
     def close(self) -> None:
-        while self.ends_with:
-            self.ends_with.pop()()
         if self.handle:
             self.engine.library.ap_wire_close(self.handle)
         self.handle = 0

@@ -12,19 +12,13 @@ from antiphon.runtimes.measure.mpi_job import first_process, require_mpi, run_ca
 
 
 class Mpi(Runtime):
-    """One launch for all, unless a launcher started this process. `target`: the library that carries the data."""
-
-    target = "mpi"
-
-    def nccl(self) -> str:
-        """Where NCCL's library is, if messages are NCCL's."""
-        return ""
+    """One launch for all, unless a launcher started this process."""
 
     def ready(self, how: How) -> None:
         require_mpi()
         if not launched():
             found_launcher(how.mpiexec)
-        library(self.target, how.compiler)
+        library("mpi", how.compiler)
 
     def first(self) -> AbstractContextManager[bool]:
         return first_process()
@@ -42,5 +36,5 @@ class Mpi(Runtime):
 
         run_cases(
             [one.data for one in programs], cases, mpiexec=how.mpiexec, compiler=how.compiler, timeout=how.timeout,
-            progress=tell, enough=enough, target=self.target, nccl=self.nccl(),
+            progress=tell, enough=enough,
         )  # fmt: skip

@@ -54,18 +54,15 @@ def run_cases(
     timeout: float = 600.0,
     progress: Callable[[Row], None] | None = None,
     enough: Callable[[], bool] = lambda: False,
-    target: str = "mpi",
-    nccl: str = "",
 ) -> list[Row]:
     """What `_mpi_process` tells of each case; `progress` hears it at once.
 
     Starts the processes itself, unless a launcher started this one, as process 0: then within `first_process`.
-    `enough`: asked before each case whether to leave the rest out. `target`: of the engine; `nccl`: where NCCL is,
-    whose messages carry the data then.
+    `enough`: asked before each case whether to leave the rest out.
     """
     require_mpi()
     count = max(len(case.ranks) for case in cases)
-    job = Job(str(library(target, compiler)), count, list(programs), list(cases), nccl=nccl)
+    job = Job(str(library("mpi", compiler)), count, list(programs), list(cases))
     said: list[Row] = []
 
     def heard(row: Row) -> None:

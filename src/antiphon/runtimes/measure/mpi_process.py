@@ -23,10 +23,8 @@ from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import Engine, OpenProgram
-from antiphon.runtimes.engine.nccl import Communicator, Nccl
 from antiphon.runtimes.measure._mpi_library import library_rows
 from antiphon.runtimes.measure._mpi_reference import reference
-from antiphon.runtimes.measure._nccl_seat import DeviceSeat, joined
 from antiphon.runtimes.measure.case import Case, Row, heats
 from antiphon.runtimes.measure.loop import Heat, Seat, Together
 from antiphon.runtimes.measure.recorder import recording
@@ -38,19 +36,17 @@ IDLE = 1e-3  # seconds between two looks of a process that waits for its turn
 
 @dataclass
 class Job:
-    """All that the processes need. `library`: the engine, compiled on the host of rank 0. `nccl`: where NCCL is, if its
-    messages are to carry the data."""
+    """All that the processes need. `library`: the engine, compiled on the host of rank 0."""
 
     library: str
     processes: int
     programs: list[bytes]
     cases: list[Case]
     collectives: list[Collective] = field(default_factory=list)
-    nccl: str = ""
 
     def write(self, folder: Path) -> None:
         cases = [asdict(case) for case in self.cases]
-        about = {"library": self.library, "processes": self.processes, "cases": cases, "nccl": self.nccl}
+        about = {"library": self.library, "processes": self.processes, "cases": cases}
         (folder / "job.json").write_text(json.dumps({**about, "programs": len(self.programs)}), encoding="utf-8")
         for number, data in enumerate(self.programs):
             (folder / f"program{number}.bin").write_bytes(data)
@@ -60,7 +56,7 @@ class Job:
         about = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         programs = [(folder / f"program{number}.bin").read_bytes() for number in range(about["programs"])]
         cases = [Case(**case) for case in about["cases"]]
-        return cls(about["library"], about["processes"], programs, cases, nccl=about["nccl"])
+        return cls(about["library"], about["processes"], programs, cases)
 
 
 class Process:
@@ -68,9 +64,7 @@ class Process:
 
     def __init__(self, job: Job, mpi: Any, world: Any) -> None:
         self.job, self.mpi, self.world = job, mpi, world
-        self.nccl = Nccl(Path(job.library), job.nccl) if job.nccl else None
-        self.engine = Engine(Path(job.library)) if self.nccl is None else self.nccl.engine
-        self.joined: dict[int, Communicator] = {}
+        self.engine = Engine(Path(job.library))
         self.programs: dict[int, OpenProgram] = {}
         self.comms: dict[int, Any] = {}
 
@@ -87,8 +81,6 @@ class Process:
         rows: list[Row] = []
         if self.world.rank < len(case.ranks) and case.library is not None:
             rows = library_rows(cases, self.job.collectives[case.program], comm, self.mpi, _Among(comm))
-        elif self.world.rank < len(case.ranks) and self.nccl is not None:
-            rows = self._by_nccl(cases, comm, self.nccl)
         elif self.world.rank < len(case.ranks):
             wire = self.engine.mpi(comm, case.ranks, self.job.collectives[case.program].ranks)
             try:
@@ -115,25 +107,12 @@ class Process:
             row["scratch"] = max(one[number][1] for one in needs) * seat.dtype.itemsize
         return rows
 
-    def _by_nccl(self, cases: Sequence[Case], comm: Any, nccl: Nccl) -> list[Row]:
-        case = cases[0]
-        if comm.size not in self.joined:
-            self.joined[comm.size] = joined(nccl, comm)
-        collective = self.job.collectives[case.program]
-        seat = DeviceSeat(collective, case.ranks[comm.rank], case, self.joined[comm.size])
-        ours = [seat.call(self._program(one), one) for one in cases]
-        return Heat(cases, seat, ours, None, _Among(comm)).go()
-
     def _program(self, case: Case) -> OpenProgram:
         if case.program not in self.programs:
             self.programs[case.program] = self.engine.program(self.job.programs[case.program])
         return self.programs[case.program]
 
     def close(self) -> None:
-        for one in self.joined.values():
-            one.close()
-        if self.nccl is not None:
-            self.nccl.close()
         for comm in self.comms.values():
             comm.Free()
 

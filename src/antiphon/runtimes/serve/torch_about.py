@@ -9,8 +9,6 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from antiphon.runtimes.serve.torch_far import devices
-
 if TYPE_CHECKING:  # PyTorch's own types fit neither all its versions nor what it passes
 
     class _Base:
@@ -20,6 +18,7 @@ else:
     _Base = dist.ProcessGroup
 
 NAME = "antiphon"
+DEVICES = ["cpu"]
 
 
 class _Options(c10d.Backend.Options):
@@ -39,7 +38,6 @@ class About(_Base):
     _store: Any
     _timeout: timedelta
     _worker: Any
-    elsewhere: Any
 
     def getBackendName(self) -> str:  # noqa: N802
         return NAME
@@ -101,7 +99,7 @@ class About(_Base):
 
     @property
     def _device_types(self) -> list[Any]:
-        return [torch.device(one) for one in devices()]
+        return [torch.device(name) for name in DEVICES]
 
     @property
     def options(self) -> Any:
@@ -111,21 +109,11 @@ class About(_Base):
 
     @property
     def supports_splitting(self) -> bool:
-        """Where there are devices: split_group, and a connection at once."""
-        return len(devices()) > 1
+        return False
 
     @property
     def supports_coalescing(self) -> bool:
         return True
-
-    def eager_connect_single_device(self, device: Any) -> None:
-        """Collective: what is for tensors there is made now. PyTorch has told the device to the group that this one
-        replaced."""
-        self.bound_device_id = device
-        self.elsewhere.connect_now(device)
-
-    def perform_nocolor_split(self, device: Any) -> None:
-        """What others do for a group without this process they do without it."""
 
     def _set_sequence_number_for_group(self) -> None:
         self._made = 0

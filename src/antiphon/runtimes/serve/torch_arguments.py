@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from antiphon.errors import Unsupported
+
 Tensors = Sequence[Any]
 _AT_ONCE = 1 << 20  # bytes of a call that its caller carries out: while more is on its way no signal is heard
 
@@ -53,6 +55,17 @@ def lists_and_tensors(several: Any, one: Any) -> tuple[list[Any], list[Any]]:
     if isinstance(one, torch.Tensor):
         return [list(several)], [one]
     return list(several), list(one)
+
+
+def need_cpu(kind: str, tensors: Tensors) -> None:
+    """Refuse tensors in the memory of a GPU, and name the route by which those run our plans."""
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise Unsupported(
+                f"{kind}: the tensor is on {tensor.device}, and the backend antiphon communicates CPU tensors only. "
+                "For GPU tensors use the backend nccl, with MSCCL++'s NCCL library in its place, which runs exported "
+                "plans (docs/gpu-mscclpp.md)"
+            )
 
 
 def need_some(kind: str, tensors: Tensors) -> None:

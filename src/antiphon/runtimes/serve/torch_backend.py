@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
-from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
 
 from antiphon.errors import Invalid
 from antiphon.runtimes.serve import torch_arguments as asked
 from antiphon.runtimes.serve._torch_data import operator_name
-from antiphon.runtimes.serve.torch_about import NAME
-from antiphon.runtimes.serve.torch_batched import batched
-from antiphon.runtimes.serve.torch_far import devices
+from antiphon.runtimes.serve.torch_about import DEVICES, NAME
 from antiphon.runtimes.serve.torch_group import QueuedGroup
 
 
@@ -22,13 +22,29 @@ def report(group: Any = None) -> list[dict[str, Any]]:
     found = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(found, AntiphonGroup):
         raise Invalid("report: this process group is not of the backend antiphon")
-    return found.calls.ledger.as_json() + found.elsewhere.rows()
+    return found.calls.ledger.as_json()
 
 
 def register() -> None:
     if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
-    batched(AntiphonGroup)
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+        _extend_monitored_barrier()
+
+
+def _extend_monitored_barrier() -> None:
+    """Let `dist.monitored_barrier` take our groups: PyTorch's own refuses all backends but those called gloo."""
+    theirs = distributed_c10d.monitored_barrier
+
+    @wraps(theirs)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        process_group = dist.group.WORLD if group is None else group
+        if not isinstance(process_group, AntiphonGroup):
+            return theirs(group, timeout, wait_all_ranks)
+        if isinstance(timeout, float | int):
+            timeout = timedelta(seconds=timeout)
+        return process_group.monitored_barrier(timeout, wait_all_ranks)
+
+    dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
 
 
 def _create(options: Any, _: Any = None) -> AntiphonGroup:
@@ -44,22 +60,6 @@ def _create(options: Any, _: Any = None) -> AntiphonGroup:
 class AntiphonGroup(QueuedGroup):
     """The collectives of a process group."""
 
-    def split_group(
-        self, ranks: list[int], timeout: Any = None, opts: Any = None, group_name: Any = None, group_desc: Any = None,
-        device_types: Any = None,
-    ) -> AntiphonGroup | None:  # fmt: skip
-        """Collective of this group, which is connected on a device; None where this process is not in the new one."""
-        made = None
-        if self._own[0] in ranks:
-            made = type(self)(
-                PrefixStore(f"split/{group_name}", self._store), ranks.index(self._own[0]), len(ranks),
-                timeout or self._timeout, [self._places[rank] for rank in ranks], dist.get_world_size(), False,
-            )  # fmt: skip
-            made._set_group_name(group_name)
-            made._set_group_desc(group_desc or "undefined")
-        self.elsewhere.split(None if made is None else made.elsewhere, ranks[0])
-        return made
-
     # ---- the collectives ----
 
     def allreduce(
@@ -67,8 +67,6 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:
         tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.AllreduceOptions, opts, None, op, timeout)
         asked.need_some("allreduce", tensors)
-        if far := self._elsewhere(tensors):
-            return far.call("allreduce", tensors, opts)
         how, seconds = asked.operator_of(opts), self._seconds(opts)
         more = f" ({operator_name(how)})"
         return self._submit(
@@ -83,8 +81,6 @@ class AntiphonGroup(QueuedGroup):
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         asked.need_some("allreduce_coalesced", tensors)
-        if far := self._elsewhere(tensors):
-            return far.call("allreduce_coalesced", tensors, opts)
         return self.allreduce(list(tensors), opts)
 
     def reduce(
@@ -94,8 +90,6 @@ class AntiphonGroup(QueuedGroup):
         tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.ReduceOptions, opts, root, op, timeout)
         asked.need_one("reduce", tensors)
         place = self._root("reduce", opts)
-        if far := self._elsewhere(tensors):
-            return far.call("reduce", tensors, opts)
         how, seconds = asked.operator_of(opts), self._seconds(opts)
         more = f" ({operator_name(how)}) to rank {place}"
         return self._submit(
@@ -111,8 +105,6 @@ class AntiphonGroup(QueuedGroup):
         )
         asked.need_some("broadcast", tensors)
         place = self._root("broadcast", opts)
-        if far := self._elsewhere(tensors):
-            return far.call("broadcast", tensors, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
@@ -131,8 +123,6 @@ class AntiphonGroup(QueuedGroup):
         asked.need_as_many("allgather", output_lists, inputs)
         for outputs in output_lists:
             asked.need_per_process("allgather", "output", outputs, self._own[1])
-        if far := self._elsewhere(inputs):
-            return far.call("allgather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
@@ -155,8 +145,6 @@ class AntiphonGroup(QueuedGroup):
 
     def all_gather_single_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         asked.need_as_many("all_gather_single", output_lists, input_list)
-        if far := self._elsewhere(input_list):
-            return far.several("_allgather_base", output_lists, input_list, opts)
         seconds = self._seconds(opts)
 
         def do() -> None:
@@ -175,8 +163,6 @@ class AntiphonGroup(QueuedGroup):
         asked.need_as_many("reduce_scatter", input_lists, outputs)
         for inputs in input_lists:
             asked.need_per_process("reduce_scatter", "input", inputs, self._own[1])
-        if far := self._elsewhere(outputs):
-            return far.call("reduce_scatter", outputs, input_lists, opts)
         how, seconds = asked.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
@@ -191,8 +177,6 @@ class AntiphonGroup(QueuedGroup):
 
     def reduce_scatter_single_coalesced(self, outputTensors: Any, inputTensors: Any, opts: Any = None) -> Any:
         asked.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
-        if far := self._elsewhere(inputTensors):
-            return far.several("_reduce_scatter_base", outputTensors, inputTensors, opts)
         op, seconds = asked.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
@@ -212,8 +196,6 @@ class AntiphonGroup(QueuedGroup):
         asked.need_one("gather", inputs)
         place = self._root("gather", opts)
         asked.need_lists_at("gather", "output", output_lists, place == self._own[0], self._own[1])
-        if far := self._elsewhere(inputs):
-            return far.call("gather", output_lists, inputs, opts)
         seconds = self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
         return self._submit(
@@ -231,8 +213,6 @@ class AntiphonGroup(QueuedGroup):
         asked.need_one("scatter", outputs)
         place = self._root("scatter", opts)
         asked.need_lists_at("scatter", "input", input_lists, place == self._own[0], self._own[1])
-        if far := self._elsewhere(outputs):
-            return far.call("scatter", outputs, input_lists, opts)
         seconds = self._seconds(opts)
         given = list(input_lists[0]) if input_lists else []
         return self._submit(
@@ -244,8 +224,6 @@ class AntiphonGroup(QueuedGroup):
         opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         for what, tensors in (("output", output_tensors), ("input", input_tensors)):
             asked.need_per_process("alltoall", what, tensors, self._own[1])
-        if far := self._elsewhere(input_tensors):
-            return far.call("alltoall", output_tensors, input_tensors, opts)
         seconds = self._seconds(opts)
         return self._submit(
             "all_to_all",
@@ -262,8 +240,6 @@ class AntiphonGroup(QueuedGroup):
         opts: Any = None, timeout: Any = None,
     ) -> Any:  # fmt: skip
         opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
-        if far := self._elsewhere([input]):
-            return far.call("alltoall_base", output, input, output_split_sizes, input_split_sizes, opts)
         seconds, ranks = self._seconds(opts), self._own[1]
         sizes = [
             asked.elements_of(output, output_split_sizes, ranks),
@@ -280,16 +256,9 @@ class AntiphonGroup(QueuedGroup):
         )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
-        """Also for what streams have been asked for until now, where this group has tensors on a device."""
         opts = asked.options_of(c10d.BarrierOptions, opts, timeout=timeout)
         seconds = self._seconds(opts)
-        until = self.elsewhere.until_now()
-
-        def do() -> None:
-            until()
-            self.calls.barrier(seconds)
-
-        return self._submit("barrier", [], [], do, seconds, opts)
+        return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds), seconds, opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """As gloo means it: a timeout of 0 is one."""

@@ -9,19 +9,15 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore
 
-from antiphon.runtimes.engine.mail import Mail
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as asked
 from antiphon.runtimes.serve import torch_detail
 from antiphon.runtimes.serve._torch_calls import Calls
-from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_about import About
-from antiphon.runtimes.serve.torch_far import Elsewhere, Far
 from antiphon.runtimes.serve.torch_gloo import Late
-from antiphon.runtimes.serve.torch_mail import Mails
 from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
 from antiphon.runtimes.serve.torch_store import Exchanges
@@ -39,8 +35,7 @@ def use(table: Any) -> None:
 
 
 class QueuedGroup(About):
-    """Its calls are carried out by one thread, in the order in which they were made; messages from one to another by
-    whoever waits for them."""
+    """Executes collectives on one worker thread, in the order of the calls; point-to-point messages go to gloo."""
 
     def __init__(
         self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, whole: bool
@@ -50,7 +45,6 @@ class QueuedGroup(About):
         self._timeout = timeout
         self._names = ["", "undefined"]
         self._together: list[Any] | None = None
-        self._far_together: Far | None = None
         self._connecting: Connecting | None = None
         patience = timeout.total_seconds()
         self._exchange = Exchanges(store, rank, size, min(patience, _SETUP))
@@ -61,10 +55,6 @@ class QueuedGroup(About):
         self._gloo = Late(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
-        self._mails = Mails(self._mail, rank, size, self._patience, self.calls.ledger, self._worker.pool.submit)
-        book = encode_book(serving.book) if serving is not None and serving.book.pages else b""
-        apart = PrefixStore("device", self._store)
-        self.elsewhere = Elsewhere(apart, rank, size, lambda: self._timeout, lambda: book, self._worker.submit)
         self._profiled = Profiled(size, places)
         self._detail = torch_detail.wanted()
 
@@ -76,18 +66,8 @@ class QueuedGroup(About):
 
     def _way(self) -> Connecting:
         patience = min(self._timeout.total_seconds(), _SETUP)
-        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret(), mail=True)
+        self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
         return self._connecting
-
-    def _mail(self) -> Mail:
-        serving = self.calls.serving
-        if serving is None or serving.broken:
-            raise CollectiveFailed("an earlier call failed" if serving else "nobody else is in this group")
-        assert self._connecting is not None
-        return self._connecting.mail or Mail(serving.wire, self._own[0])
-
-    def _patience(self) -> float:
-        return self._timeout.total_seconds()
 
     def shutdown(self, check: bool = True) -> None:
         serving = self.calls.serving
@@ -100,14 +80,9 @@ class QueuedGroup(About):
         finally:
             if done and serving:
                 serving.close()
-            for one in self.elsewhere.groups():
-                one.shutdown()
 
     def abort(self) -> None:
         """What is under way fails at once, here and at the others."""
-        for one in self.elsewhere.groups():
-            one.abort()
-        self._mails.give_up("the group has been aborted here")  # before it is told that the sockets end
         serving = self.calls.serving
         if serving is not None and not serving.broken and self._connecting is not None:
             self._connecting.cut()
@@ -121,6 +96,7 @@ class QueuedGroup(About):
     ) -> Any:  # fmt: skip
         """`kind` and `given` are for a profiler, if one listens; with `more` and `alike`, tensors of which all have as
         many of the same shapes (left out: the results), for who compares calls."""
+        asked.need_cpu(kind, [*given, *results])
         self._made += 1
         serving = self.calls.serving
         if self._detail and serving is not None:
@@ -145,41 +121,28 @@ class QueuedGroup(About):
         own = given.total_seconds() if isinstance(given, timedelta) else 0.0
         return own if own > 0 else self._timeout.total_seconds()
 
-    def _elsewhere(self, tensors: Sequence[Any], peer: int | None = None) -> Far | None:
-        """What serves tensors that are not in the memory of the processor, or None."""
-        device = next((one.device for one in tensors if one.device.type != "cpu"), None)
-        return None if device is None else self.elsewhere.far(device, peer)
-
     def _start_coalescing(self, device: Any) -> None:
         self._together = []
-        far = None if device is None or device.type == "cpu" else self.elsewhere.far(device)
-        self._far_together = far if far is not None and far.start() else None
 
     def _end_coalescing(self, device: Any) -> Any:
         works, self._together = self._together or [], None
-        far, self._far_together = self._far_together, None
-        if far is not None:
-            return far.end()
         return Together(works, self._worker.pool)
 
-    # ---- from one to another ----
+    # ---- point to point: by gloo ----
 
     def _begun(self, work: Any) -> Any:
         if self._together is not None:
             self._together.append(work)
         return work
 
-    def _carried(self, tensors: Any, peer: int | None, do: Callable[[Any], Any]) -> Any:
-        """Done by who carries messages of these, who knows for himself what is together where they are on a device."""
-        together = self._far_together is not None and self._far_together.open
-        far = self._elsewhere(tensors, None if together else peer)
-        return self._begun(do(self._mails)) if far is None else do(far.group)
-
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._carried(tensors, peer, lambda by: by.send(tensors, peer, tag))
+        asked.need_cpu("send", tensors)
+        return self._begun(self._gloo().send(tensors, peer, tag))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._carried(tensors, peer, lambda by: by.recv(tensors, peer, tag))
+        asked.need_cpu("recv", tensors)
+        return self._begun(self._gloo().recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self._carried(tensors, None, lambda by: by.recv_anysource(tensors, tag))
+        asked.need_cpu("recv", tensors)
+        return self._begun(self._gloo().recv_anysource(tensors, tag))

@@ -23,9 +23,6 @@ else:
     _Work = dist.Work
 
 
-_ASKING = threading.Lock()  # for a future
-
-
 class CollectiveFailed(AntiphonError, dist.DistBackendError):
     """A collective could not be carried out: a process is gone or late, or the call was wrong."""
 
@@ -59,27 +56,6 @@ def promised(
     """What `find` says once `base` is set. What it raises is raised in a callback: an exception that is set by
     set_exception ends the process in DDP."""
     return base.then(lambda _: find())
-
-
-class ByWaiting(Waited):
-    """What goes on while somebody waits for it. Once its future is asked for, that is who does `_later`."""
-
-    _future: torch.futures.Future[list[torch.Tensor]] | None = None
-
-    def result(self) -> list[torch.Tensor]:
-        raise NotImplementedError
-
-    def _later(self, do: Callable[[], None]) -> None:
-        raise NotImplementedError
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        base: torch.futures.Future[None] = torch.futures.Future()
-        with _ASKING:
-            if self._future is not None:
-                return self._future
-            future = self._future = promised(base, self.result)
-        self._later(lambda: base.set_result(None))
-        return future
 
 
 class WorkerWork(Waited):
@@ -199,12 +175,14 @@ class WorkerWork(Waited):
         return self._results
 
 
-class Together(ByWaiting):
-    """Several that are waited for as one, by whoever waits. The first that failed says why."""
+class Together(Waited):
+    """Several works that complete as one. Its exception is that of the first work that failed."""
 
     def __init__(self, works: Sequence[Any], pool: Pool) -> None:
         super().__init__()
         self._works, self._pool = list(works), pool
+        self._future_lock = threading.Lock()
+        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         own = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
@@ -228,8 +206,14 @@ class Together(ByWaiting):
     def result(self) -> list[torch.Tensor]:
         return [tensor for one in self._works for tensor in one.result()]
 
-    def _later(self, do: Callable[[], None]) -> None:
-        self._pool.submit(do)
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """Return a future that a thread of the pool completes, by waiting for all works."""
+        with self._future_lock:
+            if self._future is None:
+                base: torch.futures.Future[None] = torch.futures.Future()
+                self._future = promised(base, self.result)
+                self._pool.submit(lambda: base.set_result(None))
+            return self._future
 
 
 class Pool:

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 
-from antiphon.errors import AntiphonError, Invalid
+from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.fabric import RAILS, Fabric, is_name
-from antiphon.runtimes.engine.mail import Mail
 from antiphon.runtimes.engine.native import Engine, Wire
 from antiphon.runtimes.serve.handshake import derived
 from antiphon.runtimes.serve.interface import interface_addresses
@@ -23,39 +21,31 @@ from antiphon.runtimes.serve.life import Life, Place
 from antiphon.runtimes.serve.mesh import Exchange, handed_over, mesh
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
-from antiphon.runtimes.serve.wish import agreed, wish
 
 _YES, _NO = "yes", "no"
+MAX_RAILS = 8  # networks that a pair of processes uses side by side
 
 
 class Connecting:
     """A way for a group to its wire (group_start).
 
     Where all are on one host, messages go through memory that they share (not if ANTIPHON_SHARED=0), and pipes tell
-    when one is gone; else by cards that libfabric knows, where all have fast ones, and over sockets. What the
-    environment wants instead says wish. Who shares memory proves that it knows the secret by what it makes of all that
-    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`. `mail`:
-    messages from one to another may go beside calls; what carries them is there from the beginning where they go by
-    sockets.
+    when one is gone; else over sockets. Who shares memory proves that it knows the secret by what it makes of all that
+    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`.
     """
 
-    def __init__(
-        self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None, mail: bool = False
-    ) -> None:
+    def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:
         self._rank, self._ranks, self._exchange, self._timeout = rank, ranks, exchange, timeout
-        self._addresses = interface_addresses()[:RAILS] or [""]
-        self._secret, self._wish, self._rails = secret, wish(), 1
-        self._agreed = self._wish
+        self._addresses = interface_addresses()[:MAX_RAILS] or [""]
+        self._secret, self._rails = secret, 1
         self._engine: Engine | None = None
         self._memory = 0
         self._key = b""
         self._life: Life | None = None
-        if self._addresses == [""] and self._wish.near and os.environ.get("ANTIPHON_SHARED") != "0":
+        if self._addresses == [""] and os.environ.get("ANTIPHON_SHARED") != "0":
             with suppress(OSError):
                 self._life = Life(rank, ranks)
         self._sockets: list[int] = []  # for each rank, -1 for this one
-        self._with_mail = mail
-        self.mail: Mail | None = None
 
     def tells(self, engine: Engine | None) -> str:
         """Where the own pipe is, and the name of the memory that process 0 makes."""
@@ -67,7 +57,6 @@ class Connecting:
         own = {
             "life": self._life and self._life.place,
             "memory": memory,
-            "wire": self._wish.told,
             "rails": len(self._addresses),
         }
         return json.dumps({"once": secrets.token_hex(32), **own})
@@ -76,8 +65,7 @@ class Connecting:
         """Whether this process can see the memory and the pipes of all others, and a proof that it knows the secret."""
         self._engine = engine
         said = [_said(text, f"rank {rank}") for rank, text in enumerate(told)]
-        wanted = [_wanted(text, f"rank {rank}") for rank, text in enumerate(told)]
-        self._agreed, self._rails = agreed([one for one, _ in wanted]), min(rails for _, rails in wanted)
+        self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(told))
         about = hashlib.sha256(json.dumps([*told]).encode()).digest()
         self._key = derived(self._secret.data if self._secret else b"", b"group " + about)
         return self._answer(self._rank, _YES if self._near(engine, said) else _NO)
@@ -106,24 +94,11 @@ class Connecting:
                     raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
             memory, self._memory = self._memory, 0
             return engine.shared(memory, self._life.handed_over())
-        cards = self._cards(engine) if self._agreed.fabric else None
-        rails = self._rails if cards is None else 1
         with ExitStack() as stack:
-            if cards is not None:
-                stack.callback(cards[0].close)
-            found = [self._mesh(address, stack) for address in self._addresses[:rails]]
+            meshes = [self._mesh(address, stack) for address in self._addresses[: self._rails]]
             stack.pop_all()
-        self._sockets = [number for row in zip(*map(handed_over, found), strict=True) for number in row]
-        if cards is not None:
-            wire = cards[0].wire(self._rank, cards[1], self._sockets, self._timeout)
-        else:
-            wire = engine.sockets(self._rank, self._sockets, rails)
-        try:
-            self.mail = Mail(wire, self._rank) if self._with_mail else None
-        except BaseException:
-            wire.close()
-            raise
-        return wire
+        self._sockets = [number for row in zip(*map(handed_over, meshes), strict=True) for number in row]
+        return engine.sockets(self._rank, self._sockets, self._rails)
 
     def _mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
         """To all others, by this address of ours."""
@@ -133,26 +108,6 @@ class Connecting:
             if one is not None:
                 stack.enter_context(one)
         return found
-
-    def _cards(self, engine: Engine) -> tuple[Fabric, list[bytes]]:
-        """Those of this process, and what all told of theirs."""
-        fabric = None
-        try:
-            fabric = Fabric(engine, self._wish.provider, self._wish.places)
-            mine = {"card": fabric.name.hex()}
-        except AntiphonError as error:
-            mine = {"fault": str(error)}
-        try:
-            told = [fields_of(text, f"rank {rank}") for rank, text in enumerate(self._exchange(json.dumps(mine)))]
-            names = [hex_of(str(one.get("card", "")), f"rank {rank}") for rank, one in enumerate(told)]
-            if fabric is not None and all(map(is_name, names)):
-                return fabric, names
-            rank, why = next((rank, one.get("fault")) for rank, one in enumerate(told) if not is_name(names[rank]))
-            raise Invalid(f"rank {rank}: {why or 'told what is no card'}; set ANTIPHON_WIRE to what all hosts have")
-        except BaseException:
-            if fabric is not None:
-                fabric.close()
-            raise
 
     def close(self) -> None:
         """What no wire has taken over."""
@@ -174,12 +129,12 @@ class Connecting:
                 one.detach()  # it is the wire's
 
 
-def _wanted(text: str, who: str) -> tuple[str, int]:
-    """By which wire it is to go, and by how many networks it can."""
+def _read_rails(text: str, who: str) -> int:
+    """Return how many networks that process can use side by side."""
     match fields_of(text, who):
-        case {"wire": str(wire), "rails": int(rails)} if 0 < rails <= RAILS:
-            return wire, rails
-    raise no_message(who, "expected by which wire it goes")
+        case {"rails": int(rails)} if 0 < rails <= MAX_RAILS:
+            return rails
+    raise no_message(who, f"expected how many networks it uses, 1 to {MAX_RAILS}")
 
 
 def _said(text: str, who: str) -> tuple[Place | None, bytes]:

@@ -1,4 +1,4 @@
-/* The one name of this library that others see, beside those of MPI or NCCL where it is to be preloaded: it finds all others.
+/* The one name of this library that others see, beside those of MPI where it is to be preloaded: it finds all others.
  *
  * Everything else is hidden (-fvisibility=hidden). Under LD_PRELOAD a program with a function `ap_run` of its own would
  * otherwise have it called in the middle of an MPI_Allreduce, and would call ours where it means its own. One library
@@ -12,14 +12,8 @@
 #if defined(AP_FOR_MPI)
 #include "preload.h"
 #include "transport_mpi.h"
-#elif defined(AP_FOR_NCCL)
-#include "preload_job.h"
-#elif defined(AP_FOR_NCCL_DIRECT)
-#include "nccl_direct.h"
 #elif defined(AP_FOR_SOCKETS)
-#include "mail.h"
 #include "shared.h"
-#include "transport_fabric.h"
 #include "transport_shared.h"
 #include "transport_sockets.h"
 #else
@@ -40,19 +34,11 @@ static const struct {
 #if defined(AP_FOR_MPI)
     ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
     ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose),
-#elif defined(AP_FOR_NCCL)
-    ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
-#elif defined(AP_FOR_NCCL_DIRECT)
-    ONE(ap_direct_why), ONE(ap_direct_library), ONE(ap_direct_id), ONE(ap_direct_open), ONE(ap_direct_close),
-    ONE(ap_direct_memory), ONE(ap_direct_free), ONE(ap_direct_copy), ONE(ap_direct_prepare), ONE(ap_direct_scratch),
-    ONE(ap_direct_end), ONE(ap_direct_go),
 #elif defined(AP_FOR_SOCKETS)
-    ONE(ap_sockets_open), ONE(ap_fabric_make), ONE(ap_fabric_close), ONE(ap_fabric_open), ONE(ap_shared_open),
+    ONE(ap_sockets_open), ONE(ap_shared_open),
     ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete), ONE(ap_shared_close), ONE(ap_shared_busy),
     ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_send_elsewhere), ONE(ap_shared_receive_any),
     ONE(ap_shared_progress),
-    ONE(ap_mail_open), ONE(ap_mail_send), ONE(ap_mail_receive), ONE(ap_mail_wait), ONE(ap_mail_end),
-    ONE(ap_mail_free),
 #else
     ONE(ap_threads_open),
 #endif

@@ -18,7 +18,7 @@ typedef struct {
 typedef struct letter {
     struct letter *next;
     unsigned char *data; /* of a letter kept aside: its own */
-    uint64_t bytes, room; /* room: of those that are received: bytes that there is memory for; of sends: bytes sent before it */
+    uint64_t bytes, room; /* room: of those that are received: bytes that there is memory for */
     uint32_t channel, number;
     head head;      /* of sends, and of what is kept aside */
     int whole, own; /* kept aside: has come in full; nobody has asked for it yet */

@@ -15,21 +15,17 @@ typedef struct {
     uint64_t key;
     int64_t process;
     int32_t file;
-    uint32_t members, halves;
+    uint32_t members;
 } ap_shared_name;
 
-/* Address space that so many take, for each half. */
+/* Address space that so many take. */
 uint64_t ap_shared_bytes(uint32_t members);
-/* By member 0; NULL where the system has no such memory. `halves`: 1; or 2, where what ap_shared_other opens is wanted. */
-ap_shared *ap_shared_make(uint32_t members, uint32_t halves, ap_shared_name *name);
+/* By member 0; NULL where the system has no such memory. */
+ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);
 /* By the others; NULL where it cannot be seen from here: all must ask all then, and do without. */
 ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me);
 /* By member 0, when all others have joined, or never will. */
 void ap_shared_complete(ap_shared *shared);
-/* Messages of their own, through the second half of the same memory: as those of the first one, and closed before it. No
- * other member is asked. NULL where there is no second half, or no memory. */
-ap_shared *ap_shared_other(const ap_shared *shared);
-
 /* What a message turned out to be. */
 typedef struct {
     uint64_t bytes;
@@ -56,12 +52,6 @@ uint32_t ap_shared_member(const ap_shared *shared); /* this one's number */
 int ap_shared_waits_for(const ap_shared *shared, uint32_t member);
 /* After some fruitless looks: sleeps until somebody has something for this one, or so long. */
 void ap_shared_doze(ap_shared *shared, int microseconds);
-/* The same in parts, for who lets other threads use this meanwhile: 0 where there is something to do, else *word is for the
- * sleep, which needs the memory only. Then get up. `wake`: of this process who sleeps. */
-int ap_shared_lie_down(ap_shared *shared, uint32_t *word);
-void ap_shared_sleep(const ap_shared *shared, uint32_t word, int microseconds);
-void ap_shared_get_up(ap_shared *shared);
-void ap_shared_wake(ap_shared *shared);
 /* A call of `wire` has begun: what comes for another one is AP_MISMATCH. */
 void ap_shared_begin(ap_shared *shared, ap_wire *wire);
 /* By who has waited for long: whether another is in another call, or has given up while something is wanted of him. */
@@ -71,11 +61,6 @@ int ap_shared_left(ap_shared *shared, ap_error *error);
 /* Tells the others that nothing more comes from here. */
 void ap_shared_give_up(ap_shared *shared);
 int ap_shared_gave_up(const ap_shared *shared, uint32_t member);
-/* That one is gone, or no longer takes part: all messages with it are let go of, and their numbers never come back. `reads`: it may
- * still be reading what is in blocks, which stay its own then. */
-void ap_shared_let_go(ap_shared *shared, uint32_t member, int reads);
-/* Another number whenever something has gone there (`sends`), or come from there. */
-uint64_t ap_shared_moved(const ap_shared *shared, uint32_t member, int sends);
 /* Touches what messages will go through (touch.h). */
 void ap_shared_touch(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);

@@ -15,16 +15,12 @@ static size_t size_for(uint32_t members) { return opening_of(members) + members 
 
 uint64_t ap_shared_bytes(uint32_t members) { return size_for(members); }
 
-/* One's own view of a half: it lies at `memory`, of which so many bytes are to be given back. */
-static ap_shared *view(void *memory, size_t bytes, uint32_t members, uint32_t me) {
+static ap_shared *map(int file, uint32_t members, uint32_t me) {
     ap_shared *s = calloc(1, sizeof *s);
-    uint32_t count = blocks_of(members);
-    if (!s) {
-        if (bytes && memory != MAP_FAILED) munmap(memory, bytes);
-        return NULL;
-    }
+    const uint32_t count = blocks_of(members);
+    if (!s) return NULL;
     s->members = members, s->me = me, s->file = -1;
-    s->bytes = bytes, s->memory = memory;
+    s->bytes = size_for(members), s->memory = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     s->out = calloc(members, sizeof *s->out), s->in = calloc(members, sizeof *s->in);
     s->free_block = malloc(count * sizeof *s->free_block), s->users = calloc(count, sizeof *s->users);
     if (s->memory == MAP_FAILED || !s->out || !s->in || !s->free_block || !s->users) {
@@ -38,16 +34,6 @@ static ap_shared *view(void *memory, size_t bytes, uint32_t members, uint32_t me
     return s;
 }
 
-static ap_shared *map(int file, uint32_t members, uint32_t me, uint32_t halves) {
-    size_t bytes = halves * size_for(members);
-    return view(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), bytes, members, me);
-}
-
-ap_shared *ap_shared_other(const ap_shared *s) {
-    size_t one = size_for(s->members);
-    return s->bytes < 2 * one ? NULL : view(s->memory + one, 0, s->members, s->me);
-}
-
 static uint64_t any_number(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -55,20 +41,20 @@ static uint64_t any_number(void) {
 }
 
 /* A file without a name: it goes with those who map it, however these end. */
-ap_shared *ap_shared_make(uint32_t members, uint32_t halves, ap_shared_name *name) {
+ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     memset(name, 0, sizeof *name);
     if (blocks_of(members) >= NO_BLOCK) return NULL;
 #ifdef MFD_CLOEXEC
     int file = memfd_create("antiphon", MFD_CLOEXEC);
     if (file < 0) return NULL;
     ap_shared *s = NULL;
-    if (!ftruncate(file, (off_t)(halves * size_for(members)))) s = map(file, members, 0, halves);
+    if (!ftruncate(file, (off_t)size_for(members))) s = map(file, members, 0);
     if (!s) {
         close(file);
         return NULL;
     }
     s->file = file;
-    *name = (ap_shared_name){any_number(), getpid(), file, members, halves};
+    *name = (ap_shared_name){any_number(), getpid(), file, members};
     ((opening *)s->memory)->key = name->key;
     return s;
 #else
@@ -80,14 +66,13 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     char path[64];
     struct stat about;
     ap_shared *s = NULL;
-    if (!name->key || name->halves < 1 || name->halves > 2) return NULL;
+    if (!name->key) return NULL;
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)name->process, (int)name->file);
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) return NULL;
-    off_t wanted = (off_t)(name->halves * size_for(name->members));
+    off_t wanted = (off_t)size_for(name->members);
     /* where processes are numbered otherwise, that number may be of another one */
-    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == wanted)
-        s = map(file, name->members, me, name->halves);
+    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == wanted) s = map(file, name->members, me);
     close(file);
     if (s && ((opening *)s->memory)->key != name->key) {
         ap_shared_close(s);
@@ -135,22 +120,9 @@ static void free_targets(ap_shared *s, outgoing *o) {
     s->freshes = 0;
 }
 
-void ap_shared_let_go(ap_shared *s, uint32_t member, int reads) {
-    outgoing *o = &s->out[member];
-    incoming *in = &s->in[member];
-    free_targets(s, o);
-    for (uint32_t i = 0; i < in->count; i++) {
-        lane *l = &in->lanes[i];
-        s->active -= free_letters(l->asked), free_letters(l->stray);
-        l->asked = l->asked_last = l->stray = l->stray_last = NULL;
-    }
-    in->asked = 0;
-    if (!reads) atomic_store(&o->queue->tail, o->head); /* as if it had read all */
-}
-
 void ap_shared_close(ap_shared *s) {
     ap_shared_complete(s);
-    if (s->bytes && s->memory != MAP_FAILED) munmap(s->memory, s->bytes);
+    if (s->memory != MAP_FAILED) munmap(s->memory, s->bytes);
     for (uint32_t i = 0; s->out && i < s->members; i++) free_targets(s, &s->out[i]);
     for (uint32_t i = 0; s->in && i < s->members; i++) {
         for (uint32_t k = 0; k < s->in[i].count; k++)

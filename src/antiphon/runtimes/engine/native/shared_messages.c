@@ -188,33 +188,17 @@ static int something_new(const ap_shared *s) {
     return 0;
 }
 
-int ap_shared_lie_down(ap_shared *s, uint32_t *word) {
+void ap_shared_doze(ap_shared *s, int microseconds) {
+    const struct timespec patience = {microseconds / 1000000, microseconds % 1000000 * 1000L};
     bell *b = bell_of(s, s->me);
-    *word = atomic_load(&b->word);
+    const uint32_t word = atomic_load(&b->word);
     atomic_store(&b->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
-    if (!something_new(s)) return 1;
-    ap_shared_get_up(s);
-    return 0;
-}
-
-void ap_shared_sleep(const ap_shared *s, uint32_t word, int microseconds) {
-    const struct timespec patience = {microseconds / 1000000, microseconds % 1000000 * 1000L};
-    nap(bell_of(s, s->me), word, &patience);
-}
-
-void ap_shared_get_up(ap_shared *s) { atomic_store(&bell_of(s, s->me)->asleep, 0); }
-
-void ap_shared_wake(ap_shared *s) { ring(s, s->me); }
-
-void ap_shared_doze(ap_shared *s, int microseconds) {
-    uint32_t word;
-    if (!ap_shared_lie_down(s, &word)) { /* what is there may be for a message that waits for something else */
-        sched_yield();
-        return;
-    }
-    ap_shared_sleep(s, word, microseconds);
-    ap_shared_get_up(s);
+    if (something_new(s))
+        sched_yield(); /* what is there may be for a message that waits for something else */
+    else
+        nap(b, word, &patience);
+    atomic_store(&b->asleep, 0);
 }
 
 /* ---- into blocks ---- */
@@ -375,10 +359,6 @@ int ap_shared_progress(ap_shared *s, uint32_t *numbers, int most, int *count, in
     s->dones -= (uint32_t)*count;
     if (s->dones) memmove(s->done, s->done + *count, s->dones * sizeof *s->done);
     return AP_OK;
-}
-
-uint64_t ap_shared_moved(const ap_shared *s, uint32_t member, int sends) {
-    return sends ? s->out[member].head : s->in[member].tail;
 }
 
 int ap_shared_busy(const ap_shared *s) { return s->active || s->dones; }

@@ -6,7 +6,7 @@
 /* To all, once in a call: which it is. */
 static int tell_all(socket_wire *w, ap_error *error) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
-        if (ap_sockets_stream(w, r, w->peers[r].by)->fd < 0) continue;
+        if (w->peers[r].by->fd < 0) continue;
         letter *one = new_letter(&w->spare);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
         one->head = (head){0, TELLS, 0, w->base.now};
@@ -24,15 +24,14 @@ static int compare(socket_wire *w, const head *one, int over, ap_error *error) {
 }
 
 /* The next head from there, if it has come and nothing is wanted of him: what is missing of it is read. */
-static int next_head(socket_wire *w, uint32_t rank, flow *f, head *next) {
-    stream *s = ap_sockets_stream(w, rank, f);
-    if (s->fd < 0 || f->coming || w->peers[rank].receives.first) return 0;
-    *next = f->head;
-    if (f->held) return 1;
-    const size_t missing = sizeof *next - f->head_bytes;
-    if (ap_sockets_ahead(f) < missing && !s->over) ap_sockets_pull(w->on, s, w->on->framed ? STAGE : missing - ap_sockets_ahead(f));
-    if (ap_sockets_ahead(f) < missing) return 0;
-    memcpy((unsigned char *)next + f->head_bytes, f->ahead + f->first, missing);
+static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
+    if (s->fd < 0 || s->coming || w->peers[rank].receives.first) return 0;
+    *next = s->head;
+    if (s->held) return 1;
+    const size_t missing = sizeof *next - s->head_bytes;
+    if (ap_sockets_ahead(s) < missing && !s->over) ap_sockets_pull(w, s, missing - ap_sockets_ahead(s));
+    if (ap_sockets_ahead(s) < missing) return 0;
+    memcpy((unsigned char *)next + s->head_bytes, s->ahead + s->first, missing);
     next->call.rank = rank;
     return 1;
 }
@@ -44,10 +43,10 @@ static int read_ahead(socket_wire *w, uint32_t rank, int over, ap_error *error) 
     head next;
     for (const letter *one = p->aside.first; one && !code; one = one->next) code = compare(w, &one->head, over, error);
     while (!code && next_head(w, rank, ap_sockets_next(w, p), &next)) {
-        flow *f = ap_sockets_next(w, p);
+        stream *s = ap_sockets_next(w, p);
         if (next.mark == MARK) return compare(w, &next, over, error);
-        if (next.mark != TELLS || f->held) break;
-        ap_sockets_skip_head(w, p, f);
+        if (next.mark != TELLS || s->held) break;
+        ap_sockets_skip_head(w, p, s);
         code = ap_compare_loosely(&w->base, &next.call, error);
     }
     return code;
@@ -63,8 +62,6 @@ int ap_sockets_look_around(socket_wire *w, ap_error *error) {
 int ap_sockets_left(ap_wire *self, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
-    ap_sockets_lock(w->on);
     for (uint32_t r = 0; r < self->ranks && !code; r++) code = read_ahead(w, r, 1, error);
-    ap_sockets_unlock(w->on);
     return code;
 }

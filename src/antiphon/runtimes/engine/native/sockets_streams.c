@@ -7,7 +7,6 @@
 void ap_sockets_gone(socket_wire *w, uint32_t rank, int why) {
     if (w->fault.code) return;
     ap_fail(&w->fault, AP_TRANSPORT, "the connection to rank %u is lost: %s", rank, why ? strerror(why) : "it has been closed");
-    w->news = 1;
 }
 
 int ap_sockets_unfit(uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error) {
@@ -15,23 +14,16 @@ int ap_sockets_unfit(uint32_t rank, uint64_t come, uint64_t wanted, ap_error *er
                    (unsigned long long)come, (unsigned long long)wanted);
 }
 
-void ap_sockets_asked(socket_wire *w, peer *p, uint64_t bytes) {
-    if (!w->on->framed || w->kind != CALLS) return;
-    p->asked += bytes;
-    if (p->asked >= ROOM / 2) w->on->owing = 1;
-}
-
 /* The message that was coming is there. */
-static void end_message(socket_wire *w, flow *f) {
-    letter *one = f->coming;
-    f->coming = NULL;
+static void end_message(socket_wire *w, stream *s) {
+    letter *one = s->coming;
+    s->coming = NULL;
     if (one->own) {
         one->whole = 1;
         return;
     }
     ap_done_add(&w->done, one->number, &w->fault);
     drop(&w->spare, one);
-    w->news = 1;
 }
 
 /* Room for so many bytes of what is coming and kept aside: never more than can be meant for this run. */
@@ -47,44 +39,42 @@ static int widen(socket_wire *w, uint32_t rank, letter *one, uint64_t bytes) {
     return AP_OK;
 }
 
-int ap_sockets_widened(socket_wire *w, uint32_t rank, flow *f) {
-    letter *one = f->coming;
-    return f->come < one->room || one->room == one->bytes || !widen(w, rank, one, one->bytes);
+int ap_sockets_widened(socket_wire *w, uint32_t rank, stream *s) {
+    letter *one = s->coming;
+    return s->come < one->room || one->room == one->bytes || !widen(w, rank, one, one->bytes);
 }
 
 /* Nobody has asked for it yet, but it is in the way of something that was. */
-static void put_aside(socket_wire *w, uint32_t rank, flow *f) {
+static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     letter *one = new_letter(&w->spare);
     if (!one) {
         ap_fail(&w->fault, AP_MEMORY, "out of memory");
         return;
     }
-    one->bytes = f->head.bytes, one->channel = f->head.channel, one->own = 1, one->head = f->head;
+    one->bytes = s->head.bytes, one->channel = s->head.channel, one->own = 1, one->head = s->head;
     put(&p->aside, one);
-    f->coming = one, p->kept += sizeof *one;
-    ap_sockets_asked(w, p, sizeof(head) + one->bytes);
+    s->coming = one, p->kept += sizeof *one;
     widen(w, rank, one, one->bytes < STAGE ? one->bytes : STAGE);
 }
 
 /* The next head is there: where do its elements go? */
-static void place(socket_wire *w, uint32_t rank, flow *f) {
+static void place(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
-    f->held = 0, p->next++, f->head_bytes = 0, f->come = 0, w->roused |= w->rails > 1;
-    f->head.call.rank = rank;
-    if (f->head.mark == TELLS) {
-        ap_sockets_asked(w, p, sizeof(head));
-        ap_compare_loosely(&w->base, &f->head.call, &w->fault);
+    s->held = 0, p->next++, s->head_bytes = 0, s->come = 0;
+    s->head.call.rank = rank;
+    if (s->head.mark == TELLS) {
+        ap_compare_loosely(&w->base, &s->head.call, &w->fault);
         return;
     }
     /* with a receive open, what is for a later call cannot come yet */
-    if ((p->receives.first || f->head.call.number < w->base.now.number) && ap_compare(&w->base, &f->head.call, &w->fault)) return;
-    f->coming = take(&p->receives, f->head.channel);
-    if (!f->coming)
-        put_aside(w, rank, f);
-    else if (f->coming->bytes != f->head.bytes)
-        ap_sockets_unfit(rank, f->head.bytes, f->coming->bytes, &w->fault);
-    if (!w->fault.code && !f->head.bytes) end_message(w, f);
+    if ((p->receives.first || s->head.call.number < w->base.now.number) && ap_compare(&w->base, &s->head.call, &w->fault)) return;
+    s->coming = take(&p->receives, s->head.channel);
+    if (!s->coming)
+        put_aside(w, rank, s);
+    else if (s->coming->bytes != s->head.bytes)
+        ap_sockets_unfit(rank, s->head.bytes, s->coming->bytes, &w->fault);
+    if (!w->fault.code && !s->head.bytes) end_message(w, s);
 }
 
 /* Heads that came before those which were sent before them: whether there were any. */
@@ -97,92 +87,84 @@ static int place_held(socket_wire *w, uint32_t rank) {
 }
 
 /* Some of a head has come. */
-static void head_came(socket_wire *w, uint32_t rank, flow *f, size_t bytes) {
+static void head_came(socket_wire *w, uint32_t rank, stream *s, size_t bytes) {
     peer *p = &w->peers[rank];
-    f->head_bytes += (uint32_t)bytes;
-    if (f->head_bytes >= offsetof(head, bytes) && f->head.mark != MARK && f->head.mark != TELLS) {
+    s->head_bytes += (uint32_t)bytes;
+    if (s->head_bytes >= offsetof(head, bytes) && s->head.mark != MARK && s->head.mark != TELLS) {
         ap_fail(&w->fault, AP_TRANSPORT, "rank %u sent what is no message", rank);
         return;
     }
-    if (f->head_bytes < sizeof(head)) return;
-    f->held = ap_sockets_next(w, p) != f;
-    if (!f->held) place(w, rank, f);
+    if (s->head_bytes < sizeof(head)) return;
+    s->held = ap_sockets_next(w, p) != s;
+    if (!s->held) place(w, rank, s);
     place_held(w, rank);
 }
 
-void ap_sockets_came(socket_wire *w, uint32_t rank, flow *f, size_t bytes) {
-    (void)rank;
-    w->moved = 1, f->come += bytes;
-    if (f->come == f->coming->bytes) end_message(w, f);
+void ap_sockets_came(socket_wire *w, stream *s, size_t bytes) {
+    w->moved = 1, s->come += bytes;
+    if (s->come == s->coming->bytes) end_message(w, s);
 }
 
 /* As many of these bytes as are wanted. */
-static size_t digest(socket_wire *w, uint32_t rank, flow *f, const unsigned char *data, size_t bytes) {
+static size_t digest(socket_wire *w, uint32_t rank, stream *s, const unsigned char *data, size_t bytes) {
     const peer *p = &w->peers[rank];
     size_t taken = 0;
-    while (taken < bytes && ap_sockets_wanted(w, p, f)) {
-        letter *one = f->coming;
-        if (one && !ap_sockets_widened(w, rank, f)) break;
-        size_t n = one ? (size_t)(one->room - f->come) : sizeof(head) - f->head_bytes;
+    while (taken < bytes && ap_sockets_wanted(w, p, s)) {
+        letter *one = s->coming;
+        if (one && !ap_sockets_widened(w, rank, s)) break;
+        size_t n = one ? (size_t)(one->room - s->come) : sizeof(head) - s->head_bytes;
         if (n > bytes - taken) n = bytes - taken;
-        memcpy(one ? one->data + f->come : (unsigned char *)&f->head + f->head_bytes, data + taken, n);
+        memcpy(one ? one->data + s->come : (unsigned char *)&s->head + s->head_bytes, data + taken, n);
         taken += n, w->moved = 1;
         if (one)
-            ap_sockets_came(w, rank, f, n);
+            ap_sockets_came(w, s, n);
         else
-            head_came(w, rank, f, n);
+            head_came(w, rank, s, n);
     }
     return taken;
 }
 
 /* Until it is wanted. */
-static void keep(socket_wire *w, uint32_t rank, flow *f, const unsigned char *data, size_t bytes) {
-    const size_t ahead = ap_sockets_ahead(f);
-    if (bytes > w->most || ahead > w->most - bytes) {
-        ap_fail(&w->fault, AP_TRANSPORT, "rank %u sent more than it was asked for", rank);
-        return;
-    }
-    if (f->last + bytes > f->space && f->first) memmove(f->ahead, f->ahead + f->first, ahead), f->first = 0, f->last = ahead;
-    if (f->last + bytes > f->space) {
-        size_t space = 2 * f->space > ahead + bytes ? 2 * f->space : ahead + bytes;
-        unsigned char *more = realloc(f->ahead, space);
+static void keep(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
+    const size_t ahead = ap_sockets_ahead(s);
+    if (s->last + bytes > s->space && s->first) memmove(s->ahead, s->ahead + s->first, ahead), s->first = 0, s->last = ahead;
+    if (s->last + bytes > s->space) {
+        size_t space = 2 * s->space > ahead + bytes ? 2 * s->space : ahead + bytes;
+        unsigned char *more = realloc(s->ahead, space);
         if (!more) {
             ap_fail(&w->fault, AP_MEMORY, "no memory for %zu bytes that came ahead", space);
             return;
         }
-        w->aheads += !f->ahead;
-        f->ahead = more, f->space = space;
+        w->aheads += !s->ahead;
+        s->ahead = more, s->space = space;
     }
-    memcpy(f->ahead + f->last, data, bytes);
-    f->last += bytes;
+    memcpy(s->ahead + s->last, data, bytes);
+    s->last += bytes;
 }
 
-void ap_sockets_take(socket_wire *w, uint32_t rank, flow *f, const unsigned char *data, size_t bytes) {
-    peer *p = &w->peers[rank];
-    if (w->fault.code || p->lost) return; /* nobody wants it any more */
-    p->come_in += bytes;
-    size_t taken = ap_sockets_ahead(f) ? 0 : digest(w, rank, f, data, bytes);
-    if (taken < bytes && !w->fault.code) keep(w, rank, f, data + taken, bytes - taken);
-    w->news = 1;
+void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
+    const uint32_t rank = ap_sockets_rank(w, s);
+    if (w->fault.code) return; /* nobody wants it any more */
+    size_t taken = ap_sockets_ahead(s) ? 0 : digest(w, rank, s, data, bytes);
+    if (taken < bytes && !w->fault.code) keep(w, s, data + taken, bytes - taken);
 }
 
-void ap_sockets_skip_head(socket_wire *w, peer *p, flow *f) {
-    ap_sockets_asked(w, p, sizeof(head));
-    f->first += sizeof(head) - f->head_bytes;
-    f->head_bytes = 0, p->next++;
-    if (!ap_sockets_ahead(f)) ap_sockets_forget_ahead(w, f);
+static void forget_ahead(socket_wire *w, stream *s) {
+    if (!s->ahead) return;
+    free(s->ahead);
+    s->ahead = NULL, s->first = s->last = s->space = 0, w->aheads--;
 }
 
-void ap_sockets_forget_ahead(socket_wire *w, flow *f) {
-    if (!f->ahead) return;
-    free(f->ahead);
-    f->ahead = NULL, f->first = f->last = f->space = 0, w->aheads--;
+void ap_sockets_skip_head(socket_wire *w, peer *p, stream *s) {
+    s->first += sizeof(head) - s->head_bytes;
+    s->head_bytes = 0, p->next++;
+    if (!ap_sockets_ahead(s)) forget_ahead(w, s);
 }
 
-static int settle_flow(socket_wire *w, uint32_t rank, flow *f) {
-    if (!ap_sockets_ahead(f) || !ap_sockets_wanted(w, &w->peers[rank], f)) return 0;
-    f->first += digest(w, rank, f, f->ahead + f->first, ap_sockets_ahead(f));
-    if (!ap_sockets_ahead(f)) ap_sockets_forget_ahead(w, f);
+static int settle_stream(socket_wire *w, uint32_t rank, stream *s) {
+    if (!ap_sockets_ahead(s) || !ap_sockets_wanted(w, &w->peers[rank], s)) return 0;
+    s->first += digest(w, rank, s, s->ahead + s->first, ap_sockets_ahead(s));
+    if (!ap_sockets_ahead(s)) forget_ahead(w, s);
     return 1;
 }
 
@@ -191,7 +173,7 @@ void ap_sockets_settle(socket_wire *w) {
         some = 0;
         for (uint32_t r = 0; r < w->base.ranks; r++) {
             some |= w->rails > 1 && place_held(w, r);
-            for (uint32_t k = 0; k < w->rails && w->aheads; k++) some |= settle_flow(w, r, &w->peers[r].by[k]);
+            for (uint32_t k = 0; k < w->rails && w->aheads; k++) some |= settle_stream(w, r, &w->peers[r].by[k]);
         }
     }
 }

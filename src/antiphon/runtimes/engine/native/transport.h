@@ -9,22 +9,6 @@
 
 enum { AP_LETTER = 128 };
 
-/* For several threads that use a wire by turns, under a lock that one lets go of while he sleeps. */
-typedef struct {
-    int (*lie_down)(ap_wire *self); /* 0: there is something to do */
-    void (*sleep)(ap_wire *self, int microseconds); /* the only one that is not under the lock */
-    void (*get_up)(ap_wire *self);
-    void (*wake)(ap_wire *self);
-    /* Of whom nothing more comes than what is there; of this one itself: all is to end. */
-    int (*is_gone)(ap_wire *self, uint32_t rank);
-    /* So that this one is gone to the others. `all`: nothing goes by the first wire any more, and no message has its memory. */
-    void (*give_up)(ap_wire *self, int all);
-    /* That one is gone: what is under way with it is let go of, and its numbers never come back. */
-    void (*let_go)(ap_wire *self, uint32_t rank);
-    /* Another number whenever something has gone there (`sends`), or come from there. */
-    uint64_t (*moved)(ap_wire *self, uint32_t rank, int sends);
-} ap_by_turns;
-
 struct ap_wire {
     /* Start a message; `number` comes back from `completed` once. The memory stays as it is until then. */
     int (*send)(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -41,12 +25,6 @@ struct ap_wire {
     int (*left)(ap_wire *self, ap_error *error); /* ap_wire_left; may be NULL */
     /* A run has failed: nothing is written to memory of its messages any more; NULL: nothing is written between runs. */
     void (*fail)(ap_wire *self);
-    /* A second wire, for mail, by the same way. All do so before they use the first one, or nobody, and end it before. NULL: there
-     * is no such. */
-    ap_wire *(*beside)(ap_wire *self, ap_error *error);
-    const ap_by_turns *turns; /* of a wire that carries mail, else NULL */
-    struct ap_lock *lock;  /* that who carries mail is to hold, as calls go by the same sockets; NULL: his own */
-    struct ap_mail *mail;  /* who carries mail by it */
     uint32_t ranks;
     int broken;
     const ap_called *call; /* the caller's; NULL: nothing is compared */

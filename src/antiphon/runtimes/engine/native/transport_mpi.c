@@ -299,7 +299,7 @@ static int share(mpi_wire *w, const near_ones *n, uint64_t most, int *alone, int
     offer few[FEW], *all = n->processes <= FEW ? few : malloc((size_t)n->processes * sizeof *all);
     ap_shared *shared = NULL;
     int code = MPI_SUCCESS, good = all != NULL, everybody = 0;
-    if (n->members > 1 && n->me == n->first && mine.room) shared = ap_shared_make((uint32_t)n->members, 1, &mine.name);
+    if (n->members > 1 && n->me == n->first && mine.room) shared = ap_shared_make((uint32_t)n->members, &mine.name);
     if (all) code = PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, w->of);
     for (int i = 0; good && !code && i < n->processes; i++) *room &= all[i].room;
     if (good && !code && *room) {

@@ -19,8 +19,6 @@ typedef struct {
     uint32_t count;
     uint32_t *whose; /* rank of each */
     struct pollfd *polled;
-    int lent;      /* what is polled is another wire's */
-    uint32_t word; /* of who sleeps */
 } shared_wire;
 
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
@@ -85,68 +83,8 @@ static int left(ap_wire *self, ap_error *error) { return ap_shared_left(((shared
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
     if (w->shared) ap_shared_close(w->shared);
-    if (!w->lent) {
-        for (uint32_t i = 0; i < w->count; i++) close(w->polled[i].fd);
-        free(w->whose), free(w->polled);
-    }
-    free(w);
-}
-
-/* ---- with other threads ---- */
-
-static int lie_down(ap_wire *self) { return ap_shared_lie_down(((shared_wire *)self)->shared, &((shared_wire *)self)->word); }
-
-static void sleep_on(ap_wire *self, int microseconds) {
-    ap_shared_sleep(((shared_wire *)self)->shared, ((shared_wire *)self)->word, microseconds);
-}
-
-static void get_up(ap_wire *self) { ap_shared_get_up(((shared_wire *)self)->shared); }
-
-static void wake(ap_wire *self) { ap_shared_wake(((shared_wire *)self)->shared); }
-
-/* What its pipe says. */
-static short said(const shared_wire *w, uint32_t rank) {
-    uint32_t i = 0;
-    while (i < w->count && w->whose[i] != rank) i++;
-    if (i == w->count) return POLLHUP;
-    struct pollfd one = w->polled[i]; /* others look, too */
-    return poll(&one, 1, 0) > 0 ? one.revents : 0;
-}
-
-static int is_gone(ap_wire *self, uint32_t rank) {
-    const shared_wire *w = (shared_wire *)self;
-    return said(w, rank) || ap_shared_gave_up(w->shared, rank);
-}
-
-static void give_up(ap_wire *self, int all) {
-    (void)all;
-    ap_shared_give_up(((shared_wire *)self)->shared);
-}
-
-/* Who has only been told to end may be at it still. */
-static void let_go(ap_wire *self, uint32_t rank) {
-    const shared_wire *w = (shared_wire *)self;
-    ap_shared_let_go(w->shared, rank, !ap_shared_gave_up(w->shared, rank) && !(said(w, rank) & POLLHUP));
-}
-
-static uint64_t moved(ap_wire *self, uint32_t rank, int sends) {
-    return ap_shared_moved(((shared_wire *)self)->shared, rank, sends);
-}
-
-static const ap_by_turns of_memory = {lie_down, sleep_on, get_up, wake, is_gone, give_up, let_go, moved};
-
-static ap_wire *beside(ap_wire *first, ap_error *error) {
-    const shared_wire *other = (shared_wire *)first;
-    shared_wire *w = calloc(1, sizeof *w);
-    if (!w || !(w->shared = ap_shared_other(other->shared))) {
-        free(w);
-        ap_fail(error, AP_MEMORY, "no memory for messages from one to another");
-        return NULL;
-    }
-    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = first->ranks,
-                        .turns = &of_memory};
-    w->whose = other->whose, w->polled = other->polled, w->count = other->count, w->lent = 1;
-    return &w->base;
+    for (uint32_t i = 0; i < w->count; i++) close(w->polled[i].fd);
+    free(w->whose), free(w->polled), free(w);
 }
 
 ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled, ap_error *error) {
@@ -166,7 +104,7 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled
             w->polled[w->count++] = (struct pollfd){.fd = polled[r], .events = POLLIN};
         }
     w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .begin = begin,
-                        .left = left, .beside = beside, .ranks = ranks};
+                        .left = left, .ranks = ranks};
     w->shared = shared;
     return &w->base;
 }

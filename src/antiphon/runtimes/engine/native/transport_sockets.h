@@ -8,7 +8,4 @@
  * the rank itself). They belong to the wire from now on, also where this fails, and are closed with it. */
 ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const int32_t *sockets, ap_error *error);
 
-/* For who makes his calls another way: 1: something has come from there, as a farewell; 2: it is gone, and nothing has. */
-int ap_sockets_heard(ap_wire *self, uint32_t rank);
-
 #endif

@@ -1,0 +1,35 @@
+"""NCCL's own header, for tests that hold our declarations against it."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+
+@cache
+def header() -> Path | None:
+    """The folder of nccl.h."""
+    given = os.environ.get("ANTIPHON_TEST_NCCL", "")
+    spec = find_spec("nvidia.nccl") if find_spec("nvidia") is not None else None
+    folders = (
+        [Path(given)]
+        if given
+        else [Path(p) / "include" for p in (spec.submodule_search_locations or ())]
+        if spec
+        else []
+    )
+    return next((folder for folder in folders if (folder / "nccl.h").exists()), None)
+
+
+def cuda_names(folder: Path) -> Path:
+    """nccl.h asks for CUDA's headers, of which it takes the names of streams and events."""
+    made = folder / "cuda"
+    made.mkdir(exist_ok=True)
+    (made / "cuda_runtime.h").write_text(
+        "typedef struct CUstream_st *cudaStream_t;\ntypedef struct CUevent_st *cudaEvent_t;\n"
+    )
+    for name in ("fp16", "bf16", "fp8"):
+        (made / f"cuda_{name}.h").write_text("")
+    return made
