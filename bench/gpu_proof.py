@@ -44,7 +44,7 @@ from antiphon.runtimes.measure.device import Cuda, Hip, Threads
 from antiphon.runtimes.measure.made_up import MadeUp
 
 MACHINES = ["full:ranks=2", "full:ranks=5", "ring:ranks=4", "full:ranks=8", "dgx1v", "hgx-h100", "full:ranks=16"]
-TYPES = ["float32", "int8", "bfloat16", "float64", "uint16", "float16", "int64", "float8_e4m3fn", "float8_e5m2"]
+TYPES = ["float32", "int8", "bfloat16", "float64", "uint16", "float16", "int64"]
 OPERATORS = ["sum", "max", "avg", "prod", "min"]
 UNITS = (0, 1, 7, 1000, 65537)
 BLOCKS = {"threads": 8}  # of all ranks together there must be room on one device

@@ -156,7 +156,7 @@ def drawn(random: np.random.Generator, plans: Sequence[Plan], count: int, blocks
 
 
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
-         "float64", "float8_e4m3fn", "float8_e5m2"]  # fmt: skip
+         "float64"]  # fmt: skip
 
 
 def idle(made: Table) -> Table:

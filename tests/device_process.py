@@ -1,14 +1,11 @@
-"""Some ranks of a group in a process of their own: python device_process.py WAY[:SOURCE] RANKS CALLS MINE...
+"""Some ranks of a group in a process of their own: python device_process.py WAY RANKS CALLS MINE...
 
 It says what it tells the others, a line each time, and reads what all have told; then whether all was right.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -18,8 +15,6 @@ from antiphon.errors import Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, Group
-from antiphon.runtimes.device.sources import Heap, Tensors, Windows
-from antiphon.runtimes.device.symmetric import Source, Symmetric
 from antiphon.runtimes.measure.made_up import MadeUp
 
 PLANS = [("allreduce", "ring"), ("alltoall", "direct"), ("allgather", "ring")]
@@ -30,45 +25,12 @@ def tell(data: bytes) -> list[bytes]:
     return [bytes.fromhex(one) for one in sys.stdin.readline().strip().split(",")]
 
 
-def source_of(name: str) -> Source | None:
-    """Of symmetric memory, by what device/symmetric.cc has in the place of libraries; "": the device's own."""
-    library = os.environ.get("SYMMETRIC_LIBRARY", "")
-    if name == "windows":
-        return Windows(1, library)
-    if name == "heap":
-        return Heap(library)
-    return Tensors("cpu", None, Tensored(library)) if name == "tensors" else None
-
-
-class Tensored:
-    """What Tensors asks of PyTorch's module, whose tensors begin 64 bytes behind where their memory does."""
-
-    torch = SimpleNamespace(uint8="uint8")
-
-    def __init__(self, library: str) -> None:
-        self.heap, self.held = Heap(library), dict[int, Symmetric]()
-
-    def empty(self, nbytes: int, dtype: str, device: str) -> SimpleNamespace:
-        assert (dtype, device) == ("uint8", "cpu")
-        memory = self.heap.taken(None, nbytes + 64)
-        own = memory.places[int(os.environ["SYMMETRIC_RANK"])]
-        self.held[own + 64] = memory
-        return SimpleNamespace(data_ptr=lambda: own + 64, numel=lambda: nbytes, element_size=lambda: 1)
-
-    def rendezvous(self, tensor: SimpleNamespace, group: None) -> SimpleNamespace:
-        del group
-        memory = self.held[tensor.data_ptr()]
-        return SimpleNamespace(
-            buffer_ptrs=list(memory.places), rank=int(os.environ["SYMMETRIC_RANK"]), multicast_ptr=memory.multicast
-        )
-
-
-def by_switches(ranks: int, calls: int, mine: list[int], source: Source | None = None) -> str:
+def by_switches(ranks: int, calls: int, mine: list[int]) -> str:
     """Sums of float32 as something in place of a switch makes them, from the last rank to the first: which shows that
     memory of all processes has one address."""
     schedule = antiphon.plan("allreduce", "hgx-h100", planner="nvls").at(2**20).schedule
     unit, wrong = 4096, 0  # all in whole 16 bytes
-    with Group(threads(), ranks, 2, mine=mine, tell=tell, source=source) as group:
+    with Group(threads(), ranks, 2, mine=mine, tell=tell) as group:
         plan = group.plan(tables(schedule, streams=1))
         sizes = [unit, unit, plan.scratch(mine[0], unit)]
         for call in range(calls):
@@ -93,28 +55,18 @@ def by_switches(ranks: int, calls: int, mine: list[int], source: Source | None =
 def main() -> str:
     way = sys.argv[1]
     ranks, calls, *mine = map(int, sys.argv[2:])
-    way, _, name = way.partition(":")
     try:
-        source = source_of(name)
-        if way == "switches":
-            return by_switches(ranks, calls, mine, source)
-        return by_calls(way, ranks, calls, mine, source) + (asked() if name else "")
+        return by_switches(ranks, calls, mine) if way == "switches" else by_calls(way, ranks, calls, mine)
     except Unsupported as error:
-        return f"none: {error}" + (asked() if name else "")
+        return f"none: {error}"
 
 
-def asked() -> str:
-    """How often the library was asked for memory, and what of it was not given back."""
-    library = ctypes.CDLL(os.environ["SYMMETRIC_LIBRARY"])
-    return f", {library.ever()} taken, {library.left()} left"
-
-
-def by_calls(way: str, ranks: int, calls: int, mine: list[int], source: Source | None) -> str:
+def by_calls(way: str, ranks: int, calls: int, mine: list[int]) -> str:
     machine, wrong = antiphon.topology(f"full:ranks={ranks}"), 0
     schedules = [antiphon.plan(kind, machine, planner=planner).at(2**16).schedule for kind, planner in PLANS]
-    made = [tables(one, streams=2, packets=source is not None and not number) for number, one in enumerate(schedules)]
+    made = [tables(one, streams=2) for one in schedules]
     dtype, unit = np.dtype(np.float32), 100
-    with Group(threads(), ranks, 4, 2, CALLS - 3, mine=mine, tell=tell, source=source) as group:
+    with Group(threads(), ranks, 4, 2, CALLS - 3, mine=mine, tell=tell) as group:
         held = [group.plan(one) for one in made]
         lengths = np.zeros((len(PLANS), ranks, 3), np.int64)
         for number, schedule in enumerate(schedules):

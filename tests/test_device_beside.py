@@ -55,7 +55,7 @@ def test_what_it_computes_is_checked_too(made: Made) -> None:
 
 def test_what_it_has_not_is_left_out(made: Made) -> None:
     made()
-    for options in ({"dtype": "int16"}, {"dtype": "float8_e5m2"}, {"ranks": [0, 2, 3]}):
+    for options in ({"dtype": "int16"}, {"ranks": [0, 2, 3]}):
         plan = antiphon.plan("allreduce", "full:ranks=4", planner="ring", ranks=options.pop("ranks", None))
         (row,) = antiphon.run(plan, "4KB", on="threads", **options)
         assert (row["correct"], row["reference_seconds"]) == (True, None)

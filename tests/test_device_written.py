@@ -65,8 +65,6 @@ CASES = [
         for case in (
             ("allreduce", "dgx1v", "trees", {}),
             ("allreduce", "hgx-h100", "nvls", {"dtype": "bfloat16"}),
-            ("allreduce", "full:ranks=16", "direct", {"dtype": "float8_e5m2"}),
-            ("allreduce", "full:ranks=16", "ring", {"dtype": "float8_e4m3fn", "op": "avg"}),
             ("alltoall", "full:ranks=4", "pairwise", {"dtype": "int8", "in_place": True}),
         )
     ),
@@ -104,7 +102,7 @@ def test_who_receives_may_read(tmp_path: Path, kind: str, spec: str, planner: st
 def test_all_planners_are_right(tmp_path: Path, ranks: int) -> None:
     """Each type with each operator in turn."""
     done, spec = 0, f"full:ranks={ranks}"
-    types = ["float32", "int8", "float16", "uint32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+    types = ["float32", "int8", "float16", "uint32", "float64", "bfloat16"]
     operators = ["sum", "max", "avg", "prod"]
     for planner, entry in table("planner").items():
         for kind in entry.can["collectives"]:
@@ -253,7 +251,7 @@ def test_what_cannot_be_written_is_told() -> None:
     assert [b"w.relay" in file["plan0.cu"].partition(b"== The plan ")[2] for file in files] == [True, False, False]
     assert antiphon.export(plan, "cuda", options={"packets": "yes", "pull": "no"}) == files[0]
     assert set(antiphon.export(plan, "hip")) == {"plan0.hip.cpp"}
-    short, full = (antiphon.export(plan, "cuda", options={"dtype": one}) for one in ("f8e4m3", "float8_e4m3fn"))
+    short, full = (antiphon.export(plan, "cuda", options={"dtype": one}) for one in ("bf16", "bfloat16"))
     assert short == full != files[0]
     assert source(schedule, "full") == source(schedule, "full")
 
@@ -329,7 +327,7 @@ LARGE = [("allreduce", "ring"), ("allreduce", "direct"), ("alltoall", "pairwise"
 
 @pytest.mark.slow
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
-@pytest.mark.parametrize(("arch", "dtype"), [*((arch, "float16") for arch in (75, 80, 90, 100)), (90, "float8_e5m2")])
+@pytest.mark.parametrize(("arch", "dtype"), [(arch, "float16") for arch in (75, 80, 90, 100)])
 def test_nvcc_takes_it(tmp_path: Path, arch: int, dtype: str) -> None:
     text = source(schedule_of("allreduce", "dgx1v", "trees"), "dgx1v", dtype)
     quietly([str(NVCC), f"-arch=sm_{arch}", "-Xcompiler", "-Wall,-Wextra"], text, tmp_path, ".cu")
@@ -350,7 +348,7 @@ def by_hipcc(arch: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.skipif(HIPCC is None, reason="needs hipcc")
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_hipcc_takes_it(tmp_path: Path, arch: str, dtype: str) -> None:
     quietly(by_hipcc(arch), source(schedule_of("allreduce", "dgx1v", "trees"), "dgx1v", dtype), tmp_path, ".hip.cpp")
 
@@ -368,13 +366,3 @@ def test_blocks_as_they_arrive(tmp_path: Path) -> None:
     text = source(schedule_of("allgather", "full:ranks=9", "permrecmult"), "full:ranks=9", in_place=True, arrival=True)
     assert "w.permute_listed" in text
     right(compiled(tmp_path, text), "-b 1 -e 40000 -f 199 -n 1 -w 0")
-
-
-@needs_a_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("in_place", [False, True])
-def test_blocks_of_sums_as_they_would_arrive(tmp_path: Path, in_place: bool) -> None:
-    schedule = schedule_of("reducescatter", "full:ranks=9", "permrecmult", options={"k": 3})
-    text = source(schedule, "full:ranks=9", in_place=in_place, arrival=True)
-    assert text != source(schedule, "full:ranks=9", in_place=in_place, streams=1)
-    right(compiled(tmp_path, text), "-b 1 -e 40000 -f 199 -n 1 -w 1")

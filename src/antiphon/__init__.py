@@ -79,13 +79,13 @@ from antiphon.api.machines import backends, bound, collective, models, planners,
 from antiphon.api.measuring import bench, fit  # noqa: E402
 from antiphon.api.plans import compose, frontier, plan, verify, write  # noqa: E402
 from antiphon.api.replaying import replay  # noqa: E402
-from antiphon.api.running import build, choices, comm, lab, reproduce, run  # noqa: E402
+from antiphon.api.running import build, comm, lab, reproduce, run  # noqa: E402
 from antiphon.api.traces import trace  # noqa: E402
 from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 
 __all__ = [
     "Collective", "Frontier", "Places", "Plan", "Profile", "Topology", "Tuning", "Writing",
-    "backends", "bench", "bound", "build", "check", "choices", "collective", "comm", "compose", "export", "fit",
+    "backends", "bench", "bound", "build", "check", "collective", "comm", "compose", "export", "fit",
     "frontier", "lab", "load", "models", "plan", "planners", "predict", "predict_library", "replay", "report",
     "reproduce", "run", "runtimes", "save", "simulate", "topologies", "topology", "trace", "tune", "tune_over",
     "verify", "write",

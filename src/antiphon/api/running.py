@@ -104,22 +104,6 @@ def build(what: Literal["mpi", "nccl-tuner"], compiler: str = "", tables: Path |
     return make(text(what, "what"), compiler, cast("list[str]", tables))
 
 
-@public
-def choices(forget: str | Sequence[str] = ()) -> list[Row]:
-    """How calls are made on GPUs, as it was timed and kept ($ANTIPHON_CACHE/device): a row for each kind of call, with
-    its name, what it is of (collective, planner, device, machine, sizes, type), the choice and the file; in `wrong` why
-    it would not be used.
-
-    `forget`: names of those to remove, as far as they tell them apart, or "all": then the rows of what is left. Nothing
-    is removed where one of the names is of none, or of several.
-    """
-    from antiphon.runtimes.device.kept import forget as remove
-    from antiphon.runtimes.device.kept import listed
-
-    remove([*forget])
-    return listed()
-
-
 def comm(
     communicator: Any = None,
     table: PlanLike | Sequence[Plan] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.cli.choices import choices_told
+from antiphon.cli.run_text import choices_told
 from antiphon.cost.basis import together
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.cli.choices import choices_told
 from antiphon.cli.lab_text import remarks
 from antiphon.registry import find
 from antiphon.show.text import table
@@ -34,6 +33,28 @@ def rows_text(rows: Sequence[Row]) -> str:
     lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
     told = [f"  {line}" for line in choices_told(rows)]
     return "\n".join([*lines, *told, *(remarks(rows) if "links" in rows[0] else [])])
+
+
+def choices_told(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each measured row whose call could be made in several ways: the fastest of them."""
+    return [
+        f"{format_size(row['nbytes'])}{' in place' if row['in_place'] else ''}: {_choice_text(row['choice'])}"
+        for row in rows
+        if "choice" in row
+    ]
+
+
+def _choice_text(choice: Mapping[str, Any]) -> str:
+    """
+    >>> _choice_text({"way": "kernel", "lanes": 8, "rounds": 4, "tables": "plain"})
+    'one kernel, 8 lanes, 4 rounds'
+    >>> _choice_text({"way": "steps", "lanes": 1, "rounds": 1, "tables": "arrival"})
+    'by steps, 1 lane, 1 round, arrival'
+    """
+    lanes, rounds, tables = choice["lanes"], choice["rounds"], choice["tables"]
+    way = "one kernel" if choice["way"] == "kernel" else f"by {choice['way']}"
+    counts = f"{lanes} lane{'s' * (lanes != 1)}, {rounds} round{'s' * (rounds != 1)}"
+    return f"{way}, {counts}{'' if tables == 'plain' else f', {tables}'}"
 
 
 def trace_text(trace: Path | None) -> str:

@@ -87,8 +87,6 @@ TABLE: tuple[Command | CommandGroup, ...] = (
     )),
     Command("build", "build:build_command",
             "Compile the engine for your MPI, NCCL or RCCL, or a tuner for NCCL; prints its path.", "build mpi"),
-    Command("choices", "choices:choices_command", "How calls are made on GPUs, as it was timed and kept.",
-            "choices --forget all"),
     Command("backends", "export:backends_command", "What plans can be written as, for other programs.", "backends"),
     Command("export", "export:export_command", "Write a plan as files that another program reads.",
             "export plan.json --to goal --nbytes 64MiB -o goal"),

@@ -28,7 +28,7 @@ NATIVE = Path(__file__).parents[2] / "runtimes" / "device" / "native"
 TYPES = {
     "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t", "int32": "int32_t",
     "uint32": "u32", "int64": "i64", "uint64": "u64", "float16": "half16", "bfloat16": "brain16",
-    "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "float32": "float", "float64": "double",
+    "float32": "float", "float64": "double",
 }  # fmt: skip
 OPERATORS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 HIP_FLAGS = "-mllvm -amdgpu-function-calls=true"  # else hipcc inlines all into one function, and takes minutes

@@ -34,11 +34,8 @@ def arrivals(schedule: Schedule) -> Longs:
     """
     collective, rule = schedule.collective, schedule.provenance.get("layout")
     weights = collective.weights
-    able = collective.kind in ("allgather", "reducescatter")
-    if not able or rule is None or len(collective.members) != collective.ranks:
-        raise Unsupported(
-            "no order of arrival: only allgathers and reducescatters of all ranks by planner permrecmult have one"
-        )
+    if collective.kind != "allgather" or rule is None or len(collective.members) != collective.ranks:
+        raise Unsupported("no order of arrival: only allgathers of all ranks by planner permrecmult have one")
     if (weights != weights[0]).any():
         raise Unsupported("blocks of several lengths have no places to arrive at that are as long")
     order = (schedule.provenance.get("options") or {}).get("order")

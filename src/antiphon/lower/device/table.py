@@ -19,7 +19,6 @@ from antiphon.core.transform import unjoined
 from antiphon.errors import Unsupported
 from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
-from antiphon.lower.device.departure import Departing
 from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.form import FOLD, GET, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
@@ -51,7 +50,7 @@ def tables(
 ) -> list[Table]:  # fmt: skip
     """What every rank does, in at most `streams` streams that need not hear of each other. Joints that no rank can ask
     a switch for go row by row. `arrival`: buffers are filled in the order of arrival, in one stream, and permuted at
-    the end, or for a reducescatter at the beginning; Unsupported where there is no such order. `packets`: messages are
+    the end; Unsupported where there is no such order. `packets`: messages are
     packets, for small data; joints go row by row. `pull`: who receives reads, where else who sends writes; likewise.
 
     >>> from antiphon.core.example import star
@@ -96,10 +95,6 @@ def tables_of(
         made, boxes = by_packets(made, known)
     finish = _Finish(program, known, made)
     block = int(program.collective.weights[:1].sum()) * known.count
-    if places is not None and program.collective.kind == "reducescatter":
-        departing = Departing(program, known, places, made)
-        made = [[departing.steps(rank, steps) for rank, steps in enumerate(of)] for of in made]
-        program, known, places = departing.program, departing.known, None
     if places is not None:
         arranged = Arranged(places, block)
         made = [[arranged.steps(rank, steps, program.in_place) for rank, steps in enumerate(of)] for of in made]

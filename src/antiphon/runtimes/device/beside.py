@@ -19,7 +19,6 @@ from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
 FOREIGN = ("int16", "uint16")  # types that it has not
-SOMETIMES = ("float8_e4m3fn", "float8_e5m2")  # that it combines on some devices only: NCCL from sm_90 on
 WHOLE = ("scatter", "gather", "alltoall")  # made of single messages, which have no form in place
 
 
@@ -57,8 +56,6 @@ class Library:
             target += own
         root = collective.roots[0] if collective.roots else 0
         what = (KINDS.index(kind), count, type_number(dtype), OPERATORS[op], int(root))
-        if collective.combining and dtype.name in SOMETIMES and not self._can(*what):
-            raise Unsupported(f"the library has no {op} of {dtype.name} here: {self._group.device.why()}")
 
         def call() -> None:
             group = self._group
@@ -66,15 +63,6 @@ class Library:
                 raise Unsupported(f"the library: {group.device.why()}")
 
         return call
-
-    def _can(self, kind: int, _: int, *how: int) -> bool:
-        """Whether it takes such a call, of one element."""
-        group = self._group
-        with group.for_a_while():
-            ours = [[group.memory(rank, np.zeros(8 * group.ranks)) for rank in range(group.ranks)] for _ in range(2)]
-            source, target = (np.array(one, np.uintp) for one in ours)
-            places = source.ctypes.data, target.ctypes.data
-            return not group.device.call.ad_library_go(self._handle, kind, 1, *how, *places)
 
     def close(self) -> None:
         if self._handle:

@@ -30,8 +30,6 @@ _FUNCTIONS = {  # device.h
     "ad_joint_reached": (c_void_p, c_void_p, c_char_p),
     "ad_joint_all": (c_int, c_uint32, c_void_p),
     "ad_joint_dropped": (None,),
-    "ad_joint_known": (None, c_uint32, c_void_p, c_size_t, c_void_p),
-    "ad_joint_gone": (None, c_void_p),
     "ad_rank_signals": (None, c_void_p, c_uint32, c_void_p),
     "ad_box_bytes": (c_size_t,),
     "ad_rank_box": (None, c_void_p, c_uint32, c_void_p),

@@ -15,9 +15,8 @@ from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.functions import Device
 from antiphon.runtimes.device.memory import Array, Memory, Tell
-from antiphon.runtimes.device.plans import DevicePlan, handles_of
-from antiphon.runtimes.device.symmetric import Source
-from antiphon.runtimes.engine.native import OPERATORS, type_number
+from antiphon.runtimes.device.plans import DevicePlan, handles_of, kernel_type
+from antiphon.runtimes.engine.native import OPERATORS
 
 CALLS = 2**36  # are counted in so many numbers, and begin again at 0
 _CALL = 28  # bits of a signal below that number
@@ -34,14 +33,13 @@ class Group(Memory):
 
     `tell`: where ranks are in several processes: gives every process what each has told, in any order (as allgather of
     mpi4py does); `mine` are then the ranks of this one. All processes make the same calls of a group, in one order.
-    `source`: who gives memory that all of them reach, where the device's own way is not to be taken (sources.py).
     """
 
     def __init__(
         self, device: Device, ranks: int, blocks: int = 4, threads: int = 1, call: int = 0, *,
-        mine: Sequence[int] | None = None, tell: Tell | None = None, source: Source | None = None,
+        mine: Sequence[int] | None = None, tell: Tell | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(device, ranks, mine, tell, source)
+        super().__init__(device, ranks, mine, tell)
         self.blocks, self.threads, self.number = blocks, threads, call
         self._boxes = False
         for rank in self.mine:
@@ -101,7 +99,7 @@ class Group(Memory):
         places = self._held(plan, where, lengths, lanes * rounds)
         number, self.number = self.number % CALLS, self.number + 1
         code = self.device.call.ad_start(
-            len(self.handles), self._ranks, plan.every, number, unit, type_number(dtype), OPERATORS[op], lanes, rounds,
+            len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds,
             *places,
         )  # fmt: skip
         if code:
@@ -135,7 +133,7 @@ class Group(Memory):
         GPUs it is a graph of theirs. All processes capture the same."""
         places = self._held(plan, where, lengths, lanes * rounds)
         found = self.device.call.ad_graph_new(
-            len(self.handles), self._ranks, plan.every, unit, type_number(dtype), OPERATORS[op], lanes, rounds, *places,
+            len(self.handles), self._ranks, plan.every, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds, *places,
         )  # fmt: skip
         if not found:
             raise Invalid(f"this call cannot be captured: {self.device.why()}")
@@ -152,7 +150,7 @@ class Group(Memory):
         number = self.number % CALLS
         self.number += self._tell is not None  # they hear of it
         code = self.device.call.ad_by_host(
-            len(self.handles), self._ranks, plan.every, number, unit, type_number(dtype), OPERATORS[op], lanes,
+            len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
             WAYS.index(way) - 1, *places, timeout,
         )  # fmt: skip
         if code < 0:
@@ -164,7 +162,6 @@ class Group(Memory):
         """In all processes: nobody gives memory back that another may still reach."""
         if self._tell is not None and self.handles:
             self._tell(b"")
-        self._forget()
         self._close()
 
     def _close(self) -> None:

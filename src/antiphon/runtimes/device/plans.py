@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.functions import Device
 from antiphon.runtimes.engine.native import type_number
@@ -18,6 +18,13 @@ from antiphon.runtimes.engine.native import type_number
 def handles_of(ranks: Mapping[int, int]) -> ctypes.Array[c_void_p]:
     """As device.h takes those of several ranks, in their order."""
     return (c_void_p * len(ranks))(*ranks.values())
+
+
+def kernel_type(dtype: np.dtype[Any]) -> int:
+    """Return the number by which the kernel knows a data type; it has no float8."""
+    if dtype.name.startswith("float8"):
+        raise Unsupported(f"the kernel for GPUs does not support {dtype.name}; use float16 or bfloat16")
+    return type_number(dtype)
 
 
 class DevicePlan:
@@ -39,7 +46,7 @@ class DevicePlan:
     def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
         """Whether its packets have room in the boxes of these ranks."""
         call, most = self._device.call, self._device.call.ad_box_bytes() // 2
-        return all(call.ad_plan_box(one, unit, type_number(dtype)) <= most for one in self.handles.values())
+        return all(call.ad_plan_box(one, unit, kernel_type(dtype)) <= most for one in self.handles.values())
 
     def scratch(self, rank: int, unit: int) -> int:
         """Elements of scratch at a rank, where a unit of weight has so many."""

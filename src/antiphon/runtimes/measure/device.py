@@ -23,9 +23,8 @@ from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
 from antiphon.runtimes.device.group import Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.kept import Question, band_of, here, plan_of, put, read, tried_of
 from antiphon.runtimes.device.plans import DevicePlan
-from antiphon.runtimes.device.shares import TABLES, Choice, choices, timed
+from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, frontier, timed
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
 from antiphon.runtimes.measure.local import Seats, refuse_too_large
@@ -93,10 +92,6 @@ class _OnDevice(Runtime):
                     rows = Heat(some, seat, calls, theirs, Together()).go()
                 for number, row, more in zip(heat, rows, told, strict=True):
                     heard(number, {**row, **more, "agree": seat.agree()})
-
-
-def _about(schedule: Schedule) -> str:
-    return f"{schedule.collective.kind} by {schedule.provenance.get('planner', 'a plan')}"
 
 
 def _slow(one: Runnable, nbytes: int) -> Schedule:
@@ -169,21 +164,20 @@ STEPWISE: Mapping[str, type[_OnDevice]] = {
 
 class _Ready(NamedTuple):
     """A plan at a size: its tables, the best of the ways to make a call, the memory of all ranks, and what was tried
-    that no other beats with as few blocks, with seconds; `source`: where that is from."""
+    that no other beats with as few blocks, with seconds."""
 
     plans: Plans
     best: Choice
     where: NDArray[np.uintp]
     lengths: NDArray[np.int64]
     frontier: list[tuple[Choice, float]]
-    source: str = ""
 
     @property
     def told(self) -> Row:
         if not self.frontier:
             return {}
         line = [{**one._asdict(), "seconds": seconds} for one, seconds in self.frontier]
-        return {"choice": self.best._asdict(), "frontier": line, "choice_from": self.source}
+        return {"choice": self.best._asdict(), "frontier": line}
 
 
 class _Seats(Seats):
@@ -227,7 +221,7 @@ class _Seats(Seats):
     def ready(
         self, schedule: Schedule, names: Sequence[str], known: Callable[[Plans, int, int], Iterator[Choice]]
     ) -> _Ready:
-        """With the choice that is the best here, of those known: as it was kept, or timed now, and kept."""
+        """Return the plan with the fastest of its choices, which are timed if there are several."""
         case, group = self.case, self.group
         made = self._tables(schedule, names)
         plans = self._plans(made)
@@ -235,18 +229,9 @@ class _Seats(Seats):
         some = list(known(plans, group.blocks, case.nbytes))
         if len(some) < 2:
             return _Ready(plans, some[0], where, lengths, [])
-        asked = Question(
-            machine=here(), device=group.devices, build=group.device.build, tried=tried_of(some),
-            plan=plan_of({name: made[name] for name in plans}), band=band_of(case.nbytes), dtype=case.dtype,
-            op=case.op or "", in_place=case.in_place, alike=self.alike, ranks=group.ranks, blocks=group.blocks,
-            threads=group.threads,
-        )  # fmt: skip
-        found, wrong = read(asked, some)
-        if found is None:
-            with self._elsewhere(lengths) as spare:
-                spent = timed(lambda one: self._go(plans, one, spare, lengths), iter(some))
-            found = put(asked, _about(schedule), spent, wrong)
-        return _Ready(plans, found.best, where, lengths, found.frontier, found.source)
+        with self._elsewhere(lengths) as spare:
+            seconds = timed(lambda choice: self._go(plans, choice, spare, lengths), iter(some))
+        return _Ready(plans, chosen(seconds), where, lengths, frontier(seconds))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
         return self.by_us(lambda: self._go(ready.plans, ready.best, ready.where, ready.lengths))

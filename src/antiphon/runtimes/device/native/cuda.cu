@@ -35,8 +35,7 @@ thread_local const char *why = "";
         (const void *)PREFIX##int8, (const void *)PREFIX##uint8, (const void *)PREFIX##int32, (const void *)PREFIX##uint32, \
             (const void *)PREFIX##int64, (const void *)PREFIX##uint64, (const void *)PREFIX##float16,                    \
             (const void *)PREFIX##float32, (const void *)PREFIX##float64, (const void *)PREFIX##bfloat16,                \
-            (const void *)PREFIX##float8_e4m3, (const void *)PREFIX##float8_e5m2, (const void *)PREFIX##int16,           \
-            (const void *)PREFIX##uint16                                                                                 \
+            nullptr, nullptr, (const void *)PREFIX##int16, (const void *)PREFIX##uint16                                  \
     }
 
 const void *const KERNELS[TYPES] = EACH_TYPE(antiphon_), *const STEPS[TYPES] = EACH_TYPE(antiphon_step_);

@@ -7,13 +7,6 @@ namespace {
 Joints joints;
 }
 
-void ad_joint_known(u32 ranks, void *const *memory, size_t bytes, void *all) {
-    Joint made = {{}, bytes, (char *)all};
-    for (u32 i = 0; i < ranks; ++i) made.of.push_back((char *)memory[i]);
-    joints.add(made);
-}
-void ad_joint_gone(void *memory) { (void)joints.taken(memory); }
-
 #ifdef __HIPCC__
 
 int ad_joint_new(u32, void *const *, size_t, void **) { return why = "these devices have no switches that combine", 1; }

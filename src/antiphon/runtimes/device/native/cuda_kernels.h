@@ -43,8 +43,6 @@ KERNEL(float16, half16)
 #define antiphon_int64 antiphon_float16
 #define antiphon_uint64 antiphon_float16
 #define antiphon_bfloat16 antiphon_float16
-#define antiphon_float8_e4m3 antiphon_float16
-#define antiphon_float8_e5m2 antiphon_float16
 #define antiphon_float32 antiphon_float16
 #define antiphon_float64 antiphon_float16
 #define antiphon_step_int8 antiphon_step_float16
@@ -56,8 +54,6 @@ KERNEL(float16, half16)
 #define antiphon_step_int64 antiphon_step_float16
 #define antiphon_step_uint64 antiphon_step_float16
 #define antiphon_step_bfloat16 antiphon_step_float16
-#define antiphon_step_float8_e4m3 antiphon_step_float16
-#define antiphon_step_float8_e5m2 antiphon_step_float16
 #define antiphon_step_float32 antiphon_step_float16
 #define antiphon_step_float64 antiphon_step_float16
 #else
@@ -71,8 +67,6 @@ KERNEL(int64, i64)
 KERNEL(uint64, u64)
 KERNEL(float16, half16)
 KERNEL(bfloat16, brain16)
-KERNEL(float8_e4m3, e4m3)
-KERNEL(float8_e5m2, e5m2)
 KERNEL(float32, float)
 KERNEL(float64, double)
 #endif

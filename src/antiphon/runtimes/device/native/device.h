@@ -41,9 +41,6 @@ SEEN void *ad_joint_own(void *rank, void *token);
 SEEN void *ad_joint_reached(void *rank, const void *token);
 SEEN int ad_joint_all(u32 ranks, void *const *memory);
 SEEN void ad_joint_dropped();
-/* The same of memory that another library gave, with its multicast address: until it is told to be gone. */
-SEEN void ad_joint_known(u32 ranks, void *const *memory, size_t bytes, void *all);
-SEEN void ad_joint_gone(void *memory);
 
 /* Where the signals of a rank are, as this one sees them: blocks * ranks numbers. */
 SEEN void ad_rank_signals(void *rank, u32 peer, u64 *signals);

@@ -34,33 +34,18 @@ template <> struct Grows<Prod> {
     enum { yes = 1 };
 };
 
-/* Types in which whole numbers are exact up to 16 (e4m3) or 8 (e5m2) only; in all others they are up to 256. */
-template <typename> struct Tiny {
-    enum { yes = 0 };
-};
-template <> struct Tiny<e4m3> {
-    enum { yes = 1 };
-};
-template <> struct Tiny<e5m2> {
-    enum { yes = 1 };
-};
-
 ON_DEVICE u64 drawn(u64 from) {
     from = (from ^ from >> 29) * 0xBF58476D1CE4E5B9u;
     return from ^ from >> 32;
 }
 
-/* Of a block of data: element `at` of what has this name. Of all names of a place four have 1 or 2 there, if sums are to be
- * no greater than 8. */
+/* Of a block of data: element `at` of what has this name. */
 ON_DEVICE T made_up(i64 block, i64 name, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
     const u64 one = drawn(place ^ ((u64)name * 0xC2B2AE3D27D4EB4Fu)) % 1000;
-    const u64 turns = MOST_NAMES < 8 ? 8 : MOST_NAMES;
     i64 value = (i64)one % (MOST_NAMES < 32 ? 8 : 2);
     if (Grows<Rule>::yes)
         value = one < 30 ? 2 : 1;
-    else if (Tiny<T>::yes && MOST_NAMES > 1)
-        value = ((u64)name + drawn(place)) % turns < 4 ? 1 + (i64)one % 2 : 0;
     T made;
     narrowed((typename Of<T>::wide)value, &made);
     return made;

@@ -1,5 +1,5 @@
-/* The types of NCCL and what is combined, with the meaning that docs/program.md gives: whole numbers wrap around, float16,
- * bfloat16 and float8 are combined in float32 and stored once, max and min of what is not a number is that. */
+/* The types of NCCL and what is combined, with the meaning that docs/program.md gives: whole numbers wrap around, float16 and
+ * bfloat16 are combined in float32 and stored once, max and min of what is not a number is that. */
 #pragma once
 #include "world.h"
 #if !defined(__CUDACC__) && !defined(__HIPCC__)
@@ -7,7 +7,7 @@
 #endif
 
 enum { INT8 = 0, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16,
-       FLOAT8_E4M3, FLOAT8_E5M2, INT16, UINT16, TYPES }; /* the first twelve are numbered as in NCCL */
+       FLOAT8_E4M3, FLOAT8_E5M2, INT16, UINT16, TYPES }; /* the first twelve are numbered as in NCCL; float8 is not supported */
 enum { SUM = 0, PROD, MAX, MIN, AVG, OPERATORS };
 
 struct half16 {
@@ -16,14 +16,6 @@ struct half16 {
 struct brain16 {
     uint16_t bits;
 };
-/* So many bits of exponent and mantissa: one has no infinity, and what is not a number once with each sign. */
-struct e4m3 {
-    uint8_t bits;
-};
-struct e5m2 {
-    uint8_t bits;
-};
-
 ON_DEVICE u32 bits_of(float x) {
 #if defined(__CUDACC__) || defined(__HIPCC__)
     return __float_as_uint(x);
@@ -82,30 +74,6 @@ ON_DEVICE half16 as_half(float x) {
 }
 #endif
 
-/* The exponent moves by 120, as above; the same on GPUs, of which few have instructions for it. */
-ON_DEVICE float widened(e4m3 b) {
-    const u32 sign = (u32)(b.bits & 0x80) << 24, rest = (u32)(b.bits & 0x7F) << 20;
-    const u32 tiny = bits_of(float_of(rest + (121u << 23)) - float_of(121u << 23));
-    return float_of((rest == 0x07F00000u ? 0x7FC00000u : rest < 0x00800000u ? tiny : rest + (120u << 23)) | sign);
-}
-/* The upper half of a float16. */
-ON_DEVICE float widened(e5m2 b) { return widened(half16{(uint16_t)(b.bits << 8)}); }
-
-/* To even, and beyond 448 to what is not a number. */
-ON_DEVICE e4m3 as_e4m3(float x) {
-    const u32 u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
-    const u32 tiny = bits_of(float_of(rest) + 16384.0f) - bits_of(16384.0f);
-    const u32 usual = (rest - (120u << 23) + 0x7FFFFu + (rest >> 20 & 1)) >> 20;
-    return {(uint8_t)((rest >= 0x43F00000u ? 0x7Fu : rest < 0x3C800000u ? tiny : usual) | sign)};
-}
-
-ON_DEVICE e5m2 as_e5m2(float x) {
-    const u32 u = bits_of(x), sign = u >> 24 & 0x80, rest = u & 0x7FFFFFFFu;
-    const u32 tiny = bits_of(float_of(rest) + 128.0f) - bits_of(128.0f);
-    const u32 usual = (rest - (112u << 23) + 0xFFFFFu + (rest >> 21 & 1)) >> 21;
-    return {(uint8_t)((rest > 0x7F800000u ? 0x7Eu : rest >= 0x47800000u ? 0x7Cu : rest < 0x38800000u ? tiny : usual) | sign)};
-}
-
 /* What a type is combined in, and as what it is added: signed numbers without overflow. */
 template <typename T> struct Of {
     typedef T wide;
@@ -124,15 +92,11 @@ COMBINED_IN(int32_t, int32_t, u32)
 COMBINED_IN(int64_t, int64_t, u64)
 COMBINED_IN(half16, float, float)
 COMBINED_IN(brain16, float, float)
-COMBINED_IN(e4m3, float, float)
-COMBINED_IN(e5m2, float, float)
 
 template <typename T> ON_DEVICE T widened(T x) { return x; }
 template <typename T> ON_DEVICE void narrowed(T x, T *out) { *out = x; }
 ON_DEVICE void narrowed(float x, half16 *out) { *out = as_half(x); }
 ON_DEVICE void narrowed(float x, brain16 *out) { *out = as_brain(x); }
-ON_DEVICE void narrowed(float x, e4m3 *out) { *out = as_e4m3(x); }
-ON_DEVICE void narrowed(float x, e5m2 *out) { *out = as_e5m2(x); }
 
 struct Sum {
     template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return (W)((U)x + (U)y); }

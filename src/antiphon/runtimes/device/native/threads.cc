@@ -39,8 +39,6 @@ template <typename Work> auto typed(int type, Work work) {
     case UINT64: return work((u64 *)nullptr);
     case FLOAT16: return work((half16 *)nullptr);
     case BFLOAT16: return work((brain16 *)nullptr);
-    case FLOAT8_E4M3: return work((e4m3 *)nullptr);
-    case FLOAT8_E5M2: return work((e5m2 *)nullptr);
     case FLOAT64: return work((double *)nullptr);
     default: return work((float *)nullptr);
     }

@@ -41,13 +41,6 @@ void ad_joint_free(void *, void *memory) {
     if (found.all) munmap(found.all, found.bytes);
 }
 
-void ad_joint_known(u32 ranks, void *const *memory, size_t bytes, void *all) {
-    Joint made = {{}, bytes, (char *)all};
-    for (u32 i = 0; i < ranks; ++i) made.of.push_back((char *)memory[i]);
-    joints.add(made), joint_changes.fetch_add(1);
-}
-void ad_joint_gone(void *memory) { (void)joints.taken(memory), joint_changes.fetch_add(1); }
-
 namespace {
 size_t entered = 0; /* bytes of what ranks of this process have entered */
 }
