@@ -26,9 +26,8 @@ from typing import Any
 from _harness import CASES, Found, main
 from _mangle import as_book, as_bytes, as_json, as_program, as_table, as_words, as_xml, packed
 from generate import case
-from replay_traces import RAS_TEXT, communicator, ddp, gpu, inspected, profile_of_nccl, ras
+from replay_traces import ddp, gpu, inspected, profile_of_nccl
 
-from antiphon.api.replaying import replay
 from antiphon.core import serialize
 from antiphon.core.plan import Plan
 from antiphon.core.program import check, decode, encode
@@ -37,7 +36,7 @@ from antiphon.cost import load_profile, save_profile, simulate
 from antiphon.cost.fit.loggp_tables import read_round_trips, write_round_trips
 from antiphon.cost.fit.tables import read_added, read_measured, write_added, write_measured
 from antiphon.cost.replay.steps import follow
-from antiphon.errors import AntiphonError, Invalid
+from antiphon.errors import AntiphonError
 from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, read_nodes
 from antiphon.formats.chakra.read import collectives_of, plan_of, read_traces
 from antiphon.formats.chakra.wire import octets
@@ -198,19 +197,8 @@ def use_chakra_plan(path: Path) -> None:
 def use_job(path: Path) -> None:
     """Followed as it was, and without communication."""
     job = read_recording([path])
-    if isinstance(job, list):
-        raise Invalid("dumps of RAS: judged by use_dump")
     for seconds in ([call.seconds for call in job.calls], [0.0] * len(job.calls)):
         assert all(math.isfinite(one) for one in follow(job, seconds).steps)
-
-
-def use_dump(path: Path) -> None:
-    """Alone, and as the later and the earlier one of two."""
-    other = path.with_name("other.json")
-    other.write_bytes(dumps()[0])
-    for files in ([path], [path, other]):
-        found = replay(files, sizes={"allreduce": "1MB"})
-        assert json.dumps(found, allow_nan=False)
 
 
 # ---- good files ----
@@ -326,17 +314,6 @@ def lines_of_nccl() -> list[bytes]:
 
 
 @cache
-def dumps() -> list[bytes]:
-    ones = [communicator("0xa", range(8), 150, (2,)), communicator("0xb", [4, 6], 40)]
-    return [json.dumps(ras(f"2026-01-02 03:04:{second}", *ones)).encode() for second in (10, 20)]
-
-
-@cache
-def dumps_as_text() -> list[bytes]:
-    return [RAS_TEXT.encode()]
-
-
-@cache
 def chakra_plan() -> list[bytes]:
     return [_joined(file) for file in chakra(proven()[0], nbytes="4KiB").values()]
 
@@ -372,8 +349,6 @@ TARGETS = {
     "trace": Target(".json", traces, as_json, use_trace),
     "recorded job": Target(".json", jobs, as_json, use_job),
     "lines of NCCL's Inspector": Target(".log", lines_of_nccl, as_bytes, use_job),
-    "dumps of RAS": Target(".json", dumps, as_json, use_dump),
-    "dumps of RAS as text": Target(".txt", dumps_as_text, as_words, use_dump),
     "Chakra job": Target(".0.et", lambda: chakra_traces()[-1:], as_bytes, use_job),
     "Chakra trace": Target(".0.et", chakra_traces, as_bytes, use_chakra),
     "Chakra plan": Target(".0.et", lambda: chakra_plan()[:1], as_bytes, use_chakra_plan),

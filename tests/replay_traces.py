@@ -17,9 +17,7 @@ HOOK = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 
 def read_job(given: Sequence[Path]) -> Job:
     """The job of which these are the traces."""
-    found = read_recording(given)
-    assert isinstance(found, Job)
-    return found
+    return read_recording(given)
 
 
 def op(name: str, ts: float, dur: float, tid: int = MAIN, **args: Any) -> dict[str, Any]:
@@ -125,70 +123,6 @@ def inspected(rank: int, number: int, seconds: float) -> str:
             },
         }
     )  # fmt: skip
-
-
-# ---- dumps of RAS ----
-
-RAS_TEXT = """\
-NCCL version 2.26.2 compiled with CUDA 12.8
-CUDA runtime version 12080, driver version 12080
-
-Job summary
-===========
-
-  Nodes  Processes         GPUs  Processes     GPUs
-(total)   per node  per process    (total)  (total)
-      2          4            1          8        8
-
-Communicators... (0.01s)
-=============
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         2         4         8         8   RUNNING  MISMATCH
-    1         4         2         1         2         8   RUNNING      OK
-    2         1         2       3-4         8         7   RUNNING  INCOMPLETE
-
-Errors
-======
-
-#2-0 (77) INCOMPLETE
-  Missing communicator data from 1 rank
-  The missing rank: 5
-
-Warnings
-========
-
-#0-0 (27a079b828ff1a75) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  6 ranks have launched up to operation 650
-  2 ranks have launched up to operation 649
-  Rank 0 -- GPU 0 managed by process 100 on node 10.0.0.1
-  Rank 7 -- GPU 3 managed by process 103 on node 10.0.0.2
-  Communicator ranks have different Broadcast operation counts
-  7 ranks have launched up to operation 3
-  Rank 4 has not launched any operations -- GPU 0 managed by process 104 on node 10.0.0.2
-"""
-
-
-def seat(rank: int, where: int, counts: dict[str, int], box: int = 4) -> dict[str, Any]:
-    host, gpu = divmod(where, box)
-    return {
-        "rank": rank, "host": f"10.0.0.{host}", "pid": 100 + where, "cuda_dev": gpu, "nvml_dev": gpu,
-        "status": {"init_state": 0, "async_error": 0, "finalize_called": False}, "collective_counts": counts,
-    }  # fmt: skip
-
-
-def communicator(
-    name: str, places: Sequence[int], reduced: int, behind: Sequence[int] = (), box: int = 4
-) -> dict[str, Any]:
-    """One whose ranks sit at these places of the job, `box` on a host; ranks `behind` lack one allreduce."""
-    seats = [seat(r, at, {"AllReduce": reduced - (r in behind), "AllGather": 0}, box) for r, at in enumerate(places)]
-    return {"hash": name, "secondary_hash": "0x1:0x2", "size": len(places), "ranks": seats, "missing_ranks": []}
-
-
-def ras(when: str, *ones: dict[str, Any]) -> dict[str, Any]:
-    return {"nccl_version": "2.29.1", "timestamp": when, "communicators_count": len(ones), "communicators": list(ones)}
 
 
 def write(folder: Path, traces: Sequence[dict[str, Any]]) -> list[Path]:

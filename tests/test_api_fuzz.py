@@ -121,15 +121,14 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         ("trace", {"what": "read", "files": "chakra", "output": None}),
         ("replay", {"files": ["rank0.json", "rank1.json"], "topology": "full:ranks=2", "planners": "ring",
                     "model": "alpha-beta", "measured": None, "table": None, "profile": None, "library": "",
-                    "cores": None, "sizes": ["allreduce=1MB"], "progress": None}),
+                    "cores": None, "progress": None}),
         ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
-        ("choices", {"forget": ()}),
     ]  # fmt: skip
 
 
 KEPT = {
     "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "trace": ("what",), "reproduce": ("name",),
-    "comm": ("rank", "ranks"), "replay": ("planners",), "choices": ("forget",),
+    "comm": ("rank", "ranks"), "replay": ("planners",),
     "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
 }  # fmt: skip
 
@@ -192,14 +191,6 @@ def test_what_chooses_the_work_makes_no_sense(function: str, tmp_path: Path, mon
     name, others = NAMES_FIRST[function]
     wrong = [one for one in wrong_things({}) if not isinstance(one, str | os.PathLike | int | np.integer)]
     said = {str(number): told(getattr(antiphon, function), {name: one, **others}) for number, one in enumerate(wrong)}
-    assert not [text for text in said.values() if text]
-
-
-def test_what_is_to_be_forgotten_makes_no_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANTIPHON_CACHE", str(tmp_path / "cache"))  # nothing of the user's is forgotten
-    wrong = wrong_things({})
-    said = {str(number): told(antiphon.choices, {"forget": one}) for number, one in enumerate(wrong)}
     assert not [text for text in said.values() if text]
 
 

@@ -46,7 +46,6 @@ LAYERS = (
 CORE = (
     "columns",
     "cache",
-    "permute",
     "choose",
     "topology",
     "reshape",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from generate import Case, case, cases
+from goal_read import read_goal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
@@ -25,7 +26,6 @@ from antiphon.cost import Incast, Level, LogGP, Profile, chrome_trace, prepare
 from antiphon.cost.loggp.loggp import loggp, simulate_graph
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.formats import emit
-from antiphon.formats.goal.read import read_goal
 from antiphon.formats.piccl.readers import read_schedule
 from antiphon.formats.program import both
 from antiphon.registry import table

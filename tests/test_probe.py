@@ -7,7 +7,6 @@ from pathlib import Path
 import probe_boxes
 import probe_nets
 import probe_piccl
-import probe_plans
 import pytest
 from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, told
 from quick import in_turn
@@ -25,7 +24,6 @@ CASES = {
     "slurm": probe_nets.SLURM,
     "netfiles": probe_nets.NETFILES,
     "piccl-xml": probe_piccl.PICCLS,
-    "mscclpp": probe_plans.PLANS,
 }
 
 

@@ -15,8 +15,8 @@ from antiphon.formats.probe.slurm import hostlist
 from antiphon.formats.probe.table import SOURCES, read, recognised
 from antiphon.formats.xml import read_xml
 
-SMI, ROCM, NCCL, HWLOC, IB, SLURM, NET, PLAN = (
-    "nvidia-smi", "rocm-smi", "nccl-xml", "hwloc", "ibnetdiscover", "slurm", "netfiles", "mscclpp"
+SMI, ROCM, NCCL, HWLOC, IB, SLURM, NET = (
+    "nvidia-smi", "rocm-smi", "nccl-xml", "hwloc", "ibnetdiscover", "slurm", "netfiles"
 )  # fmt: skip
 CHAIN = "<pci>" * 40
 _MATRIX = next(case.text for case in probe_boxes.HWLOC if case.name.startswith("S822LC"))
@@ -58,13 +58,6 @@ REFUSED = [
     (SLURM, "SwitchName=a Switches=b\n", "above 'b', which has no line of its own"),
     (SLURM, "SwitchName=a Switches=b\nSwitchName=b Switches=a\nSwitchName=c Nodes=n\n", "above each other in a circle"),
     (SLURM, "a\\\n" * 200_000, "goes on for more than 262144 characters"),
-    (PLAN, "", "not valid JSON"),
-    (PLAN, "{", "not valid JSON"),
-    (PLAN, '{"gpus": []}', "gpus: expected 1 to 1024, got 0"),
-    (PLAN, '{"gpus": [{"id": 1}]}', r"gpus\[0\].id: is 1"),
-    (PLAN, '{"gpus": [{"id": 0, "channels": [{"type": "wire"}]}]}', "memory, port or switch, got 'wire'"),
-    (PLAN, '{"gpus": [{"id": 0, "channels": [{"type": "sm", "connectedTo": [7]}]}]}', "leads to rank 7, but there are"),
-    (PLAN, '{"gpus": [{"id": 0, "channels": [{"type": "sm", "connectedTo": [-1]}]}]}', "connectedTo"),
     (NET, "", "is empty"),
     (NET, "topology: [ Ring ]\nnpus_count: [ 99999 ]\n" + _AT_ONE, "has 99999 NPUs; at most 16384"),
     (NET, "topology: [ FullyConnected ]\nnpus_count: [ 9999 ]\n" + _AT_ONE, "makes 99970002 links"),

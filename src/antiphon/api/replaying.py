@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _given
@@ -32,14 +32,12 @@ def replay(  # noqa: PLR0913
     planners: str | Sequence[str] = (),
     library: str = "",
     cores: int | None = None,
-    sizes: Mapping[str, Any] | Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """A recorded job once more: the time of a step as it was and with our plans, what of its communication is exposed
     and what hidden, which collective is worth tuning, and the best size of DDP's buckets (docs/replay.md has the keys).
 
-    `files`: traces of PyTorch's profiler, of Chakra or of a profiler of NCCL, one for each rank, or their folder; or
-    dumps of NCCL's RAS, of which only communicators and counts are told.
+    `files`: traces of PyTorch's profiler, of Chakra or of a profiler of NCCL, one for each rank, or their folder.
     `topology`: the machine that the job ran on; left out, that of the table. Needed where nothing was measured.
     `table`: our plans; what it has none for is planned, and without it everything. What a table that was measured
     says of its plans goes before the model, unless one is named; what it leaves to the library stays as it was.
@@ -51,10 +49,8 @@ def replay(  # noqa: PLR0913
     `planners`: where there is no table, just these.
     `library`: nccl or rccl, with options as of `predict_library`; left out, what the machine's figures are of.
     `cores`: the ranks share so many cores, on which collectives run as well.
-    `sizes`: for dumps of RAS, which tell none: bytes of one collective by kind, as {"allreduce": "64MB"}.
     `progress`: hears what is done next.
     """
-    from antiphon.cost.replay.job import Job
     from antiphon.formats.jobs import read_recording
     from antiphon.select.replay import replay as run
 
@@ -65,53 +61,11 @@ def replay(  # noqa: PLR0913
         raise Invalid(f"cores: expected a whole number from 1, got {quote(cores)}")
     if progress is not None:
         progress("reading")
-    known_sizes = _sizes(sizes)
     job = read_recording([path_of(one, "files") for one in given])
-    if not isinstance(job, Job):
-        return _counted(job, known_sizes, topology, table, measured, model, profile, planners, library)
-    if known_sizes:
-        raise Invalid("sizes: these traces tell the sizes of their collectives; they are for dumps of RAS")
     wanted = [(call.kind, call.group, call.nbytes) for call in job.calls]
     ours, known, machine = _prices(wanted, topology, table, measured, model, profile, planners, library)
     found = run(job, ours, known, cores_of_host=cores, progress=progress)
     return {"topology": machine, **found.as_json()}
-
-
-def _sizes(given: Any) -> dict[str, int]:
-    """Bytes by kind."""
-    from antiphon.core.collective import KINDS
-    from antiphon.options import parse_options
-    from antiphon.units import parse_size
-
-    pairs: list[tuple[Any, Any]] = []
-    if isinstance(given, Mapping):
-        pairs = list(given.items())
-    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        pairs = list(parse_options(map(str, given), "sizes", "each such as allreduce=64MB").items())
-    elif given is not None:
-        raise Invalid(f"sizes: expected several such as allreduce=64MB, got {quote(given)}")
-    found: dict[str, int] = {}
-    for kind, told in pairs:
-        if not isinstance(kind, str) or kind not in KINDS or kind in found:
-            raise Invalid(f"sizes: expected each of {', '.join(KINDS)} once, such as allreduce=64MB, got {quote(kind)}")
-        found[kind] = parse_size(told, f"sizes: {kind}")
-        if found[kind] < 1:
-            raise Invalid(f"sizes: {kind}: expected at least 1 byte")
-    return found
-
-
-def _counted(
-    dumps: Any, sizes: dict[str, int], topology: Any, table: Any, measured: Any, model: str, profile: Any,
-    planners: Any, library: str,
-) -> dict[str, Any]:  # fmt: skip
-    """What dumps of RAS tell, with prices where sizes and a machine, or measurements, are given."""
-    from antiphon.select.counted import classes_of, counted
-
-    wanted = [(one.kind, number, sizes[one.kind]) for number, one in enumerate(classes_of(dumps)) if one.kind in sizes]
-    if topology is None and table is None and measured is None:
-        return {"topology": None, **counted(dumps, sizes, None, None)}
-    ours, known, machine = _prices(wanted, topology, table, measured, model, profile, planners, library)
-    return {"topology": machine, **counted(dumps, sizes, ours, known, known and known.machine)}
 
 
 def _prices(

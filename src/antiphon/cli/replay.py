@@ -16,9 +16,7 @@ from antiphon.cli.replay_text import replay_text
 def replay_command(
     files: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="TRACE...", help="of PyTorch's profiler, Chakra or NCCL's, dumps of RAS; or their folder"
-        ),
+        typer.Argument(metavar="TRACE...", help="of PyTorch's profiler, Chakra or NCCL's profilers; or their folder"),
     ],
     topo: OnMachine = "",
     only: Only = "",
@@ -42,10 +40,6 @@ def replay_command(
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", min=0, help="the ranks share N cores (0: they do not)")
     ] = 0,
-    size: Annotated[
-        list[str] | None,
-        typer.Option("--size", metavar="COLL=SIZE", help="dumps of RAS tell no sizes: allreduce=64MB (again: more)"),
-    ] = None,
     json: Json = False,
 ) -> None:
     """A recorded job once more: a step as it was and with our plans, what is exposed, what is worth tuning."""
@@ -53,6 +47,5 @@ def replay_command(
         found = replay(
             list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,
             planners=planner or (), library=library, cores=cores or None,
-            sizes=size or (),
         )  # fmt: skip
     emit(found, replay_text(found), json)

@@ -9,14 +9,10 @@ from antiphon.show.columns import paragraph, table
 from antiphon.units import format_seconds, format_size
 
 SHOWN = 12
-SHORT = 20  # characters of a communicator's name
 
 
 def replay_text(found: Mapping[str, Any]) -> str:
-    """A step as it was and with ours, the collectives in the order of what they take, buckets, notes; of dumps of RAS
-    the communicators, and what they call."""
-    if "dumps" in found:
-        return "\n".join([*_communicators(found), "", *_counted(found), *_notes(found)])
+    """A step as it was and with ours, the collectives in the order of what they take, buckets, notes."""
     return "\n".join([*_step(found), "", *_calls(found["calls"]), *_worth(found), *_buckets(found), *_notes(found)])
 
 
@@ -57,54 +53,6 @@ def _calls(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for by in dict.fromkeys(row["library_by"] for row in rows if row["library_by"]):
         lines += paragraph(f"library: {by}", "  ", "    ")
     return lines
-
-
-def _communicators(found: Mapping[str, Any]) -> list[str]:
-    rows = found["communicators"]
-    head = ["communicator", "of them", "ranks", "nodes", "a node", "status", "errors"]
-    cells = [
-        [
-            row["name"].split(" ")[0][:SHORT], str(row["communicators"]), str(row["ranks"]), str(row["nodes"]),
-            "-".join(map(str, sorted(set(row["per_node"])))), row["status"], row["errors"],
-        ]
-        for row in rows[:SHOWN]
-    ]  # fmt: skip
-    left = len(rows) - SHOWN
-    many, seconds = len(found["dumps"]), found["seconds"]
-    told = f"{many} dumps" if many > 1 else "one dump"
-    over = "" if seconds is None else f", {format_seconds(seconds)} from the first to the last"
-    more = [f"  and {left} more (--json tells all)"] if left > 0 else []
-    return [f"{told} of RAS{over}", *(table(head, cells) if cells else ["  no communicators"]), *more]
-
-
-def _counted(found: Mapping[str, Any]) -> list[str]:
-    head = ["collective", "ranks", "comms", "launched", "between", "per s", "nbytes", "ours", "library"]
-    cells = [
-        [
-            row["collective"] or "all", str(row["ranks"]), str(row["communicators"]), str(row["launched"]),
-            _count(row["between"]), _count(row["per_second"]),
-            "-" if row["nbytes"] is None else format_size(row["nbytes"]), _time(row["ours"]), _time(row["library"]),
-        ]
-        for row in found["calls"][:SHOWN]
-    ]  # fmt: skip
-    if not cells:
-        return ["  no collective is counted"]
-    lines = [
-        *table(head, cells),
-        *paragraph("launched: since the communicator began; between, per s: from the first dump to the last"),
-    ]
-    for key in ("by", "library_by"):
-        for by in dict.fromkeys(row[key] for row in found["calls"] if row[key]):
-            lines += paragraph(f"{'ours' if key == 'by' else 'library'}: {by}", "  ", "    ")
-    for key, who in (("library", "as the library does them"), ("ours", "as ours")):
-        if found["share"][key] is not None:
-            told = f"of the time between the dumps the busiest rank is in them {found['share'][key]:.1%}, {who}"
-            lines += paragraph(told, "")
-    return lines
-
-
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _time(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""Recorded jobs, whoever recorded them: PyTorch's profiler, Chakra's tools, a profiler of NCCL, or its RAS."""
+"""Read recorded jobs: traces of PyTorch's profiler, of Chakra's tools and of NCCL's profilers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.core.files import name_of, read_bytes, reading
-from antiphon.cost.replay.counted import Dump, in_order
 from antiphon.cost.replay.job import Job
 from antiphon.cost.replay.recorded import Recorded, join
 from antiphon.errors import Invalid
 from antiphon.formats.nccl_profile import Call, inspected, is_inspected, is_profile, profiled, together
-from antiphon.formats.nccl_ras import dump, is_ras
 
 MOST_FILES = 1024
 Profile = dict[int, list[Call]]  # of each rank in a file
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
-def read_recording(given: Sequence[str | os.PathLike[str]]) -> Job | list[Dump]:
-    """The job of which these are the traces: a file for each rank, or the folder that they are in; or the dumps of RAS
-    that these are, in their order. Both together are refused. Invalid names the file."""
+def read_recording(given: Sequence[str | os.PathLike[str]]) -> Job:
+    """Return the job of these traces: a file for each rank, or the folder that they are in. Invalid names the file."""
     paths = _paths(given)
     if all(path.name.endswith(_CHAKRA) for path in paths):
         from antiphon.formats.chakra.read import read_traces
@@ -30,19 +27,14 @@ def read_recording(given: Sequence[str | os.PathLike[str]]) -> Job | list[Dump]:
         return join(recorded_of(read_traces(paths)))
     found: list[Recorded] = []
     profiles: list[Profile] = []
-    dumps: list[Dump] = []
     for path in paths:
         with reading(name_of(path)):
             one = _recorded(name_of(path), read_bytes(path))
-            if isinstance(one, Dump):
-                dumps.append(one)
-            elif isinstance(one, dict):
+            if isinstance(one, dict):
                 profiles.append(one)
             else:
                 found += one
-    if dumps and (found or profiles):
-        raise Invalid("some of these are dumps of RAS, the others traces; give them one after the other")
-    return in_order(dumps) if dumps else join([*found, *together(profiles)])
+    return join([*found, *together(profiles)])
 
 
 def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -57,9 +49,7 @@ def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return paths
 
 
-def _recorded(name: str, data: bytes) -> list[Recorded] | Profile | Dump:
-    if is_ras(data):
-        return dump(data)
+def _recorded(name: str, data: bytes) -> list[Recorded] | Profile:
     if is_inspected(data):
         return inspected(data)
     from antiphon.formats.chrome import Read
@@ -69,5 +59,5 @@ def _recorded(name: str, data: bytes) -> list[Recorded] | Profile | Dump:
     if is_profile(read.events):
         return profiled(read.events)
     if not is_kineto(read):
-        raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL nor of its RAS; Chakra's end in .et")
+        raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL; Chakra's end in .et")
     return [recorded(read, rank_of(name))]

@@ -68,9 +68,6 @@ SOURCES: Mapping[str, Source] = {
          r"\A\s*[0-9]+(?:[ \t]+[0-9]+){2,5}(?:[ \t]+\S+){0,2}\s*\n(?:.*\n){1,40}?\s*[0-9]+\s+[0-9]+\s+[0-9.]+[A-Za-z]"),
     ),
     "piccl-xml": Source("table:read_piccl", "PICCL's topology, with the LogGP figures that it names", (r"<topo\b",)),
-    "mscclpp": Source(
-        "mscclpp:read", "an execution plan of MSCCL++: who reaches whom", (r'(?s)\A\s*\{.{0,4096}?"gpus"\s*:\s*\[',)
-    ),
 }  # fmt: skip
 
 
