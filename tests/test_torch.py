@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 HERE = Path(__file__).parent
 SIZE = 4
-CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups"]
+CALLS = ["reductions", "moving", "uneven", "layouts", "wrong_calls", "asynchronous", "together", "groups", "several"]
 CHECKS = [*CALLS, "monitored", "at_once", "training", "tables", "late", "killed"]
 Found = list[dict[str, Any]]
 

@@ -138,7 +138,7 @@ WRONG: list[tuple[str, Callable[[Any], Any]]] = [
     ("reduce: invalid root rank: 7", lambda g: g.reduce(mine(0), root=7)),
     ("gather: invalid root rank: 2", lambda g: g.gather([], [mine(0)], 2)),
     ("scatter: invalid root rank: 2", lambda g: g.scatter([mine(0)], [], 2)),
-    ("broadcast: requires non-empty tensor list", lambda g: g.broadcast([])),
+    ("broadcast: invalid root tensor: 0; 0 tensors were passed", lambda g: g.broadcast([])),
     ("allreduce: requires non-empty tensor list", lambda g: g.allreduce([])),
     ("allreduce_coalesced: requires non-empty tensor list", lambda g: g.allreduce_coalesced([])),
     ("reduce: requires a single-element tensor list, not 2", lambda g: g.reduce([mine(0), mine(0)])),

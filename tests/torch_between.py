@@ -95,3 +95,57 @@ def check_monitored(rank: int, size: int) -> dict[str, Any]:
         assert waited < 10  # the group's is 20
     assert len({*said}) == int(rank == 0), said
     return {"said": said}
+
+
+def check_several(rank: int, size: int) -> dict[str, Any]:
+    """Check the group's own calls on several tensors, which mean what they mean with gloo."""
+    found: dict[str, list[Any]] = {}
+    for backend in ("gloo", "antiphon"):
+        group: Any = dist.new_group(backend=backend)._get_backend(torch.device("cpu"))
+        results: list[Any] = []
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX):
+            tensors = [torch.tensor([float(rank + 1 + 3 * i), 2.0]) for i in range(3)]
+            options = dist.AllreduceOptions()
+            options.reduceOp = op
+            group.allreduce(tensors, options).wait()
+            results += [tensor.tolist() for tensor in tensors]
+        sparse = [torch.sparse_coo_tensor([[(rank + i) % 5]], [1.0 + i], (5,)) for i in range(2)]
+        group.allreduce(sparse).wait()
+        results += [tensor.to_dense().tolist() for tensor in sparse]
+        for root in range(size):
+            tensors = [torch.tensor([10.0 * rank + i]) for i in range(2)]
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = root, root % 2
+            group.broadcast(tensors, options).wait()
+            results += [tensor.tolist() for tensor in tensors]
+        outputs = [[torch.zeros(1) for _ in range(2 * size)] for _ in range(2)]
+        group.allgather(outputs, [torch.tensor([10.0 * rank + i]) for i in range(2)]).wait()
+        results += [[tensor.item() for tensor in row] for row in outputs]
+        results += _refusals(group)
+        group._set_default_timeout(timedelta(seconds=30))
+        found[backend] = results
+    assert found["antiphon"] == found["gloo"], found
+    return {}
+
+
+def _refusals(group: Any) -> list[str]:
+    """Return the kind of each refusal, where the words for it are the same as gloo's."""
+    one, double, long = torch.zeros(1), torch.zeros(1, dtype=torch.float64), torch.zeros(2)
+    options = dist.BroadcastOptions()
+    options.rootTensor = 7
+    calls = {
+        "invalid tensor type": lambda: group.allreduce([one, double]),
+        "invalid tensor size": lambda: group.allreduce([one, long]),
+        "invalid tensor layout": lambda: group.allreduce([one, torch.sparse_coo_tensor([[0]], [1.0], (1,))]),
+        "invalid root tensor": lambda: group.broadcast([one], options),
+        "requires non-empty": lambda: group.allreduce([]),
+        "invalid output tensor list": lambda: group.allgather([[one]], [one]),
+        "requires input/output tensor lists to have the same length": lambda: group.allgather([], [one]),
+    }
+    refusals = []
+    for words, call in calls.items():
+        try:
+            call()
+        except RuntimeError as error:
+            refusals.append(words if words in str(error) else f"{words}: {error}")
+    return refusals

@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch_at_once import check_at_once  # noqa: F401 (by name)
-from torch_between import check_counted, check_many, check_monitored  # noqa: F401 (by name)
+from torch_between import check_counted, check_many, check_monitored, check_several  # noqa: F401 (by name)
 
 import antiphon.torch
 from antiphon.errors import AntiphonError

@@ -30,7 +30,7 @@ from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.serving import IN_PARTS, Serving
-from antiphon.runtimes.serve.torch_arguments import need_alike, need_fit
+from antiphon.runtimes.serve.torch_arguments import WrongCall, need_alike, need_fit
 
 Tensors = Sequence[Tensor]
 _GLOO_TYPES = (
@@ -38,6 +38,7 @@ _GLOO_TYPES = (
 )  # fmt: skip
 _GLOO_OPERATORS = (ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX)
 _NOTHING = np.empty(0, np.uint8)
+_LOCALLY = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}
 
 
 class Calls:
@@ -120,6 +121,23 @@ class Calls:
         options = dist.AllreduceOptions()
         options.reduceOp = op
         self._by_gloo("allreduce", [tensor], _why(how), seconds, lambda: self.gloo().allreduce([tensor], options))
+
+    def allreduce_as_one(self, tensors: Tensors, op: Any, seconds: float) -> None:
+        """Combine all tensors of all processes into one result, which each of them becomes."""
+        first, *others = tensors
+        if others:
+            combine = _LOCALLY.get(operator_name(op))
+            if combine is None or (first.layout is not torch.strided and combine is not torch.add):
+                raise WrongCall(f"allreduce: unsupported reduction operation {operator_name(op)} of several tensors")
+            whole = first.detach().clone()
+            for tensor in others:
+                whole = combine(whole, tensor)
+            self.allreduce(whole, op, seconds)
+            with torch.no_grad():
+                for tensor in tensors:
+                    tensor.copy_(whole)
+        else:
+            self.allreduce(first, op, seconds)
 
     def allreduce_several(self, tensors: Tensors, op: Any, seconds: float) -> None:
         """Those of one type as one."""
@@ -242,7 +260,7 @@ class Calls:
         source = bits_of(plain(given))
         line = given.new_empty(given.numel() * self.ranks if self.rank == root else 0)
         if self.rank == root and not evenly([*outputs, given]):
-            raise ValueError("gather: all tensors must have equally many elements")
+            raise WrongCall("gather: all tensors must have equally many elements")
         self._begin("gather", given, None, root)
         self._moved("gather", len(source), source, bits_of(line), seconds, root)
         if self.rank == root:
@@ -250,7 +268,7 @@ class Calls:
 
     def scatter(self, output: Tensor, given: Tensors, root: int, seconds: float) -> None:
         if self.rank == root and not evenly([*given, output]):
-            raise ValueError("scatter: all tensors must have equally many elements")
+            raise WrongCall("scatter: all tensors must have equally many elements")
         self._begin("scatter", output, None, root)
         made = plain(output)
         target = bits_of(made)
@@ -263,7 +281,7 @@ class Calls:
     ) -> None:
         """`sizes`: elements for every process, all of those there are."""
         if output.dtype is not given.dtype:
-            raise ValueError(f"all_to_all: the output is of {output.dtype}, the input of {given.dtype}")
+            raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {given.dtype}")
         made = plain(output)
         line = plain(given)
         if self.serving is None:
@@ -290,7 +308,7 @@ class Calls:
 
     def alltoall_list(self, outputs: Tensors, given: Tensors, seconds: float) -> None:
         if {len(outputs), len(given)} != {self.ranks}:
-            raise ValueError(f"all_to_all: needs {self.ranks} tensors to send and as many to receive")
+            raise WrongCall(f"all_to_all: needs {self.ranks} tensors to send and as many to receive")
         sizes = [[one.numel() for one in side] for side in (outputs, given)]
         line = outputs[0].new_empty(sum(sizes[0]))
         self.alltoall(line, joined(given), sizes[0], sizes[1], seconds)
@@ -308,7 +326,7 @@ class Calls:
         self.serving.run(page, len(mine), mine, every, "sum", seconds, counted=False)
         sends, expects = every.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
         a, b = np.argwhere(sends != expects.T)[0]
-        raise ValueError(
+        raise WrongCall(
             f"all_to_all: rank {a} sends {sends[a, b]} elements to rank {b}, which expects {expects[b, a]} from it"
         )
 

@@ -89,6 +89,8 @@ class About(_Base):
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
 
+    _set_default_timeout = set_timeout
+
     # ---- what those ask for who expect a backend behind the group: it is its own ----
 
     def _get_backend(self, _: Any) -> About:

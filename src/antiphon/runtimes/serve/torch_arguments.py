@@ -15,6 +15,10 @@ Tensors = Sequence[Any]
 _AT_ONCE = 1 << 20  # bytes of a call that its caller carries out: while more is on its way no signal is heard
 
 
+class WrongCall(ValueError, RuntimeError):
+    """The arguments of a call do not fit: a RuntimeError, as with gloo, and a ValueError, as from PyTorch itself."""
+
+
 def options_of(
     made: Any, opts: Any = None, root: int | None = None, op: Any = None, timeout: timedelta | None = None
 ) -> Any:
@@ -70,33 +74,56 @@ def need_cpu(kind: str, tensors: Tensors) -> None:
 
 def need_some(kind: str, tensors: Tensors) -> None:
     if not tensors:
-        raise ValueError(f"{kind}: requires non-empty tensor list")
+        raise WrongCall(f"{kind}: requires non-empty tensor list")
+
+
+def need_same(kind: str, tensors: Tensors, like: Any = None) -> None:
+    """Refuse tensors that differ in type, layout or shape from the first, or from `like`."""
+    first = tensors[0] if like is None else like
+    for number, tensor in enumerate(tensors):
+        if tensor.dtype is not first.dtype:
+            raise WrongCall(f"{kind}: invalid tensor type at index {number}: {tensor.dtype}, expected {first.dtype}")
+        if tensor.layout is not first.layout:
+            layouts = f"{tensor.layout}, expected {first.layout}"
+            raise WrongCall(f"{kind}: invalid tensor layout at index {number}: {layouts}")
+        if tensor.shape != first.shape:
+            sizes = f"{tuple(tensor.shape)}, expected {tuple(first.shape)}"
+            raise WrongCall(f"{kind}: invalid tensor size at index {number}: {sizes}")
+
+
+def root_tensor_of(kind: str, opts: Any, tensors: Tensors) -> int:
+    """Return which of the root's tensors is broadcast: the first, if the options do not say."""
+    number = int(getattr(opts, "rootTensor", 0))
+    if not 0 <= number < len(tensors):
+        raise WrongCall(f"{kind}: invalid root tensor: {number}; {len(tensors)} tensors were passed")
+    return number
 
 
 def need_one(kind: str, tensors: Tensors) -> None:
     if len(tensors) != 1:
-        raise ValueError(f"{kind}: requires a single-element tensor list, not {len(tensors)} tensors")
+        raise WrongCall(f"{kind}: requires a single-element tensor list, not {len(tensors)} tensors")
 
 
 def need_root(kind: str, root: int, ranks: int) -> None:
     if not 0 <= root < ranks:
-        raise ValueError(f"{kind}: invalid root rank: {root}; the group has {ranks} processes, numbered from 0")
+        raise WrongCall(f"{kind}: invalid root rank: {root}; the group has {ranks} processes, numbered from 0")
 
 
 def need_as_many(kind: str, outputs: Tensors, inputs: Tensors) -> None:
     need_some(kind, inputs)
     if len(outputs) != len(inputs):
-        raise ValueError(
+        raise WrongCall(
             f"{kind}: requires input/output tensor lists to have the same length, not {len(inputs)} and {len(outputs)}"
         )
 
 
-def need_per_process(kind: str, what: str, tensors: Tensors, ranks: int) -> None:
-    """A tensor for each process."""
-    if len(tensors) != ranks:
-        raise ValueError(
-            f"{kind}: invalid {what} tensor list: it has {len(tensors)} tensors, one for each of {ranks} processes "
-            "is needed"
+def need_per_process(kind: str, what: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
+    """A tensor for each process, or `inputs` of them."""
+    if len(tensors) != ranks * inputs:
+        each = "one" if inputs == 1 else str(inputs)
+        raise WrongCall(
+            f"{kind}: invalid {what} tensor list: it has {len(tensors)} tensors, {each} for each of {ranks} processes "
+            "needed"
         )
 
 
@@ -104,26 +131,26 @@ def need_lists_at(kind: str, what: str, lists: Tensors, here: bool, ranks: int) 
     """One list of a tensor per process at the root (`here`), and none at any other process."""
     if here:
         if len(lists) != 1:
-            raise ValueError(
+            raise WrongCall(
                 f"{kind}: requires a single-element {what} list containing a list with {ranks} tensors, not "
                 f"{len(lists)} lists"
             )
         need_per_process(kind, what, lists[0], ranks)
     elif lists and any(len(one) for one in lists):
-        raise ValueError(f"{kind}: requires empty {what} on non-root")
+        raise WrongCall(f"{kind}: requires empty {what} on non-root")
 
 
 def need_fit(what: str, many: Any, one: Any, ranks: int) -> None:
     """Elements for each process."""
     if many.numel() != ranks * one.numel() or many.dtype is not one.dtype:
-        raise ValueError(
+        raise WrongCall(
             f"{what} has {many.numel()} elements of {many.dtype}, needed are {ranks * one.numel()} of {one.dtype}"
         )
 
 
 def need_alike(what: str, one: Any, other: Any) -> None:
     if one.numel() != other.numel() or one.dtype is not other.dtype:
-        raise ValueError(
+        raise WrongCall(
             f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
         )
 
@@ -143,9 +170,9 @@ def elements_of(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
     rows = int(tensor.shape[0]) if tensor.dim() else 1
     if not splits:
         if rows % ranks:
-            raise ValueError(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
+            raise WrongCall(f"all_to_all_single: {rows} rows cannot be dealt out evenly to {ranks} processes")
         return [tensor.numel() // ranks] * ranks
     if len(splits) != ranks or sum(splits) != rows or min(splits) < 0:
-        raise ValueError(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
+        raise WrongCall(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
     row = tensor.numel() // rows if rows else 0
     return [int(part) * row for part in splits]

@@ -67,21 +67,16 @@ class AntiphonGroup(QueuedGroup):
     ) -> Any:
         tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.AllreduceOptions, opts, None, op, timeout)
         asked.need_some("allreduce", tensors)
+        asked.need_same("allreduce", tensors)
         how, seconds = asked.operator_of(opts), self._seconds(opts)
-        more = f" ({operator_name(how)})"
-        return self._submit(
-            "all_reduce",
-            tensors,
-            tensors,
-            lambda: self.calls.allreduce_several(tensors, how, seconds),
-            seconds,
-            opts,
-            more,
-        )
+        do = lambda: self.calls.allreduce_as_one(tensors, how, seconds)  # noqa: E731
+        return self._submit("all_reduce", tensors, tensors, do, seconds, opts, f" ({operator_name(how)})")
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         asked.need_some("allreduce_coalesced", tensors)
-        return self.allreduce(list(tensors), opts)
+        how, seconds = asked.operator_of(opts), self._seconds(opts)
+        do = lambda: self.calls.allreduce_several(tensors, how, seconds)  # noqa: E731
+        return self._submit("all_reduce", tensors, list(tensors), do, seconds, opts, f" ({operator_name(how)})")
 
     def reduce(
         self, tensors: Any = None, opts: Any = None, op: Any = None, timeout: Any = None, *, tensor: Any = None,
@@ -103,13 +98,17 @@ class AntiphonGroup(QueuedGroup):
             asked.listed(tensors, tensor),
             asked.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
         )
-        asked.need_some("broadcast", tensors)
         place = self._root("broadcast", opts)
+        number = asked.root_tensor_of("broadcast", opts, tensors)
+        asked.need_same("broadcast", tensors)
         seconds = self._seconds(opts)
 
         def do() -> None:
-            for one in tensors:
-                self.calls.broadcast(one, place, seconds)
+            """All tensors become what that one is at the root."""
+            self.calls.broadcast(tensors[number], place, seconds)
+            for other in tensors:
+                if other is not tensors[number]:
+                    other.detach().copy_(tensors[number])
 
         return self._submit("broadcast", tensors, tensors, do, seconds, opts, f" from rank {place}")
 
@@ -122,7 +121,29 @@ class AntiphonGroup(QueuedGroup):
         opts = asked.options_of(c10d.AllgatherOptions, opts, timeout=timeout)
         asked.need_as_many("allgather", output_lists, inputs)
         for outputs in output_lists:
-            asked.need_per_process("allgather", "output", outputs, self._own[1])
+            asked.need_per_process("allgather", "output", outputs, self._own[1], len(inputs))
+        if len(inputs) > 1:
+            asked.need_same("allgather", inputs)
+            return self._allgather_copies(output_lists, inputs, opts)
+        return self._allgather_each(output_lists, inputs, opts)
+
+    def _allgather_copies(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
+        """Gather several inputs of each process into every list: those of process 0, those of process 1, ..."""
+        seconds, count = self._seconds(opts), len(inputs)
+
+        def do() -> None:
+            for number, tensor in enumerate(inputs):
+                places = range(number, count * self._own[1], count)
+                self.calls.allgather_list([output_lists[0][place] for place in places], tensor, seconds)
+            for outputs in output_lists[1:]:
+                for output, gathered in zip(outputs, output_lists[0], strict=True):
+                    output.detach().copy_(gathered)
+
+        results = [output for outputs in output_lists for output in outputs]
+        return self._submit("all_gather", inputs, results, do, seconds, opts)
+
+    def _allgather_each(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
+        """Gather every input into the list of its own."""
         seconds = self._seconds(opts)
 
         def do() -> None:
@@ -138,7 +159,9 @@ class AntiphonGroup(QueuedGroup):
         asked.need_some("allgather_coalesced", inputs)
         asked.need_per_process("allgather_coalesced", "output", output_lists, self._own[1])
         by_input = [[one[number] for one in output_lists] for number in range(len(inputs))]
-        return self.allgather(by_input, inputs, opts)
+        for outputs in output_lists:
+            asked.need_as_many("allgather_coalesced", outputs, inputs)
+        return self._allgather_each(by_input, inputs, asked.options_of(c10d.AllgatherOptions, opts))
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [input], opts)

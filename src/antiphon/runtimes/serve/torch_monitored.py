@@ -27,8 +27,9 @@ class Monitored:
             self._store.set(f"{self._passed}/{self._rank}", "here")
             if not self._there("go", end):
                 raise RuntimeError(
-                    f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but rank 0 did not "
-                    f"tell it to go on in {milliseconds} ms. Please check what rank 0 says of those that are missing."
+                    f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but received "
+                    f"errors while waiting for send/recv from rank 0: no answer in {milliseconds} ms. See which ranks "
+                    "rank 0 reports as missing."
                 )
             return
         missing: list[str] = []
