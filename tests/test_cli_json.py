@@ -1,4 +1,4 @@
-"""Under --json every command writes one JSON value to stdout: its result, or {"error": {...}} beside the line on stderr."""
+"""Under --json every command writes one JSON value to stdout: its result, or {"error": {...}}."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_wrong_usage_of_no_command(capsys: Capture, words: str) -> None:
 
 
 def test_what_is_proved_impossible_ends_with_1(capsys: Capture) -> None:
-    code, error, _ = failure(capsys, "frontier allgather ring:ranks=8 --steps 2 --json".split())
+    code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=8", "--steps", "2", "--json"])
     assert (code, error["kind"], error["exit_code"]) == (1, "Infeasible", 1)
 
 
