@@ -93,6 +93,8 @@ def main() -> None:
     for name, usual in (("blocks", 8), ("steps", 4), ("batch", 0)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     told = parser.parse_args()
+    if told.steps < 2 or told.blocks < 1:
+        parser.error("--steps: 2 or more, as the step after it completes the calls of a step; --blocks: 1 or more")
     print_machine()
     into = told.folder or Path(tempfile.mkdtemp(prefix="antiphon-replay-"))
     into.mkdir(parents=True, exist_ok=True)

@@ -118,6 +118,8 @@ def main() -> None:
     for name, usual in (("blocks", 8), ("steps", 4), ("wide", 512), ("layers", 6), ("batch", 256), ("bucket", 2)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     told = parser.parse_args()
+    if told.steps < 2 or told.blocks < 1:
+        parser.error("--steps: 2 or more, as the step after it completes the calls of a step; --blocks: 1 or more")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     groups = {name: dist.new_group(backend=name) for name in BACKENDS}

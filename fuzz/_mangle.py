@@ -18,8 +18,8 @@ ODD_NUMBERS = (
 )  # fmt: skip
 ODD_TEXTS = (
     "", " ", "\\u0000", "\\ud800", "1/0", "7/3", "-1/2", "25GB/s", "25", "1us", "1e400GB/s", "nan", "inf", "../x", "/",
-    "x" * 300, "\\n", "\u202e", "\U0001f600", "9" * 5000, "1e-5000s", "0x10", "1_000", "antiphon-plan", "custom",
-    "allreduce", "alltoall", "nvlink",
+    "x" * 300, "\udcff", "\\n", "\u202e", "\U0001f600", "9" * 5000, "1e-5000s", "0x10", "1_000", "antiphon-plan",
+    "custom", "allreduce", "alltoall", "nvlink",
 )  # fmt: skip
 WORDS = (0, 1, 2, 3, 7, 8, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**20, 2**24 + 1)
 DEEP = (40, 600, 20_000)
@@ -123,7 +123,9 @@ def as_json(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
         elif way == 1 and isinstance(container, dict):
             container[Raw(json.dumps(str(key)) + " ")] = container[key]  # the key twice
         elif way == 2 and isinstance(container, dict):
-            container[str(key) + rng.choice(["", "x", " "])] = container.pop(key)
+            suffix = rng.choice(["", "x", " ", "\ud800", Raw("\\ud800"), Raw("\\ud800x")])  # the first one is no UTF-8
+            renamed = json.dumps(str(key))[:-1] + suffix + '"'
+            container[Raw(renamed)] = container.pop(key)
         elif way == 3 and isinstance(container, list):
             container[key:key] = [container[key]] * rng.choice([1, 3, 1000])
         elif way == 4 and isinstance(container[key], int):

@@ -336,8 +336,8 @@ def test_what_an_engine_alone_says_is_called_that(capsys: Capture) -> None:
 def test_a_label_without_a_certificate_is_not_believed(capsys: Capture) -> None:
     plan = written(capsys, "frontier", "allgather", MACHINE, "--steps", "2")
     rewrite(plan, lambda p: p["entries"][0]["schedule"]["provenance"].pop("certificate"))
-    (said,) = answer(capsys, "verify", "plan.json", "--proof")["trusted"]
-    assert said == "(2, 2, 3): called 'proved-optimal', but there is no certificate to recheck"
+    fault = answer(capsys, "verify", "plan.json", "--proof", code=1)["fault"]
+    assert fault["message"].startswith("(2, 2, 3): certificate: the schedule is called 'proved-optimal', but the plan")
 
 
 def test_a_wrong_certificate_costs_a_point_its_label(monkeypatch: pytest.MonkeyPatch) -> None:

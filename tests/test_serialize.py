@@ -309,7 +309,7 @@ FAST = '"bandwidth": 25000000000'
         ("", "", "", "not valid JSON: it is empty"),
         (" \n", "", "", "not valid JSON: it is empty"),
         ("{", "", "", "not valid JSON: Input data was truncated"),
-        ("hello", "", "", "not valid JSON: invalid character .byte 0., and text of ours begins with {"),
+        ("hello", "", "", "not valid JSON: invalid character .line 1, column 1., and text of ours begins with {"),
         ("[]", "", "", "expected object, got array"),
         ("7", "", "", "expected object, got int"),
         ("null", "", "", "expected object, got null"),

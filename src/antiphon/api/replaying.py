@@ -127,6 +127,7 @@ def _points(measured: Any) -> tuple[Any, str]:
     """Seconds by kind and size, and the name of what tells them."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
+    from antiphon.formats.xml import opening
     from antiphon.select.prices import printed, rows_of
 
     if not _given.is_path(measured):
@@ -136,7 +137,7 @@ def _points(measured: Any) -> tuple[Any, str]:
     name = name_of(path_of(measured, "measured"))
     with reading(name):
         data = read_bytes(measured)
-        if not data.lstrip().startswith((b"{", b"[")):
+        if not opening(data).startswith(("{", "[")):
             return printed(data.decode("utf-8", "replace")), name
         whole = decode(data, Any)
         rows = whole.get("rows") if isinstance(whole, dict) else whole

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon import __version__
-from antiphon.cli.output import StoppedEarly
+from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
 from antiphon.errors import AntiphonError, Invalid, Missing
@@ -46,17 +47,49 @@ def _front(
     pass  # what comes before any command; the help is that of the app
 
 
-def _usage(error: Any, signals: Signals, named: str) -> int:
-    """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the command,
-    where the error does not know it."""
-    context = getattr(error, "ctx", None)
-    where = context.command_path.strip() if context is not None else named
-    said = error.format_message().rstrip(".")
-    if said.startswith("Usage:"):
-        print(error.format_message(), file=sys.stderr)
-    else:
-        signals.tell(f"{said} (see {where} --help)")
-    return 2
+KINDS = ("Invalid", "Unsupported", "Infeasible", "NotFound", "TimedOut", "Missing")  # of errors, the public ones
+
+
+class _Reporter:
+    """Reports how one command failed: a line on stderr and, under --json, an object on stdout. Its methods return the
+    exit code."""
+
+    def __init__(self, signals: Signals, arguments: Sequence[str] | None) -> None:
+        self.signals = signals
+        self.arguments = list(sys.argv[1:] if arguments is None else arguments)
+        self.as_json = "--json" in _own(self.arguments)
+        JsonOutput.has_result = False
+
+    def fail(self, kind: str, message: str, exit_code: int) -> int:
+        self._emit(kind, message, exit_code)
+        self.signals.tell(message)
+        return exit_code
+
+    def stop(self, message: str = "") -> int:
+        """Ended by a signal."""
+        return self.fail("Interrupted", message or self.signals.said(), self.signals.exit_code())
+
+    def refuse_usage(self, error: Any, named: str) -> int:
+        """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the
+        command, where the error does not know it."""
+        context = getattr(error, "ctx", None)
+        where = context.command_path.strip() if context is not None else named
+        message = error.format_message().rstrip(".")
+        if message.startswith("Usage:"):
+            self._emit("Usage", f"no command given (see {where} --help)", 2)
+            print(error.format_message(), file=sys.stderr)
+            return 2
+        return self.fail("Usage", f"{message} (see {where} --help)", 2)
+
+    def _emit(self, kind: str, message: str, exit_code: int) -> None:
+        if self.as_json:
+            with contextlib.suppress(OSError):  # stdout is full or closed: the line on stderr remains
+                emit_error(kind, " ".join(message.split()), exit_code)
+
+
+def _own(arguments: Sequence[str]) -> Sequence[str]:
+    """The arguments before "--", behind which those of another program stand."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def run(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
@@ -75,7 +108,7 @@ def run(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """An option with nothing as its value is most often a variable of a script that is not set."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    own = _own(arguments)
     for before, one in zip(["", *own], own, strict=False):
         option = before if not one else one[:-1] if _BARE.fullmatch(one) else ""
         if option.startswith("-"):
@@ -83,8 +116,9 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 
 
 def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+    reporter = _Reporter(signals, arguments)
     try:
-        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
+        _refuse_empty(reporter.arguments)
         code = command.main(
             args=None if arguments is None else list(arguments), prog_name="antiphon", standalone_mode=False
         )
@@ -94,46 +128,42 @@ def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> i
         code = StoppedEarly.exit_code
     except BaseException as error:
         signals.breaks = False
-        return _why(error, command, arguments, signals)
+        return _report(error, command, reporter)
     if code == StoppedEarly.exit_code:  # typer makes this of Ctrl-C
-        signals.tell(signals.said())
-        return signals.exit_code()
+        return reporter.stop()
     return code if isinstance(code, int) else 0
 
 
-def _why(error: BaseException, command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:  # noqa: PLR0911
-    """Tell an error; the exit code that goes with it."""
+def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # noqa: PLR0911
+    """Report an error; the exit code that goes with it."""
     if isinstance(error, StoppedEarly):
-        signals.tell(str(error))
-        return signals.exit_code()
+        return reporter.stop(str(error))
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
-    if signals.first and not (isinstance(error, AntiphonError) and not isinstance(error, Missing)):
-        signals.tell(signals.said())  # a library may make anything of it
-        return signals.exit_code()
+    if reporter.signals.first and not (isinstance(error, AntiphonError) and not isinstance(error, Missing)):
+        return reporter.stop()  # a library may make anything of a signal
     if isinstance(error, AntiphonError):
-        signals.tell(str(error))
-        return error.exit_code
+        kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in KINDS), "Failed")
+        return reporter.fail(kind, str(error), error.exit_code)
     if isinstance(error, BrokenPipeError | SystemExit):  # the reader has gone (antiphon ... | head): not an error
         drop(sys.stdout)
         return 0
     if isinstance(error, MemoryError):
-        signals.tell(
-            "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one"
-        )
-        return 2
+        return reporter.fail(
+            "Memory",
+            "out of memory: the machine or the schedule asked for is too large for this computer; try a smaller one", 2,
+        )  # fmt: skip
     if isinstance(error, OSError):
         where = error.filename or ("stdout" if error.errno in _UNWRITTEN else "input or output")
         if where == "stdout":
             drop(sys.stdout)  # what could not be written would be tried again at the end
-        signals.tell(f"{where}: {error.strerror or error}")
-        return 2
+        return reporter.fail("System", f"{where}: {error.strerror or error}", 2)
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
-        first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
-        return _usage(error, signals, f"antiphon {first}" if first in command.commands else "antiphon")
+        first = next(iter(reporter.arguments), "")
+        return reporter.refuse_usage(error, f"antiphon {first}" if first in command.commands else "antiphon")
     if os.environ.get("ANTIPHON_DEBUG"):
         raise error
-    signals.tell(f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)")
-    return 70
+    message = f"internal error, please report it: {type(error).__name__}: {error} (ANTIPHON_DEBUG=1 shows where)"
+    return reporter.fail("Internal", message, 70)

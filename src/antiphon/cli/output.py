@@ -26,9 +26,22 @@ class StoppedEarly(AntiphonError):
     exit_code = 130
 
 
+class JsonOutput:
+    """What a command writes to stdout under --json: exactly one value, its result or its error."""
+
+    has_result = False
+
+
 def emit(value: Any, text: str, as_json: bool) -> None:
     """The result, for a script or for a person."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) if as_json else text)
+    JsonOutput.has_result = JsonOutput.has_result or as_json
+
+
+def emit_error(kind: str, message: str, exit_code: int) -> None:
+    """The error of a command for a script, unless its result stands there already (a search that Ctrl-C ended)."""
+    if not JsonOutput.has_result:
+        emit({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, "", True)
 
 
 @contextmanager

@@ -250,15 +250,15 @@ def verify_command(
         emit({"ok": False, "fault": found.fault.as_dict()}, f"WRONG: {which}{found.fault.message}", json)
         raise typer.Exit(1)
     what = f"{', '.join(plans)} on {found.topology.name}"
-    claims = "all that it claims is true" if found.own else "what it claims of its own machine was not checked"
+    claims = "its figures were recomputed and hold" if found.own else "its figures are of another machine: not checked"
     if found.trusted:
-        claims = "its figures are as it claims, its proofs in part"
+        claims += ", its proofs in part"
     lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
     if machine is not None and written_for_others(file):
         figures = _figures(next(iter(plans.values())))
         lines.append(plan_text(figures))
-    lists = {"proved": list(found.proved), "trusted": list(found.trusted)}
+    lists = {"proved": list(found.proved), "trusted": list(found.trusted), "stated": list(found.stated)}
     told = {"ok": True, "fault": None, **({"figures": figures} if figures else {}), **(lists if proof else {})}
     emit(told, "\n".join([*lines, *proofs_text(**lists)]), json)
 

@@ -256,11 +256,17 @@ def one_line(text: str, limit: int = 500) -> str:
 
 @contextlib.contextmanager
 def within(where: str) -> Iterator[None]:
-    """Say of an error in which part of the input it is."""
+    """Say of an error in which part of the input it is, where it does not begin with that already."""
     try:
         yield
     except (Invalid, Unsupported) as error:
-        raise type(error)(f"{where}: {error}") from None
+        raise type(error)(_prefixed(where, error)) from None
+
+
+def _prefixed(where: str, error: AntiphonError) -> str:
+    """A file that cannot be read at all is named where it is opened; who reads it would name it again."""
+    message = str(error)
+    return message if message.startswith(f"{where}: ") else f"{where}: {message}"
 
 
 @contextlib.contextmanager
@@ -269,8 +275,7 @@ def reading(name: str) -> Iterator[None]:
     try:
         yield
     except (Invalid, Unsupported) as error:
-        told = str(error)  # what was wrong with reading it at all names the file already
-        raise type(error)(one_line(told if told.startswith(f"{name}: ") else f"{name}: {told}")) from None
+        raise type(error)(one_line(_prefixed(name, error))) from None
     except AntiphonError:
         raise
     except MemoryError:

@@ -1,4 +1,4 @@
-"""JSON: decoded within bounds, each fault told in our words; no key twice; laid out for people."""
+"""JSON: decoded within bounds, each fault reported with its place; no key twice; laid out for people."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _PLAIN = re.compile(rb"\{[^{}\\]*\}")
 _NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*+"|\{(?:[^{}"\\]++|"[^{}"\\]*+"){0,512}\}){0,512}\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
+_BYTE = re.compile(r" \(byte ([0-9]+)\)")
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD]([89a-fA-F])..|.)", re.DOTALL)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -35,15 +37,44 @@ def decode(data: bytes, kind: type[T]) -> T:
             f"has {parts} lists and objects in {len(data)} bytes; more than {FEW_PARTS} are read if they have at "
             f"least {LEAST_PART} bytes on average"
         )
+    _check_text(data)
     try:
         return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
     except msgspec.ValidationError as error:
         raise _decoding_fault(str(error), kind) from None
     except msgspec.DecodeError as error:
         other = "" if text[:1] in b"{[" else ", and text of ours begins with {"
-        raise Invalid(f"is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}{other}") from None
-    except UnicodeDecodeError:
-        raise Invalid("is not valid JSON: it is not UTF-8 text") from None
+        raise Invalid(f"is not valid JSON: {_syntax_fault(str(error), data)}{other}") from None
+    except RecursionError:
+        raise Invalid("is nested too deeply") from None
+
+
+def _check_text(data: bytes) -> None:
+    """Refuse what is not UTF-8, also where the decoder would skip it: later it could not be shown or compared."""
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise Invalid(f"is not valid JSON: it is not UTF-8 text ({_place(data, error.start)})") from None
+
+
+def _syntax_fault(message: str, data: bytes) -> str:
+    """What the decoder says is wrong, with line and column instead of the number of the byte."""
+    start = len(data) - len(data.removeprefix(_BOM))
+    if match := _BYTE.search(message):
+        place = _place(data, start + int(match.group(1)))
+        return message[: match.start()].removeprefix("JSON is malformed: ") + f" ({place})"
+    lone = next((escape for escape in _ESCAPE.finditer(data) if escape.group(1)), None)
+    if lone is not None:  # the decoder calls the text truncated
+        return f"half of a surrogate pair stands alone ({_place(data, lone.start())})"
+    return message
+
+
+def _place(data: bytes, at: int) -> str:
+    column = at - data.rfind(b"\n", 0, at)
+    lines = data.count(b"\n", 0, at)
+    return f"line {lines + 1}, column {column}"
 
 
 def check_keys(data: bytes) -> None:
@@ -95,7 +126,7 @@ def _check_keys(data: bytes) -> None:
             if text not in seen:
                 keys = _KEY.findall(text)
                 if len(set(keys)) < len(keys):
-                    _refuse_twice(msgspec.json.decode(next(key for key in keys if keys.count(key) > 1)))
+                    _refuse_twice(_key_text(next(key for key in keys if keys.count(key) > 1)))
                 if len(seen) < FEW_SEEN and len(text) < FEW_SEEN:
                     seen.add(text)
         elif token == b"}":
@@ -103,10 +134,18 @@ def _check_keys(data: bytes) -> None:
             if waiting and waiting[-1][0] == at:
                 seen.add(waiting.pop()[1])
         elif token.endswith(b":"):
-            key = msgspec.json.decode(token[:-1])
+            key = _key_text(token[:-1])
             if key in open_objects[-1]:
                 _refuse_twice(key)
             open_objects[-1].add(key)
+
+
+def _key_text(token: bytes) -> str:
+    """A key without its escapes. Decoders skip unknown keys unread, so this is where a bad escape in one is noticed."""
+    try:
+        return str(msgspec.json.decode(token, type=str))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode(token, str)  # which says what is wrong
 
 
 def _several(seen: set[bytes]) -> re.Pattern[bytes] | None:

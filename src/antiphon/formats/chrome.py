@@ -35,10 +35,7 @@ class Read:
         if parts > FEW_PARTS + len(data) // LEAST_PART:
             raise Invalid(f"has {parts} lists and objects in {len(data)} bytes: {LEAST_PART} bytes for each are usual")
         bare = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-        try:
-            whole = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
-        except RecursionError:
-            raise Invalid("is nested too deeply") from None
+        whole = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
         self.events, self.about, self.job, self.host = whole.events, whole.about, whole.job, whole.host
         title = self.about.get("title")
         self.title = title if isinstance(title, str) and title else name

@@ -16,7 +16,8 @@ from antiphon.select.proofs import prove
 @dataclass(frozen=True)
 class Judged:
     """`fault`: the first there is, with the plan it is of; None where all are right. `own`: whether the machine is the
-    plans' own, so that their claims were judged, too. What was rechecked, and what was not, in words, where asked."""
+    plans' own, so that their claims were judged, too. What was rechecked, what an engine alone
+    vouches for, and what is only stated in the file, in words, where asked."""
 
     topology: Topology
     own: bool
@@ -24,6 +25,7 @@ class Judged:
     plan: Plan | None = None
     proved: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
 
 
 def judged(
@@ -40,12 +42,14 @@ def judged(
         )
     proved: list[str] = []
     trusted: list[str] = []
+    stated: list[str] = []
     for one in plans:
         own = machine == one.topology
         fault = check(one, machine, claims=own, op=op, dtype=dtype)
         if fault is None and proof:
             told = prove(one, machine, claims=own)
             fault, proved, trusted = told.fault, [*proved, *told.proved], [*trusted, *told.trusted]
+            stated += told.stated
         if fault is not None:
             return Judged(machine, own, fault, one)
-    return Judged(machine, machine == first, None, None, tuple(proved), tuple(trusted))
+    return Judged(machine, machine == first, None, None, tuple(proved), tuple(trusted), tuple(stated))

@@ -20,11 +20,12 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import unjoined
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, unknown
+from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, quote, unknown
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.libraries import CLASSICS
 from antiphon.select.orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
 from antiphon.select.proofs import certified, label_of, prove, rate_of
+from antiphon.select.provenance import is_same
 from antiphon.select.uses import uses_of
 from antiphon.select.wish import budget_of, collective, machine_of
 from antiphon.units import parse_size
@@ -266,10 +267,24 @@ def check(
         if report.fault is not None:
             return report.fault
         limits = limits or (bound(topology, plan.collective) if claims or proof else None)
-        figures = {"assumes": [], "uses": [], **measure(entry.schedule, topology, limits)} if claims else {}
-        for key, value in figures.items():
-            if key in entry.claims and entry.claims[key] != value:
-                return Fault("claim", f"the plan claims {key} = {entry.claims[key]!r}, but it is {value!r}")
-        if claims and "order" in entry.claims and entry.claims["order"] != order_of_combining(entry.schedule):
-            return Fault("claim", "the plan claims an order in which every element is combined, but that is not so")
+        fault = _claim_fault(entry, topology, limits) if claims and limits is not None else None
+        if fault is not None:
+            return fault
     return prove(plan, topology, limits, claims=claims).fault if proof else None
+
+
+def _claim_fault(entry: Entry, topology: Topology, limits: Bound) -> Fault | None:
+    """The first claim that is not what the schedule is. Claims that are no FIGURES are notes, which nothing checks."""
+    schedule, claims = entry.schedule, entry.claims
+    figures: dict[str, Any] = {
+        "assumes": [], "uses": [], "bandwidth_gap_without_switches": None, **measure(schedule, topology, limits),
+    }  # fmt: skip
+    if "rate" in claims:
+        rate = throughput(schedule, topology)
+        figures["rate"] = None if rate is None else str(rate / topology.unit)
+    for key, value in figures.items():
+        if key in claims and not is_same(claims[key], value):
+            return Fault("claim", f"the plan claims {key} = {quote(claims[key])}, but it is {quote(value)}")
+    if "order" in claims and claims["order"] != order_of_combining(schedule):
+        return Fault("claim", "the plan claims an order in which every element is combined, but that is not so")
+    return None

@@ -7,25 +7,27 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound, assumed, bound, forwarding, proved_rate, recheck, without, witness_of
+from antiphon.core.bounds import Bound, bound, recheck, without
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, check_certificate, subject
 from antiphon.core.ksync.dual import StepDual, worth
-from antiphon.core.loads import rounds, throughput
+from antiphon.core.loads import rounds
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
-from antiphon.errors import AntiphonError, Invalid
-from antiphon.units import plain
+from antiphon.errors import AntiphonError, Invalid, quote
+from antiphon.select.provenance import check_rate, found_of, notes_of
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """The first claim that does not hold, or None; what was rechecked, and what was not, in words."""
+    """The first claim that does not hold, or None; what was rechecked, what an engine alone vouches for, and what is
+    only stated in the file, in words."""
 
     fault: Fault | None
     proved: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
 
 
 def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims: bool = True) -> Proofs:
@@ -43,10 +45,11 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
         alone = without(limits.unaided.assumes)
         proved.append(f"{alone} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
     trusted: list[str] = []
+    stated: list[str] = []
     for entry in plan.entries if claims else ():
         try:
             checked = certified(entry.schedule, topology)
-            rated = _rated(entry.schedule, topology)
+            rated = check_rate(entry.schedule, topology, limits)
             label = label_of(entry.schedule)
             told = entry.claims.get("optimality", label)
             if told != label:
@@ -56,13 +59,13 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
         which = _which(entry.schedule, topology)
         proved += rated
         trusted += [f"{which}: {text}" for text in _only_told(entry.schedule)]
+        stated += [f"{which}: {text}" for text in notes_of(entry)]
         if checked is None:
-            trusted += [f"{which}: called {label!r}, but there is no certificate to recheck"] if label else []
             continue
         proved.append(f"{which}: {_claims_text(checked.proved, which)}")
         if checked.trusted:
             trusted.append(f"{which}: {_claims_text(checked.trusted, which)}")
-    return Proofs(None, tuple(dict.fromkeys(proved)), tuple(dict.fromkeys(trusted)))
+    return Proofs(None, *(tuple(dict.fromkeys(texts)) for texts in (proved, trusted, stated)))
 
 
 def label_of(schedule: Schedule) -> str | None:
@@ -82,37 +85,10 @@ def rate_of(schedule: Schedule) -> str | None:
     return rate if isinstance(rate, str) else None
 
 
-def _rated(schedule: Schedule, topology: Topology) -> list[str]:
-    """What the bound on the rate proves that the schedule carries; Invalid where it does not hold, or is not met by a
-    schedule that says so."""
-    carried, stated = schedule.provenance.get("bound"), rate_of(schedule)
-    if stated is None:
-        return []
-    rate = throughput(schedule, topology)
-    if rate is None or str(rate / topology.unit) != stated:
-        raise Invalid(f"bound: the schedule says that its rate is {stated}, which does not hold; plan anew")
-    found = schedule.provenance["found"]
-    if not isinstance(carried, Mapping) or not isinstance(carried.get("witness"), Mapping):
-        if found.get("optimal") or found.get("optimal_without_switches"):
-            raise Invalid(f"bound: the rate {stated} is called optimal, but the plan carries no witness; plan anew")
-        return []
-    witness = witness_of(carried["witness"])
-    helped = carried.get("assumes") == []  # else it is of transfers that go by themselves, as if no switch could help
-    limit = proved_rate(topology if helped else forwarding(topology), schedule.collective, witness)
-    if limit is None or rate > limit or carried.get("bytes_per_second") != plain(limit):
-        raise Invalid("bound: its witness proves another rate than it states; plan anew")
-    if (found.get("optimal") or found.get("optimal_without_switches")) and rate != limit:
-        raise Invalid(f"bound: the rate {stated} is called optimal, but its witness proves {limit / topology.unit}")
-    met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
-    kind = carried["witness"]["kind"].replace("_", " ")
-    alone = "" if helped else without(assumed(topology, schedule.collective, witness), " {}")
-    return [f"rate {stated} unit links; by its {kind}{alone} no schedule exceeds {limit / topology.unit}, {met}"]
-
-
 def _only_told(schedule: Schedule) -> list[str]:
     """What a planner of trees says that nothing in the plan proves."""
-    found = schedule.provenance.get("found")
-    if not isinstance(found, Mapping) or rate_of(schedule) is None:
+    found = found_of(schedule)
+    if rate_of(schedule) is None:
         return []
     told = [str(found["few"])] if "proved" in str(found.get("few", "")) else []
     if found.get("best_of_its_kind") and not (found.get("optimal") or found.get("optimal_without_switches")):
@@ -131,12 +107,15 @@ def certified(schedule: Schedule, topology: Topology) -> Checked | None:
     """Recheck the certificate of a verified schedule: that it holds, and is about this schedule. None: it has none."""
     certificate = certificate_of(schedule)
     if certificate is None:
+        label = found_of(schedule).get("proof", BEST_FOUND)
+        if label != BEST_FOUND:
+            raise Invalid(f"certificate: the schedule is called {quote(label)}, but the plan carries none; plan anew")
         return None
     try:
         checked = check_certificate(topology, schedule.collective, certificate)
     except AntiphonError as error:
         raise Invalid(str(error)) from None
-    label = label_of(schedule)
+    label = found_of(schedule).get("proof", certificate["proof"])
     if label != certificate["proof"]:
         raise Invalid(f"certificate: proves {certificate['proof']!r}, but the schedule says {label!r}")
     _is_about(schedule, topology, certificate)

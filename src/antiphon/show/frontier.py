@@ -99,14 +99,17 @@ def _more(found: Frontier) -> list[str]:
     return paragraph("the search ended before the bound was met; --steps N lets it take more steps", rest="    ")
 
 
-def proofs_text(proved: Sequence[str], trusted: Sequence[str]) -> list[str]:
+def proofs_text(proved: Sequence[str], trusted: Sequence[str], stated: Sequence[str]) -> list[str]:
     """What `verify --proof` rechecked, and what it could not."""
-    lines = ["rechecked without any solver's word:"] if proved else []
-    for text in proved:
-        lines += paragraph(text, rest="    ")
-    lines += ["NOT rechecked, an engine's word alone:"] if trusted else []
-    for text in trusted:
-        lines += paragraph(text, rest="    ")
+    lines = []
+    for title, texts in (
+        ("rechecked without any solver's word:", proved),
+        ("NOT rechecked, an engine's word alone:", trusted),
+        ("as stated in the file, not checked:", stated),
+    ):
+        lines += [title] if texts else []
+        for text in texts:
+            lines += paragraph(text, rest="    ")
     return lines
 
 

@@ -25,10 +25,12 @@ from antiphon.core.ksync.renaming import Naming, renamed
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.core.transform.reversing import dual as dual_of
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, quote, unknown
 
 OPTIMAL, FOR_K, BEST_FOUND = "proved-optimal", "proved-optimal-for-k", "best-found-in-budget"
 AS_PLANNED, TURNED, COMPOSED = "plan", "dual", "halves"
+FORMAT = 1
+FIELDS = {"format", "about", "proof", "k", "chunks", "steps", "rounds", "least", "refuted", "open"}
 MOST_SPLITS = 10**6  # gone through for one refutation
 
 
@@ -57,9 +59,13 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
 
     O(duals * kinds * destinations * bonds * steps) for the duals, plus the ways of dealing out rounds.
     """
+    if type(certificate.get("format")) is not int or certificate["format"] != FORMAT:
+        raise Invalid(f"certificate: its format is {quote(certificate.get('format'))}, expected {FORMAT}; plan anew")
+    if not certificate.keys() <= FIELDS:
+        raise unknown("field of a certificate", min(certificate.keys() - FIELDS), FIELDS)
     try:
         about, proof = str(certificate["about"]), str(certificate["proof"])
-        chunks, steps, rounds = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
+        chunks, steps, rounds = (_whole(certificate[key]) for key in ("chunks", "steps", "rounds"))
         k = certificate["k"]
         least = StepDual.of_json(certificate["least"])
         refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
@@ -88,6 +94,12 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
     trusted = _check_refuted(instance, steps, ratio, floor, k, refuted)
     said = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
     return Checked((*proved, *([] if trusted else [said])), tuple(trusted))
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{quote(value)} is no whole number")
+    return value
 
 
 def _check_refuted(

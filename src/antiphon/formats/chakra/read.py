@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -10,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.jsontext import decode
 from antiphon.core.messages import messages
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
@@ -182,6 +183,13 @@ def collective_of(one: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class _Group(msgspec.Struct):
+    """A process group as PyTorch lists it."""
+
+    pg_name: Any
+    ranks: list[int]
+
+
 def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
     """Process groups, as a metadata node of PyTorch tells them: within its inputs a list of names and ranks, as
     JSON."""
@@ -191,9 +199,8 @@ def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
         if one.type != METADATA or not 0 <= begin < end:
             continue
         try:
-            told = json.loads(one.inputs[begin : end + 2])
-            named = {str(group["pg_name"]): [int(rank) for rank in group["ranks"]] for group in told}
-        except (ValueError, KeyError, TypeError, RecursionError):
+            groups = decode(one.inputs[begin : end + 2].encode(), list[_Group])
+        except Invalid:
             raise Invalid(f"node {one.id}: its process groups are no list of pg_name and ranks") from None
-        found |= {name: ranks for name, ranks in named.items() if ranks}
+        found |= {str(group.pg_name): group.ranks for group in groups if group.ranks}
     return found

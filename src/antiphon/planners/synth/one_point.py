@@ -196,7 +196,7 @@ def _in_place(work: Problem, search: Findings, problem: Posed, asked: Asked) -> 
         work.tell(f"in place, {solver}: {CONFLICTS} conflicts")
         found = in_place(instance, work.collective, asked, Effort(CONFLICTS, seed=work.seed), solver)
         if found.schedule is not None:
-            told = {"proof": BEST_FOUND, "meaning": "every rank keeps one value per chunk, which it exchanges in place"}
+            told = {"proof": BEST_FOUND, "how": "every rank keeps one value per chunk, which it exchanges in place"}
             return replace(found.schedule, provenance={"engine": f"in place ({solver})", "found": told})
         if found.refuted:
             refuted = True

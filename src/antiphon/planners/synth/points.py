@@ -16,7 +16,7 @@ import numpy as np
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import narrow
-from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, TURNED
+from antiphon.core.ksync.certificate import AS_PLANNED, COMPOSED, FORMAT, TURNED
 from antiphon.core.loads import rounds as rounds_in
 from antiphon.core.reshape import reverse
 from antiphon.core.routes import opposite_links
@@ -26,8 +26,6 @@ from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Unsupported
 from antiphon.planners.synth.frontier import Point
 from antiphon.planners.synth.task import schedule_of
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)

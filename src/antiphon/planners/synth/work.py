@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
-from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED, FOR_K, OPTIMAL
+from antiphon.core.ksync.certificate import AS_PLANNED, BEST_FOUND, COMPOSED
 from antiphon.core.ksync.instance import instance_of
 from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
@@ -113,23 +113,10 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
 
 
 def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
-    told: dict[str, object] = {"engine": point.engine, "found": _proof_notes(point, about, direct)}
-    if not direct:
-        told["certificate"] = certificate(point, about, USUAL_K if k is None else k)
-    return replace(schedule, provenance=told)
-
-
-def _proof_notes(point: Point, about: str, direct: bool) -> dict[str, object]:
-    """What is known of the point, in words for people."""
+    """With what is known of the point. What a certificate means is read from it alone, so no words of ours are kept."""
     if direct:
-        return {"proof": BEST_FOUND, "meaning": "every input is sent everywhere and added on arrival"}
-    least = point.least.worth.rounds_per_part / point.instance.input_weight
-    meaning = {
-        OPTIMAL: f"no {point.steps} steps have R/C below {point.ratio}",
-        FOR_K: f"no {point.steps} steps with R <= S + k have R/C below {point.ratio}",
-        BEST_FOUND: f"{point.steps} steps have R/C = {point.ratio} here, and R/C >= {least} is proved",
-    }[point.proof]
-    return {
-        "proof": point.proof,
-        "meaning": f"of the allgather it is made of: {meaning}" if about == COMPOSED else meaning,
-    }
+        found = {"proof": BEST_FOUND, "how": "every input is sent everywhere and added on arrival"}
+        return replace(schedule, provenance={"engine": point.engine, "found": found})
+    proof = certificate(point, about, USUAL_K if k is None else k)
+    provenance = {"engine": point.engine, "found": {"proof": point.proof}, "certificate": proof}
+    return replace(schedule, provenance=provenance)

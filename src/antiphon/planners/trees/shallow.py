@@ -89,7 +89,6 @@ def shallow(
             {"depth": one.depth, "rate": str(one.rate / topology.unit), "trees": one.trees, "how": one.how}
             for one in forests
         ],
-        "optimal": forests[0].rate == limit,
     }
     asked = Asked("shallow", pieces, steps, request.sizes, request.profile)
     for one in staged(Ready([one.schedule for one in forests], machine, found.kinds, found.least), asked):

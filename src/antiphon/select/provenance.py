@@ -1,0 +1,185 @@
+"""Check what the provenance of a schedule states of its rate and its bound; list what is only stated.
+
+Everything in a plan file falls into one of three classes (docs/formats.md, "What verify checks"):
+
+- figures and proofs, which are recomputed here, in `core.verify`, `plans.check` and `core.ksync.certificate`;
+- evidence (witness, certificate), which may change as long as it still proves what is printed;
+- notes, which nothing can check: `notes_of` lists them, and `verify --proof` prints them as stated in the file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import Bound, assumed, forwarding, proved_rate, without, witness_of
+from antiphon.core.loads import throughput
+from antiphon.core.plan import Entry
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote
+from antiphon.select.tree_shapes import count_trees, deepest_tree
+from antiphon.units import plain
+
+# Recomputed from the schedule, so that no note is made of them; all others are.
+FIGURES = {
+    "chunks", "steps", "rounds", "transfers", "bandwidth_gap", "latency_gap", "proof", "bandwidth_gap_without_switches",
+    "assumes", "uses", "rate", "order", "optimality",
+}  # fmt: skip
+FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}
+TREE_FIGURES = {"trees", "deepest"}
+TREE_PLANNERS = ("trees", "flows")  # whose TREE_FIGURES can be recomputed: others count them otherwise (per server)
+EVIDENCE = {"bound", "certificate", "found"}
+BOUND_FIELDS = {
+    "inverse", "bytes_per_second", "without_switches", "witness", "tight", "note", "packing", "assumes",
+}  # fmt: skip
+
+
+def is_same(stated: object, value: object) -> bool:
+    """Whether two JSON values are equal; true and 1 are not."""
+    if isinstance(stated, list | tuple) and isinstance(value, list | tuple):
+        return len(stated) == len(value) and all(map(is_same, stated, value))
+    if isinstance(stated, Mapping) and isinstance(value, Mapping):
+        return stated.keys() == value.keys() and all(is_same(stated[key], value[key]) for key in stated)
+    return isinstance(stated, bool) == isinstance(value, bool) and stated == value
+
+
+def found_of(schedule: Schedule) -> Mapping[str, Any]:
+    """What the planner says that it found."""
+    found = schedule.provenance.get("found")
+    if found is not None and not isinstance(found, Mapping):
+        raise Invalid("found: expected an object; plan anew")
+    return found or {}
+
+
+def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[str]:
+    """Recompute the rate, and how it stands against the bounds; return what the carried witness proves, in words.
+
+    Invalid where a figure does not hold. `limits`: the bounds of this collective on this machine.
+    """
+    found, carried = found_of(schedule), schedule.provenance.get("bound")
+    limit = None if carried is None else _check_bound(carried, schedule, topology, limits)
+    if "rate" not in found:
+        return []
+    rate = throughput(schedule, topology)
+    rate_text = None if rate is None else str(rate / topology.unit)
+    alone = limits.without_help.bytes_per_second
+    _require_same("rate", found, rate_text)
+    _require_same("optimal", found, rate == limits.bytes_per_second)
+    _require_same("optimal_without_switches", found, rate == alone)
+    if rate == alone:
+        _require_same("best_of_its_kind", found, True)
+    most = limits.bytes_per_second
+    _require_same("loss", found, float(1 - rate / most) if rate is not None and most is not None else 0.0)
+    if _has_tree_figures(schedule):
+        _check_trees(found, schedule)
+    if rate is None or limit is None or carried is None:
+        if limit is None and rate is not None and (found.get("optimal") or found.get("optimal_without_switches")):
+            raise Invalid(f"bound: the rate {rate_text} is called optimal, but the plan carries no witness; plan anew")
+        return []
+    if rate > limit:
+        raise Invalid("bound: its witness proves another rate than it states; plan anew")
+    if (found.get("optimal") or found.get("optimal_without_switches")) and rate != limit:
+        raise Invalid(f"bound: the rate {rate_text} is called optimal, but its witness proves {limit / topology.unit}")
+    return [_rate_text(rate, limit, carried, schedule, topology)]
+
+
+def _has_tree_figures(schedule: Schedule) -> bool:
+    """Whether trees can be counted: not where ranks relay sums, which looks like copies and reductions in turn."""
+    is_whole = len(schedule.collective.members) == schedule.collective.ranks
+    return is_whole and schedule.provenance.get("planner") in TREE_PLANNERS
+
+
+def _check_trees(found: Mapping[str, Any], schedule: Schedule) -> None:
+    if "trees" in found:
+        counts = count_trees(schedule)
+        if not any(is_same(found["trees"], count) for count in counts):
+            many = " or ".join(map(str, sorted(counts)))
+            raise Invalid(f"found.trees: the plan states {quote(found['trees'])}, but it has {many}; plan anew")
+    if "deepest" in found:
+        _require_same("deepest", found, deepest_tree(schedule))
+
+
+def _require_same(key: str, found: Mapping[str, Any], value: object) -> None:
+    if key in found and not is_same(found[key], value):
+        raise Invalid(f"found.{key}: the plan states {quote(found[key])}, but it is {quote(value)}; plan anew")
+
+
+def _rate_text(
+    rate: Fraction, limit: Fraction, carried: Mapping[str, Any], schedule: Schedule, topology: Topology
+) -> str:
+    met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
+    kind = carried["witness"]["kind"].replace("_", " ")
+    witness = witness_of(carried["witness"])
+    alone = "" if _is_helped(carried) else without(assumed(topology, schedule.collective, witness), " {}")
+    most = limit / topology.unit
+    return f"rate {rate / topology.unit} unit links; by its {kind}{alone} no schedule exceeds {most}, {met}"
+
+
+def _is_helped(carried: Mapping[str, Any]) -> bool:
+    """Whether the bound holds with the help of switches; else it is of transfers that go by themselves."""
+    return bool(carried.get("assumes") == [])
+
+
+def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: Bound) -> Fraction | None:
+    """The rate that the witness of a carried bound proves. Invalid where another field of the bound disagrees."""
+    if not isinstance(carried, Mapping) or not carried.keys() <= BOUND_FIELDS:
+        raise Invalid(f"bound: expected an object with fields {', '.join(sorted(BOUND_FIELDS))}; plan anew")
+    helped = _is_helped(carried)
+    expected = limits if helped else limits.without_help
+    collective, value, limit = schedule.collective, carried.get("witness"), None
+    assumes: tuple[str, ...] = ()
+    if value is not None:
+        if not isinstance(value, Mapping):
+            raise Invalid("bound: its witness is no object; plan anew")
+        witness = witness_of(value)
+        limit = proved_rate(topology if helped else forwarding(topology), collective, witness)
+        assumes = () if helped else assumed(topology, collective, witness)
+    elif expected.bytes_per_second is not None:
+        raise Invalid("bound: carries no witness; plan anew")
+    time = Fraction(0) if limit is None else collective.buffer_weight / limit
+    fields: dict[str, Any] = {
+        "inverse": str(time * topology.unit / collective.input_weight),
+        "bytes_per_second": None if limit is None else plain(limit),
+        "assumes": list(assumes),
+    }
+    if limit == expected.bytes_per_second:  # else it is a weaker bound, which nothing is said to attain
+        stated = expected.as_json()["bandwidth"]
+        fields |= {"tight": stated["tight"], "packing": stated["packing"]}
+    else:
+        fields |= {"tight": None, "packing": None}
+    if helped and limits.unaided is not None:
+        rate = limits.without_switches
+        fields["without_switches"] = None if rate is None else plain(rate)
+    for key, recomputed in fields.items():
+        if key in carried and not is_same(carried[key], recomputed):
+            proves = "its witness proves another rate than it states: " if key == "bytes_per_second" else ""
+            raise Invalid(
+                f"bound: {proves}{key} is stated as {quote(carried[key])}, but it is {quote(recomputed)}; plan anew"
+            )
+    if "without_switches" in carried and "without_switches" not in fields:
+        raise Invalid("bound: no switch of this machine can help; leave without_switches out")
+    return limit
+
+
+def notes_of(entry: Entry) -> list[str]:
+    """What a plan says of a schedule that nothing recomputes: who made it, how, and what a model predicted."""
+    provenance = entry.schedule.provenance
+    found = provenance.get("found")
+    figures = {"proof"}
+    if isinstance(found, Mapping) and "rate" in found:
+        figures |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())
+    groups = (
+        ("claims", {k: v for k, v in entry.claims.items() if k not in FIGURES and v != provenance.get(k)}),
+        ("provenance", {k: v for k, v in provenance.items() if k not in EVIDENCE}),
+        ("found", {k: v for k, v in found.items() if k not in figures} if isinstance(found, Mapping) else {}),
+    )
+    return [f"{name}: {', '.join(f'{k} {_short(v)}' for k, v in group.items())}" for name, group in groups if group]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.6g}"
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else quote(value, 80)

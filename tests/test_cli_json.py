@@ -1,0 +1,125 @@
+"""Under --json every command writes one JSON value to stdout: its result, or {"error": {...}}."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.cli import application, run
+
+Capture = pytest.CaptureFixture[str]
+
+# A call of each command that is refused for what it was given, and the kind of its error.
+REFUSED = {
+    "topology show": ("none.json", "Invalid"),
+    "topology probe": ("none.txt --from nvidia-smi", "Invalid"),
+    "topology join": ("none.json star:ranks=2 -o made.json", "Invalid"),
+    "bound": ("allreduce none.json", "Invalid"),
+    "plan": ("alltoall ring:ranks=4 --planner trees", "Unsupported"),
+    "compose": ("none.json none.json", "Invalid"),
+    "verify": ("none.json", "Invalid"),
+    "run": ("none.json --nbytes 1KB", "Invalid"),
+    "frontier": ("allgather none.json", "Invalid"),
+    "predict": ("none.json --nbytes 1KB", "Invalid"),
+    "simulate": ("none.json --nbytes 1KB", "Invalid"),
+    "tune": ("allreduce none.json", "Invalid"),
+    "bench": ("none.json -b 1KB", "Invalid"),
+    "bench genmodel": ("--nbytes 0 -o times.csv", "Invalid"),
+    "bench loggp": ("--nbytes x -o times.csv", "Invalid"),
+    "bench micro": ("none.json --on threads --nbytes 1KB", "Invalid"),
+    "fit genmodel": ("none.csv", "Invalid"),
+    "fit memory": ("--from none.csv", "Invalid"),
+    "fit loggp": ("none.csv", "Invalid"),
+    "build": ("nothing", "Invalid"),
+    "choices": ("--forget none", "Invalid"),
+    "export": ("none.json --to goal --nbytes 1KB -o goal", "Invalid"),
+    "check": ("none.json --for rccl-6 --nbytes 1KB", "Invalid"),
+    "lab up": ("none.json", "Invalid"),
+    "lab down": ("none", "Invalid"),
+    "lab run": ("none.json -- true", "Invalid"),
+    "trace merge": ("none.json none.json -o both.json", "Invalid"),
+    "trace read": ("none.0.et", "Invalid"),
+    "replay": ("none.json --topology dgx1v", "Invalid"),
+    "reproduce": ("none", "Invalid"),
+}
+CANNOT_FAIL = {"topologies", "planners", "runtimes", "models", "backends", "lab status"}
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command by its words."""
+    for name, command in application().commands.items():
+        if hasattr(command, "commands"):
+            for inner, found in command.commands.items():
+                yield (name if found.hidden else f"{name} {inner}"), found
+        else:
+            yield name, command
+
+
+def has_json(command: Any) -> bool:
+    return any("--json" in option.opts for option in command.params)
+
+
+def failure(capsys: Capture, words: list[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the error on stdout, the line on stderr."""
+    capsys.readouterr()
+    code = run(words)
+    out, err = capsys.readouterr()
+    value = json.loads(out)
+    assert value.keys() == {"error"}
+    assert value["error"].keys() == {"kind", "message", "exit_code"}
+    return code, value["error"], err
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_command_is_here() -> None:
+    names = {name for name, command in commands() if has_json(command)}
+    assert names == (REFUSED.keys() | CANNOT_FAIL)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refusal(capsys: Capture, name: str) -> None:
+    call, kind = REFUSED[name]
+    call, dash, program = call.partition(" -- ")
+    words = [*name.split(), *shlex.split(call), "--json", *((["--", program]) if dash else [])]
+    code, error, err = failure(capsys, words)
+    assert (code, error["kind"], error["exit_code"]) == (2, kind, 2)
+    assert err == f"antiphon: {error['message']}\n"
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED.keys() | CANNOT_FAIL))
+def test_wrong_usage(capsys: Capture, name: str) -> None:
+    code, error, err = failure(capsys, [*name.split(), "--json", "--frobnicate"])
+    assert (code, error["kind"], error["exit_code"]) == (2, "Usage", 2)
+    assert err == f"antiphon: {error['message']}\n"
+
+
+@pytest.mark.parametrize(
+    "words", ["--json", "frobnicate --json", "topology --json", "tune allreduce dgx1v --json --output="]
+)
+def test_wrong_usage_of_no_command(capsys: Capture, words: str) -> None:
+    code, error, _ = failure(capsys, words.split())
+    assert (code, error["exit_code"]) == (2, 2)
+
+
+def test_what_is_proved_impossible_ends_with_1(capsys: Capture) -> None:
+    code, error, _ = failure(capsys, ["frontier", "allgather", "ring:ranks=8", "--steps", "2", "--json"])
+    assert (code, error["kind"], error["exit_code"]) == (1, "Infeasible", 1)
+
+
+def test_the_json_of_another_program_is_its_own(capsys: Capture) -> None:
+    assert run(["lab", "run", "none.json", "--", "program", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_without_json_nothing_is_on_stdout(capsys: Capture) -> None:
+    assert run(["verify", "none.json"]) == 2
+    assert capsys.readouterr() == ("", "antiphon: none.json: cannot be read: No such file or directory\n")
