@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+NEAR = 0.7  # likeness (difflib's ratio) from which a name is suggested: a letter or two off, not just some in common
+
 
 class AntiphonError(Exception):
     """Base of all errors meant for users; `exit_code` is what the command line ends with."""
@@ -65,12 +67,12 @@ def quote(name: object, limit: int = 60) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> Invalid:
-    """The error for a name not in a table: it suggests the nearest and lists what there is."""
+    """The error for a name not in a table: it suggests the nearest, if that is near, and lists what there is."""
     names = sorted(known)
     alike = {known.lower(): known for known in names}
     near = [
         alike[match]
-        for match in difflib.get_close_matches(name.lower() if isinstance(name, str) else "", alike, n=1, cutoff=0.5)
+        for match in difflib.get_close_matches(name.lower() if isinstance(name, str) else "", alike, n=1, cutoff=NEAR)
     ]
     hint = f"; did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")

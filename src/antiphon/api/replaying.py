@@ -79,7 +79,7 @@ def replay(  # noqa: PLR0913
 
 def _sizes(given: Any) -> dict[str, int]:
     """Bytes by kind."""
-    from antiphon.core.collective import KINDS
+    from antiphon.core.collective import KINDS, kind_named
     from antiphon.options import parse_options
     from antiphon.units import parse_size
 
@@ -91,9 +91,10 @@ def _sizes(given: Any) -> dict[str, int]:
     elif given is not None:
         raise Invalid(f"sizes: expected several such as allreduce=64MB, got {quote(given)}")
     found: dict[str, int] = {}
-    for kind, told in pairs:
-        if not isinstance(kind, str) or kind not in KINDS or kind in found:
-            raise Invalid(f"sizes: expected each of {', '.join(KINDS)} once, such as allreduce=64MB, got {quote(kind)}")
+    for name, told in pairs:
+        kind = kind_named(name) if isinstance(name, str) else None
+        if kind is None or kind in found:
+            raise Invalid(f"sizes: expected each of {', '.join(KINDS)} once, such as allreduce=64MB, got {quote(name)}")
         found[kind] = parse_size(told, f"sizes: {kind}")
         if found[kind] < 1:
             raise Invalid(f"sizes: {kind}: expected at least 1 byte")

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli.arguments import Json, ProfileFile, Ranks, Usual, WhichPlan
+from antiphon.cli.arguments import Json, ProfileFile, Ranks, Usual, WhichPlan, check_order
 from antiphon.cli.output import StoppedEarly, check_outputs, emit
 from antiphon.cli.planning import NowAndThen, options_of, progress
+from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
@@ -19,7 +20,7 @@ from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.units import Span, format_size, parse_ranks, parse_seconds, parse_size
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
-Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine")]
+Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine", callback=check_order)]
 Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size")]
 End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="the last size")]
 Factor = Annotated[int, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last")]
@@ -82,9 +83,10 @@ def bench_plans_command(
             root=root, ranks=parse_ranks(ranks, "--ranks") if ranks else None, model=model, profile=given,
         )  # fmt: skip
         kinds = [one.collective.kind for one in found]
-        if collective and collective not in kinds:
+        kind = kind_named(collective) or collective
+        if kind and kind not in kinds:
             raise unknown(f"collective in {what}", collective, kinds)
-        return [one for one in found if not collective or one.collective.kind == collective]
+        return [one for one in found if not kind or one.collective.kind == kind]
 
     def look() -> None:
         check_names(what, topo or None, planner)

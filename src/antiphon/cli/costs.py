@@ -19,6 +19,7 @@ from antiphon.cli.arguments import (
     Trace,
     Usual,
     WhichPlan,
+    check_order,
     machine_given,
 )
 from antiphon.cli.output import check_outputs, emit, working
@@ -126,7 +127,10 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def predict_command(
     file: PlanFile,
     machine_of_library: Annotated[
-        str, typer.Argument(metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False, callback=check_order
+        ),
     ] = "",
     *,
     nbytes: Annotated[
