@@ -95,6 +95,7 @@ def test_swapped_arguments(capsys: Capture, arguments: str, right: str) -> None:
         ("rign", ["ring"], "ring"),
         ("dgx1", ["dgx1v"], "dgx1v"),
         ("exchang", ["exchange"], "exchange"),
+        ("srk", ["dst", "src"], "src"),
         ("nccl", ["msccl", "rccl-6"], ""),
         ("xml", ["piccl-xml", "ucc"], ""),
         ("foo", ["proto"], ""),

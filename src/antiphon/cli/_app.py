@@ -12,10 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from antiphon import __version__
+from antiphon.cli import completion
 from antiphon.cli.output import StoppedEarly
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
 from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.show.columns import width
 
 app = typer.Typer(
     name="antiphon",
@@ -37,12 +39,38 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _show_completion(shell: str) -> None:
+    if shell:
+        print(completion.show(shell), end="")
+        raise typer.Exit
+
+
+def _install_completion(shell: str) -> None:
+    if shell:
+        print(completion.install(shell))
+        raise typer.Exit
+
+
 @app.callback()
 def _front(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
-) -> None:
+    show_completion: Annotated[
+        str,
+        typer.Option(
+            completion.SHOW, metavar="[SHELL]", callback=_show_completion, is_eager=True,
+            help="Print the completion script for bash, zsh or fish, and exit.",
+        ),
+    ] = "",
+    install_completion: Annotated[
+        str,
+        typer.Option(
+            completion.INSTALL, metavar="[SHELL]", callback=_install_completion, is_eager=True,
+            help="Write that script where the shell looks for it, and exit.",
+        ),
+    ] = "",
+) -> None:  # fmt: skip
     pass  # what comes before any command; the help is that of the app
 
 
@@ -59,7 +87,7 @@ def _usage(error: Any, signals: Signals, named: str) -> int:
     return 2
 
 
-def run(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     """Run one command; its exit code. While it runs signals raise KeyboardInterrupt, which is told here."""
     try:
         signals.breaks = True
@@ -82,12 +110,13 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
 
 
-def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+def _ended(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     try:
-        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
+        _refuse_empty(arguments)
         code = command.main(
-            args=None if arguments is None else list(arguments), prog_name="antiphon", standalone_mode=False
-        )
+            args=completion.with_shell(arguments), prog_name="antiphon", standalone_mode=False,
+            help_option_names=["--help", "-h"], terminal_width=width(),
+        )  # fmt: skip
         signals.breaks = False
     except (KeyboardInterrupt, typer.Abort):
         signals.breaks = False
@@ -101,7 +130,7 @@ def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> i
     return code if isinstance(code, int) else 0
 
 
-def _why(error: BaseException, command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:  # noqa: PLR0911
+def _why(error: BaseException, command: Any, arguments: Sequence[str], signals: Signals) -> int:  # noqa: PLR0911
     """Tell an error; the exit code that goes with it."""
     if isinstance(error, StoppedEarly):
         signals.tell(str(error))
@@ -131,7 +160,7 @@ def _why(error: BaseException, command: Any, arguments: Sequence[str] | None, si
     if not isinstance(error, Exception):
         raise error
     if hasattr(error, "format_message"):  # typer's own complaints about usage have it, bugs of ours do not
-        first = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        first = next(iter(arguments), "")
         return _usage(error, signals, f"antiphon {first}" if first in command.commands else "antiphon")
     if os.environ.get("ANTIPHON_DEBUG"):
         raise error

@@ -21,7 +21,7 @@ def listed(kind: str) -> list[dict[str, Any]]:
 
 
 def listed_text(kind: str) -> str:
-    """The same for people, at most WIDTH columns wide."""
+    """The same for people, as wide as the terminal."""
     rows = listed(kind)
     if kind == "topology":
         lines = wrapped(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
