@@ -10,6 +10,8 @@ import pytest
 import antiphon
 from antiphon.cli import run
 from antiphon.errors import Invalid, Unsupported, unknown
+from antiphon.registry import table
+from antiphon.show.listing import entry_row, entry_text
 
 Capture = pytest.CaptureFixture[str]
 
@@ -154,3 +156,62 @@ def test_plans_are_equal_by_value() -> None:
         plan.topology,
     ):
         assert plan != other
+
+
+# ---- one entry of a table ----
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/ring.md"]),
+        ("models loggp", ["fidelity=message", "device_radix=auto"]),
+        ("backends goal", ["order=data", "schedule.goal"]),
+        ("runtimes mpi", ["--mpiexec"]),
+        ("topologies ring", ["ranks= (needed)", "bandwidth=25GB/s", "ring:ranks=8"]),
+    ],
+)
+def test_one_entry_of_a_table(capsys: Capture, command: str, says: list[str]) -> None:
+    assert run(command.split()) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in says), text
+    assert run([*command.split(), "--json"]) == 0
+    assert f'"name": "{command.split()[1]}"' in capsys.readouterr().out
+    assert "did you mean" in complaint(capsys, command.split(maxsplit=1)[0], command.split()[1][:-1] + "x")
+
+
+def test_every_entry_of_every_table_can_be_shown(capsys: Capture) -> None:
+    docs = Path(__file__).parent.parent
+    for kind in ("planner", "model", "backend", "runtime", "topology"):
+        for name in table(kind):
+            row = entry_row(kind, name)
+            assert entry_text(kind, row).startswith(f"{name}: ")
+            assert "page" not in row or (docs / row["page"]).is_file()
+
+
+# ---- files of others ----
+
+LOG = """\
+# nThread 1 nGpus 8 minBytes 8 maxBytes 8388608 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validate: 1
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     8388608       2097152     float     sum      -1    92.31   90.88  159.03      0    91.59   91.59  160.28      0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            LOG,
+            "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured FILE reads",
+        ),
+        ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-19\n", "antiphon topology probe FILE -o machine.json"),
+        ('<system version="1">\n</system>\n', "antiphon topology probe FILE -o machine.json"),
+        ("hello\n", "is not valid JSON"),
+    ],
+)
+def test_files_that_other_programs_print(capsys: Capture, text: str, says: str) -> None:
+    Path("log.json").write_text(text)
+    for command in (["verify", "log.json"], ["bound", "allreduce", "log.json"], ["run", "log.json", "--nbytes", "1KB"]):
+        assert says in complaint(capsys, *command)

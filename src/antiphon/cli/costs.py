@@ -23,6 +23,7 @@ from antiphon.cli.arguments import (
     check_order,
     machine_given,
 )
+from antiphon.cli.listing import Name, emit_entry
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.cost.basis import in_short
@@ -43,8 +44,11 @@ Followed = Annotated[
 SHOWN_HOPS = 12
 
 
-def models_command(json: Json = False) -> None:
+def models_command(name: Name = "", json: Json = False) -> None:
     """The cost models, and what each can price."""
+    if name:
+        emit_entry("model", name, json)
+        return
     emit(models(), listed_text("model"), json)
 
 
