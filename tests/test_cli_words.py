@@ -204,7 +204,7 @@ LOG = """\
     [
         (
             LOG,
-            "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured FILE reads",
+            "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured",
         ),
         ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-19\n", "antiphon topology probe FILE -o machine.json"),
         ('<system version="1">\n</system>\n', "antiphon topology probe FILE -o machine.json"),

@@ -39,15 +39,15 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-def _show_completion(shell: str) -> None:
+def _show_completion(context: typer.Context, shell: str) -> None:
     if shell:
-        print(completion.show(shell), end="")
+        print(completion.show(shell, context.command), end="")
         raise typer.Exit
 
 
-def _install_completion(shell: str) -> None:
+def _install_completion(context: typer.Context, shell: str) -> None:
     if shell:
-        print(completion.install(shell))
+        print(completion.install(shell, context.command))
         raise typer.Exit
 
 

@@ -49,11 +49,11 @@ def with_shell(words: Sequence[str]) -> list[str]:
     return [*words, shell]
 
 
-def show(shell: str) -> str:
-    """The script for a shell."""
+def show(shell: str, application: Any) -> str:
+    """The script for a shell. `application`: the group of all commands."""
     if shell not in SHELLS:
         raise unknown("shell", shell, SHELLS)
-    table = word_table()
+    table = word_table(application)
     if shell == "fish":
         rows = "\n".join(f"        case '{key}'\n            echo '{value}'" for key, value in table.items())
     else:
@@ -62,9 +62,9 @@ def show(shell: str) -> str:
     return script.replace("@WORDS@", rows)
 
 
-def install(shell: str) -> str:
+def install(shell: str, application: Any) -> str:
     """Write the script where the shell looks for it; what was written, and what is left to do."""
-    script, home = show(shell), Path.home()
+    script, home = show(shell, application), Path.home()
     data, config = (os.environ.get(f"XDG_{name}_HOME") for name in ("DATA", "CONFIG"))
     path, more = {
         "bash": (
@@ -82,16 +82,14 @@ def install(shell: str) -> str:
     return f"written: {path}\n{more.format(path)}"
 
 
-def word_table() -> dict[str, str]:
+def word_table(application: Any) -> dict[str, str]:
     """All words by key, as above."""
-    from antiphon.cli import application
-
     table: dict[str, str] = {}
 
     def add(key: str, *words: str) -> None:
         table[key.strip()] = " ".join([*table.get(key.strip(), "").split(), *words])
 
-    for path, command in _commands("", application()):
+    for path, command in _commands("", application):
         inner = [name for name, one in getattr(command, "commands", {}).items() if not one.hidden]
         if inner:
             add(f"commands {path}", *inner, *([] if path else ["help"]))

@@ -26,12 +26,12 @@ def report(group: Any = None) -> list[dict[str, Any]]:
 
 
 def register() -> None:
-    if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices())
+    """Also where PyTorch's import has done so already (torch_autoload), with fewer questions about devices."""
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices())
     batched(AntiphonGroup)
 
 
-def _create(options: Any, _: Any = None) -> AntiphonGroup:
+def create(options: Any, _: Any = None) -> AntiphonGroup:
     places = list(options.global_ranks_in_group)
     whole = not places
     everyone = options.group_size if whole else dist.get_world_size()
