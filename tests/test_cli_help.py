@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cli import run
+from antiphon.cli import planning, run
 
 Capture = pytest.CaptureFixture[str]
 COMMAND = [sys.executable, "-m", "antiphon"]
@@ -56,6 +56,17 @@ def test_ways_to_ask_for_help(capsys: Capture, asked: str, same: str) -> None:
 def test_help_for_what_is_no_command(capsys: Capture) -> None:
     assert run(["help", "frobnicate"]) == 2
     assert "No such command 'frobnicate'" in capsys.readouterr().err
+
+
+def test_commands_in_help_stay_lines(capsys: Capture) -> None:
+    lines = [line.strip() for line in printed(capsys, "build", "--help").splitlines()]
+    assert {"ANTIPHON_TABLE=table.json \\", "mpiexec -n 8 ./a.out"} <= set(lines)
+
+
+def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "EVERY", 0.05)
+    assert run(["build", "nccl-tuner", "--compiler", "sh -c 'sleep 0.5; exit 1' cc"]) == 2
+    assert "compiling (" in capsys.readouterr().err
 
 
 # ---- width ----
