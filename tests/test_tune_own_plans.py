@@ -30,9 +30,7 @@ def written() -> str:
 
 
 def test_a_plan_of_ones_own_may_win(written: str) -> None:
-    found = antiphon.tune(
-        "broadcast", MACHINE, root=1, planners="ring", plans=written, nbytes="1KB", workers="none"
-    )
+    found = antiphon.tune("broadcast", MACHINE, root=1, planners="ring", plans=written, nbytes="1KB", workers="none")
     assert {(c.planner, c.status) for c in found.candidates} >= {("plan", "ok"), ("ring", "ok")}
     (best,) = found.ranges
     assert (best.candidate.planner, dict(best.candidate.options)) == ("plan", {"file": "mine.json"})

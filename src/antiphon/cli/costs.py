@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,17 +81,17 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What holds a plan up, once for each run of sizes."""
-    return _by_runs(rows, "held up by", lambda row: str(row["bottleneck"]))
+    return _by_runs(rows, "held up by", "bottleneck")
 
 
-def _by_runs(rows: Sequence[Mapping[str, Any]], what: str, text: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """A text about each row, once for each run of sizes for which it is the same."""
-    runs = [list(run) for _, run in groupby(rows, text)]
+def _by_runs(rows: Sequence[Mapping[str, Any]], what: str, key: str) -> list[str]:
+    """What rows have for a key, once for each run of sizes for which it is the same."""
+    runs = [list(run) for _, run in groupby(rows, lambda row: str(row[key]))]
     lines = []
     for run in runs:
         ends = dict.fromkeys(format_size(row["nbytes"]) for row in (run[0], run[-1]))
         where = f", {' to '.join(ends)}" if len(runs) > 1 else ""
-        lines += paragraph(f"{what}{where}: {text(run[0])}", rest="    ")
+        lines += paragraph(f"{what}{where}: {run[0][key]}", rest="    ")
     return lines
 
 
@@ -120,7 +120,7 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     narrow = [name.removesuffix(" GB/s") for name in head[:-2]]
     lines = [*columns(narrow, [row[:-2] for row in listed]), "  algbw, busbw: GB/s"]
     for what, key in zip(head[-2:], ("why", "calibrated"), strict=True):
-        lines += _by_runs(rows, what, lambda row, key=key: str(row[key]))
+        lines += _by_runs(rows, what, key)
     return "\n".join([*lines, *_beside(rows)])
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from antiphon.cost.basis import in_short
 from antiphon.cost.nccl.library import how_near
 from antiphon.select import Range, Tuning, Tunings
-from antiphon.show.columns import natural_width, paragraph, table_rows, width
+from antiphon.show.columns import natural_width, paragraph, table_rows, under_names, width
 from antiphon.show.text import table
 from antiphon.show.words import (
     WHEN,
@@ -79,7 +79,7 @@ def tunings_text(found: Tunings) -> str:
     rows = {kind: _varied_rows(found, kind) for kind in kinds}
     head = [found.varied, "ranks", *_head(_told_over(found.tunings.values()))]
     (top, *body), marks = _fitting(head, [row for mine in rows.values() for row in mine])
-    lines += [*top, *_under_names(rows, body)]
+    lines += [*top, *under_names(rows, body)]
     lines += ["", *paragraph(f"time, gap, speedup: {WHEN}", rest="    "), *marks]
     lines += paragraph(f"gap: time over the bound, which {unbeaten(some)}", rest="    ") if some is not None else []
     said: dict[str, list[str]] = {}
@@ -134,18 +134,7 @@ def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
     over = _told_over([tuning])
     rows = {kind: [_row(r, over) for r in tuning.ranges if r.collective == kind] for kind in kinds}
     (top, *body), marks = _fitting(_head(over), [row for mine in rows.values() for row in mine])
-    return [*top, *_under_names(rows, body)], marks
-
-
-def _under_names(rows: Mapping[str, list[list[str]]], body: Iterable[list[str]]) -> list[str]:
-    """The lines of all rows, where there are several collectives each with its name above its rows."""
-    left = iter(body)
-    return [
-        line
-        for kind, of_kind in rows.items()
-        for lines in ([[kind]] if len(rows) > 1 else []) + [next(left) for _ in of_kind]
-        for line in lines
-    ]
+    return [*top, *under_names(rows, body)], marks
 
 
 def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[list[str]], list[str]]:

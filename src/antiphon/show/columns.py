@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
 ELSEWHERE = 100  # where the output is no terminal
-_LEAST, _LAST = 10, 30  # narrower columns are not worth reading; nor is a last one, of running text
+_LEAST, _LAST = 10, 24  # narrower columns are not worth reading; nor is a last one, of running text
 
 
 def width() -> int:
@@ -35,6 +35,16 @@ def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[
     texts = [i for i, numbers in enumerate(right) if not numbers]
     _fit(cells, widths, texts, natural_width(head, rows) - width())
     return [_lines_of(row, widths, right) for row in cells]
+
+
+def under_names(rows: Mapping[str, Sequence[Sequence[str]]], lines: Iterable[list[str]]) -> list[str]:
+    """The lines of all rows (of `table_rows`, without the head), each group under its name where there are several."""
+    left = iter(lines)
+    said: list[str] = []
+    for name, group in rows.items():
+        said += [name] if len(rows) > 1 else []
+        said += [line for _ in group for line in next(left)]
+    return said
 
 
 def wrapped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
