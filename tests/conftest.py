@@ -43,6 +43,7 @@ settings.register_profile("thorough", parent=settings.get_profile("default"), ma
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=50 // quick.SHARE)
 
 os.environ["ANTIPHON_CACHE"] = "off"
+os.environ["COLUMNS"] = "80"  # what commands print is as wide
 # Open MPI asks libfabric at every start what networks there are: a second, and nothing here runs over one.
 os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 

@@ -113,6 +113,35 @@ def test_the_command_tells_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert "did you mean" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("sizes", "measured"),
+    [
+        ("-b 8 -e 128 -f 4", [8, 32, 128]),
+        ("--nbytes 8:128:4", [8, 32, 128]),
+        ("--nbytes 8:128", [8, 32, 128]),
+        ("--nbytes 8:128 -f 16", [8, 128]),
+        ("--nbytes 1KB", [1000]),
+    ],
+)
+def test_sizes_by_nbytes_or_as_nccl_tests(capfd: pytest.CaptureFixture[str], sizes: str, measured: list[int]) -> None:
+    common = ["bench", "allreduce", "full:ranks=4", "--planner", "direct", "--on", "fake"]
+    assert run([*common, *sizes.split(), "--json"]) == 0
+    assert [row["nbytes"] for row in json.loads(capfd.readouterr().out)["rows"][::2]] == measured
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ("--nbytes 1KB -b 8", "-b: --nbytes says already which sizes"),
+        ("--nbytes 1KB:1MB:2 -f 4", "-f: --nbytes names a factor already"),
+        ("-b 1MB -e 1KB", "-e 1KB: is less than -b 1MB"),
+    ],
+)
+def test_sizes_given_twice(capfd: pytest.CaptureFixture[str], sizes: str, says: str) -> None:
+    assert run(["bench", "allreduce", "full:ranks=4", "--on", "fake", *sizes.split()]) == 2
+    assert says in capfd.readouterr().err
+
+
 def test_a_plan_is_measured_on_its_own_machine_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from antiphon.select import save_plans
 
@@ -362,6 +391,7 @@ def test_one_size_measured_is_one_size_claimed(monkeypatch: pytest.MonkeyPatch) 
     """Also where its bytes in whole blocks are fewer than were asked for: 1001 bytes are 250 floats."""
     found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch, nbytes="1001B")
     assert [(one["from"], one["to"]) for one in found.ranges] == [(0, 1000), (1000, 1002), (1002, None)]
+    monkeypatch.setenv("COLUMNS", "140")
     lines = [line.split() for line in measured_text(found).splitlines()]
     assert ["0B", "1KB", "-", "-", "-", "-", "-", "the", "library"] in lines
     assert any(line[:4] == ["1KB", "1002B", "direct", "1001B"] for line in lines)

@@ -234,6 +234,31 @@ def test_a_table_that_is_none_is_told_once_and_the_library_does_it_all(
     assert text in run.report["warning"]
 
 
+def check_unused_table(mpi: Mpi, folder: Path) -> None:
+    """Once per job, not once per process, and only where nobody asked for a report."""
+    silent = {"ANTIPHON_REPORT": "0", "ANTIPHON_LEAST": "0"}
+    gather = table(folder, 4, {"allgather": "ring"}, "gather")
+    (said,) = small(mpi, folder, [gather], "100000", ranks=4, **silent).right().warnings
+    assert said.startswith("antiphon: no call ran by a plan (allreduce: the table has no plan for it); ")
+    assert "ANTIPHON_REPORT=1" in said
+    both = table(folder, 4)
+    assert small(mpi, folder, [both], "100000", ranks=4, **silent).right().warnings == []
+    intended = {**silent, "ANTIPHON_LEAST": "1GB"}
+    assert small(mpi, folder, [both], "100000", ranks=4, **intended).right().warnings == []
+
+
+def test_a_table_of_which_no_call_takes_anything(openmpi: Mpi, folder: Path) -> None:
+    check_unused_table(openmpi, folder)
+
+
+@pytest.mark.slow
+def test_a_table_of_which_no_call_takes_anything_under_mpich(mpich: Mpi, folder: Path) -> None:
+    check_unused_table(mpich, folder)
+    run = small(mpich, folder, [table(folder, 2)], "100000", ranks=4, ANTIPHON_REPORT="0").right()
+    assert len(run.warnings) == 1
+    assert "is for 2 ranks; this job has 4; the MPI library does it all" in run.warnings[0]
+
+
 def check_wrong_book(mpi: Mpi, folder: Path) -> None:
     """Its checksums are right, its allreduce does nothing: ranks would get memory that was never written."""
     path = idle_book(folder / "idle.book", 2)

@@ -109,9 +109,7 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert "only the hosts of this job: n[0,2-3]" in said(capsys, "topology join dgx1v net.txt -o three.json")
     assert alike("./three.json", "cluster:box=dgx1v,boxes=3")
     Path("nothing.txt").write_text("hello\n")
-    assert "nothing.txt: is of no kind that is known by its beginning" in said(
-        capsys, "topology join dgx1v nothing.txt", 2
-    )
+    assert "nothing.txt: unrecognised file; pass --from " in said(capsys, "topology join dgx1v nothing.txt", 2)
 
 
 def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ class _Nothing:
 
 
 def test_what_nobody_knows_is_told_with_who_there_is(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="is of no kind that is known by its beginning; name it by --from ") as told:
+    with pytest.raises(Invalid, match="unrecognised file; pass --from ") as told:
         recognised(written(tmp_path, "hello\n"))
     assert all(name in str(told.value) for name in SOURCES)
     with pytest.raises(Invalid, match="cannot be read: No such file"):

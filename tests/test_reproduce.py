@@ -198,6 +198,7 @@ def test_the_command_says_what_is_not_reproduced(
     several = {"chunks": 6, "steps": 3, "rounds": 7, "proof": "proved-optimal-for-k"}
     frontier = _a_row(name="a frontier", published=[], ours=[several])
     monkeypatch.setattr(sccl, "table5", lambda: iter([_a_row(), failed, frontier]))
+    monkeypatch.setenv("COLUMNS", "100")
     assert run(["reproduce", "sccl-table5"]) == 1
     said = capsys.readouterr().out
     assert "allgather (2, 2, 3) both 1.7 s both 0.02 s sat Pareto-optimal" in " ".join(said.split())

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+NEAR = 0.7  # difflib's ratio from which a name is suggested: nccl and msccl, xml and piccl-xml have less
+
 
 class AntiphonError(Exception):
     """Base of all errors meant for users; `exit_code` is what the command line ends with."""
@@ -65,13 +67,22 @@ def quote(name: object, limit: int = 60) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> Invalid:
-    """The error for a name not in a table: it suggests the nearest and lists what there is."""
+    """The error for a name not in a table: it suggests the nearest, if that is near, and lists what there is."""
     names = sorted(known)
-    alike = {known.lower(): known for known in names}
-    near = [
-        alike[match]
-        for match in difflib.get_close_matches(name.lower() if isinstance(name, str) else "", alike, n=1, cutoff=0.5)
-    ]
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = _near_miss(name, names) if isinstance(name, str) else None
+    hint = f"; did you mean {near!r}?" if near else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
     return Invalid(f"unknown {what} {quote(name)}{hint} (known: {listed})")
+
+
+def _near_miss(name: str, names: Sequence[str]) -> str | None:
+    """The name that was most likely meant: much alike, or as short ones go, with one other letter.
+
+    >>> [_near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
+    ['allreduce', 'src', None]
+    """
+    spelled = {known.lower(): known for known in names}
+    word = name.lower()
+    alike = difflib.get_close_matches(word, spelled, n=1, cutoff=NEAR)
+    alike += [known for known in spelled if len(known) == len(word) and sum(map(str.__ne__, known, word)) == 1]
+    return spelled[alike[0]] if alike else None

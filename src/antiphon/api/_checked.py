@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Invalid, Unsupported, quote, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,16 +181,28 @@ def checked(given: Mapping[str, Any], **others: Check) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _unknown_option(function: str, name: str, known: Iterable[str]) -> Invalid:
+    error = unknown(f"option of {function}", name, known)
+    if name == "only":
+        return Invalid(f"{error}; to keep just some ranks of a machine, pass antiphon.topology(NAME, only=[...])")
+    return error
+
+
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """For a function that users call: what it is given is checked, and made plain, by its name (`CHECKS`; None stands
-    for "left out" wherever that is the default). Names it does not have are Python's TypeError; too little memory is
-    told as everywhere."""
+    for "left out" wherever that is the default). A name that it does not have is Invalid, too few or too many arguments
+    are Python's TypeError; too little memory is told as everywhere."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         import inspect
 
         signature = inspect.signature(function)
+        options = signature.parameters
+        takes_any = any(option.kind is option.VAR_KEYWORD for option in options.values())
+        for name in kwargs:
+            if name not in options and not takes_any:
+                raise _unknown_option(function.__name__, name, options)
         try:
             given = signature.bind(*args, **kwargs)
         except TypeError:

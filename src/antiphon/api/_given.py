@@ -80,8 +80,11 @@ def plans(given: Any, what: str = "plan", on: Topology | None = None) -> dict[st
 
 def plan(given: Any, collective: str = "", what: str = "plan", on: Topology | None = None) -> Plan:
     """The plan that is given, or of several that for this collective. `on`: the machine of a file that names none."""
+    from antiphon.core.collective import kind_named
+
     found = plans(given, what, on)
     where = os.fspath(given) if is_path(given) else what
+    collective = kind_named(collective) or collective
     if collective and collective not in found:
         raise unknown(f"collective in {where}", collective, found)
     if not collective and len(found) > 1:
@@ -105,7 +108,8 @@ def all_right(given: Any, collective: str, done: str) -> dict[str, Plan]:
     """All plans that are given, by collective, or of these one, each verified likewise."""
     from antiphon.select import check
 
-    found = plans(given) if not collective else {collective: plan(given, collective)}
+    chosen = plan(given, collective) if collective else None
+    found = plans(given) if chosen is None else {chosen.collective.kind: chosen}
     for one in found.values():
         _refuse_wrong(one, given, done, check(one, one.topology))
     if len({one.topology for one in found.values()}) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from antiphon.api import _given
-from antiphon.api._checked import public
+from antiphon.api._checked import path, public, several
 from antiphon.errors import Invalid, quote
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def tune(
     effort: float = 5.0, seed: int = 0,
     deterministic: bool = False, nccl: bool = True, against: MachineLike | None = None,
     workers: int | Literal["none"] | None = None, progress: Callable[[int, int, str], None] | None = None,
-    shortlist: int = 0, on: None = None,
+    shortlist: int = 0, plans: str | Sequence[str] = (), on: None = None,
 ) -> Tuning: ...  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def tune(
     workers: int | Literal["none"] | None = None,
     progress: Callable[[int, int, str], None] | None = None, factor: int = 4, few: int = 4, dtype: str = "float32",
     op: str = "sum", iterations: int = 20, warmup: int = 3, limit: Seconds = 600.0, mpiexec: str = "",
-    compiler: str = "", scale: str = "", library_only: bool = False,
+    compiler: str = "", scale: str = "", library_only: bool = False, plans: str | Sequence[str] = (),
 ) -> MeasuredTuning | None: ...  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def tune(  # noqa: PLR0913
     workers: int | Literal["none"] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
     shortlist: int | None = None,
+    plans: str | Sequence[str] | None = None,
     on: Ground | None = None,
     factor: int | None = None,
     few: int | None = None,
@@ -102,6 +103,7 @@ def tune(  # noqa: PLR0913
     `workers`: processes; left out, or 0, one per core; "none": all is done in this one. It changes no result.
     `progress`: hears how many candidates are done, how many there are, and what was done last.
     `shortlist`: so many of the best at every size come with their schedules (`.shortlist`).
+    `plans`: files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which are candidates, too, by name `plan`.
     `on`: also measure the best, and choose by that: "mpi", "torch" or "lab". Only with it:
     `factor`: each size measured is so many times the last (4).
     `few`: so many of the model's best are measured at every size (4), beside the classics.
@@ -123,6 +125,10 @@ def tune(  # noqa: PLR0913
         factor=factor, few=few, dtype=dtype, op=op, iterations=iterations, warmup=warmup, limit=limit, mpiexec=mpiexec,
         compiler=compiler, scale=scale, library_only=library_only,
     )  # fmt: skip
+    if plans:
+        if library_only:
+            raise Invalid("plans: do not go together with library_only, which chooses among algorithms of MPI")
+        options["plans"] = several(path)(plans, "plans")
     target: Any = wanted
     if isinstance(wanted, str) and wanted == "all":
         options |= {"root": root, "ranks": ranks}

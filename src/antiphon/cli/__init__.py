@@ -41,11 +41,14 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     if "stdout" in open_all():
         say("stdout is closed: there is nowhere to write the result to; to drop it, redirect it to /dev/null")
         return 2
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     command = application()
-    command.commands.load(sys.argv[1:] if arguments is None else arguments)  # type: ignore[attr-defined]
+    command.commands.load(words)  # type: ignore[attr-defined]
     from antiphon.cli._app import run as run_one
 
-    code = run_one(command, arguments, signals)
+    code = run_one(command, words, signals)
     wrong = flush()
     if wrong is None or isinstance(wrong, BrokenPipeError):  # a reader that has gone (antiphon ... | head) is no error
         return code

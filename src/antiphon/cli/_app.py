@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from antiphon import __version__
+from antiphon.cli import completion
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
 from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.show.columns import width
 
 app = typer.Typer(
     name="antiphon",
@@ -38,12 +40,38 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _show_completion(context: typer.Context, shell: str) -> None:
+    if shell:
+        print(completion.show(shell, context.command), end="")
+        raise typer.Exit
+
+
+def _install_completion(context: typer.Context, shell: str) -> None:
+    if shell:
+        print(completion.install(shell, context.command))
+        raise typer.Exit
+
+
 @app.callback()
 def _front(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
-) -> None:
+    show_completion: Annotated[
+        str,
+        typer.Option(
+            completion.SHOW, metavar="[SHELL]", callback=_show_completion, is_eager=True,
+            help="Print the completion script for bash, zsh or fish, and exit.",
+        ),
+    ] = "",
+    install_completion: Annotated[
+        str,
+        typer.Option(
+            completion.INSTALL, metavar="[SHELL]", callback=_install_completion, is_eager=True,
+            help="Write that script where the shell looks for it, and exit.",
+        ),
+    ] = "",
+) -> None:  # fmt: skip
     pass  # what comes before any command; the help is that of the app
 
 
@@ -54,9 +82,9 @@ class _Reporter:
     """Reports how one command failed: a line on stderr and, under --json, an object on stdout. Its methods return the
     exit code."""
 
-    def __init__(self, signals: Signals, arguments: Sequence[str] | None) -> None:
+    def __init__(self, signals: Signals, arguments: Sequence[str]) -> None:
         self.signals = signals
-        self.arguments = list(sys.argv[1:] if arguments is None else arguments)
+        self.arguments = list(arguments)
         self.as_json = "--json" in _own(self.arguments)
         JsonOutput.has_result = False
 
@@ -92,7 +120,7 @@ def _own(arguments: Sequence[str]) -> Sequence[str]:
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
-def run(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     """Run one command; its exit code. While it runs signals raise KeyboardInterrupt, which is told here."""
     try:
         signals.breaks = True
@@ -115,13 +143,14 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
 
 
-def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+def _ended(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     reporter = _Reporter(signals, arguments)
     try:
-        _refuse_empty(reporter.arguments)
+        _refuse_empty(arguments)
         code = command.main(
-            args=None if arguments is None else list(arguments), prog_name="antiphon", standalone_mode=False
-        )
+            args=completion.with_shell(arguments), prog_name="antiphon", standalone_mode=False,
+            help_option_names=["--help", "-h"], terminal_width=width(),
+        )  # fmt: skip
         signals.breaks = False
     except (KeyboardInterrupt, typer.Abort):
         signals.breaks = False

@@ -9,20 +9,26 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli.arguments import Json, ProfileFile, Ranks, Usual, WhichPlan
+from antiphon.cli.arguments import Json, ProfileFile, Ranks, Usual, WhichPlan, check_order
 from antiphon.cli.output import StoppedEarly, check_outputs, emit
 from antiphon.cli.planning import NowAndThen, options_of, progress
+from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
 from antiphon.cost import as_profile
 from antiphon.errors import AntiphonError, Invalid, unknown
-from antiphon.units import Span, format_size, parse_ranks, parse_seconds, parse_size
+from antiphon.units import Span, format_size, parse_ranks, parse_seconds, parse_size, parse_span
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
-Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine")]
-Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size")]
+Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine", callback=check_order)]
+Nbytes = Annotated[
+    str, typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:16MB or 1KB:16MB:4 (which is the default)")
+]
+Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size, as nccl-tests has it")]
 End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="the last size")]
-Factor = Annotated[int, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last")]
+Factor = Annotated[
+    int | None, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last (4)")
+]
 Iterations = Annotated[int, typer.Option("-n", "--iterations", min=1, metavar="N", help="runs; the median counts")]
 Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="runs before that do not count")]
 Dtypes = Annotated[str, typer.Option("-d", "--dtype", metavar="TYPES", help="float32, bfloat16,int8, ... or all")]
@@ -50,8 +56,11 @@ Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")]
 
 
+FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes where none are given
+
+
 def bench_plans_command(
-    what: What, topo: Machine = "", begin: Begin = "1KB", end: End = "16MB", factor: Factor = 4,
+    what: What, topo: Machine = "", nbytes: Nbytes = "", begin: Begin = "", end: End = "", factor: Factor = None,
     iterations: Iterations = 20, warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None,
     on: On = "mpi", planner: Planner = "", option: Options = None, ranks: Ranks = "", collective: WhichPlan = "",
     model: Usual = "", profile: ProfileFile = None, miad: MiadOption = False, csv: CsvFile = None,
@@ -67,7 +76,7 @@ def bench_plans_command(
 
     check_outputs({"--csv": csv, "--fit": fit})
     given = None if profile is None else as_profile(profile)
-    sizes = _sizes(begin, end, factor)
+    sizes = _sizes(nbytes, begin, end, factor)
     how: dict[str, Any] = {
         "on": on, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
         "iterations": iterations, "warmup": warmup, "model": model, "profile": given, "miad": miad, "seed": seed,
@@ -82,9 +91,10 @@ def bench_plans_command(
             root=root, ranks=parse_ranks(ranks, "--ranks") if ranks else None, model=model, profile=given,
         )  # fmt: skip
         kinds = [one.collective.kind for one in found]
-        if collective and collective not in kinds:
+        kind = kind_named(collective) or collective
+        if kind and kind not in kinds:
             raise unknown(f"collective in {what}", collective, kinds)
-        return [one for one in found if not collective or one.collective.kind == collective]
+        return [one for one in found if not kind or one.collective.kind == kind]
 
     def look() -> None:
         check_names(what, topo or None, planner)
@@ -144,11 +154,20 @@ def _write(rows: list[dict[str, Any]], files: dict[str, Path | None]) -> list[st
     return said
 
 
-def _sizes(begin: str, end: str, factor: int) -> list[int]:
-    low, high = parse_size(begin, "-b"), parse_size(end, "-e")
-    if high < low:
-        raise Invalid(f"-e {end}: is less than -b {begin}; begin with the smaller size")
-    return Span(low, high, factor).sizes()
+def _sizes(nbytes: str, begin: str, end: str, factor: int | None) -> list[int]:
+    """By --nbytes as everywhere, or by the options of nccl-tests."""
+    own = next((flag for flag, value in (("-b", begin), ("-e", end)) if value), None)
+    if nbytes and own:
+        raise Invalid(f"{own}: --nbytes says already which sizes; leave one of them out")
+    if not nbytes:
+        low, high = parse_size(begin or FIRST, "-b"), parse_size(end or LAST, "-e")
+        if high < low:
+            raise Invalid(f"-e {end or LAST}: is less than -b {begin or FIRST}; begin with the smaller size")
+        return Span(low, high, factor or FACTOR).sizes()
+    span = parse_span(nbytes, "--nbytes")
+    if span.factor and factor:
+        raise Invalid("-f: --nbytes names a factor already; leave one of them out")
+    return span.sizes(factor or FACTOR)
 
 
 def _several(given: str, known: tuple[str, ...], check: Callable[[str], object]) -> list[str]:

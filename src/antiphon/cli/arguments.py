@@ -8,13 +8,24 @@ from typing import Annotated
 import typer
 
 from antiphon.api.machines import collective, topology
-from antiphon.core.collective import Collective
+from antiphon.core.collective import Collective, kind_named
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.select.wish import is_file
 from antiphon.units import parse_ranks
 
-Topo = Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")]
+
+def check_order(context: typer.Context, topo: str) -> str:
+    """Check that the two were not swapped: Invalid, with the right command, if the machine is a collective's name."""
+    first = next((str(value) for name, value in context.params.items() if name in ("coll", "what", "file")), "")
+    if kind_named(topo) and first and not kind_named(first) and first != "all":
+        raise Invalid(f"the collective comes first: {context.command_path} {topo} {first}")
+    return topo
+
+
+Topo = Annotated[
+    str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json", callback=check_order)
+]
 Coll = Annotated[str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json")]
 Root = Annotated[
     int | None, typer.Option("--root", metavar="RANK", help="the root of a rooted collective (default: the first rank)")

@@ -8,7 +8,8 @@ import typer
 
 from antiphon.api.running import build
 from antiphon.cli.arguments import Json
-from antiphon.cli.output import emit, working
+from antiphon.cli.output import emit
+from antiphon.cli.planning import compiling
 
 
 def build_command(
@@ -39,11 +40,20 @@ def build_command(
 ) -> None:
     """Compile a library with your compiler, where that has not been done yet, and print where it is.
 
-    Programs run by a tuned table, without a change to them:
-    ANTIPHON_TABLE=table.json LD_PRELOAD=$(antiphon build mpi --table table.json) mpiexec -n 8 ./a.out
-    NCCL is told what to choose, by what export --to nccl-tuner wrote:
-    ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) ./a.out
+    To run an unchanged MPI program by a tuned table:
+
+    \b
+        ANTIPHON_TABLE=table.json \\
+        LD_PRELOAD=$(antiphon build mpi --table table.json) \\
+        mpiexec -n 8 ./a.out
+
+    To have NCCL choose its algorithms by what `export --to nccl-tuner` wrote:
+
+    \b
+        ANTIPHON_NCCL_TUNER=tuner/nccl-tuner.txt \\
+        NCCL_TUNER_PLUGIN=$(antiphon build nccl-tuner) \\
+        ./a.out
     """
-    with working("compiling"):
+    with compiling():
         path = build(cast(Any, what), compiler, table or ())
     emit({"library": str(path)}, str(path), json)

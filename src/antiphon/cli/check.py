@@ -10,6 +10,7 @@ from antiphon.api.checking import check
 from antiphon.cli.arguments import Json, PlanFile, WhichPlan
 from antiphon.cli.output import emit, working
 from antiphon.show.text import paragraph
+from antiphon.show.words import plural
 from antiphon.units import parse_size
 
 
@@ -25,12 +26,14 @@ def check_command(
         bool | None, typer.Option("--in-place/--out-of-place", help="how it is called (left out: both are looked at)")
     ] = None,
     collective: WhichPlan = "",
+    every: Annotated[bool, typer.Option("--all", help="also why the other files do not serve the call")] = False,
     json: Json = False,
 ) -> None:
     """Will a runtime of GPUs really run this plan, or ignore it, hang, or compute wrongly?
 
     A plan is written as the runtime's files first; its own files are taken as they are. All are executed block by
-    block, then held to the runtime's rules. Exit code 1 if no file serves the call.
+    block, then held to the runtime's rules. Shown are the files that serve the call; if none does, all of them, and
+    the exit code is 1.
     """
     size = parse_size(nbytes, "--nbytes")
     with working(f"checking for {runtime}"):
@@ -39,18 +42,26 @@ def check_command(
             in_place=in_place, collective=collective,
         )  # fmt: skip
     runs = any(row["runs"] for row in rows)
-    emit({"runs": runs, "files": rows}, "\n".join(_report_lines(runtime, rows, runs)), json)
+    emit({"runs": runs, "files": rows}, "\n".join(_report_lines(runtime, rows, every)), json)
     if not runs:
         raise typer.Exit(1)
 
 
-def _report_lines(runtime: str, rows: list[dict[str, Any]], runs: bool) -> list[str]:
-    lines = [f"{'will run' if runs else 'will NOT run'} by {runtime}"]
-    for row in rows:
+def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list[str]:
+    """Files that serve the call come first; without `every` the others are only counted, unless none serves it."""
+    serving = [row for row in rows if row["runs"]]
+    others = [row for row in rows if not row["runs"]]
+    lines = [f"{'will run' if serving else 'will NOT run'} by {runtime}"]
+    for row in [*serving, *(others if every or not serving else ())]:
         lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]
         for finding in row["findings"]:
             what = f"{finding['outcome']}: {finding['why']}"
             lines += paragraph(what, "    ", " " * 6)
             if finding["instead"]:
                 lines += paragraph(f"do this: {finding['instead']}", " " * 6, " " * 8)
+    if serving and others and not every:
+        lines += [
+            "",
+            *paragraph(f"{plural(len(others), 'file')} for other calls (--all shows why they cannot serve it)"),
+        ]
     return lines

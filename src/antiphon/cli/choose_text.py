@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
-from antiphon.show.text import paragraph, table
+from antiphon.show.columns import paragraph, table_rows, under_names
 from antiphon.show.words import options_text
 from antiphon.units import format_seconds, format_size
 
@@ -22,11 +22,8 @@ def measured_text(found: MeasuredTuning) -> str:
     ended = "" if found.complete else f" (ended early: {found.unmeasured} more were not made)"
     lines = [f"{what} on {tuning.topology.name}, measured on {found.on}: {len(found.rows)} measurements{ended}", ""]
     rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
-    head, *body = table(HEAD, [row for mine in rows.values() for row in mine])
-    left = iter(body)
-    lines.append(head)
-    for kind, mine in rows.items():
-        lines += [*([kind] if len(rows) > 1 else []), *(next(left) for _ in mine)]
+    top, *body = table_rows(HEAD, [row for mine in rows.values() for row in mine])
+    lines += [*top, *under_names(rows, body)]
     head = "time: ours, at the greatest size measured in the range"
     lines += ["", *paragraph(f"{head}; over it: ours over the library's, median of pairs", "  ", "    ")]
     for one in found.ranges:

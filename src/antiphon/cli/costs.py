@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,14 +20,16 @@ from antiphon.cli.arguments import (
     Trace,
     Usual,
     WhichPlan,
+    check_order,
     machine_given,
 )
+from antiphon.cli.listing import Name, emit_entry
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.cost.basis import in_short
 from antiphon.errors import Invalid, quote
 from antiphon.show.listing import listed_text
-from antiphon.show.text import paragraph
+from antiphon.show.text import natural_width, paragraph, width
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size, parse_size, parse_sizes
@@ -38,11 +41,14 @@ Followed = Annotated[
         help="what predicts: see antiphon models (default: critical-path, on known GPUs within calls)",
     ),
 ]  # fmt: skip
-SHOWN_HOPS, WIDTH = 12, 80
+SHOWN_HOPS = 12
 
 
-def models_command(json: Json = False) -> None:
+def models_command(name: Name = "", json: Json = False) -> None:
     """The cost models, and what each can price."""
+    if name:
+        emit_entry("model", name, json)
+        return
     emit(models(), listed_text("model"), json)
 
 
@@ -59,10 +65,15 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     ]  # fmt: skip
     head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", *terms, "rests on"]
     lines = columns(head, listed)
-    if max(map(len, lines)) > WIDTH:
+    if natural_width(head, listed) > width():
         narrow = [*(name.removesuffix(" GB/s") for name in head[:-1]), "calibrated"]
-        lines = columns(narrow, [[*row[:-1], in_short(row[-1])] for row in listed])
-        lines += ["  algbw, busbw: GB/s", *(f"  {one}" for one in dict.fromkeys(row[-1] for row in listed))]
+        short = [[*row[:-1], in_short(row[-1])] for row in listed]
+        unit = "algbw, busbw: GB/s"
+        if natural_width(narrow, short) > width():
+            narrow, *short = [[*row[:4], row[-1]] for row in (narrow, *short)]
+            unit += f"; {', '.join(terms)}: in --json, or on a wider terminal"
+        lines = columns(narrow, short)
+        lines += [line for text in (unit, *dict.fromkeys(row[-1] for row in listed)) for line in paragraph(text)]
     told = [f"model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
     told += [f"note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
     return "\n".join([*lines, *_held_up(rows), *(line for one in told for line in paragraph(one, rest="    "))])
@@ -70,17 +81,17 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What holds a plan up, once for each run of sizes."""
-    runs: list[list[Mapping[str, Any]]] = []
-    for row in rows:
-        if runs and runs[-1][0]["bottleneck"] == row["bottleneck"]:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
+    return _by_runs(rows, "held up by", "bottleneck")
+
+
+def _by_runs(rows: Sequence[Mapping[str, Any]], what: str, key: str) -> list[str]:
+    """What rows have for a key, once for each run of sizes for which it is the same."""
+    runs = [list(run) for _, run in groupby(rows, lambda row: str(row[key]))]
     lines = []
     for run in runs:
         ends = dict.fromkeys(format_size(row["nbytes"]) for row in (run[0], run[-1]))
         where = f", {' to '.join(ends)}" if len(runs) > 1 else ""
-        lines += paragraph(f"held up by{where}: {run[0]['bottleneck']}", rest="    ")
+        lines += paragraph(f"{what}{where}: {run[0][key]}", rest="    ")
     return lines
 
 
@@ -93,7 +104,8 @@ def path_text(row: Mapping[str, Any]) -> str:
 
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a library would do, one line for each size, with what the figure of that line rests on."""
+    """What a library would do, one line for each size, with why, and what the figure rests on: below the table, once
+    for each run of sizes, where that does not fit beside it."""
     head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "SMs", "why", "rests on"]
     listed = [
         [
@@ -103,7 +115,13 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    return "\n".join([*columns(head, listed), *_beside(rows)])
+    if natural_width(head, listed) <= width():
+        return "\n".join([*columns(head, listed), *_beside(rows)])
+    narrow = [name.removesuffix(" GB/s") for name in head[:-2]]
+    lines = [*columns(narrow, [row[:-2] for row in listed]), "  algbw, busbw: GB/s"]
+    for what, key in zip(head[-2:], ("why", "calibrated"), strict=True):
+        lines += _by_runs(rows, what, key)
+    return "\n".join([*lines, *_beside(rows)])
 
 
 def _units(row: Mapping[str, Any]) -> str:
@@ -126,7 +144,10 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def predict_command(
     file: PlanFile,
     machine_of_library: Annotated[
-        str, typer.Argument(metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False, callback=check_order
+        ),
     ] = "",
     *,
     nbytes: Annotated[

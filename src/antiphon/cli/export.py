@@ -10,6 +10,7 @@ import typer
 from antiphon.api.files import export
 from antiphon.api.machines import backends
 from antiphon.cli.arguments import Json, PlanFile, WhichPlan
+from antiphon.cli.listing import Name, emit_entry
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
@@ -19,8 +20,11 @@ from antiphon.show.columns import wrapped
 from antiphon.units import format_size, parse_size
 
 
-def backends_command(json: Json = False) -> None:
+def backends_command(name: Name = "", json: Json = False) -> None:
     """What plans can be written as, the options of each, and what is missing here."""
+    if name:
+        emit_entry("backend", name, json)
+        return
     rows = backends()
     lines = []
     for row in rows:

@@ -7,7 +7,7 @@ from typing import Any
 
 from antiphon.formats.stock.measured import MPIS
 from antiphon.runtimes.measure.choose import MeasuredTuning
-from antiphon.show.text import paragraph, table
+from antiphon.show.columns import paragraph, table_rows, under_names
 from antiphon.show.words import options_text
 from antiphon.units import format_seconds, format_size
 
@@ -34,11 +34,8 @@ def library_text(found: MeasuredTuning) -> str:
     head = f"{what} on {tuning.topology.name}, the algorithms of {whose}: {len(found.rows)} measurements{ended}"
     lines = [head, ""]
     rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
-    first, *body = table(HEAD, [row for mine in rows.values() for row in mine])
-    left = iter(body)
-    lines.append(first)
-    for kind, mine in rows.items():
-        lines += [*([kind] if len(rows) > 1 else []), *(next(left) for _ in mine)]
+    top, *body = table_rows(HEAD, [row for mine in rows.values() for row in mine])
+    lines += [*top, *under_names(rows, body)]
     says = (
         "times: at the greatest size measured in the range; over it: over what the library chooses by itself, median "
     )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from antiphon.cli.output import working
 from antiphon.errors import Invalid
 from antiphon.options import parse_options, plain_value
 
@@ -85,6 +86,18 @@ def beats() -> Iterator[Tell]:
     finally:
         over.set()
         beating.join()
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """A compiler is silent for a minute; in a log, too, something shows that it is at work."""
+    if sys.stderr.isatty():
+        with working("compiling"):
+            yield
+        return
+    with beats() as tell:
+        tell("compiling")
+        yield
 
 
 def say(text: str) -> None:

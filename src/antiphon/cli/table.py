@@ -86,7 +86,7 @@ TABLE: tuple[Command | CommandGroup, ...] = (
                 "fit loggp trips.csv --within host -o profile.json"),
     )),
     Command("build", "build:build_command",
-            "Compile the engine for your MPI, NCCL or RCCL, or a tuner for NCCL; prints its path.", "build mpi"),
+            "Compile the preload for your MPI, or a tuner for NCCL; print its path.", "build mpi"),
     Command("backends", "export:backends_command", "What plans can be written as, for other programs.", "backends"),
     Command("export", "export:export_command", "Write a plan as files that another program reads.",
             "export plan.json --to goal --nbytes 64MiB -o goal"),

@@ -41,6 +41,9 @@ Sizes = Annotated[
     typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
 ]
 Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
+OwnPlans = Annotated[
+    list[str] | None, typer.Option("--plan", metavar="FILE", help="a plan of yours as a candidate, too; again for more")
+]
 Sweeps = Annotated[
     list[str] | None,
     typer.Option(
@@ -127,7 +130,7 @@ def tune_command(
     coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Usual = "", profile: ProfileFile = None,
     planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
     effort: Effort = 5.0, root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "",
-    workers: Workers = 0, seed: Seed = 0,
+    workers: Workers = 0, seed: Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
     deterministic: Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
     limit: For = "", mpiexec: Launcher = "", library_only: LibraryOnly = False, json: Json = False,
@@ -145,6 +148,7 @@ def tune_command(
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
         "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "effort": effort,
         "workers": workers or None, "seed": seed, "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
+        "plans": plan or None,
     }  # fmt: skip
     measuring = {
         "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
@@ -220,6 +224,9 @@ def _tune_over(
     for name, given in {**others, **{name: files[name] for name in ("--report", *PICTURES)}}.items():
         if given:
             raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
+    if options["plans"]:
+        raise Invalid("--plan: is for one machine, but --vary asks for several; leave one of them out")
+    options = {name: value for name, value in options.items() if name != "plans"}
     out, group = files["-o"], parse_ranks(ranks, "--ranks") if ranks else None
     with _progress() as progress:
         found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)

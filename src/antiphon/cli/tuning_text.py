@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from antiphon.cost.basis import in_short
 from antiphon.cost.nccl.library import how_near
 from antiphon.select import Range, Tuning, Tunings
-from antiphon.show.columns import paragraph
+from antiphon.show.columns import natural_width, paragraph, table_rows, under_names, width
 from antiphon.show.text import table
 from antiphon.show.words import (
     WHEN,
@@ -23,7 +23,6 @@ from antiphon.show.words import (
 )
 from antiphon.units import format_seconds, format_size
 
-WIDTH = 80  # of a terminal
 CALIBRATED = "calibrated"  # the column that says it in short
 MOST_ALIKE = 3  # options that ended alike, each told
 MOST_BEST = 6  # ranges of best settings, each told
@@ -80,10 +79,7 @@ def tunings_text(found: Tunings) -> str:
     rows = {kind: _varied_rows(found, kind) for kind in kinds}
     head = [found.varied, "ranks", *_head(_told_over(found.tunings.values()))]
     (top, *body), marks = _fitting(head, [row for mine in rows.values() for row in mine])
-    left = iter(body)
-    lines += [top]
-    for kind, mine in rows.items():
-        lines += [*([kind] if len(kinds) > 1 else []), *(next(left) for _ in mine)]
+    lines += [*top, *under_names(rows, body)]
     lines += ["", *paragraph(f"time, gap, speedup: {WHEN}", rest="    "), *marks]
     lines += paragraph(f"gap: time over the bound, which {unbeaten(some)}", rest="    ") if some is not None else []
     said: dict[str, list[str]] = {}
@@ -136,24 +132,16 @@ def _ranges(tuning: Tuning) -> tuple[list[str], list[str]]:
     """One table; of several collectives each has its name above its rows. And what its marks mean."""
     kinds = [kind for kind in tuning.collectives if kind in tuning.plans]
     over = _told_over([tuning])
-    rows = [[_row(r, over) for r in tuning.ranges if r.collective == kind] for kind in kinds]
-    (head, *body), marks = _fitting(_head(over), [row for mine in rows for row in mine])
-    if len(kinds) == 1:
-        return [head, *body], marks
-    left = iter(body)
-    lines = [
-        head,
-        *(line for kind, mine in zip(kinds, rows, strict=True) for line in (kind, *(next(left) for _ in mine))),
-    ]
-    return lines, marks
+    rows = {kind: [_row(r, over) for r in tuning.ranges if r.collective == kind] for kind in kinds}
+    (top, *body), marks = _fitting(_head(over), [row for mine in rows.values() for row in mine])
+    return [*top, *under_names(rows, body)], marks
 
 
-def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[str]]:
-    """The table with what each line rests on (and what its speedup is over) as its last columns; where that is wider
-    than a terminal, in short with a mark, and what the marks mean."""
-    whole = table(head, rows)
-    if max(map(len, whole)) <= WIDTH:
-        return whole, []
+def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[list[str]], list[str]]:
+    """The table, its head and every row as lines; with what a row rests on (and what its speedup is over) as its last
+    columns, or where that is wider than the terminal, in short with a mark, and what the marks mean."""
+    if natural_width(head, rows) <= width():
+        return table_rows(head, rows), []
     kept = head.index("speedup") + 1
     said = [_said(row[kept:]) for row in rows]
     told = list(dict.fromkeys(said))
@@ -161,7 +149,11 @@ def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[str], list[st
     mark = dict(zip(told, marks, strict=True))
     marked = [[*row[:kept], f"{in_short(row[-1])} {mark[text]}"] for row, text in zip(rows, said, strict=True)]
     lines = [line for text in told for line in paragraph(f"{mark[text]} {text}", rest="    ")]
-    return table([*head[:kept], CALIBRATED], marked), lines
+    if natural_width([*head[:kept], CALIBRATED], marked) > width():
+        return table_rows(
+            [*head[:kept], ""], [[*row[:kept], mark[text]] for row, text in zip(rows, said, strict=True)]
+        ), lines
+    return table_rows([*head[:kept], CALIBRATED], marked), lines
 
 
 def _said(cells: list[str]) -> str:

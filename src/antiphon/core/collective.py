@@ -10,6 +10,7 @@ numbering chunk = part * blocks + block gives exactly its Scattered and Transpos
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,24 @@ DUAL = {"broadcast": "reduce", "scatter": "gather", "allgather": "reducescatter"
 DUAL |= {dual: kind for kind, dual in DUAL.items()}
 MAX_BLOCKS = 2**25
 MAX_PAIRS = 2**27  # of a block and a rank that has or needs it
+
+# What MPI, NCCL and PyTorch put before and behind the name of a collective; the suffixes say how buffers are passed.
+_PREFIX = re.compile("^(mpi|nccl|rccl)")
+_SUFFIX = re.compile("(intotensor|tensor|single|base|coalesced|oop|block)+$")
+
+
+def kind_named(name: str) -> str | None:
+    """The kind of collective that MPI, NCCL, PyTorch or we call so; None if nobody does.
+
+    Variants with counts per rank (MPI_Allgatherv) are none of these: a call of one needs its counts.
+
+    >>> [kind_named(name) for name in ("all-reduce", "ncclReduceScatter", "MPI_Bcast", "all_to_all_single", "ring")]
+    ['allreduce', 'reducescatter', 'broadcast', 'alltoall', None]
+    """
+    letters = re.sub("[^a-z0-9]", "", name.lower())
+    bare = _SUFFIX.sub("", _PREFIX.sub("", letters))
+    kind = "broadcast" if bare == "bcast" else bare
+    return kind if kind in KINDS else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +87,11 @@ class Collective:
     custom: Relation | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in (*KINDS, "custom"):
-            raise unknown("collective", self.kind, KINDS)
+        if self.kind != "custom":
+            kind = kind_named(self.kind) if isinstance(self.kind, str) else None
+            if kind is None:
+                raise unknown("collective", self.kind, KINDS)
+            object.__setattr__(self, "kind", kind)
         if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or not 1 <= self.ranks <= MAX_NODES:
             raise Invalid(f"collective ranks: expected a whole number from 1, got {quote(self.ranks)}")
         object.__setattr__(self, "members", _ranks(self.members or range(self.ranks), self.ranks, "members"))

@@ -13,6 +13,21 @@ FEW_PARTS, LEAST_PART = 2**16, 7
 FEW_SEEN = 2**10
 INLINE = 100  # characters: a shorter object stands on one line
 T = TypeVar("T")
+_SAMPLE = 2**14  # bytes in which the output of another program shows what it is
+_OUTPUTS = (
+    (
+        rb"out-of-place\s+in-place|# nThread|# Avg bus bandwidth",
+        "looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured FILE reads them",
+    ),
+    (
+        rb"(?m)^[\s\x1b\[0-9;m]*GPU0\s+(\x1b\[[0-9;]*m)?(GPU1|X)\b|<system\b",
+        "looks like a machine as a tool prints it; antiphon topology probe FILE -o machine.json reads it",
+    ),
+    (
+        rb"\A<",
+        "looks like XML; machines are read by antiphon topology probe FILE -o machine.json, schedules of MSCCL as PLAN",
+    ),
+)
 _BOM = b"\xef\xbb\xbf"
 _PLAIN = re.compile(rb"\{[^{}\\]*\}")
 # Bounded, as longer ones are not kept; groups that give nothing back match wrongly before Python 3.11.5.
@@ -43,8 +58,10 @@ def decode(data: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _decoding_fault(str(error), kind) from None
     except msgspec.DecodeError as error:
-        other = "" if text[:1] in b"{[" else ", and text of ours begins with {"
-        raise Invalid(f"is not valid JSON: {_syntax_fault(str(error), data)}{other}") from None
+        fault = f"is not valid JSON: {_syntax_fault(str(error), data)}"
+        if text[:1] not in b"{[":
+            fault = _known_output(text) or f"{fault}, and text of ours begins with {{"
+        raise Invalid(fault) from None
     except RecursionError:
         raise Invalid("is nested too deeply") from None
 
@@ -75,6 +92,11 @@ def _place(data: bytes, at: int) -> str:
     column = at - data.rfind(b"\n", 0, at)
     lines = data.count(b"\n", 0, at)
     return f"line {lines + 1}, column {column}"
+
+
+def _known_output(text: bytes) -> str:
+    """What a text is that other programs print, and which command reads that; "" if it looks like none of them."""
+    return next((said for sign, said in _OUTPUTS if re.search(sign, text[:_SAMPLE])), "")
 
 
 def check_keys(data: bytes) -> None:

@@ -22,7 +22,8 @@ class Entry:
     """The schedule for start <= nbytes < stop (None: without end) and its claims: plain JSON values.
 
     Claims are what scripts read: planner, chunks, steps, rounds, transfers, bandwidth_gap, proof, ...;
-    exact numbers as strings like "7/6".
+    exact numbers as strings like "7/6". Equal entries have equal claims, and schedules that differ at most in the
+    order of rows and in provenance.
     """
 
     start: int
@@ -41,6 +42,17 @@ class Entry:
         check_plain(self.claims, "claims")
         object.__setattr__(self, "claims", dict(self.claims))
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Entry)
+            and (self.start, self.stop) == (other.start, other.stop)
+            and _as_read(self.claims) == _as_read(other.claims)
+            and self.schedule.same_as(other.schedule)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.start, self.stop, self.schedule.transfers))
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -48,6 +60,9 @@ class Plan:
 
     Checked here: the form, and that every schedule is for this collective and this many ranks. That the
     schedules are right on this topology is for `verify` to judge, also after a plan was loaded.
+
+    Plans are compared by value, so a plan equals what is read back from its file. The hash is of what is cheap to read
+    (machine, collective, ranges, numbers of transfers): a plan can be a key, and its columns are not hashed.
     """
 
     topology: Topology
@@ -74,6 +89,15 @@ class Plan:
                 should = "the last has no end" if end is None else f"entries[{i + 1}] begins at {end} bytes"
                 raise Invalid(f"entries[{i}]: ends {ends}, but {should}; ranges follow each other without gap")
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Topology, Collective, tuple[Entry, ...]]:
+        return self.topology, self.collective, self.entries
+
     @staticmethod
     def of(topology: Topology, schedule: Schedule, claims: Mapping[str, Any] | None = None) -> Plan:
         """A plan of one schedule for all sizes."""
@@ -93,6 +117,13 @@ class Plan:
         if entry is None:
             raise Invalid(f"nbytes: must be 0 or more, got {quote(nbytes)}")
         return entry
+
+
+def _as_read(item: Any) -> Any:
+    """A plain value as a file gives it back: tuples are lists there."""
+    if isinstance(item, Mapping):
+        return {key: _as_read(inner) for key, inner in item.items()}
+    return [_as_read(inner) for inner in item] if isinstance(item, list | tuple) else item
 
 
 def check_plain(value: object, what: str) -> None:

@@ -66,7 +66,7 @@ TABLE: dict[str, Entry] = {
             "programs": ("cc",),
             "options": (),
             "in_place": ("allreduce", "allgather", "broadcast", "reduce"),
-            "use": 'ANTIPHON_TABLE={table} and dist.init_process_group("antiphon"), after import antiphon.torch',
+            "use": 'ANTIPHON_TABLE={table} and dist.init_process_group("antiphon")',
         },
     ),
     "lab": Entry(

@@ -17,6 +17,7 @@ from antiphon.registry import Entry, find, table
 from antiphon.select.ledger import Ledger, Progress
 from antiphon.select.libraries import BASELINES, Groups, groups_of, model_for, own_choice
 from antiphon.select.losses import damage, losses
+from antiphon.select.own_plans import ENTRY, OWN, files_by_kind
 from antiphon.select.pool import run_tasks
 from antiphon.select.sweep import Sweep, Value, combinations, resolved
 from antiphon.select.task import Context, Task
@@ -50,6 +51,7 @@ def tune(  # noqa: PLR0913
     shortlist: int = 0,
     cuts: Cuts | None = None,
     in_switches: bool = True,
+    plans: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Tuning:
     """The best schedule for every size, of all that the planners here can make; every one of them is verified.
@@ -66,7 +68,8 @@ def tune(  # noqa: PLR0913
     sizes; of the orders there are the one that is fastest on the whole. `shortlist`: so many of the best at every size,
     and the best of every classic, come with their schedules, for who measures them. `cuts`: how the runtime that it is
     for sends what has no pieces; priced is what it really sends. `in_switches`: whether that runtime
-    can let switches multicast and combine; if not, what would is refused. `against`: the whole machine, of
+    can let switches multicast and combine; if not, what would is refused. `plans`: files of plans that are
+    candidates, too. `against`: the whole machine, of
     which the topology is what is left: bounds before and after are told, and which links are slower. `progress` hears
     the number of candidates done, their total, and what was done last. The result does not depend on `workers`. Ctrl-C
     ends it early with what was found. Time: that of the planners, with what exceeds two seconds spread over the
@@ -105,9 +108,10 @@ def tune(  # noqa: PLR0913
     context.seen(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
     own = own_choice(model, options, topology, targets)
-    ledger = Ledger(
-        context, _tasks(targets, names, values, compared, bool(named)), set(names), progress, nccl, shortlist, own
-    )
+    tasks = _tasks(targets, names, values, compared, bool(named))
+    for kind, files in files_by_kind(plans, topology, targets).items():
+        tasks += [Task(len(tasks) + i, kind, OWN, ENTRY, {"file": file}) for i, file in enumerate(files)]
+    ledger = Ledger(context, tasks, {*names, OWN}, progress, nccl, shortlist, own)
     complete = True
     try:
         run_tasks(context, ledger.to_do, processes, ledger.hear)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import SupportsIndex
 
-from antiphon.core.collective import KINDS, ROOTED, Collective
+from antiphon.core.collective import KINDS, ROOTED, Collective, kind_named
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote, unknown
 from antiphon.units import Sizes, Span, parse_seconds, parse_sizes, parse_span
@@ -39,13 +39,14 @@ def collective(
         if root is not None or ranks is not None:
             raise Invalid(f"{spec}: a collective from a file says itself who takes part; leave out root and ranks")
         return loaded
-    if spec not in KINDS:
+    kind = kind_named(spec)
+    if kind is None:
         raise unknown("collective", spec, KINDS)
-    if root is not None and spec not in ROOTED:
-        raise Invalid(f"{spec} has no root; leave it out")
+    if root is not None and kind not in ROOTED:
+        raise Invalid(f"{kind} has no root; leave it out")
     if root is not None and not 0 <= root < topology.ranks:
         raise Invalid(f"root {root} is out of range; topology {topology.name} has ranks 0 to {topology.ranks - 1}")
-    return Collective(spec, topology.ranks, tuple(ranks or ()), () if root is None else (operator.index(root),))
+    return Collective(kind, topology.ranks, tuple(ranks or ()), () if root is None else (operator.index(root),))
 
 
 def _whole_numbers(ranks: Sequence[int]) -> tuple[int, ...]:

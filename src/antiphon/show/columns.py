@@ -1,46 +1,106 @@
-"""Text in columns and paragraphs, for terminals of 80 columns."""
+"""Text in columns and paragraphs, as wide as the terminal."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-WIDTH = 80
-_LEAST = 24  # a last column narrower than this is not worth reading
+NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
+ELSEWHERE = 100  # where the output is no terminal
+_LEAST, _LAST = 10, 24  # narrower columns are not worth reading; nor is a last one, of running text
+
+
+def width() -> int:
+    """Columns of text: those of the terminal (or COLUMNS, which users set), within limits."""
+    return min(max(shutil.get_terminal_size((ELSEWHERE, 24)).columns, NARROWEST), WIDEST)
+
+
+def natural_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """How wide a table is with every row on one line."""
+    return 2 + sum(_widths([head, *rows])) + 2 * (len(head) - 1)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns under each other, numbers to the right."""
+    """Columns under each other, numbers to the right; texts are broken where the table is wider than the terminal."""
+    return [line for lines in table_rows(head, rows) for line in lines]
+
+
+def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The same, the lines of the head and of every row apart."""
     cells = [list(head), *map(list, rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    widths = _widths(cells)
     right = [all(row[i][:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
-    return [
-        "  " + "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
-        for row in cells
-    ]
+    texts = [i for i, numbers in enumerate(right) if not numbers]
+    _fit(cells, widths, texts, natural_width(head, rows) - width())
+    return [_lines_of(row, widths, right) for row in cells]
+
+
+def under_names(rows: Mapping[str, Sequence[Sequence[str]]], lines: Iterable[list[str]]) -> list[str]:
+    """The lines of all rows (of `table_rows`, without the head), each group under its name where there are several."""
+    left = iter(lines)
+    said: list[str] = []
+    for name, group in rows.items():
+        said += [name] if len(rows) > 1 else []
+        said += [line for _ in group for line in next(left)]
+    return said
 
 
 def wrapped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The same to the left, the last column broken to fit into WIDTH, at its own line ends too. No head: []."""
+    """Texts in columns, to the left, the last broken to fit, at its own line ends too. No head: []."""
     cells = [list(row) for row in (head, *rows) if row]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)]
-    left = 2 + sum(widths) + 2 * len(widths)
-    lines = []
-    for row in cells:
-        told = [part for line in row[-1].split("\n") for part in _broken(line, max(WIDTH - left, _LEAST))]
-        first = "  " + "".join(cell.ljust(width + 2) for cell, width in zip(row, widths, strict=False))
-        lines += [
-            (start + part).rstrip() for start, part in zip([first, *[" " * left] * len(told)], told, strict=False)
-        ]
-    return lines
+    columns = list(zip(*cells, strict=True))
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
+    excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width()
+    excess = _narrow(widths, [len(widths) - 1], [_LAST] * len(widths), excess)
+    _fit(cells, widths, range(len(widths)), excess)
+    return [line for row in cells for line in _lines_of(row, widths, [False] * len(widths))]
 
 
 def paragraph(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
     """Running text, broken between words."""
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        text, width(), initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
 
 
-def _broken(line: str, width: int) -> list[str]:
-    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def _fit(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> None:
+    """Make some columns narrower by `excess` together: down to their longest word, then to its longest part."""
+    for pattern in (r"\s+", r"\s+|(?<=-)"):
+        words = [
+            max(len(word) for cell in column for word in re.split(pattern, cell)) for column in zip(*cells, strict=True)
+        ]
+        excess = _narrow(widths, columns, [min(max(word, _LEAST), _LAST) for word in words], excess)
+
+
+def _narrow(widths: list[int], columns: Sequence[int], least: Sequence[int], excess: int) -> int:
+    """Take `excess` from the widths of these columns, each time from the widest; what could not be taken."""
+    while excess > 0 and (wider := [column for column in columns if widths[column] > least[column]]):
+        widths[max(wider, key=widths.__getitem__)] -= 1
+        excess -= 1
+    return excess
+
+
+def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+    """A row of a table as lines, its cells broken to the widths of their columns."""
+    broken = [_broken(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+    lines = []
+    for number in range(max(map(len, broken))):
+        cells = [parts[number] if number < len(parts) else "" for parts in broken]
+        aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)]
+        lines.append(("  " + "  ".join(aligned)).rstrip())
+    return lines
+
+
+def _broken(cell: str, columns: int) -> list[str]:
+    """A cell in lines: between words, and where a single word is wider than its column, at a hyphen or anywhere."""
+    lines = []
+    for line in cell.split("\n"):
+        hyphens = any(len(word) > columns for word in line.split())
+        lines += [line] if len(line) <= columns else textwrap.wrap(line, columns, break_on_hyphens=hyphens)
+    return lines

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.core.collective import KINDS
-from antiphon.registry import table
+from antiphon.registry import find, table
 from antiphon.show.columns import paragraph, wrapped
 from antiphon.units import format_size
 
@@ -20,8 +21,53 @@ def listed(kind: str) -> list[dict[str, Any]]:
     return rows
 
 
+def entry_row(kind: str, name: str) -> dict[str, Any]:
+    """One row of `listed`, with the defaults of its options (null: chosen by itself) and what its function says."""
+    entry = find(kind, name)
+    (row,) = (row for row in listed(kind) if row["name"] == name)
+    function = entry.load()
+    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    options = [p for p in keywords if p.name != "profile" and p.name not in entry.can.get("needs", ())]
+    defaults = {p.name: _plain(p.default) for p in options if p.default is not p.empty}
+    needed = [p.name for p in options if p.default is p.empty]
+    details = " ".join((inspect.getdoc(function) or "").split())
+    page = f"docs/planners/{name}.md" if kind == "planner" and entry.own else ""
+    return {**row, "needed": needed, "defaults": defaults, "details": details, **({"page": page} if page else {})}
+
+
+def entry_text(kind: str, row: Mapping[str, Any]) -> str:
+    """One entry of a table for people."""
+    defaults = [f"{name}={_written(value)}" for name, value in row["defaults"].items()]
+    if kind == "runtime":
+        defaults = [f"--{name}" for name in row["options"]]
+    rows = [
+        ("ranks", row.get("ranks", "")),
+        ("collectives", _listed(row.get("collectives", ""))),
+        ("machines", row.get("topologies", "")),
+        ("options", ", ".join([*(f"{name}= (needed)" for name in row["needed"]), *defaults]) or "none"),
+        ("writes", _listed(row.get("files", ""))),
+        ("example", row.get("example", "")),
+        ("page", row.get("page", "")),
+    ]
+    lines = wrapped([], [[f"{name}:", text] for name, text in rows if text])
+    return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
+
+
+def _written(value: Any) -> str:
+    """A default as it would be written as an option."""
+    return "auto" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _listed(names: Any) -> str:
+    return names if isinstance(names, str) else ", ".join(names)
+
+
 def listed_text(kind: str) -> str:
-    """The same for people, at most WIDTH columns wide."""
+    """The same for people, as wide as the terminal."""
     rows = listed(kind)
     if kind == "topology":
         lines = wrapped(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])

@@ -11,11 +11,13 @@ from typing import Any
 from antiphon.core.bounds import without
 from antiphon.core.topology import Ability, Topology
 from antiphon.select import uses_text
-from antiphon.show.columns import paragraph, table
+from antiphon.show.columns import natural_width, paragraph, table, table_rows, width
 from antiphon.show.words import assumed_text
 from antiphon.units import format_bandwidth, format_seconds, plain
 
-__all__ = ["assumed_text", "paragraph", "plan_text", "table", "topology_text"]
+__all__ = [
+    "assumed_text", "natural_width", "paragraph", "plan_text", "table", "table_rows", "topology_text", "width",
+]  # fmt: skip
 
 WIDEST_MATRIX = 16
 MOST_LIMITS = 8

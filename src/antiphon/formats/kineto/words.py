@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from antiphon.core.collective import kind_named
+
 Event = Mapping[str, Any]
 
-# c10d's names, and those of process groups, without what is only about how tensors are given
-_KINDS = {
-    "allreduce": "allreduce", "allreducecoalesced": "allreduce", "reduce": "reduce", "reduceoop": "reduce",
-    "broadcast": "broadcast", "broadcastoop": "broadcast", "barrier": "barrier", "gather": "gather",
-    "scatter": "scatter", "allgather": "allgather", "allgatherbase": "allgather", "allgathercoalesced": "allgather",
-    "allgatherintotensorcoalesced": "allgather", "allgathersingle": "allgather", "reducescatter": "reducescatter",
-    "reducescatterbase": "reducescatter", "reducescattertensorcoalesced": "reducescatter",
-    "reducescattersingle": "reducescatter", "alltoall": "alltoall", "alltoallbase": "alltoall",
-    "alltoallv": "alltoall", "alltoallsingle": "alltoall", "allgatherv": "allgather", "reducescatterv": "reducescatter",
-}  # fmt: skip
 _BYTES = {
     "float": 4, "half": 2, "bfloat16": 2, "double": 8, "int": 4, "long": 8, "long int": 8, "short": 2, "short int": 2,
     "byte": 1, "char": 1, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::half": 2, "c10::bfloat16": 2,
@@ -34,9 +25,9 @@ def args_of(event: Event) -> Mapping[str, Any]:
 
 
 def kind_of(name: str) -> str | None:
-    """The collective that this names; None: none."""
-    bare = re.sub(r"[^a-z0-9]", "", name.rpartition(":")[2].lower())
-    return _KINDS.get(bare)
+    """The collective that this names, uneven counts or not; None: none."""
+    bare = name.rpartition(":")[2].lower()
+    return "barrier" if bare == "barrier" else kind_named(bare) or kind_named(bare.removesuffix("v"))
 
 
 def bytes_of(name: object) -> int | None:

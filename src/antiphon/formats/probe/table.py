@@ -93,9 +93,7 @@ def recognised(path: str) -> str:
     for name, source in SOURCES.items():
         if any(re.search(sign, text) for sign in source.signs):
             return name
-    raise Invalid(
-        f"{name_of(path)}: is of no kind that is known by its beginning; name it by --from {'|'.join(SOURCES)}"
-    )
+    raise Invalid(f"{name_of(path)}: unrecognised file; pass --from {'|'.join(SOURCES)}")
 
 
 def _title(path: str) -> str:

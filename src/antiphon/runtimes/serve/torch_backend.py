@@ -26,14 +26,16 @@ def report(group: Any = None) -> list[dict[str, Any]]:
 
 
 def register() -> None:
-    if NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
-        _extend_monitored_barrier()
+    """Register the backend, also where PyTorch's import has done so already (torch_autoload)."""
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=DEVICES)
+    _extend_monitored_barrier()
 
 
 def _extend_monitored_barrier() -> None:
     """Let `dist.monitored_barrier` take our groups: PyTorch's own refuses all backends but those called gloo."""
     theirs = distributed_c10d.monitored_barrier
+    if getattr(theirs, "takes_antiphon", False):
+        return
 
     @wraps(theirs)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
@@ -44,10 +46,11 @@ def _extend_monitored_barrier() -> None:
             timeout = timedelta(seconds=timeout)
         return process_group.monitored_barrier(timeout, wait_all_ranks)
 
+    monitored_barrier.takes_antiphon = True  # type: ignore[attr-defined]
     dist.monitored_barrier = distributed_c10d.monitored_barrier = monitored_barrier
 
 
-def _create(options: Any, _: Any = None) -> AntiphonGroup:
+def create(options: Any, _: Any = None) -> AntiphonGroup:
     places = list(options.global_ranks_in_group)
     whole = not places
     everyone = options.group_size if whole else dist.get_world_size()

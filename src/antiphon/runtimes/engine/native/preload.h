@@ -68,6 +68,7 @@ typedef struct {
     int32_t *near; /* of each process of the world: those with the same number share memory, -1: with nobody */
     MPI_Group world;
     _Atomic uint64_t left[AP_NAMES][AP_REASONS];
+    _Atomic int served; /* whether any call ran by a plan */
     ap_use general[AP_NAMES][2]; /* by general schedules; with all processes of the world, or fewer */
 } ap_state;
 
@@ -207,7 +208,7 @@ int ap_early_load(unsigned char *bytes, uint64_t size);
 int ap_early_last(void); /* no table is taken any more; whether there is one */
 void ap_book_digest(const unsigned char *bytes, uint64_t size, uint64_t words[4]);
 /* Collective over the world: until all are here, without keeping processors busy. */
-int ap_meet(void);
+int ap_meet(int certain);
 /* Whether a table puts ranks on one host that are on several here. */
 int ap_spread_over_hosts(const ap_table *t);
 
@@ -260,6 +261,7 @@ int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint6
 
 void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_left(int kind, int reason);
+void ap_report_unused(void);
 void ap_report(void); /* collective over the world */
 
 #endif

@@ -1,5 +1,6 @@
 /* What ran and what did not, told when MPI ends. A call is counted once, by process 0 of its communicator. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "preload.h"
@@ -64,6 +65,23 @@ static int collect(sums *s) {
               !PMPI_Reduce(seconds, s->seconds, (int)n, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     free(mine), free(seconds);
     return all;
+}
+
+/* A table that is for other calls than those of the job serves none: without a report nothing would show it. Process 0 alone
+ * looks at what it counted, the calls on MPI_COMM_WORLD among them; reasons that a table or a setting intends say nothing. */
+void ap_report_unused(void) {
+    ap_state *p = &ap_preload;
+    int kind = -1, why = AP_SERVED;
+    if (p->rank || !p->tables || p->served) return;
+    for (int k = 0; k < AP_NAMES; k++)
+        for (int r = 0; r < AP_REASONS; r++) {
+            if (!atomic_load(&p->left[k][r]) || r == AP_SILENT || r == AP_ALONE || r == AP_EMPTY) continue;
+            if (r != AP_NO_PLAN && r != AP_NO_ROOT && r != AP_STRANGERS) return;
+            if (kind < 0) kind = k, why = r;
+        }
+    if (kind >= 0)
+        fprintf(stderr, "antiphon: no call ran by a plan (%s: %s); tune for what the program calls: ANTIPHON_REPORT=1 lists it\n",
+                ap_kind_names[kind], ap_reason(why));
 }
 
 void ap_report(void) {

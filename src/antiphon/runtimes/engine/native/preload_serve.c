@@ -211,7 +211,7 @@ static int run_general(ap_choice *x, int *code, ap_error *error) {
 }
 
 static int leave(const ap_choice *x, int reason) {
-    if (ap_preload.set.report && (!x->g || !x->g->rank)) ap_report_left(x->call->kind, reason);
+    if (!x->g || !x->g->rank) ap_report_left(x->call->kind, reason);
     return 0;
 }
 
@@ -255,6 +255,7 @@ static int serve(ap_choice *x, double **spent, int *code) {
     if (failed && failed != AP_MISMATCH) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
     if (*spent) ap_trial_over(*spent);
+    atomic_store_explicit(&ap_preload.served, 1, memory_order_relaxed);
     ap_use *use = x->general ? &ap_preload.general[x->call->kind][x->g->size != ap_preload.size] : x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
     *code = failed ? ap_raise(x->call->comm, MPI_ERR_TRUNCATE, names[x->call->kind], &error) : MPI_SUCCESS;

@@ -80,8 +80,9 @@ static void take_all(message *m) {
 
 /* ---- setting up ---- */
 
-/* All processes must be here: those without this library would be waited for in vain. */
-int ap_meet(void) {
+/* All processes must be here: those without this library would be waited for in vain. `certain`: all have this library,
+ * and come when they come. */
+int ap_meet(int certain) {
     MPI_Request request;
     struct timespec began, t, pause = {0, 1000000};
     int done = 0, told = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
@@ -93,6 +94,7 @@ int ap_meet(void) {
             continue;
         }
         nanosleep(&pause, NULL);
+        if (certain) continue;
         clock_gettime(CLOCK_MONOTONIC, &t);
         if (!done && !told && t.tv_sec - began.tv_sec >= PUZZLED) {
             fprintf(stderr, "antiphon: process %d waits for others in MPI_Init: LD_PRELOAD must be set for all processes "
@@ -206,7 +208,7 @@ static void set_up(void) {
     ap_state *p = &ap_preload;
     message m;
     memset(&m, 0, sizeof m);
-    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_meet()) return;
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_meet(0)) return;
     if (!p->rank) {
         ap_read_settings(&m.set, p->why);
         take_all(&m);
@@ -250,6 +252,7 @@ static void end(void) {
     ap_state *p = &ap_preload;
     if (p->automatic) ap_auto_end();
     if (p->set.report) ap_report();
+    else if (p->on) ap_report_unused();
     ap_group *g = NULL;
     int found = 0;
     if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &found) && found)

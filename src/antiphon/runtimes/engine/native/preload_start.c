@@ -11,7 +11,7 @@
 #include "preload.h"
 #include "touch.h"
 
-enum { USUAL_WAIT = 4, MOST_WAIT = 15 }; /* seconds */
+enum { USUAL_WAIT = 4 }; /* seconds */
 
 ap_told ap_auto_told;
 char ap_auto_kept[AP_PATH];
@@ -93,11 +93,19 @@ static int is_full(const char *facts) {
 static void wait_at_start(const char *facts) {
     const char *told = getenv("ANTIPHON_AUTO_WAIT");
     const struct timespec pause = {0, 1000000};
-    double seconds = told && *told ? strtod(told, NULL) : is_full(facts) ? USUAL_WAIT : 0;
+    double seconds = is_full(facts) ? USUAL_WAIT : 0;
+    if (told && *told) {
+        char *end;
+        double asked = strtod(told, &end);
+        if (end == told || (*end && strcmp(end, "s")) || !(asked >= 0))
+            ap_complain(ap_preload.why, "ANTIPHON_AUTO_WAIT=%.60s is no number of seconds; %g is taken", told, seconds);
+        else
+            seconds = asked;
+    }
     unsigned char *answer = NULL;
     uint64_t bytes = 0;
     ap_told found = {.how = "nothing"};
-    for (double end = ap_now() + (seconds < MOST_WAIT ? seconds : MOST_WAIT); ap_now() < end; nanosleep(&pause, NULL)) {
+    for (double end = ap_now() + seconds; ap_now() < end; nanosleep(&pause, NULL)) {
         status = ap_apart_look(&answer, &bytes, found.notes, sizeof found.notes);
         if (status != AP_PLANNING) break;
     }
@@ -156,7 +164,7 @@ int ap_auto_begin(void) {
         memcpy(found.kept, ap_auto_kept, sizeof found.kept);
     }
     free(all);
-    if (ap_meet()) return 0; /* asleep: whoever plans has the processors */
+    if (ap_meet(1)) return 0; /* asleep: whoever plans has the processors */
     if (PMPI_Bcast(&found, (int)sizeof found, MPI_BYTE, 0, MPI_COMM_WORLD)) return 0;
     memcpy(ap_auto_kept, found.kept, sizeof ap_auto_kept);
     if (found.size) {

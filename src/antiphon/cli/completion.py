@@ -1,0 +1,139 @@
+"""Completion for bash, zsh and fish: scripts that hold all commands, options and names, and start no process.
+
+One table of words serves the three (`word_table`). Its keys are "commands [COMMAND]", "options [COMMAND]",
+"value COMMAND OPTION" (the kind of word that an option takes), "arguments COMMAND" (the kinds of its arguments, in
+order, the last for all that follow), and "names KIND". A kind that begins with @ takes files, too; - takes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.core.files import write_bytes
+from antiphon.errors import Invalid, unknown
+
+SHOW, INSTALL = "--show-completion", "--install-completion"
+SHELLS = ("bash", "zsh", "fish")
+
+# The kind of word of a parameter: by command and option where that is listed, else by option, else by metavar.
+_OF_NAME = {
+    "planners": "planners", "models": "models", "backends": "formats", "runtimes": "runtimes",
+    "topologies": "machines", "reproduce": "tables", "check --for": "checked", "fit memory --from": "@",
+    "--planner": "planners", "--model": "models", "--to": "formats", "--profile": "@profiles",
+    "topology probe --from": "sources",
+}  # fmt: skip
+_OF_METAVAR = {
+    "COLL": "collectives", "COLL|all": "targets", "COLL|PLAN|TABLE": "@targets", "TOPO": "@machines",
+    "PLAN|TOPO": "@machines", "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
+    "WHAT": "built", "SHELL": "shells", "OP": "operators", "OPS": "operators", "TYPE": "types", "TYPES": "types",
+}  # fmt: skip
+_FILES = re.compile("FILE|DIR|PLAN|TRACE|PROFILE|CSV|MEASUREMENTS")
+
+
+def with_shell(words: Sequence[str]) -> list[str]:
+    """A command line that asks for a script names a shell: the one that runs us, where it does not say which."""
+    if len(words) != 1 or words[0] not in (SHOW, INSTALL):
+        return list(words)
+    try:
+        import shellingham  # typer needs it, too
+
+        shell = str(shellingham.detect_shell()[0])
+    except Exception:  # no shell started us, or its processes cannot be seen
+        shell = os.path.basename(os.environ.get("SHELL", ""))
+    if not shell:
+        raise Invalid(f"{words[0]}: cannot see which shell this is; name it: {', '.join(SHELLS)}")
+    return [*words, shell]
+
+
+def show(shell: str, application: Any) -> str:
+    """The script for a shell. `application`: the group of all commands."""
+    if shell not in SHELLS:
+        raise unknown("shell", shell, SHELLS)
+    table = word_table(application)
+    if shell == "fish":
+        rows = "\n".join(f"        case '{key}'\n            echo '{value}'" for key, value in table.items())
+    else:
+        rows = "\n".join(f"    '{key}') REPLY='{value}' ;;" for key, value in table.items())
+    script = (Path(__file__).parent / "completion_scripts" / f"antiphon.{shell}").read_text(encoding="utf-8")
+    return script.replace("@WORDS@", rows)
+
+
+def install(shell: str, application: Any) -> str:
+    """Write the script where the shell looks for it; what was written, and what is left to do."""
+    script, home = show(shell, application), Path.home()
+    data, config = (os.environ.get(f"XDG_{name}_HOME") for name in ("DATA", "CONFIG"))
+    path, more = {
+        "bash": (
+            Path(data or home / ".local/share") / "bash-completion/completions/antiphon",
+            "new shells load it if the package bash-completion is there; else add to ~/.bashrc: source {}",
+        ),
+        "zsh": (
+            home / ".zfunc/_antiphon",
+            "add to ~/.zshrc, if it is not there yet: fpath+=(~/.zfunc); autoload -Uz compinit; compinit",
+        ),
+        "fish": (Path(config or home / ".config") / "fish/completions/antiphon.fish", "new shells load it"),
+    }[shell]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, script.encode())
+    return f"written: {path}\n{more.format(path)}"
+
+
+def word_table(application: Any) -> dict[str, str]:
+    """All words by key, as above."""
+    table: dict[str, str] = {}
+
+    def add(key: str, *words: str) -> None:
+        table[key.strip()] = " ".join([*table.get(key.strip(), "").split(), *words])
+
+    for path, command in _commands("", application):
+        inner = [name for name, one in getattr(command, "commands", {}).items() if not one.hidden]
+        if inner:
+            add(f"commands {path}", *inner, *([] if path else ["help"]))
+        for parameter in command.params:
+            flags = [flag for flag in [*parameter.opts, *parameter.secondary_opts] if flag.startswith("-")]
+            add(f"options {path}" if flags else f"arguments {path}", *(flags or [_kind(path, "", parameter.metavar)]))
+            for flag in flags if not getattr(parameter, "is_flag", False) else ():
+                table[f"value {path}".strip() + f" {flag}"] = _kind(path, flags[-1], parameter.metavar)
+        add(f"options {path}", "--help", "-h")
+    return table | {f"names {kind}": " ".join(names) for kind, names in _names().items()}
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """All commands by their words; the nameless command of a group goes by the words of the group."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from _commands(path if inner.hidden else f"{path} {name}".strip(), inner)
+
+
+def _kind(path: str, flag: str, metavar: str | None) -> str:
+    """The kind of word that an option (or with no flag, an argument) of a command takes."""
+    bare = re.sub(r"[\[\].]", "", metavar or "")
+    listed = _OF_NAME.get(f"{path} {flag}".strip())
+    if listed is None and (flag == "--profile" or bare == "NAME"):
+        listed = _OF_NAME.get(flag)
+    return listed or _OF_METAVAR.get(bare) or ("@" if _FILES.match(bare) else "-")
+
+
+def _names() -> dict[str, list[str]]:
+    """All names by kind; a machine that needs options has those of its example."""
+    from antiphon.core.collective import KINDS
+    from antiphon.core.datatypes import DATA_TYPES, OPERATORS
+    from antiphon.cost.profile import shipped_profiles
+    from antiphon.formats.lint.table import RUNTIMES
+    from antiphon.formats.probe.table import SOURCES
+    from antiphon.registry import table
+    from antiphon.reproduce.table import TABLE
+    from antiphon.runtimes.engine.mpi import LIBRARIES
+
+    return {
+        "shells": list(SHELLS), "collectives": list(KINDS), "targets": [*KINDS, "all"],
+        "machines": [str(entry.can.get("example", name)) for name, entry in table("topology").items()],
+        "planners": list(table("planner")), "models": list(table("model")), "formats": list(table("backend")),
+        "runtimes": list(table("runtime")), "libraries": ["nccl", "rccl", "msccl"], "checked": list(RUNTIMES),
+        "built": list(LIBRARIES), "operators": list(OPERATORS), "types": list(DATA_TYPES),
+        "sources": list(SOURCES), "profiles": list(shipped_profiles()), "tables": list(TABLE),
+    }  # fmt: skip

@@ -1,0 +1,274 @@
+"""Help, the width of what is printed, and completion in the shells themselves."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+import time
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+from antiphon.cli import planning, run
+
+Capture = pytest.CaptureFixture[str]
+COMMAND = [sys.executable, "-m", "antiphon"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def printed(capsys: Capture, *arguments: str, code: int = 0) -> str:
+    capsys.readouterr()
+    assert run(arguments) == code
+    return capsys.readouterr().out
+
+
+# ---- help ----
+
+
+@pytest.mark.parametrize(
+    ("asked", "same"),
+    [
+        ("-h", "--help"),
+        ("help", "--help"),
+        ("tune -h", "tune --help"),
+        ("help tune", "tune --help"),
+        ("help topology show", "topology show --help"),
+        ("bench -h", "bench --help"),
+        ("help bench micro", "bench micro --help"),
+    ],
+)
+def test_ways_to_ask_for_help(capsys: Capture, asked: str, same: str) -> None:
+    assert printed(capsys, *asked.split()) == printed(capsys, *same.split())
+    assert "-h, --help" in printed(capsys, *asked.split())
+
+
+def test_help_for_what_is_no_command(capsys: Capture) -> None:
+    assert run(["help", "frobnicate"]) == 2
+    assert "No such command 'frobnicate'" in capsys.readouterr().err
+
+
+def test_commands_in_help_stay_lines(capsys: Capture) -> None:
+    lines = [line.strip() for line in printed(capsys, "build", "--help").splitlines()]
+    assert {"ANTIPHON_TABLE=table.json \\", "mpiexec -n 8 ./a.out"} <= set(lines)
+
+
+def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "EVERY", 0.05)
+    assert run(["build", "nccl-tuner", "--compiler", "sh -c 'sleep 0.5; exit 1' cc"]) == 2
+    assert "compiling (" in capsys.readouterr().err
+
+
+# ---- width ----
+
+
+@pytest.mark.parametrize("columns", ["60", "140"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "planners", "topologies", "models", "backends", "runtimes", "tune --help", "topology show dgx1v",
+        "bound allgather cluster:box=dgx-a100,boxes=4", "predict allreduce hgx-h100 --as nccl --nbytes 1KB:1MB:32",
+        "tune allreduce hgx-h100 --planner ring --planner recursive-doubling --nbytes 1KB:1GB:1000 --workers 1",
+    ],
+)  # fmt: skip
+def test_text_is_as_wide_as_the_terminal(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: str, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    widest = max(map(len, printed(capsys, *command.split()).splitlines()))
+    assert widest <= int(columns)
+    if command in ("planners", "runtimes", "tune --help"):
+        assert widest > int(columns) - 16
+
+
+def test_predictions_on_a_narrow_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First the terms go, then what a figure rests on stands below; the figures themselves stay."""
+    printed(capsys, "plan", "allreduce", "hgx-h100", "-o", "plan.json")
+    for columns, terms in (("60", False), ("140", True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        text = printed(capsys, "predict", "plan.json", "--nbytes", "1KB:1MB:32")
+        assert ("latency" in text.splitlines()[0]) == terms
+        assert {"nbytes", "time", "algbw", "busbw"} <= set(text.split())
+        assert max(map(len, text.splitlines())) <= int(columns)
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(40, 60), (70, 70), (140, 140), (300, 200)])
+def test_width_of_a_real_terminal(columns: int, widest: int) -> None:
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    with subprocess.Popen([*COMMAND, "tune", "--help"], stdout=slave, stdin=slave, env=environment) as process:
+        os.close(slave)
+        text = _read_all(master)
+    assert process.returncode == 0
+    lengths = [len(line) for line in text.replace("\r", "").splitlines()]
+    assert widest - 16 < max(lengths) <= widest
+
+
+def test_width_where_there_is_no_terminal() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run([*COMMAND, "planners"], capture_output=True, text=True, env=environment, check=True)
+    assert 84 < max(map(len, done.stdout.splitlines())) <= 100
+
+
+def _read_all(master: int) -> str:
+    parts = []
+    while True:
+        try:
+            part = os.read(master, 2**16)
+        except OSError:  # the other end is closed
+            part = b""
+        if not part:
+            os.close(master)
+            return b"".join(parts).decode()
+        parts.append(part)
+
+
+# ---- completion ----
+
+CASES = [
+    ("tun", {"tune"}, set()),
+    ("", {"tune", "plan", "help", "topology"}, {"allreduce"}),
+    ("help tu", {"tune"}, set()),
+    ("topology ", {"show", "probe", "join"}, {"tune"}),
+    ("tune allr", {"allreduce"}, {"reduce"}),
+    ("tune ", {"allreduce", "all"}, {"tune", "dgx1v"}),
+    ("tune allreduce dg", {"dgx1v", "dgx-a100"}, {"ring:ranks=8"}),
+    ("tune allreduce ", {"dgx1v", "ring:ranks=8", "mine.json"}, {"allreduce"}),
+    ("tune --planner ring allreduce m", {"mine.json"}, {"dgx1v"}),
+    ("tune allreduce dgx1v --planner ri", {"ring"}, {"trees"}),
+    ("tune allreduce dgx1v --planner ring --pla", {"--planner"}, {"--json"}),
+    ("tune allreduce dgx1v --model ", {"alpha-beta", "loggp"}, {"ring"}),
+    ("export mine.json --to ms", {"msccl-xml", "mscclpp-json"}, {"goal"}),
+    ("verify ", {"mine.json"}, {"dgx1v", "verify"}),
+    ("bench ", {"genmodel", "micro", "allreduce", "mine.json"}, {"tune"}),
+    ("bench allreduce full:ranks=4 --on ", {"mpi", "threads"}, {"nccl-tuner"}),
+    ("build ", {"mpi", "nccl-tuner"}, {"goal"}),
+    ("check mine.json --for ", {"msccl", "rccl-6"}, {"goal"}),
+    ("run mine.json --dtype bfl", {"bfloat16"}, {"float32"}),
+    ("lab run dgx1v -- ./a.out mi", {"mine.json"}, {"micro"}),
+    ("-", {"--version", "--help", "--show-completion"}, {"--json"}),
+    ("--show-completion ", {"bash", "zsh", "fish"}, {"tune"}),
+]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What every shell gets, installed into a home of its own."""
+    home = tmp_path_factory.mktemp("home")
+    environment = {**os.environ, "HOME": str(home)}
+    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        environment.pop(name, None)
+    for shell in ("bash", "zsh", "fish"):
+        done = subprocess.run(
+            [*COMMAND, "--install-completion", shell], env=environment, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.startswith(f"written: {home}")
+    return home
+
+
+def in_shell(command: list[str], home: Path) -> str:
+    """What a shell prints that has no antiphon to ask."""
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "dumb"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_completion_in_bash(scripts: Path) -> None:
+    Path("mine.json").write_text("{}")
+    path = scripts / ".local/share/bash-completion/completions/antiphon"
+    asked = "\n".join(
+        f'COMP_LINE={line!r}; COMP_POINT={len(line)}; COMPREPLY=(); _antiphon; echo "${{COMPREPLY[@]}}"'
+        for line in (f"antiphon {words}" for words, _, _ in CASES)
+    )
+    answers = in_shell(["bash", "--norc", "-c", f". {path}; complete -p antiphon >&2\n{asked}"], scripts).splitlines()
+    for (words, offered, not_offered), answer in zip(CASES, answers, strict=True):
+        assert offered <= set(answer.split()), (words, answer)
+        assert not not_offered & set(answer.split()), (words, answer)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [("bound allreduce ring:ra", "ranks=8"), ("tune --planner=ri", "ring"), ("bound allreduce ./mi", "./mine.json")],
+)
+def test_word_breaks_of_bash(scripts: Path, words: str, answer: str) -> None:
+    """Readline replaces only what stands behind a colon or an equals sign."""
+    Path("mine.json").write_text("{}")
+    path = scripts / ".local/share/bash-completion/completions/antiphon"
+    line = f"antiphon {words}"
+    asked = f'. {path}; COMP_LINE={line!r}; COMP_POINT={len(line)}; _antiphon; echo "${{COMPREPLY[@]}}"'
+    assert in_shell(["bash", "--norc", "-c", asked], scripts).split() == [answer]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+def test_completion_in_fish(scripts: Path) -> None:
+    Path("mine.json").write_text("{}")
+    path = scripts / ".config/fish/completions/antiphon.fish"
+    asked = "; ".join(f"complete -C 'antiphon {words}'; echo ===" for words, _, _ in CASES)
+    answers = in_shell(["fish", "-c", f"source {path}; {asked}"], scripts).split("===\n")
+    for (words, offered, not_offered), answer in zip(CASES, answers[:-1], strict=True):
+        said = {line.split("\t")[0] for line in answer.splitlines()}
+        assert offered <= said, (words, answer)
+        assert not not_offered & said, (words, answer)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_completion_in_zsh(scripts: Path) -> None:
+    """Typed at a real prompt: what is the only one is written out."""
+    Path("mine.json").write_text("{}")
+    (scripts / ".zshrc").write_text(
+        "PS1='> '; fpath+=(~/.zfunc); autoload -Uz compinit; compinit -u -D; unsetopt beep\n"
+    )
+    master, slave = pty.openpty()
+    ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    environment = {"HOME": str(scripts), "PATH": "/usr/bin:/bin", "TERM": "dumb"}
+    with subprocess.Popen(
+        ["zsh", "-i"], stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+    ):
+        os.close(slave)
+        for typed, whole in [
+            ("antiphon tun", "tune "),
+            ("antiphon tune allr", "allreduce "),
+            ("antiphon tune allreduce dgx1v --planner binom", "--planner binomial-tree "),
+            ("antiphon tune allreduce dgx1v --planner=binom", "--planner=binomial-tree "),
+            ("antiphon bound allreduce ring:", "ring:ranks=8"),
+            ("antiphon verify mi", "mine.json "),
+            ("antiphon help fron", "frontier "),
+        ]:
+            os.write(master, f"{typed}\t".encode())
+            assert whole in _until(master, whole), typed
+            os.write(master, b"\x15")  # the line is cleared
+        os.write(master, b"exit\n")
+        _read_all(master)
+
+
+def _until(master: int, text: str) -> str:
+    """What a terminal shows until this is there, at most for a minute."""
+    shown, end = "", time.monotonic() + 60
+    while text not in shown and time.monotonic() < end:
+        if select.select([master], [], [], 1.0)[0]:
+            shown += os.read(master, 2**16).decode()
+    return shown
+
+
+def test_completion_that_cannot_be(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(["--show-completion", "tcsh"]) == 2
+    assert "unknown shell 'tcsh' (known: bash, fish, zsh)" in capsys.readouterr().err
+
+
+def test_completion_of_the_shell_that_runs_us() -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{' '.join(COMMAND)} --show-completion; true"], capture_output=True, text=True, check=True
+    )
+    assert "for bash" in done.stdout

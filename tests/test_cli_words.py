@@ -1,0 +1,217 @@
+"""Words as people type them: spellings of collectives, arguments in the wrong order, near and far misses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.errors import Invalid, Unsupported, unknown
+from antiphon.registry import table
+from antiphon.show.listing import entry_row, entry_text
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def complaint(capsys: Capture, *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+# ---- collectives ----
+
+
+@pytest.mark.parametrize(
+    ("kind", "spellings"),
+    [
+        ("allreduce", "all_reduce AllReduce all-reduce ALLREDUCE ncclAllReduce MPI_Allreduce allreduce_coalesced"),
+        ("reducescatter", "reduce_scatter ReduceScatter MPI_Reduce_scatter_block reduce_scatter_tensor"),
+        ("allgather", "all_gather all_gather_into_tensor MPI_Allgather _allgather_base all-gather"),
+        ("alltoall", "all_to_all all_to_all_single MPI_Alltoall ncclAlltoAll AllToAll"),
+        ("broadcast", "MPI_Bcast ncclBcast bcast Broadcast"),
+        ("reduce", "MPI_Reduce ncclReduce"),
+        ("gather", "MPI_Gather"),
+        ("scatter", "Scatter"),
+    ],
+)
+def test_spellings_of_collectives(kind: str, spellings: str) -> None:
+    for name in spellings.split():
+        assert antiphon.collective(name, "ring:ranks=4").kind == kind
+        assert antiphon.Collective(name, 4) == antiphon.Collective(kind, 4)
+
+
+@pytest.mark.parametrize("name", ["MPI_Allgatherv", "dgx1v", "allreducex", "mpi", "nccl", "", "_"])
+def test_no_spelling_of_any(name: str) -> None:
+    with pytest.raises(Invalid, match="unknown collective"):
+        antiphon.collective(name, "ring:ranks=4")
+
+
+def test_any_spelling_is_taken_and_ours_is_used(capsys: Capture) -> None:
+    assert run(["tune", "MPI_Allgather", "ring:ranks=4", "--nbytes", "1KB", "-o", "table.json", "--workers", "1"]) == 0
+    assert run(["predict", "table.json", "--collective", "all_gather", "--nbytes", "1KB"]) == 0
+    assert run(["run", "table.json", "--collective", "AllGather", "--nbytes", "1KB", "--json"]) == 0
+    capsys.readouterr()
+    assert run(["bound", "reduce_scatter", "ring:ranks=4"]) == 0
+    assert capsys.readouterr().out.startswith("reducescatter on ring")
+
+
+def test_a_root_is_for_rooted_ones_however_spelled(capsys: Capture) -> None:
+    assert run(["plan", "MPI_Bcast", "ring:ranks=4", "--root", "2"]) == 0
+    assert "allreduce has no root" in complaint(capsys, "plan", "all_reduce", "ring:ranks=4", "--root", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        ("tune dgx1v allreduce", "antiphon tune allreduce dgx1v"),
+        ("plan ring:ranks=4 all_reduce", "antiphon plan all_reduce ring:ranks=4"),
+        ("bound dgx1v AllReduce", "antiphon bound AllReduce dgx1v"),
+        ("frontier dgx1v allgather", "antiphon frontier allgather dgx1v"),
+        ("bench full:ranks=4 allreduce", "antiphon bench allreduce full:ranks=4"),
+        ("predict dgx1v allreduce --as nccl --nbytes 1MB", "antiphon predict allreduce dgx1v"),
+    ],
+)
+def test_swapped_arguments(capsys: Capture, arguments: str, right: str) -> None:
+    assert complaint(capsys, *arguments.split()) == f"antiphon: the collective comes first: {right}\n"
+
+
+# ---- guesses ----
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "guess"),
+    [
+        ("alreduce", ["allreduce", "reduce"], "allreduce"),
+        ("rign", ["ring"], "ring"),
+        ("dgx1", ["dgx1v"], "dgx1v"),
+        ("exchang", ["exchange"], "exchange"),
+        ("srk", ["dst", "src"], "src"),
+        ("nccl", ["msccl", "rccl-6"], ""),
+        ("xml", ["piccl-xml", "ucc"], ""),
+        ("foo", ["proto"], ""),
+    ],
+)
+def test_only_near_misses_are_guessed(name: str, known: list[str], guess: str) -> None:
+    said = str(unknown("thing", name, known))
+    assert said.startswith(f"unknown thing {name!r}" + (f"; did you mean {guess!r}?" if guess else " (known: "))
+
+
+@pytest.mark.parametrize("library", ["nccl", "NCCL", "nccl-2.20"])
+def test_nccl_takes_no_schedules(library: str) -> None:
+    plan = antiphon.plan("allreduce", "ring:ranks=4")
+    with pytest.raises(Unsupported, match=r"takes no schedules.*export PLAN --to nccl-tuner"):
+        antiphon.check(plan, library, "1MB")
+
+
+def test_options_that_a_function_does_not_have() -> None:
+    with pytest.raises(Invalid, match=r"unknown option of bound 'only' .*antiphon.topology\(NAME, only="):
+        antiphon.bound("allreduce", "dgx1v", only=[0, 1])  # type: ignore[call-arg]
+    with pytest.raises(Invalid, match="unknown option of plan 'planer'; did you mean 'planner'"):
+        antiphon.plan("allreduce", "dgx1v", planer="ring")  # type: ignore[call-arg]
+
+
+# ---- check ----
+
+
+def test_check_shows_the_file_that_serves(capsys: Capture) -> None:
+    """Of a table with several ranges, the files of other sizes are only counted."""
+    short, long = (antiphon.plan("allreduce", "full:ranks=4", planner=name) for name in ("direct", "ring"))
+    entries = (replace(short.entries[0], stop=2**16), replace(long.entries[0], start=2**16))
+    antiphon.save(replace(short, entries=entries), "table.json")
+    call = ["check", "table.json", "--for", "msccl", "--nbytes", "1MB"]
+    assert run(call) == 0
+    brief = capsys.readouterr().out
+    assert "will not run" not in brief
+    assert "for other calls (--all shows why" in brief
+    assert run([*call, "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert whole.rindex("will run") < whole.index("will not run")
+
+
+# ---- plans by value ----
+
+
+def test_plans_are_equal_by_value() -> None:
+    plan = antiphon.plan("allreduce", "dgx1v", planner="multi-ring")
+    antiphon.save(plan, "plan.json")
+    first, second = antiphon.load("plan.json", antiphon.Plan), antiphon.load("plan.json", antiphon.Plan)
+    assert plan == first == second
+    assert len({plan, first, second}) == 1
+    for other in (
+        antiphon.plan("allreduce", "dgx1v", planner="ring"),
+        antiphon.plan("allreduce", "full:ranks=8"),
+        replace(plan, entries=(replace(plan.entries[0], claims={}),)),
+        plan.topology,
+    ):
+        assert plan != other
+
+
+# ---- one entry of a table ----
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/ring.md"]),
+        ("models loggp", ["fidelity=message", "device_radix=auto"]),
+        ("backends goal", ["order=data", "schedule.goal"]),
+        ("runtimes mpi", ["--mpiexec"]),
+        ("topologies ring", ["ranks= (needed)", "bandwidth=25GB/s", "ring:ranks=8"]),
+    ],
+)
+def test_one_entry_of_a_table(capsys: Capture, command: str, says: list[str]) -> None:
+    assert run(command.split()) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in says), text
+    assert run([*command.split(), "--json"]) == 0
+    assert f'"name": "{command.split()[1]}"' in capsys.readouterr().out
+    assert "did you mean" in complaint(capsys, command.split(maxsplit=1)[0], command.split()[1][:-1] + "x")
+
+
+def test_every_entry_of_every_table_can_be_shown(capsys: Capture) -> None:
+    docs = Path(__file__).parent.parent
+    for kind in ("planner", "model", "backend", "runtime", "topology"):
+        for name in table(kind):
+            row = entry_row(kind, name)
+            assert entry_text(kind, row).startswith(f"{name}: ")
+            assert "page" not in row or (docs / row["page"]).is_file()
+
+
+# ---- files of others ----
+
+LOG = """\
+# nThread 1 nGpus 8 minBytes 8 maxBytes 8388608 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validate: 1
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     8388608       2097152     float     sum      -1    92.31   90.88  159.03      0    91.59   91.59  160.28      0
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            LOG,
+            "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured",
+        ),
+        ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-19\n", "antiphon topology probe FILE -o machine.json"),
+        ('<system version="1">\n</system>\n', "antiphon topology probe FILE -o machine.json"),
+        ("hello\n", "is not valid JSON"),
+    ],
+)
+def test_files_that_other_programs_print(capsys: Capture, text: str, says: str) -> None:
+    Path("log.json").write_text(text)
+    for command in (["verify", "log.json"], ["bound", "allreduce", "log.json"], ["run", "log.json", "--nbytes", "1KB"]):
+        assert says in complaint(capsys, *command)
