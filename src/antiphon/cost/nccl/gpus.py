@@ -23,9 +23,9 @@ _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
 # As probed; so many of these, joined by a fabric
 _PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?)?{_CHANGES}")
-# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes
+# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes; or the generation alone, as NCCL's file has it
 _MODELS = (
-    (r"(Tesla )?V100-SXM[23](-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100-SXM4?-[0-9]+GB", "a100"),
+    (r"(Tesla )?V100(-SXM[23])?(-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100(-SXM4?-[0-9]+GB)?", "a100"),
     (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
     (r"(AMD )?(Instinct )?MI300X( OAM)?", "mi300x"),
 )  # fmt: skip
