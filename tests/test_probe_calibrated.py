@@ -71,7 +71,8 @@ def hwloc(machine: str, *, library: bool) -> str:
     boards = [
         bridge(
             slot(
-                bus, kind, f"{vendor}:{DEVICES[machine]}", f"{'rsmi' if amd else 'nvml'}{rank}", key=500 + rank, model=name
+                bus, kind, f"{vendor}:{DEVICES[machine]}", f"{'rsmi' if amd else 'nvml'}{rank}", key=500 + rank,
+                model=name,
             ),
             host=True,
         )
@@ -140,11 +141,12 @@ def check_as_good(box: Probed, name: str) -> None:
     target = (antiphon.collective("allreduce", box.machine),)
     assert usual_model(box.machine, wanted=target) == usual_model(catalogue, wanted=target) == "calls"
     figures = generation_of(box.machine, place_of(box.machine), shipped_calls())
-    assert figures is not None and figures[0].name == FIGURES[name]
+    assert figures is not None
+    assert figures[0].name == FIGURES[name]
     assert not any("--model" in note for note in box.notes)
 
 
-@pytest.mark.parametrize(("source", "machine"), TEXTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("source", "machine"), TEXTS, ids=str)
 def test_a_box_that_is_read_has_the_catalogues_figures(source: str, machine: str, tmp_path: Path) -> None:
     check_as_good(read_text(tmp_path, TEXTS[source, machine]), machine)
 

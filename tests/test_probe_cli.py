@@ -114,6 +114,20 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     )
 
 
+def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("box.xml").write_text(next(case.text for case in probe_boxes.NCCL if case.name == "HGX H100"))
+    said(capsys, "topology join box.xml --boxes 2 --rail -o two.json")
+    assert alike("./two.json", "cluster:box=hgx-h100,boxes=2,fabric=rail")
+    assert run(["topology", "join", "box.xml", "star:ranks=2"]) == 0
+    assert "antiphon: warning: star:ranks=2: its cables carry 25 GB/s per host" in capsys.readouterr().err
+    assert "give either FABRIC, or --boxes N" in said(capsys, "topology join box.xml", 2)
+    assert "give either FABRIC, or --boxes N" in said(capsys, "topology join box.xml star:ranks=2 --boxes 2", 2)
+    assert "--rail: is for --boxes" in said(capsys, "topology join box.xml star:ranks=2 --rail", 2)
+    assert "--only: names hosts of FABRIC" in said(capsys, "topology join box.xml --boxes 2 --only 0", 2)
+    assert "boxes=1: expected" in said(capsys, "topology join box.xml --boxes 1", 2)
+    assert "nic: '400' has no unit" in said(capsys, "topology join box.xml --boxes 2 --nic 400", 2)
+
+
 def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:
     Path("topo.txt").write_text(probe_boxes.DGX1V)
     assert "--profile: only PICCL's files have figures" in said(capsys, "topology probe topo.txt --profile p.json", 2)

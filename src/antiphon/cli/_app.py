@@ -6,7 +6,9 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +17,7 @@ from antiphon import __version__
 from antiphon.cli.output import StoppedEarly
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
-from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.errors import AntiphonError, Invalid, Missing, UnlikelyInput
 
 app = typer.Typer(
     name="antiphon",
@@ -82,7 +84,31 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
 
 
+@contextmanager
+def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
+    """Print what is unlikely in the input as a line on stderr, each once."""
+    printed: set[str] = set()
+    show_other = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, UnlikelyInput):
+            show_other(message, category, *where, **more)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            signals.tell(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UnlikelyInput)
+        warnings.showwarning = show
+        yield
+
+
 def _ended(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
+    with _warnings_on_stderr(signals):
+        return _exit_code(command, arguments, signals)
+
+
+def _exit_code(command: Any, arguments: Sequence[str] | None, signals: Signals) -> int:
     try:
         _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         code = command.main(

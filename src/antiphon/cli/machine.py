@@ -159,7 +159,18 @@ def _tell(found: Probed, out: Path | None, profile: Path | None, json: bool) -> 
 
 def join_command(
     box: Annotated[str, typer.Argument(metavar="BOX", help="a box: its name, its file, or what a tool printed of it")],
-    fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same")],
+    fabric: Annotated[
+        str, typer.Argument(metavar="[FABRIC]", help="a network whose ranks are hosts, by the same; or --boxes")
+    ] = "",
+    boxes: Annotated[
+        int | None, typer.Option("--boxes", metavar="N", help="join N boxes on a switch by the cards that BOX lists")
+    ] = None,
+    rail: Annotated[
+        bool, typer.Option("--rail", help="with --boxes: card i of every box on a switch of its own, below a spine")
+    ] = False,
+    nic: Annotated[
+        str, typer.Option("--nic", metavar="SPEED", help="with --boxes: of each network card, e.g. 400Gbit/s")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
     ] = None,
@@ -171,9 +182,21 @@ def join_command(
 ) -> None:
     """Put a box and a fabric together: a box in the place of every host, its network cards in the place of its cables.
 
-    In the environment of a Slurm job only its hosts are taken.
+    Without FABRIC, --boxes 2 joins equal boxes by their own cards. In the environment of a Slurm job only its hosts
+    are taken.
     """
     check_outputs({"-o": out})
+    if bool(fabric) == (boxes is not None):
+        raise Invalid("topology join: give either FABRIC, or --boxes N to join N boxes by their own network cards")
+    if boxes is not None:
+        if only:
+            raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
+        with working("joining"):
+            found = joining.on_own_cards(joining.given(box), boxes, rail=rail, nic=nic or None, name=name)
+        _tell(found, out, None, json)
+        return
+    if rail or nic:
+        raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
     network = joining.given(fabric)
     if only:
         network = network.only(_named(network, only), f"only {only[:100]}")

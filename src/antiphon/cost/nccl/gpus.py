@@ -45,12 +45,20 @@ def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -
             "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
         )
     model = _PROBED.fullmatch(machine.name)
-    found = model and next((name for form, name in _MODELS if re.fullmatch(form, model["model"])), None)
+    found = model and _figures_of(model["model"], known)
     if not model or not found or found not in known:
         return None
     slowed = DEGRADED in machine.name
     fits = any(_fits(place, box, slowed=slowed) for box in known[found].boxes)
     return (known[found], f"GPUs taken for {found} by their name, {model['model']}") if fits else None
+
+
+def _figures_of(model: str, known: Mapping[str, Calls]) -> str | None:
+    """Whose figures are those of GPUs that a tool calls so, or of the catalogue's machine of this name."""
+    if found := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
+        return found
+    calls = gpu_of(model, known)
+    return calls.name if calls is not None else None
 
 
 def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:

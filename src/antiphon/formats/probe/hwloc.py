@@ -180,7 +180,7 @@ class _Reader:
         here.device = self.box.add(Device(SWITCH, up, speed, attributes.get("pci_busid", "")[:20]))
         if kind == "PCIDev":
             found = re.match(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", attributes.get("pci_type", "").lower())
-            here.slot = _Slot(here.device, *(found.groups()[:2] if found else ("", "")))
+            here.slot = _Slot(here.device, found[1] if found else "", found[2] if found else "")
             here.slot.model = device_name(found[2], found[3]) if found else ""
             here.slot.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
                 here.slot.kind == "0680" and here.slot.vendor == _NVIDIA
