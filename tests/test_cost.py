@@ -445,7 +445,7 @@ def test_a_profile_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "expected object"),
+        ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "expected an object"),
         ('{"format": "antiphon-plan", "version": 1}', "antiphon-profile"),
         ('{"format": "antiphon-profile", "version": 2}', "version 2"),
         ('{"format": "antiphon-profile", "version": true}', "version True"),

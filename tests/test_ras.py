@@ -302,7 +302,7 @@ HOSTILE: list[tuple[Callable[[], object], str]] = [
     (lambda: whole("", communicator("", [0], 1)), "without a hash"),
     (lambda: whole("", {**communicator("0xa", [0], 1), "ranks": 7}), "ranks"),
     (lambda: '{"communicators_count": 1', "not valid JSON"),
-    (lambda: '"communicators_count"', "expected object, got str"),
+    (lambda: '"communicators_count"', "expected an object {...}, got .communicators_count."),
     (lambda: TEXT.replace("rank: 5", "rank: 8"), "rank 8 is not one of its 8"),
     (lambda: TEXT.replace("#0-0", "#9-0"), "its table has none"),
     (lambda: TEXT.replace("#0-0", "#0-1"), "its table has none"),

@@ -161,10 +161,15 @@ def parse_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth"
     return number
 
 
+def is_bare(value: object) -> bool:
+    """Whether it is a number without a unit, also one in quotes as `plain` writes it."""
+    return not isinstance(value, str) or _BARE.fullmatch(value) is not None
+
+
 def stored_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
     """As it stands in a file: a number of bytes per second, also one in quotes as `plain` writes it ("7/3"), or a text
     with its unit."""
-    return parse_bandwidth(exact(value, what) if isinstance(value, str) and _BARE.fullmatch(value) else value, what)
+    return parse_bandwidth(exact(value, what) if isinstance(value, str) and is_bare(value) else value, what)
 
 
 def parse_seconds(value: int | float | str, what: str = "time", bare: bool = False) -> float:

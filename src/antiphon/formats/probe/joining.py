@@ -88,8 +88,8 @@ def on_own_cards(
     whole(boxes, "boxes", 2, 100_000)
     cards, assumed = _cards(box, nic)
     with_cards = replace(box, cards=cards, notes=(*box.notes, *assumed))
-    groups = list(dict.fromkeys(card.nodes for card in cards)) if rail else [()]
-    rail_of = [groups.index(card.nodes) if rail else 0 for card in cards]
+    groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))
+    rail_of = [groups.index(card.nodes if rail else ()) for card in cards]
     switches = [f"rail{number}" for number in range(len(groups))] if rail else ["fabric"]
     ports = [
         Port(host, card.name, boxes + rail_of[i], _speed(card)) for host in range(boxes) for i, card in enumerate(cards)
