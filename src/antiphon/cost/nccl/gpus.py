@@ -15,9 +15,9 @@ from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import Calls
 from antiphon.cost.nccl.place import Place, place_of
 from antiphon.errors import AntiphonError
+from antiphon.topologies.degraded import DEGRADED
 from antiphon.topologies.spec import machine_of
 
-DEGRADED = " degraded"
 # What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
 _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
