@@ -29,7 +29,7 @@ from antiphon.show.listing import listed_text
 from antiphon.show.text import paragraph
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
-from antiphon.units import format_seconds, format_size, parse_size, parse_sizes
+from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
 Followed = Annotated[
     str,
@@ -46,12 +46,17 @@ def models_command(json: Json = False) -> None:
     emit(models(), listed_text("model"), json)
 
 
+def _family(rows: Sequence[Mapping[str, Any]]) -> str:
+    return size_family(row["nbytes"] for row in rows)
+
+
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Predictions, one line each, and below them what holds the plan up and what they rest on."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
+    family = _family(rows)
     listed = [
         [
-            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
+            format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
             f"{row['busbw'] / 1e9:.3f}", *(format_seconds(row["terms"].get(term, 0.0)) for term in terms),
             row["rests_on"],
         ]
@@ -70,6 +75,7 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What holds a plan up, once for each run of sizes."""
+    family = _family(rows)
     runs: list[list[Mapping[str, Any]]] = []
     for row in rows:
         if runs and runs[-1][0]["bottleneck"] == row["bottleneck"]:
@@ -78,7 +84,7 @@ def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             runs.append([row])
     lines = []
     for run in runs:
-        ends = dict.fromkeys(format_size(row["nbytes"]) for row in (run[0], run[-1]))
+        ends = dict.fromkeys(format_size(row["nbytes"], family) for row in (run[0], run[-1]))
         where = f", {' to '.join(ends)}" if len(runs) > 1 else ""
         lines += paragraph(f"held up by{where}: {run[0]['bottleneck']}", rest="    ")
     return lines
@@ -95,9 +101,10 @@ def path_text(row: Mapping[str, Any]) -> str:
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """What a library would do, one line for each size, with what the figure of that line rests on."""
     head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "SMs", "why", "rests on"]
+    family = _family(rows)
     listed = [
         [
-            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
+            format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
             f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", _units(row), row["why"],
             row["calibrated"],
         ]
@@ -117,7 +124,10 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines += paragraph("SMs: of each GPU, taken at most while it runs, and all; small calls take fewer")
     copied = [row for row in rows if row["without_sms"] is not None]
     if copied:
-        told = ", ".join(f"{format_size(r['nbytes'])} {format_seconds(r['without_sms'])}" for r in copied[-SHOWN_HOPS:])
+        family = _family(rows)
+        told = ", ".join(
+            f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}" for row in copied[-SHOWN_HOPS:]
+        )
         asked = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
         lines += paragraph(f"{asked}: {told}", rest="    ")
     return lines
