@@ -91,11 +91,16 @@ class Span(NamedTuple):
     high: int
     factor: int | None = None
 
-    def sizes(self, usual: int = 2) -> list[int]:
-        """`low`, and each time `factor` (or `usual`) times as much, while that is below `high`; and `high`."""
+    def steps(self, usual: int = 2) -> list[int]:
+        """`low`, and each time `factor` (or `usual`) times as much, while that is not above `high`."""
         found = [self.low]
-        while found[-1] and found[-1] * (self.factor or usual) < self.high:
+        while found[-1] and found[-1] * (self.factor or usual) <= self.high:
             found.append(found[-1] * (self.factor or usual))
+        return found
+
+    def sizes(self, usual: int = 2) -> list[int]:
+        """The steps, and `high`."""
+        found = self.steps(usual)
         return found if found[-1] == self.high else [*found, self.high]
 
 

@@ -148,7 +148,7 @@ def _sizes(begin: str, end: str, factor: int) -> list[int]:
     low, high = parse_size(begin, "-b"), parse_size(end, "-e")
     if high < low:
         raise Invalid(f"-e {end}: is less than -b {begin}; begin with the smaller size")
-    return Span(low, high, factor).sizes()
+    return Span(low, high, factor).steps()  # as nccl-tests, which ends at the last step
 
 
 def _several(given: str, known: tuple[str, ...], check: Callable[[str], object]) -> list[str]:
