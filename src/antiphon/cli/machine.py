@@ -160,7 +160,7 @@ def _tell(found: Probed, out: Path | None, profile: Path | None, json: bool) -> 
 def join_command(
     box: Annotated[str, typer.Argument(metavar="BOX", help="a box: its name, its file, or what a tool printed of it")],
     fabric: Annotated[
-        str, typer.Argument(metavar="[FABRIC]", help="a network whose ranks are hosts, by the same; or --boxes")
+        str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same; or --boxes")
     ] = "",
     boxes: Annotated[
         int | None, typer.Option("--boxes", metavar="N", help="join N boxes on a switch by the cards that BOX lists")
