@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import probe_boxes
@@ -201,6 +202,12 @@ def test_a_fabric_that_is_thinner_than_the_cards_is_reported(tmp_path: Path) -> 
     box = found(tmp_path, H100_XML)
     with pytest.warns(UnlikelyInput, match=r"25 GB/s per host, but the 8 network cards .* carry 400 GB/s.*--boxes 2"):
         joined(box, given("star:ranks=2"))
+    with pytest.warns(UnlikelyInput, match=r"the 8 network cards of hgx-h100 carry 400 GB/s"):
+        joined(given("hgx-h100"), given("star:ranks=2"))  # as it is sold
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnlikelyInput)
+        joined(box, given("star:ranks=2,bandwidth=400GB/s"))
+        joined(given("full:ranks=4"), given("star:ranks=2"))  # nobody knows its cards
 
 
 def test_a_file_is_a_box_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

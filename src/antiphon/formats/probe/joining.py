@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -114,11 +115,9 @@ def _speed(card: Near) -> Fraction:
 
 def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[str]]:
     """The network cards of a box with their speeds, and a note of what is assumed of them."""
-    machine, notes = box.machine, list[str]()
-    figures = generation_of(machine, place_of(machine), shipped_calls())
-    sold_as = machine.name if sold_with_cards(machine.name) or figures is None else figures[0].boxes[0]
+    machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
     usual = cards_of(machine, None, nic, sold_as)
-    each = f"{format_bandwidth(usual.bandwidth)}" + (f" as of {sold_as}" if sold_with_cards(sold_as) else "")
+    each = f"{format_bandwidth(usual.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
     if box.cards:
         fixed = usual.bandwidth if nic is not None else None
         if fixed is None and any(card.speed is None for card in box.cards):
@@ -126,7 +125,7 @@ def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[s
         return tuple(replace(card, speed=fixed or card.speed or usual.bandwidth) for card in box.cards), notes
     usual.check(machine.name)
     count, ports = usual.count, usual.ports
-    if sold_as != machine.name or not sold_with_cards(sold_as):
+    if sold_as != machine.name:
         notes.append(f"{count} network cards of {each} are assumed: the file lists none (set their speed by --nic)")
     groups = [
         tuple(port for i, port in enumerate(ports) if _meets(i, card, len(ports), count)) for card in range(count)
@@ -134,14 +133,30 @@ def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[s
     return tuple(Near(f"nic{card}", usual.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
 
 
+def _sold_as(machine: Topology) -> str:
+    """The box of the catalogue whose cards such a box is sold with; "" where that is unknown."""
+    if sold_with_cards(machine.name):
+        return machine.name
+    with suppress(Unsupported):
+        figures = generation_of(machine, place_of(machine), shipped_calls())
+        boxes = [name for name in figures[0].boxes if sold_with_cards(name)] if figures is not None else []
+        return next((name for name in boxes if topology(name).ranks == machine.ranks), "")
+    return ""
+
+
 def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> None:
-    """The first host has cables slower than the box's cards are together."""
-    cards = sum((card.speed for card in box.cards if card.speed), Fraction(0))
+    """Whether the first host has cables slower than the box's cards are together: as listed, else as it is sold."""
+    cards: tuple[Near, ...] = box.cards
+    if not cards or not all(card.speed for card in cards):
+        if not _sold_as(box.machine):
+            return
+        cards, _ = _cards(box, None)
+    speed = sum((_speed(card) for card in cards), Fraction(0))
     cables = sum((port.speed for port in ports), Fraction(0))
-    if cables < cards:
+    if cables < speed:
         warn_unlikely(
-            f"{fabric.machine.name}: its cables carry {format_bandwidth(cables)} per host, but the {len(box.cards)} "
-            f"network cards of {box.machine.name} carry {format_bandwidth(cards)}; give a fabric with their speed, or "
+            f"{fabric.machine.name}: its cables carry {format_bandwidth(cables)} per host, but the {len(cards)} "
+            f"network cards of {box.machine.name} carry {format_bandwidth(speed)}; give a fabric with their speed, or "
             f"leave it out and pass --boxes {fabric.machine.ranks}"
         )
 
