@@ -93,10 +93,10 @@ def ranks(value: Any, name: str) -> list[int]:
 
 def links_of(value: Any, name: str) -> list[str]:
     """Links as people name them, in a list or in one text, parted by commas."""
-    found = value.split(",") if isinstance(value, str) else value
-    if isinstance(found, Mapping) or not isinstance(found, Sequence) or not all(isinstance(x, str) for x in found):
+    links = value.split(",") if isinstance(value, str) else value
+    if isinstance(links, Mapping) or not isinstance(links, Sequence) or not all(isinstance(x, str) for x in links):
         raise Invalid(f'{name}: expected links such as "0-1,2-3" or ["0-1", "2-3"], got {quote(value)}')
-    return [link.strip() for link in found]
+    return [link.strip() for link in links]
 
 
 def values_of_links(value: Any, name: str) -> dict[str, Any]:

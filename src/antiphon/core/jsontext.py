@@ -170,15 +170,15 @@ def without_place(message: str) -> str:
 
 def move_place(message: str, data: bytes, outer: bytes) -> str:
     """A message with its place as of the text that `data` is a piece of."""
-    found = _PLACE.search(message)
-    at = outer.find(data) if found else -1
-    if found is None or at < 0:
+    match = _PLACE.search(message)
+    at = outer.find(data) if match else -1
+    if match is None or at < 0:
         return message
-    line, column = int(found[1]), int(found[2])
+    line, column = int(match[1]), int(match[2])
     first = at - outer.rfind(b"\n", 0, at) - 1  # characters in front of the piece on its first line
     above = outer.count(b"\n", 0, at)
     moved = f"line {above + line}, column {column + first * (line == 1)}: "
-    return message[: found.start()] + moved + message[found.end() :]
+    return message[: match.start()] + moved + message[match.end() :]
 
 
 def _steps(path: str) -> list[str | int]:
@@ -224,14 +224,14 @@ def _child(data: bytes, at: int, step: str | int) -> int | None:
 
 
 def _past_space(data: bytes, at: int) -> int:
-    found = _SPACE.match(data, at)
-    return found.end() if found else at
+    match = _SPACE.match(data, at)
+    return match.end() if match else at
 
 
 def _past_value(data: bytes, at: int) -> int:
     if data[at : at + 1] not in (b"{", b"["):
-        found = _STRING.match(data, at) or _SCALAR.match(data, at)
-        return max(found.end(), at + 1) if found else len(data)
+        match = _STRING.match(data, at) or _SCALAR.match(data, at)
+        return max(match.end(), at + 1) if match else len(data)
     depth = 0
     for token in _BRACKET.finditer(data, at):
         depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token.group(), 0)

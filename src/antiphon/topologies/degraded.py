@@ -38,25 +38,25 @@ def degraded(
     if not (drop_links or slow or drop_ranks or fraction is not None):
         raise Invalid("degrade: says nothing to degrade; give drop_links, slow, drop_ranks or fraction")
     name = topology.name if topology.name.endswith(DEGRADED) else f"{topology.name}{DEGRADED}"
-    found = topology
+    machine = topology
     by_value: dict[str, list[Pair]] = {}
     for link, left in (slow or {}).items():
         by_value.setdefault(str(left), []).append(pair_of(topology, link))
     for left, pairs in by_value.items():
-        found = degrade(found, pairs=pairs, name=name, **_slower(left))  # type: ignore[arg-type]
+        machine = degrade(machine, pairs=pairs, name=name, **_slower(left))  # type: ignore[arg-type]
     gone = [pair_of(topology, link) for link in drop_links]
     if fraction is not None:
         gone += _chosen_pairs(topology, fraction, seed)
     if gone:
-        found = degrade(found, pairs=list(dict.fromkeys(gone)), remove=True, name=name)
+        machine = degrade(machine, pairs=list(dict.fromkeys(gone)), remove=True, name=name)
     if drop_ranks:
         away = {_rank(topology, rank) for rank in drop_ranks}
         left_over = [rank for rank in range(topology.ranks) if rank not in away]
         if not left_over:
             raise Invalid("drop_ranks: names every rank; leave at least one")
-        found = keep(found, left_over).topology
-    _warn_of_parts(found)
-    return found
+        machine = keep(machine, left_over).topology
+    _warn_of_parts(machine)
+    return machine
 
 
 def pair_of(topology: Topology, link: str) -> Pair:
