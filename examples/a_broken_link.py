@@ -1,10 +1,9 @@
 """What a broken link costs: the same collectives before and after, and the best that is left."""
 
 import antiphon
-from antiphon.core.reshape import degrade
 
 whole = antiphon.topology("dgx1v")
-broken = degrade(whole, pairs=[(0, 3)], remove=True)  # ranks 0 and 3 are no longer linked
+broken = antiphon.degrade(whole, drop_links="0-3")  # ranks 0 and 3 are no longer linked
 
 for kind in ("allreduce", "allgather"):
     best = antiphon.tune(kind, broken, nbytes="1MiB:64MiB", against=whole)

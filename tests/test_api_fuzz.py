@@ -92,6 +92,8 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     many = {"wanted": "allgather", "topology": machine, "nbytes": "1KB", "planners": "ring", "workers": "none"}
     return [
         ("topology", {"spec": "ring:ranks=3", "only": [0, 1]}), ("collective", wish), ("bound", wish),
+        ("degrade", {"topology": "dgx1v", "drop_links": "0-3", "slow": {"1-2": 0.5}, "drop_ranks": [7],
+                     "fraction": None, "seed": 0}),
         ("plan", {**wish, "planner": "ring", "nbytes": "1KB", "model": "alpha-beta", "seed": 1, "budget": "2s",
                   "options": {}, "deterministic": False, "root": None, "tell": print}),
         ("write", {**wish, "root": None, "chunks": 2, "pieces": 3, "verify": True}),

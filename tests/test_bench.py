@@ -322,7 +322,7 @@ def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tm
     below, *entries, above = found.plan.entries
     assert [entry.claims["planner"] for entry in entries] == ["direct", "halving-doubling", "ring"]
     assert [entry.start for entry in entries] == [1000, 8000, 32_000]  # the middles of 4 and 16 KB, of 16 and 64 KB
-    greatest = 1000 * 4**5
+    greatest = 4_000_000
     assert (below.start, below.stop, entries[-1].stop, above.stop) == (0, 1000, greatest + 1, None)
     assert {one.claims["served_by"] for one in (below, above)} == {"library"}
     assert not any({"seconds", "at", "measurements", "over_library"} & set(one.claims) for one in (below, above))

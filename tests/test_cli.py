@@ -531,7 +531,7 @@ def test_the_python_functions_can_be_called_again() -> None:
 def test_what_a_review_found(capsys: Capture) -> None:
     machine = {
         "format": "antiphon-topology", "version": 1, "name": "sw\u00e9\u4e2d", "ranks": 4, "switches": 1,
-        "types": [{"kind": "n", "bandwidth": 1}],
+        "types": [{"kind": "n", "bandwidth": "1B/s"}],
         "links": [[0, 4, 0], [4, 0, 0], [1, 4, 0], [4, 1, 0], [1, 2, 0], [2, 1, 0], [0, 3, 0], [3, 0, 0]],
     }  # fmt: skip
     Path("sw.json").write_text(json.dumps(machine))

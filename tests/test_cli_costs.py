@@ -47,7 +47,7 @@ def test_models(capsys: Capture) -> None:
 
 def test_predict_keys(capsys: Capture) -> None:
     rows = answer(capsys, "predict", "plan.json", "--nbytes", "1KB:1GB")["rows"]
-    assert [row["nbytes"] for row in rows] == [1000 * 2**k for k in range(20)]
+    assert [row["nbytes"] for row in rows] == [*(1000 * 2**k for k in range(20)), 10**9]
     for row in rows:
         assert set(row) >= {"nbytes", "seconds", "algbw", "busbw", "terms", "bottleneck"}
         assert row["algbw"] == pytest.approx(row["nbytes"] / row["seconds"])
@@ -163,3 +163,22 @@ def test_a_table_gives_the_plan_of_one_collective(capsys: Capture) -> None:
         rows = answer(capsys, command, "table.json", "--nbytes", "2KB", "--collective", "gather")["rows"]
         assert rows == answer(capsys, command, "gather.json", "--nbytes", "2KB")["rows"]
         assert "choose one by --collective" in complaint(capsys, f"{command} table.json --nbytes 2KB")
+
+
+def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["plan", "allreduce", "full:ranks=4", "-o", "p.json"]) == 0
+    capsys.readouterr()
+    assert run(["predict", "p.json", "--nbytes", "1KB:1GB"]) == 0
+    text = capsys.readouterr().out
+    sizes = [line.split()[0] for line in text.splitlines()[1:22]]
+    assert sizes[6:12] == ["64KB", "128KB", "256KB", "512KB", "1.024MB", "2.048MB"]
+    assert sizes[-2:] == ["524.288MB", "1GB"]
+    assert "KiB" not in text
+    assert "to 1GB: link" in text
+    assert run(["predict", "allreduce", "hgx-h100", "--as", "nccl", "--nbytes", "1KB:1MB:8"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:6]] == [
+        "1KB", "8KB", "64KB", "512KB", "1MB",
+    ]  # fmt: skip

@@ -36,7 +36,6 @@ REFUSED = {
     "fit memory": ("--from none.csv", "Invalid"),
     "fit loggp": ("none.csv", "Invalid"),
     "build": ("nothing", "Invalid"),
-    "choices": ("--forget none", "Invalid"),
     "export": ("none.json --to goal --nbytes 1KB -o goal", "Invalid"),
     "check": ("none.json --for rccl-6 --nbytes 1KB", "Invalid"),
     "lab up": ("none.json", "Invalid"),

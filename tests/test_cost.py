@@ -445,7 +445,7 @@ def test_a_profile_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "expected object"),
+        ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "expected an object"),
         ('{"format": "antiphon-plan", "version": 1}', "antiphon-profile"),
         ('{"format": "antiphon-profile", "version": 2}', "version 2"),
         ('{"format": "antiphon-profile", "version": true}', "version True"),
@@ -471,7 +471,7 @@ def test_bad_profiles(tmp_path: Path, text: str, says: str) -> None:
 
 def test_predict_and_simulate_a_plan() -> None:
     made = plan("allreduce", topology("dgx1v"))
-    one, two = predict(made, "1KB:3KB")
+    one, two, _ = predict(made, "1KB:3KB")
     assert (one["nbytes"], two["nbytes"]) == (1000, 2000)
     assert one["algbw"] == pytest.approx(1000 / one["seconds"])
     assert one["busbw"] == pytest.approx(one["algbw"] * 7 / 4)

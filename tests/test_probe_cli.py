@@ -41,7 +41,7 @@ def alike(path: str, spec: str) -> bool:
 def test_a_file_is_shown_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("topo.txt").write_text(probe_boxes.DGX1V)
     text = said(capsys, "topology probe topo.txt -o box.json")
-    assert "topo: 8 ranks, 32 directed links" in text
+    assert "8 x V100: 8 ranks, 32 directed links" in text
     assert "note: one NVLink is assumed to carry 25 GB/s each way" in text
     assert "card: mlx5_0 (speed not told): serves host0/gpu0, host0/gpu1" in text
     assert "written: box.json" in text
@@ -110,6 +110,20 @@ def test_join(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert alike("./three.json", "cluster:box=dgx1v,boxes=3")
     Path("nothing.txt").write_text("hello\n")
     assert "nothing.txt: unrecognised file; pass --from " in said(capsys, "topology join dgx1v nothing.txt", 2)
+
+
+def test_boxes_are_joined_by_their_own_cards(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("box.xml").write_text(next(case.text for case in probe_boxes.NCCL if case.name == "HGX H100"))
+    said(capsys, "topology join box.xml --boxes 2 --rail -o two.json")
+    assert alike("./two.json", "cluster:box=hgx-h100,boxes=2,fabric=rail")
+    assert run(["topology", "join", "box.xml", "star:ranks=2"]) == 0
+    assert "antiphon: warning: star:ranks=2: its cables carry 25 GB/s per host" in capsys.readouterr().err
+    assert "give either FABRIC, or --boxes N" in said(capsys, "topology join box.xml", 2)
+    assert "give either FABRIC, or --boxes N" in said(capsys, "topology join box.xml star:ranks=2 --boxes 2", 2)
+    assert "--rail: is for --boxes" in said(capsys, "topology join box.xml star:ranks=2 --rail", 2)
+    assert "--only: names hosts of FABRIC" in said(capsys, "topology join box.xml --boxes 2 --only 0", 2)
+    assert "boxes=1: expected" in said(capsys, "topology join box.xml --boxes 1", 2)
+    assert "nic: '400' has no unit" in said(capsys, "topology join box.xml --boxes 2 --nic 400", 2)
 
 
 def test_figures_are_piccls_alone(capsys: pytest.CaptureFixture[str]) -> None:

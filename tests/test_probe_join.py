@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import probe_boxes
 import pytest
 from probe_text import fabric, limits_of, links_of, nvlink_status, topo
 
+from antiphon.core.collective import Collective
+from antiphon.core.serialize import save_topology
 from antiphon.core.symmetry import canonical
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, Unsupported
+from antiphon.cost import usual_model
+from antiphon.errors import Invalid, UnlikelyInput, Unsupported
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.joining import given, joined
+from antiphon.formats.probe.joining import given, joined, on_own_cards
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 
@@ -156,3 +160,60 @@ def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
         joined(given("dgx1v"), net)
     with pytest.raises(Invalid, match="name the box first"):
         joined(net, net)
+
+
+H100_XML = next(case.text for case in probe_boxes.NCCL if case.name == "HGX H100")
+LISTED = {
+    "dgx1v": probe_boxes.dgx1v_xml(),
+    "dgx-a100": next(case.text for case in probe_boxes.NCCL if case.name == "DGX A100"),
+    "hgx-h100": H100_XML,
+}
+
+
+@pytest.mark.parametrize("rail", [False, True])
+@pytest.mark.parametrize("name", LISTED)
+def test_boxes_on_their_own_cards_are_the_catalogues_cluster(name: str, rail: bool, tmp_path: Path) -> None:
+    """By the cards that the box's file lists, and with the same figures of GPUs and network."""
+    both = on_own_cards(found(tmp_path, LISTED[name]), 3, rail=rail).machine
+    spec = topology(f"cluster:box={name},boxes=3,fabric={'rail' if rail else 'switch'}")
+    assert alike(both, spec)
+    assert both.unit == spec.unit
+    wanted = (Collective("allreduce", both.ranks),)
+    assert usual_model(both, wanted=wanted) == usual_model(spec, wanted=wanted) == "calls"
+
+
+def test_cards_whose_speed_or_number_no_file_lists(tmp_path: Path) -> None:
+    """A matrix lists cards without speeds, a file of ours no cards: they are those that such a box is sold with."""
+    matrix = found(tmp_path, BOXES["hgx-h100"])
+    both = on_own_cards(matrix, 2)
+    assert alike(both.machine, topology("cluster:box=hgx-h100,boxes=2"))
+    assert any("network cards carry 50 GB/s as of hgx-h100" in note for note in both.notes)
+    assert alike(on_own_cards(matrix, 2, nic="200Gbit/s").machine, topology("cluster:box=hgx-h100,boxes=2,nic=25GB/s"))
+    save_topology(tmp_path / "box.json", matrix.machine)
+    kept = on_own_cards(given(str(tmp_path / "box.json")), 2)
+    assert alike(kept.machine, topology("cluster:box=hgx-h100,boxes=2"))
+    assert any("8 network cards of 50 GB/s as of hgx-h100 are assumed" in note for note in kept.notes)
+    catalogue = on_own_cards(given("hgx-h100"), 2)
+    assert alike(catalogue.machine, topology("cluster:box=hgx-h100,boxes=2"))
+    assert catalogue.notes == ()
+
+
+def test_a_fabric_that_is_thinner_than_the_cards_is_reported(tmp_path: Path) -> None:
+    box = found(tmp_path, H100_XML)
+    with pytest.warns(UnlikelyInput, match=r"25 GB/s per host, but the 8 network cards .* carry 400 GB/s.*--boxes 2"):
+        joined(box, given("star:ranks=2"))
+    with pytest.warns(UnlikelyInput, match=r"the 8 network cards of hgx-h100 carry 400 GB/s"):
+        joined(given("hgx-h100"), given("star:ranks=2"))  # as it is sold
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnlikelyInput)
+        joined(box, given("star:ranks=2,bandwidth=400GB/s"))
+        joined(given("full:ranks=4"), given("star:ranks=2"))  # nobody knows its cards
+
+
+def test_a_file_is_a_box_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_topology("box.json", found(tmp_path, BOXES["hgx-h100"]).machine)
+    both = topology("cluster:box=./box.json,boxes=2,nic=400Gbit/s")
+    assert both.name == "2 x 8 x H100 on switch"
+    assert alike(both, topology("cluster:box=hgx-h100,boxes=2"))
+    assert usual_model(both, wanted=(Collective("allreduce", 16),)) == "calls"

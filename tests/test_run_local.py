@@ -89,7 +89,7 @@ def test_a_row_means_what_nccl_tests_means() -> None:
     (row,) = run_local(exchange(), 1003, "bf16")
     assert (row["nbytes"], row["dtype"]) == (1002, "bfloat16")
     assert row["busbw"] == pytest.approx(row["algbw"] * 3 / 2)
-    (row,) = run_local(exchange(), 3)
+    (row,) = run_local(exchange(), 0)
     assert (row["nbytes"], row["algbw"], row["correct"]) == (0, 0, True)
 
 
@@ -223,3 +223,14 @@ def test_checksums_tell_results_apart() -> None:
     first, again, other = (row["digests"] for row in rows)
     assert len(first) == 1
     assert first == again != other
+
+
+def test_less_than_an_element_is_rounded_up_to_one() -> None:
+    """Nothing at all would be right whatever the plan does."""
+    plan = antiphon.plan("allreduce", "full:ranks=2", planner="direct")
+    assert [row["nbytes"] for row in antiphon.run(plan, [3, "1:6", 9], repeat=1)] == [4, 4, 4, 4, 4, 8]
+    assert [row["nbytes"] for row in antiphon.run(plan, 0, repeat=1)] == [0]
+    spread = antiphon.plan("alltoall", "full:ranks=2", planner="direct")
+    (row,) = antiphon.run(spread, 3, repeat=1)
+    assert row["nbytes"] == 8  # an element for each rank
+    assert row["correct"]

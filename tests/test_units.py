@@ -16,8 +16,11 @@ from antiphon.errors import Invalid
 from antiphon.topologies.regular import ring
 from antiphon.topologies.trees import tree
 from antiphon.units import (
+    BINARY,
+    DECIMAL,
     Span,
     exact,
+    format_ends,
     format_size,
     parse_bandwidth,
     parse_seconds,
@@ -25,6 +28,7 @@ from antiphon.units import (
     parse_sizes,
     parse_span,
     plain,
+    size_family,
     stored_bandwidth,
 )
 
@@ -95,8 +99,10 @@ WRITTEN = st.integers(1, 2**40).flatmap(lambda n: st.sampled_from([str(n), f"{n}
 def test_sizes() -> None:
     assert parse_sizes("3float8_e4m3") == parse_sizes("3 f8e4m3") == [3]
     assert parse_sizes("64KB") == parse_sizes(64_000) == [64_000]
-    assert parse_sizes("1KB:10KB") == [1000, 2000, 4000, 8000]
-    assert parse_sizes("1KB:10KB", usual=3) == [1000, 3000, 9000]
+    assert parse_sizes("1KB:10KB") == [1000, 2000, 4000, 8000, 10000]
+    assert parse_sizes("1KB:8KB") == [1000, 2000, 4000, 8000]
+    assert parse_sizes("1KB:10KB", usual=3) == [1000, 3000, 9000, 10000]
+    assert parse_sizes("1KB:1GB:8")[-2:] == [8**6 * 1000, 10**9]
     assert parse_sizes("1KiB:1MiB:4", usual=3) == [4**k for k in range(5, 11)]
     assert parse_sizes("5:5") == [5]
     assert parse_sizes(["1KB", 3, "1:4"]) == [1000, 3, 1, 2, 4]
@@ -133,9 +139,37 @@ def test_a_range_is_read_as_it_was_written(low: str, more: int, factor: int | No
     span = parse_span(f"{low}:{last}" + (f":{factor}" if factor else ""))
     assert span == Span(first, last, factor)
     sizes = span.sizes()
-    assert sizes[0] == first
-    assert sizes[-1] <= last < sizes[-1] * (factor or 2)
-    assert all(b == a * (factor or 2) for a, b in pairwise(sizes))
+    assert (sizes[0], sizes[-1]) == (first, last)
+    assert all(b == a * (factor or 2) for a, b in pairwise(sizes[:-1]))
+    assert len(sizes) == 1 or sizes[-2] < last <= sizes[-2] * (factor or 2)
+
+
+def test_sizes_are_printed_in_the_units_that_they_were_written_in() -> None:
+    ladder = parse_sizes("1KB:1GB")
+    shown = [format_size(size, size_family(ladder)) for size in ladder]
+    assert shown[:3] == ["1KB", "2KB", "4KB"]
+    assert shown[7:12] == ["128KB", "256KB", "512KB", "1.024MB", "2.048MB"]
+    assert shown[-3:] == ["262.144MB", "524.288MB", "1GB"]
+    binary = parse_sizes("1KiB:1GiB")
+    assert [format_size(size, size_family(binary)) for size in binary][9:12] == ["512KiB", "1MiB", "2MiB"]
+    assert [format_size(size, size_family([size])) for size in (128_000, 2**17 * 1000, 65536, 4096)] == [
+        "128KB", "125MiB", "64KiB", "4KiB",
+    ]  # fmt: skip
+    assert format_size(1_048_576, DECIMAL) == "1MiB"
+    assert (size_family([]), size_family([0]), format_size(0, DECIMAL)) == ("", "", "0B")
+
+
+@given(st.integers(0, 2**60 - 1), st.sampled_from([DECIMAL, BINARY, ""]))
+def test_a_size_is_printed_exactly_in_any_units(size: int, family: str) -> None:
+    assert parse_size(format_size(size, family)) == size
+
+
+def test_ends_of_ranges_behind_a_size() -> None:
+    assert format_ends(0, 4_096_001, DECIMAL) == ("0B", "4.096MB")
+    assert format_ends(4_096_001, None, DECIMAL) == (">4.096MB", "-")
+    assert format_ends(65536, 2_048_000, DECIMAL) == ("64KiB", "2.048MB")
+    assert format_ends(2**20 + 1, 2**21 + 1, BINARY) == (">1MiB", "2MiB")
+    assert format_ends(12_345, 67_891) == ("12345B", "67891B")
 
 
 @given(text=st.text("0123456789.:KMiBf32x e-", max_size=12))

@@ -75,7 +75,7 @@ for _folder in ("planners", "reproduce", "runtimes", "topologies"):
 from antiphon.api.checking import check  # noqa: E402
 from antiphon.api.costs import predict, predict_library, simulate  # noqa: E402
 from antiphon.api.files import export, load, save  # noqa: E402
-from antiphon.api.machines import backends, bound, collective, models, planners, runtimes, topologies, topology  # noqa: E402
+from antiphon.api.machines import backends, bound, collective, degrade, models, planners, runtimes, topologies, topology  # noqa: E402
 from antiphon.api.measuring import bench, fit  # noqa: E402
 from antiphon.api.plans import compose, frontier, plan, verify, write  # noqa: E402
 from antiphon.api.replaying import replay  # noqa: E402
@@ -85,8 +85,8 @@ from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 
 __all__ = [
     "Collective", "Frontier", "Places", "Plan", "Profile", "Topology", "Tuning", "Writing",
-    "backends", "bench", "bound", "build", "check", "collective", "comm", "compose", "export", "fit",
-    "frontier", "lab", "load", "models", "plan", "planners", "predict", "predict_library", "replay", "report",
+    "backends", "bench", "bound", "build", "check", "collective", "comm", "compose", "degrade", "export",
+    "fit", "frontier", "lab", "load", "models", "plan", "planners", "predict", "predict_library", "replay", "report",
     "reproduce", "run", "runtimes", "save", "simulate", "topologies", "topology", "trace", "tune", "tune_over",
     "verify", "write",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,15 @@ class NotFound(AntiphonError):
 
 class Missing(AntiphonError):
     """Something must be installed or started first: the message says what and how."""
+
+
+class UnlikelyInput(UserWarning):
+    """Your input is valid, but probably not what you meant: where it is, and what was likely intended."""
+
+
+def warn_unlikely(message: str) -> None:
+    """Warn in one line: on stderr from the command line, by `warnings` in Python."""
+    warnings.warn(" ".join(message.split()), UnlikelyInput, stacklevel=2)
 
 
 def quote(name: object, limit: int = 60) -> str:

@@ -91,12 +91,17 @@ class Span(NamedTuple):
     high: int
     factor: int | None = None
 
-    def sizes(self, usual: int = 2) -> list[int]:
+    def steps(self, usual: int = 2) -> list[int]:
         """`low`, and each time `factor` (or `usual`) times as much, while that is not above `high`."""
         found = [self.low]
         while found[-1] and found[-1] * (self.factor or usual) <= self.high:
             found.append(found[-1] * (self.factor or usual))
         return found
+
+    def sizes(self, usual: int = 2) -> list[int]:
+        """The steps, and `high`."""
+        found = self.steps(usual)
+        return found if found[-1] == self.high else [*found, self.high]
 
 
 def parse_span(value: SupportsIndex | str, what: str = "nbytes") -> Span:
@@ -115,7 +120,7 @@ def parse_span(value: SupportsIndex | str, what: str = "nbytes") -> Span:
 
 
 def parse_sizes(value: Sizes, what: str = "nbytes", usual: int = 2) -> list[int]:
-    """The sizes of SIZE, FROM:TO (each `usual` times the one before), FROM:TO:FACTOR, or of several of these."""
+    """The sizes of SIZE, FROM:TO (each `usual` times the one before; TO, too), FROM:TO:FACTOR, or several."""
     several: list[Any] = [value]
     if not isinstance(value, str) and isinstance(value, Iterable):
         try:
@@ -161,10 +166,15 @@ def parse_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth"
     return number
 
 
+def is_bare(value: object) -> bool:
+    """Whether it is a number without a unit, also one in quotes as `plain` writes it."""
+    return not isinstance(value, str) or _BARE.fullmatch(value) is not None
+
+
 def stored_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
     """As it stands in a file: a number of bytes per second, also one in quotes as `plain` writes it ("7/3"), or a text
     with its unit."""
-    return parse_bandwidth(exact(value, what) if isinstance(value, str) and _BARE.fullmatch(value) else value, what)
+    return parse_bandwidth(exact(value, what) if isinstance(value, str) and is_bare(value) else value, what)
 
 
 def parse_seconds(value: int | float | str, what: str = "time", bare: bool = False) -> float:
@@ -210,23 +220,42 @@ def parse_ranks(text: str, what: str = "ranks") -> list[int]:
     return found
 
 
-def format_size(nbytes: int) -> str:
-    """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB."""
-    for scale, unit in [
-        (2**50, "PiB"),
-        (10**15, "PB"),
-        (2**40, "TiB"),
-        (10**12, "TB"),
-        (2**30, "GiB"),
-        (10**9, "GB"),
-        (2**20, "MiB"),
-        (10**6, "MB"),
-        (2**10, "KiB"),
-        (10**3, "KB"),
-    ]:
-        if nbytes and nbytes % scale == 0:
-            return f"{nbytes // scale}{unit}"
-    return f"{nbytes}B"
+DECIMAL, BINARY = "KB", "KiB"  # families of units of size
+_LONG_SIZES = (
+    (2**50, "PiB"), (10**15, "PB"), (2**40, "TiB"), (10**12, "TB"), (2**30, "GiB"), (10**9, "GB"), (2**20, "MiB"),
+    (10**6, "MB"), (2**10, "KiB"), (10**3, "KB"),
+)  # fmt: skip
+
+
+def format_size(nbytes: int, family: str = "") -> str:
+    """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB. `family`: what goes first where a size is
+    whole in both; DECIMAL has up to three digits behind the point (131072000 -> 131.072MB)."""
+    for scale, unit in _LONG_SIZES if nbytes and family else ():
+        whole, rest = divmod(nbytes, scale)
+        if ("i" in unit) == (family == BINARY) and rest == 0:
+            return f"{whole}{unit}"
+        if "i" not in unit and family == DECIMAL and 0 < whole < 1000 and nbytes % 1000 == rest * 1000 % scale == 0:
+            return f"{whole}.{rest * 1000 // scale:03}".rstrip("0") + unit
+    exact = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
+    return min(exact, key=len, default=f"{nbytes}B")
+
+
+def size_family(sizes: Iterable[int]) -> str:
+    """The family of units that most of these sizes are whole in: as they were asked for; "" where none is ahead."""
+    votes = [(size % 1000 == 0) - (size % 1024 == 0) for size in sizes if size]
+    return DECIMAL if sum(votes) > 0 else BINARY if sum(votes) < 0 else ""
+
+
+def format_ends(start: int, stop: int | None, family: str = "") -> tuple[str, str]:
+    """A range from `start` to below `stop` (None: without end): one byte more than a size is ">4MB", as an end that
+    size itself."""
+    shown = [format_size(end, family) if end is not None else "-" for end in (start, stop)]
+    for at, end in enumerate((start, stop)):
+        if end is not None and end > 1000 and re.fullmatch(r"[0-9]+B", shown[at]):
+            before = format_size(end - 1, family)
+            if not re.fullmatch(r"[0-9]+B", before):
+                shown[at] = f">{before}" if at == 0 else before
+    return shown[0], shown[1]
 
 
 def format_bandwidth(bytes_per_second: Number | float) -> str:

@@ -91,6 +91,25 @@ def ranks(value: Any, name: str) -> list[int]:
     return [whole(0, 2**31)(rank, name) for rank in found]
 
 
+def links_of(value: Any, name: str) -> list[str]:
+    """Links as people name them, in a list or in one text, parted by commas."""
+    links = value.split(",") if isinstance(value, str) else value
+    if isinstance(links, Mapping) or not isinstance(links, Sequence) or not all(isinstance(x, str) for x in links):
+        raise Invalid(f'{name}: expected links such as "0-1,2-3" or ["0-1", "2-3"], got {quote(value)}')
+    return [link.strip() for link in links]
+
+
+def values_of_links(value: Any, name: str) -> dict[str, Any]:
+    """By link a value, in a mapping or in one text."""
+    if isinstance(value, str):
+        from antiphon.options import parse_options
+
+        return dict(parse_options(value.split(","), name, "0-1=0.5"))
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise Invalid(f'{name}: expected links with what is left of them, such as {{"0-1": 0.5}}, got {quote(value)}')
+    return dict(value)
+
+
 def options(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise Invalid(f'{name}: expected options by name, such as {{"pieces": 4}}, got {quote(value)}')
@@ -160,13 +179,15 @@ def profile(value: Any, name: str) -> Any:
 
 CHECKS: Mapping[str, Check] = {
     "apart": yes_or_no, "budget": seconds, "chunks": whole(1, 2**25), "collective": text, "compiler": text,
-    "deterministic": yes_or_no, "effort": effort, "factor": whole(2), "few": whole(1), "folder": path,
+    "deterministic": yes_or_no, "drop_links": links_of, "drop_ranks": ranks,
+    "effort": effort, "factor": whole(2), "few": whole(1), "folder": path,
     "forget": several(text), "heard": function, "hybrid": yes_or_no, "in_place": yes_or_no, "iterations": whole(1),
     "k": whole(0, 10**4), "library": text, "library_only": yes_or_no, "limit": seconds,
     "memory": gibibytes, "miad": yes_or_no, "model": text, "mpiexec": text, "name": text, "nccl": yes_or_no, "on": text,
     "only": ranks, "options": options, "pieces": whole(1, 2**30), "planner": text, "planners": several(text),
     "profile": profile, "progress": function, "proof": yes_or_no, "ranks": ranks, "repeat": whole(1, 10**6),
-    "scale": text, "seed": whole(0), "shortlist": whole(0), "steps": whole(1, 10**4), "tables": several(path),
+    "scale": text, "seed": whole(0), "shortlist": whole(0), "slow": values_of_links,
+    "steps": whole(1, 10**4), "tables": several(path),
     "tell": function, "timeout": seconds, "trace": path, "verify": yes_or_no, "warmup": whole(0, 10**6),
 }  # fmt: skip
 

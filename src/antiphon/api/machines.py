@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.api import _given
@@ -71,6 +71,33 @@ def topology(spec: MachineLike, *, only: Sequence[int] | None = None) -> Topolog
 
     found = _given.machine(spec)
     return found if only is None else keep_only(found, only)
+
+
+@public
+def degrade(
+    topology: MachineLike,
+    *,
+    drop_links: Sequence[str] | str | None = None,
+    slow: Mapping[str, float | str] | str | None = None,
+    drop_ranks: Sequence[int] | None = None,
+    fraction: float | str | None = None,
+    seed: int = 0,
+) -> Topology:
+    """A machine with failures, to plan on and to compare with the whole (`tune(..., against=)`).
+
+    `topology`: the machine, its name or its file.
+    `drop_links`: links that are gone, in both directions, named by numbers of nodes or as `topology show` prints them:
+    "0-1,3-nvswitch", or a list of these.
+    `slow`: links of which this is left, a factor or a bandwidth: {"0-1": 0.5, "2-3": "10GB/s"}, or "0-1=0.5".
+    `drop_ranks`: ranks that are gone; the others are renumbered from 0.
+    `fraction`: so much of all links is gone, 0.02 for 2 %, chosen by `seed`: the same on every machine.
+    """
+    from antiphon.topologies.degraded import degraded
+
+    return degraded(
+        _given.machine(topology), drop_links=drop_links or (), slow=slow or {},  # type: ignore[arg-type]
+        drop_ranks=drop_ranks or (), fraction=fraction, seed=seed,
+    )  # fmt: skip
 
 
 @public

@@ -7,7 +7,9 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +19,7 @@ from antiphon.cli import completion
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
-from antiphon.errors import AntiphonError, Invalid, Missing
+from antiphon.errors import AntiphonError, Invalid, Missing, UnlikelyInput
 from antiphon.show.columns import width
 
 app = typer.Typer(
@@ -143,7 +145,31 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
             raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
 
 
+@contextmanager
+def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
+    """Print what is unlikely in the input as a line on stderr, each once."""
+    printed: set[str] = set()
+    show_other = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, UnlikelyInput):
+            show_other(message, category, *where, **more)
+        elif str(message) not in printed:
+            printed.add(str(message))
+            signals.tell(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UnlikelyInput)
+        warnings.showwarning = show
+        yield
+
+
 def _ended(command: Any, arguments: Sequence[str], signals: Signals) -> int:
+    with _warnings_on_stderr(signals):
+        return _exit_code(command, arguments, signals)
+
+
+def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
     reporter = _Reporter(signals, arguments)
     try:
         _refuse_empty(arguments)

@@ -163,7 +163,7 @@ def _sizes(nbytes: str, begin: str, end: str, factor: int | None) -> list[int]:
         low, high = parse_size(begin or FIRST, "-b"), parse_size(end or LAST, "-e")
         if high < low:
             raise Invalid(f"-e {end or LAST}: is less than -b {begin or FIRST}; begin with the smaller size")
-        return Span(low, high, factor or FACTOR).sizes()
+        return Span(low, high, factor or FACTOR).steps()  # as nccl-tests, which ends at the last step
     span = parse_span(nbytes, "--nbytes")
     if span.factor and factor:
         raise Invalid("-f: --nbytes names a factor already; leave one of them out")

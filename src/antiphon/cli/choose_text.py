@@ -9,7 +9,7 @@ from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.show.columns import paragraph, table_rows, under_names
 from antiphon.show.words import options_text
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_ends, format_seconds, format_size, size_family
 
 HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "over it", "served by"]
 FEW = 3  # sizes measured that are all told
@@ -21,7 +21,8 @@ def measured_text(found: MeasuredTuning) -> str:
     what = tuning.collectives[0] if len(tuning.collectives) == 1 else f"{len(tuning.collectives)} collectives"
     ended = "" if found.complete else f" (ended early: {found.unmeasured} more were not made)"
     lines = [f"{what} on {tuning.topology.name}, measured on {found.on}: {len(found.rows)} measurements{ended}", ""]
-    rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
+    family = size_family(point["nbytes"] for one in found.ranges for point in one.get("measurements", ()))
+    rows = {kind: [_row(one, family) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
     top, *body = table_rows(HEAD, [row for mine in rows.values() for row in mine])
     lines += [*top, *under_names(rows, body)]
     head = "time: ours, at the greatest size measured in the range"
@@ -30,7 +31,7 @@ def measured_text(found: MeasuredTuning) -> str:
         if one.get("ties"):
             others = ", ".join(f"{tie['planner']} {options_text(tie['options'])}".strip() for tie in one["ties"])
             lines += paragraph(
-                f"{one['collective']} of {format_size(one['at'])}: as fast may be {others}", "  ", "    "
+                f"{one['collective']} of {format_size(one['at'], family)}: as fast may be {others}", "  ", "    "
             )
     if any(one["measured"] is False and one.get("served_by") for one in found.ranges):
         lines += paragraph("what was not measured is left to the library", "  ", "    ")
@@ -38,11 +39,11 @@ def measured_text(found: MeasuredTuning) -> str:
         lines += paragraph(
             "what was not measured goes by the nearest of ours, as the library adds in another order", "  ", "    "
         )
-    lines += _gains(found.ranges)
+    lines += _gains(found.ranges, family)
     return "\n".join([*lines, *_missing(tuning.collectives, found.plans)])
 
 
-def _gains(ranges: Sequence[Mapping[str, Any]]) -> list[str]:
+def _gains(ranges: Sequence[Mapping[str, Any]], family: str) -> list[str]:
     """What this table is worth over the library's own collectives, as was measured."""
     measured = [one for one in ranges if one.get("over_library")]
     ours = [one for one in measured if not one.get("served_by")]
@@ -52,7 +53,8 @@ def _gains(ranges: Sequence[Mapping[str, Any]]) -> list[str]:
     for one in sorted(ours, key=lambda one: one["over_library"]):
         best.setdefault(one["collective"], one)
     told = [
-        f"{kind} up to {1 / one['over_library']:.2f} times ({format_size(one['at'])})" for kind, one in best.items()
+        f"{kind} up to {1 / one['over_library']:.2f} times ({format_size(one['at'], family)})"
+        for kind, one in best.items()
     ]
     faster = f": {', '.join(told)}" if told else ""
     return paragraph(f"faster than the library in {len(ours)} of {len(measured)} ranges measured{faster}", "  ")
@@ -69,13 +71,13 @@ def _missing(kinds: Sequence[str], plans: Mapping[str, Any]) -> list[str]:
     return [f"  no planner could plan {', '.join(missing)}"] if missing else []
 
 
-def _row(one: Mapping[str, Any]) -> list[str]:
+def _row(one: Mapping[str, Any], family: str) -> list[str]:
     reference, ratio = one.get("reference_seconds"), one.get("over_library")
-    sizes = [format_size(point["nbytes"]) for point in one.get("measurements", ())]
+    sizes = [format_size(point["nbytes"], family) for point in one.get("measurements", ())]
     told = ", ".join(sizes) if len(sizes) <= FEW else f"{sizes[0]} ... {sizes[-1]} ({len(sizes)})"
     left = not one["measured"] and one.get("served_by")
     return [
-        format_size(one["from"]), "-" if one["to"] is None else format_size(one["to"]),
+        *format_ends(one["from"], one["to"], family),
         "-" if left else f"{one['planner']} {options_text(one['options'])}".strip(), told or "-",
         format_seconds(one["seconds"]) if one["measured"] else "-",
         "-" if reference is None else format_seconds(reference),

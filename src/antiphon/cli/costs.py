@@ -32,7 +32,7 @@ from antiphon.show.listing import listed_text
 from antiphon.show.text import natural_width, paragraph, width
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
-from antiphon.units import format_seconds, format_size, parse_size, parse_sizes
+from antiphon.units import format_seconds, format_size, parse_size, parse_sizes, size_family
 
 Followed = Annotated[
     str,
@@ -52,12 +52,17 @@ def models_command(name: Name = "", json: Json = False) -> None:
     emit(models(), listed_text("model"), json)
 
 
+def _family(rows: Sequence[Mapping[str, Any]]) -> str:
+    return size_family(row["nbytes"] for row in rows)
+
+
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Predictions, one line each, and below them what holds the plan up and what they rest on."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
+    family = _family(rows)
     listed = [
         [
-            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
+            format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
             f"{row['busbw'] / 1e9:.3f}", *(format_seconds(row["terms"].get(term, 0.0)) for term in terms),
             row["rests_on"],
         ]
@@ -86,10 +91,11 @@ def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _by_runs(rows: Sequence[Mapping[str, Any]], what: str, key: str) -> list[str]:
     """What rows have for a key, once for each run of sizes for which it is the same."""
+    family = _family(rows)
     runs = [list(run) for _, run in groupby(rows, lambda row: str(row[key]))]
     lines = []
     for run in runs:
-        ends = dict.fromkeys(format_size(row["nbytes"]) for row in (run[0], run[-1]))
+        ends = dict.fromkeys(format_size(row["nbytes"], family) for row in (run[0], run[-1]))
         where = f", {' to '.join(ends)}" if len(runs) > 1 else ""
         lines += paragraph(f"{what}{where}: {run[0][key]}", rest="    ")
     return lines
@@ -107,9 +113,10 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """What a library would do, one line for each size, with why, and what the figure rests on: below the table, once
     for each run of sizes, where that does not fit beside it."""
     head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "SMs", "why", "rests on"]
+    family = _family(rows)
     listed = [
         [
-            format_size(row["nbytes"]), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
+            format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
             f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", _units(row), row["why"],
             row["calibrated"],
         ]
@@ -135,7 +142,10 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         lines += paragraph("SMs: of each GPU, taken at most while it runs, and all; small calls take fewer")
     copied = [row for row in rows if row["without_sms"] is not None]
     if copied:
-        told = ", ".join(f"{format_size(r['nbytes'])} {format_seconds(r['without_sms'])}" for r in copied[-SHOWN_HOPS:])
+        family = _family(rows)
+        told = ", ".join(
+            f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}" for row in copied[-SHOWN_HOPS:]
+        )
         asked = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
         lines += paragraph(f"{asked}: {told}", rest="    ")
     return lines

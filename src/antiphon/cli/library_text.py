@@ -9,7 +9,7 @@ from antiphon.formats.stock.measured import MPIS
 from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.show.columns import paragraph, table_rows, under_names
 from antiphon.show.words import options_text
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_ends, format_seconds, size_family
 
 HEAD = [
     "from",
@@ -33,7 +33,8 @@ def library_text(found: MeasuredTuning) -> str:
     whose = f"{told['name']} {told['version']}" if told else "the library"
     head = f"{what} on {tuning.topology.name}, the algorithms of {whose}: {len(found.rows)} measurements{ended}"
     lines = [head, ""]
-    rows = {kind: [_row(one) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
+    family = size_family(row["nbytes"] for row in found.rows)
+    rows = {kind: [_row(one, family) for one in found.ranges if one["collective"] == kind] for kind in found.plans}
     top, *body = table_rows(HEAD, [row for mine in rows.values() for row in mine])
     lines += [*top, *under_names(rows, body)]
     says = (
@@ -42,8 +43,8 @@ def library_text(found: MeasuredTuning) -> str:
     return "\n".join([*lines, "", *paragraph(f"{says}of pairs; what was not measured stays its choice", "  ", "    ")])
 
 
-def _row(one: Mapping[str, Any]) -> list[str]:
-    span = [format_size(one["from"]), "-" if one["to"] is None else format_size(one["to"])]
+def _row(one: Mapping[str, Any], family: str) -> list[str]:
+    span = format_ends(one["from"], one["to"], family)
     if not one["measured"]:
         return [*span, "its own choice", *["-"] * 6]
     name, parameters = one["library"]["algorithm"], one["library"]["parameters"]

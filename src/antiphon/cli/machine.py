@@ -1,4 +1,4 @@
-"""antiphon topology show, probe and join, antiphon bound: the machine and its limits."""
+"""antiphon topology show, probe, join and degrade, antiphon bound: the machine and its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from antiphon.api.machines import bound
+from antiphon.api.machines import bound, degrade
 from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.core.bounds import Bound, without
@@ -159,7 +159,18 @@ def _tell(found: Probed, out: Path | None, profile: Path | None, json: bool) -> 
 
 def join_command(
     box: Annotated[str, typer.Argument(metavar="BOX", help="a box: its name, its file, or what a tool printed of it")],
-    fabric: Annotated[str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same")],
+    fabric: Annotated[
+        str, typer.Argument(metavar="FABRIC", help="a network whose ranks are hosts, by the same; or --boxes")
+    ] = "",
+    boxes: Annotated[
+        int | None, typer.Option("--boxes", metavar="N", help="join N boxes on a switch by the cards that BOX lists")
+    ] = None,
+    rail: Annotated[
+        bool, typer.Option("--rail", help="with --boxes: card i of every box on a switch of its own, below a spine")
+    ] = False,
+    nic: Annotated[
+        str, typer.Option("--nic", metavar="SPEED", help="with --boxes: of each network card, e.g. 400Gbit/s")
+    ] = "",
     out: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
     ] = None,
@@ -171,9 +182,21 @@ def join_command(
 ) -> None:
     """Put a box and a fabric together: a box in the place of every host, its network cards in the place of its cables.
 
-    In the environment of a Slurm job only its hosts are taken.
+    Without FABRIC, --boxes 2 joins equal boxes by their own cards. In the environment of a Slurm job only its hosts
+    are taken.
     """
     check_outputs({"-o": out})
+    if bool(fabric) == (boxes is not None):
+        raise Invalid("topology join: give either FABRIC, or --boxes N to join N boxes by their own network cards")
+    if boxes is not None:
+        if only:
+            raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
+        with working("joining"):
+            found = joining.on_own_cards(joining.given(box), boxes, rail=rail, nic=nic or None, name=name)
+        _tell(found, out, None, json)
+        return
+    if rail or nic:
+        raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
     network = joining.given(fabric)
     if only:
         network = network.only(_named(network, only), f"only {only[:100]}")
@@ -182,6 +205,41 @@ def join_command(
     with working("joining"):
         found = joining.joined(joining.given(box), network, name)
     _tell(found, out, None, json)
+
+
+def degrade_command(
+    topo: Topo,
+    drop_links: Annotated[
+        str, typer.Option("--drop-links", metavar="LINKS", help="gone, by nodes as `show` prints them: 0-1,3-nvswitch")
+    ] = "",
+    slow: Annotated[
+        str, typer.Option("--slow", metavar="LINK=LEFT", help="what is left of links: 0-1=0.5,2-3=10GB/s")
+    ] = "",
+    drop_ranks: Annotated[
+        str, typer.Option("--drop-ranks", metavar="RANKS", help="gone, e.g. 0,4-5; the others are renumbered from 0")
+    ] = "",
+    fraction: Annotated[
+        float | None, typer.Option("--fraction", metavar="F", help="so much of all links is gone, 0.02 for 2 %")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="which links --fraction takes")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a machine with failures: links gone or slow in both directions, ranks gone, a random fraction of links gone.
+
+    `tune COLL broken.json --against TOPO` says what it has lost.
+    """
+    check_outputs({"-o": out})
+    machine = degrade(
+        topo, drop_links=drop_links or None, slow=slow or None, fraction=fraction, seed=seed,
+        drop_ranks=parse_ranks(drop_ranks, "--drop-ranks") if drop_ranks else None,
+    )  # fmt: skip
+    if out is not None:
+        save_topology(out, machine)
+    text = [topology_text(machine), *([f"  written: {out}"] if out is not None else [])]
+    emit(jsonlib.loads(dumps(machine)) if json else None, "\n".join(text), json)
 
 
 def bound_command(

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.cli.lab_text import remarks
 from antiphon.registry import find
 from antiphon.show.text import table
-from antiphon.units import format_seconds, format_size
+from antiphon.units import format_seconds, format_size, size_family
 
 Row = Mapping[str, Any]
 SLOW = 1e8  # bytes per second: below they are told in MB/s
@@ -18,8 +18,9 @@ SLOW = 1e8  # bytes per second: below they are told in MB/s
 def rows_text(rows: Sequence[Row]) -> str:
     """Measured runs, one line each, beside the library's own and what was predicted (-: there is none)."""
     unit, scale = ("MB/s", 1e6) if all(row["busbw"] < SLOW for row in rows) else ("GB/s", 1e9)
+    family = size_family(row["nbytes"] for row in rows)
     columns: list[tuple[str, Callable[[Row], str]]] = [
-        ("nbytes", lambda row: format_size(row["nbytes"])),
+        ("nbytes", lambda row: format_size(row["nbytes"], family)),
         ("time", lambda row: format_seconds(row["seconds"])),
         (f"algbw {unit}", lambda row: f"{row['algbw'] / scale:.3f}"),
         (f"busbw {unit}", lambda row: f"{row['busbw'] / scale:.3f}"),

@@ -48,6 +48,8 @@ TABLE: tuple[Command | CommandGroup, ...] = (
                 "topology probe topo.txt --from nvidia-smi -o box.json"),
         Command("join", "machine:join_command", "Put a box and a fabric together.",
                 "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
+        Command("degrade", "machine:degrade_command", "Drop or slow links, drop ranks: a machine with failures.",
+                "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
     )),
     Command("bound", "machine:bound_command", "The fewest steps and the least time possible.", "bound allgather dgx1v"),
     Command("plan", "plans:plan_command", "Plan a collective by one planner, and prove it.",

@@ -33,8 +33,14 @@ _PLAIN = re.compile(rb"\{[^{}\\]*\}")
 # Bounded, as longer ones are not kept; groups that give nothing back match wrongly before Python 3.11.5.
 _NESTED = re.compile(rb'\{(?:[^{}"\\]++|"[^{}"\\]*+"|\{(?:[^{}"\\]++|"[^{}"\\]*+"){0,512}\}){0,512}\}')
 _KEY = re.compile(rb'("[^"]*")\s*:')
+_PATH = re.compile(r"(?:topology )?([a-z_]+(?:\[[0-9]+\]|\.[a-z_]+)*)")
+_PLACE = re.compile(r"line ([0-9]+), column ([0-9]+): ")
+_SPACE = re.compile(rb"[ \t\r\n]*")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_SCALAR = re.compile(rb"[^,\]}\s]*")
+_BRACKET = re.compile(rb'[\[\]{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
+_SHORT = 40  # characters of a value that stands in a message
 _TOKEN = re.compile(rb'\{|\}|"(?:[^"\\]|\\.)*"(?:\s*:)?', re.DOTALL)
-_BYTE = re.compile(r" \(byte ([0-9]+)\)")
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD]([89a-fA-F])..|.)", re.DOTALL)
 
 
@@ -43,7 +49,8 @@ def decode(data: bytes, kind: type[T]) -> T:
 
     Lists and objects take some 70 bytes each, however short: text of hardly anything else is refused.
     """
-    text = data.removeprefix(_BOM).lstrip()
+    data = data.removeprefix(_BOM)
+    text = data.lstrip()
     if not text:
         raise Invalid("is not valid JSON: it is empty")
     parts = data.count(b"[") + data.count(b"{")
@@ -54,14 +61,12 @@ def decode(data: bytes, kind: type[T]) -> T:
         )
     _check_text(data)
     try:
-        return msgspec.json.decode(data.removeprefix(_BOM), type=kind)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
-        raise _decoding_fault(str(error), kind) from None
+        raise _decoding_fault(str(error), kind, data) from None
     except msgspec.DecodeError as error:
-        fault = f"is not valid JSON: {_syntax_fault(str(error), data)}"
-        if text[:1] not in b"{[":
-            fault = _known_output(text) or f"{fault}, and text of ours begins with {{"
-        raise Invalid(fault) from None
+        known = "" if text[:1] in b"{[" else _known_output(text)
+        raise (Invalid(known) if known else _syntax_fault(str(error), data)) from None
     except RecursionError:
         raise Invalid("is nested too deeply") from None
 
@@ -73,25 +78,7 @@ def _check_text(data: bytes) -> None:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        raise Invalid(f"is not valid JSON: it is not UTF-8 text ({_place(data, error.start)})") from None
-
-
-def _syntax_fault(message: str, data: bytes) -> str:
-    """What the decoder says is wrong, with line and column instead of the number of the byte."""
-    start = len(data) - len(data.removeprefix(_BOM))
-    if match := _BYTE.search(message):
-        place = _place(data, start + int(match.group(1)))
-        return message[: match.start()].removeprefix("JSON is malformed: ") + f" ({place})"
-    lone = next((escape for escape in _ESCAPE.finditer(data) if escape.group(1)), None)
-    if lone is not None:  # the decoder calls the text truncated
-        return f"half of a surrogate pair stands alone ({_place(data, lone.start())})"
-    return message
-
-
-def _place(data: bytes, at: int) -> str:
-    column = at - data.rfind(b"\n", 0, at)
-    lines = data.count(b"\n", 0, at)
-    return f"line {lines + 1}, column {column}"
+        raise Invalid(f"{_line_and_column(data, error.start)}is not valid JSON: it is not UTF-8 text") from None
 
 
 def _known_output(text: bytes) -> str:
@@ -148,7 +135,8 @@ def _check_keys(data: bytes) -> None:
             if text not in seen:
                 keys = _KEY.findall(text)
                 if len(set(keys)) < len(keys):
-                    _refuse_twice(_key_text(next(key for key in keys if keys.count(key) > 1)))
+                    key = next(key for key in keys if keys.count(key) > 1)
+                    _refuse_twice(key, data, plain.start() + text.rfind(key))
                 if len(seen) < FEW_SEEN and len(text) < FEW_SEEN:
                     seen.add(text)
         elif token == b"}":
@@ -158,7 +146,7 @@ def _check_keys(data: bytes) -> None:
         elif token.endswith(b":"):
             key = _key_text(token[:-1])
             if key in open_objects[-1]:
-                _refuse_twice(key)
+                _refuse_twice(token[:-1], data, match.start())
             open_objects[-1].add(key)
 
 
@@ -177,8 +165,9 @@ def _several(seen: set[bytes]) -> re.Pattern[bytes] | None:
     return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, seen)))
 
 
-def _refuse_twice(key: object) -> None:
-    raise Invalid(f"the key {quote(key)} stands twice in one object; remove one")
+def _refuse_twice(key: bytes, data: bytes, at: int) -> None:
+    name = quote(_key_text(key))
+    raise Invalid(f"{_line_and_column(data, at)}the key {name} stands twice in one object; remove one")
 
 
 def layout(value: object, depth: int = 0) -> bytes:
@@ -198,16 +187,157 @@ def layout(value: object, depth: int = 0) -> bytes:
     return ends[0] + indent + (b"," + indent).join(parts) + b"\n" + b"  " * depth + ends[1]
 
 
-def _decoding_fault(message: str, kind: object) -> Invalid:
+def locate(message: str, data: bytes) -> str:
+    """ "line 4, column 12: " of the place that a message begins with, such as "types[0]: bandwidth: ..." or "topology
+    places: ..."; "" where it names none that the text has. `data` must be valid JSON up to there. Linear."""
+    path: list[str | int] = []
+    at = None
+    if message.startswith("line "):  # it names its place already
+        return ""
+    for part in message.split(": "):
+        named = _PATH.match(part)
+        steps = _steps(named[1]) if named else []
+        below = _find(data, [*path, *steps]) if steps else None
+        if below is None:
+            break
+        path, at = [*path, *steps], below
+    return "" if at is None else _line_and_column(data, at)
+
+
+def without_place(message: str) -> str:
+    """A message about a piece of a text, whose place there says nothing."""
+    return _PLACE.sub("", message, count=1)
+
+
+def move_place(message: str, data: bytes, outer: bytes) -> str:
+    """A message with its place as of the text that `data` is a piece of."""
+    match = _PLACE.search(message)
+    at = outer.find(data) if match else -1
+    if match is None or at < 0:
+        return message
+    line, column = int(match[1]), int(match[2])
+    first = at - outer.rfind(b"\n", 0, at) - 1  # characters in front of the piece on its first line
+    above = outer.count(b"\n", 0, at)
+    moved = f"line {above + line}, column {column + first * (line == 1)}: "
+    return message[: match.start()] + moved + message[match.end() :]
+
+
+def _steps(path: str) -> list[str | int]:
+    return [int(word) if word.isdigit() else word for word in re.findall(r"\w+", path)]
+
+
+def _line_and_column(data: bytes, at: int) -> str:
+    """Both count from 1, columns in characters."""
+    begin = data.rfind(b"\n", 0, at) + 1
+    line, column = data.count(b"\n", 0, at) + 1, len(data[begin:at].decode("utf-8", "replace")) + 1
+    return f"line {line}, column {column}: "
+
+
+def _find(data: bytes, path: list[str | int]) -> int | None:
+    """Where the value at a path begins."""
+    at: int | None = _past_space(data, 0)
+    for step in path:
+        at = _child(data, at, step) if at is not None else None
+    return at
+
+
+def _child(data: bytes, at: int, step: str | int) -> int | None:
+    """Where the value of this key, or of this number, begins in the object or list that begins at `at`."""
+    if data[at : at + 1] != (b"{" if isinstance(step, str) else b"["):
+        return None
+    number = 0
+    at = _past_space(data, at + 1)
+    while at < len(data) and data[at : at + 1] not in (b"]", b"}"):
+        if isinstance(step, str):
+            key = _STRING.match(data, at)
+            if key is None:
+                return None
+            at = _past_space(data, _past_space(data, key.end()) + 1)  # a colon between
+            if msgspec.json.decode(key.group()) == step:
+                return at
+        elif number == step:
+            return at
+        at = _past_space(data, _past_value(data, at))
+        if data[at : at + 1] == b",":
+            at = _past_space(data, at + 1)
+        number += 1
+    return None
+
+
+def _past_space(data: bytes, at: int) -> int:
+    match = _SPACE.match(data, at)
+    return match.end() if match else at
+
+
+def _past_value(data: bytes, at: int) -> int:
+    if data[at : at + 1] not in (b"{", b"["):
+        match = _STRING.match(data, at) or _SCALAR.match(data, at)
+        return max(match.end(), at + 1) if match else len(data)
+    depth = 0
+    for token in _BRACKET.finditer(data, at):
+        depth += {b"{": 1, b"[": 1, b"}": -1, b"]": -1}.get(token.group(), 0)
+        if depth == 0:
+            return token.end()
+    return len(data)
+
+
+def _syntax_fault(message: str, data: bytes) -> Invalid:
+    """What is no JSON: where, and what is often meant."""
+    what = message.removeprefix("JSON is malformed: ")
+    byte = re.search(r" \(byte ([0-9]+)\)$", what)
+    lone = next((escape for escape in _ESCAPE.finditer(data) if escape.group(1)), None) if byte is None else None
+    if lone is not None:  # the decoder calls the text truncated
+        place = _line_and_column(data, lone.start())
+        return Invalid(f"{place}is not valid JSON: half of a surrogate pair stands alone")
+    if byte is None:
+        ends = _line_and_column(data, len(data.rstrip())) if "truncated" in what else ""
+        return Invalid(f"{ends}is not valid JSON: {'it ends too early' if ends else what}; is a ] or }} missing?")
+    at = int(byte[1])
+    what, rest = what[: byte.start()], data[at:]
+    if rest[:1] == b"'":
+        what += "; texts stand in double quotes"
+    elif rest[:1] in (b"/", b"#"):
+        what += "; JSON has no comments, remove it"
+    elif rest.startswith((b"True", b"False", b"None")):
+        what += "; write true, false or null"
+    elif data.lstrip()[:1] not in (b"{", b"["):
+        what += ", and text of ours begins with {"
+    return Invalid(f"{_line_and_column(data, at)}is not valid JSON: {what}")
+
+
+def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
     """A decoder's message in our words: where, what, and the nearest name for an unknown field."""
     what, _, path = message.partition(" - at ")
     path = path.strip("`").removeprefix("key ").removeprefix("$")
     where = path.removeprefix(".")
     what = what[:1].lower() + what[1:].replace("`", "")
     known = _fields(kind, path)
+    at = None if "..." in path else _find(data, _steps(path))
     if (match := re.fullmatch(r"object contains unknown field (.*)", what, re.DOTALL)) and known:
         what = str(unknown("field", match.group(1), known))
-    return Invalid(f"{where}: {what}" if where else what)
+        value = _child(data, at, match.group(1)) if at is not None else None
+        key = data.rfind(msgspec.json.encode(match.group(1)), 0, value) if value is not None else -1
+        at = key if key >= 0 else at
+    elif match := re.fullmatch(r"object missing required field (\w+)", what):
+        what = f'missing required field "{match[1]}"'
+    elif match := re.fullmatch(r"expected (.+?)(?:, got (.+))?", what):
+        text = data[at : _past_value(data, at)] if at is not None else b""
+        got = text.decode("utf-8", "replace") if text and len(text) <= _SHORT else _in_words(match[2] or "")
+        what = f"expected {_in_words(match[1])}" + (f", got {got}" if got else "")
+    place = "" if at is None else _line_and_column(data, at)
+    return Invalid(f"{place}{where}: {what}" if where else f"{place}{what}")
+
+
+def _in_words(kinds: str) -> str:
+    """A decoder's names of types."""
+    words = {"int | str": 'a whole number, or a text such as "25GB/s"', "int": "a whole number"}
+    words |= {"float": "a number", "str": "a text in double quotes", "bool": "true or false"}
+    words |= {"object": "an object {...}", "array": "a list [...]"}
+    if kinds in words:
+        return words[kinds]
+    if length := re.fullmatch(r"array of length ([0-9]+)", kinds):
+        return f"a list of {length[1]}"
+    return " or ".join(words.get(kind, kind) for kind in kinds.split(" | "))
 
 
 def _fields(kind: object, path: str) -> list[str]:

@@ -158,13 +158,14 @@ class Topology:
             raise Invalid(f"unit bandwidth: must be greater than 0, got {self.unit}")
 
     def _check_limits(self) -> None:
-        for limit in self.limits:
+        for number, limit in enumerate(self.limits):
+            where = f"limits[{number}] (shared limit {quote(limit.name)})"
             if not limit.links:
-                raise Invalid(f"shared limit {quote(limit.name)}: names no links")
+                raise Invalid(f"{where}: names no links; a limit bounds one link or several together")
             if len(set(limit.links)) != len(limit.links):
-                raise Invalid(f"shared limit {quote(limit.name)}: names a link twice")
+                raise Invalid(f"{where}: names a link twice")
             if min(limit.links) < 0 or max(limit.links) >= self.links:
-                raise Invalid(f"shared limit {quote(limit.name)}: link out of range (0 to {self.links - 1})")
+                raise Invalid(f"{where}: link out of range (0 to {self.links - 1})")
 
     @property
     def nodes(self) -> int:

@@ -81,7 +81,7 @@ def _table(data: bytes, version: object) -> dict[str, Plan]:
     plans: dict[str, Plan] = {}
     for kind, raw in row.plans.items():
         with within(f"plans.{quote(kind)}"):
-            plan = loads(bytes(raw), "plan")
+            plan = loads(bytes(raw), "plan", outer=data, warn=not plans)  # all are for one machine
             if not isinstance(plan, Plan):
                 raise Invalid(f"holds a {type(plan).__name__.lower()}; a plan is needed here")
             if plan.collective.kind != kind:

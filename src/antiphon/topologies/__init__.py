@@ -15,10 +15,6 @@ __all__ = ["topology"]
 
 def topology(spec: str) -> Topology:
     """A machine as people name it: "dgx1v", "ring:ranks=8,bandwidth=10GB/s", or a JSON file."""
-    if spec.endswith((".json", ".json.gz")) or "/" in spec.partition(":")[0]:
-        from antiphon.core.serialize import load_topology
-
-        return load_topology(spec)
     from antiphon.topologies.spec import machine_of
 
     return machine_of(spec)

@@ -9,7 +9,7 @@ from antiphon.errors import Invalid
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, above, connected, one_switch
 from antiphon.topologies.options import Bandwidth, as_text, factor, one_of, whole
-from antiphon.topologies.spec import machine_of
+from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
 # InfiniBand: what a switch combined goes on to others, and from the last of them to all that want it. Operators and
@@ -46,7 +46,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     sharp: bool = False,
 ) -> Topology:
     """`boxes` boxes with network cards on a fabric. box= any topology; its options behind a colon, parted by "+":
-    box=torus:dims=2x4+bandwidth=50GB/s.
+    box=torus:dims=2x4+bandwidth=50GB/s; or a file, box=./box.json, whose machine gives the name.
 
     fabric=switch: one switch for all. leaf-spine: boxes_per_leaf (2) boxes on each leaf, the leaves on a spine.
     fat-tree: boxes_per_leaf (1) boxes on each leaf, leaves_per_pod leaves on each pod's switch, pods on a core.
@@ -72,7 +72,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     whole(spines, "spines", 0 if fabric == "rail" else 1, 1024)
     if boxes * made_of.ranks < 2:
         raise Invalid(f"boxes={boxes}: makes {boxes * made_of.ranks} rank; a network needs at least 2 ranks")
-    cards = _cards(made_of, nics, nic)
+    cards = cards_of(made_of, nics, nic)
     per_leaf = whole(boxes_per_leaf, "boxes_per_leaf") if boxes_per_leaf is not None else 2 - (fabric == "fat-tree")
     whole(leaves_per_pod, "leaves_per_pod")
     cards.check(made_of.name)
@@ -93,12 +93,21 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     }
     name = f"cluster:box={box},boxes={boxes},fabric={fabric}"
     name += "".join(f",{key}={as_text(key, value)}" for key, value in shown.items() if value is not None)
+    if is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
+        name = f"{boxes} x {made_of.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARDS
     return connected(name[:200], made_of, boxes, cards, switches, ability)
 
 
-def _cards(box: Topology, nics: object, nic: Bandwidth | None) -> Cards:
-    count, gigabits = _CARDS.get(box.name, _CARDS.get(box.name.partition(":")[0], (box.ranks, 200)))
+def sold_with_cards(name: str) -> bool:
+    """Whether the cards of a box of this name are those that it is sold with, rather than assumed."""
+    return name in _CARDS or name.partition(":")[0] in _CARDS
+
+
+def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, sold_as: str = "") -> Cards:
+    """The network cards of a box: as many and as fast as asked for, else as the box of this name is sold with."""
+    name = sold_as or box.name
+    count, gigabits = _CARDS.get(name, _CARDS.get(name.partition(":")[0], (box.ranks, 200)))
     if nics is not None:
         count = whole(nics, "nics", 1, 10_000)
     speed = Fraction(gigabits * 10**9, 8) if nic is None else parse_bandwidth(nic, "nic")

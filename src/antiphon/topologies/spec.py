@@ -15,12 +15,22 @@ UNITS = re.compile("(.*_)?(bandwidth|latency)|nic|uplink")  # options that have 
 
 
 def machine_of(spec: str, separator: str = ",") -> Topology:
-    """The machine of the catalogue that a text names; inside another spec options are parted by "+" instead."""
+    """The machine of the catalogue that a text names, or that of a file; inside another spec options are parted by "+"
+    instead."""
+    if is_file(spec):
+        from antiphon.core.serialize import load_topology
+
+        return load_topology(spec)
     name, _, tail = spec.partition(":")
     _refuse_file(name, tail)
     make = find("topology", name).load()
     found: Topology = call("topology", name, make, options(spec, tail, separator))
     return found
+
+
+def is_file(spec: str) -> bool:
+    """Whether a text names a file of ours rather than a machine of the catalogue."""
+    return spec.endswith((".json", ".json.gz")) or "/" in spec.partition(":")[0]
 
 
 def _refuse_file(name: str, tail: str) -> None:

@@ -7,11 +7,14 @@ and the place in it. It never runs a schedule: `verify` does that. Writing is de
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, TypeVar
+
+import msgspec
 
 from antiphon.core.collective import Collective
 from antiphon.core.files import name_of, read_bytes, reading, write_bytes
-from antiphon.core.jsontext import check_keys, decode, layout
+from antiphon.core.jsontext import check_keys, decode, layout, locate, move_place
 from antiphon.core.plan import Plan
 from antiphon.core.serialize.convert import (
     collective_in,
@@ -31,9 +34,11 @@ from antiphon.core.serialize.schemas import (
     PlanRow,
     TopologyRow,
 )
+from antiphon.core.serialize.slips import first_slip
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote, unknown
+from antiphon.errors import Invalid, quote, unknown, warn_unlikely
 
+_LINK = "; a link is [from node, to node, number of its type]"
 FORMATS = (TOPOLOGY, COLLECTIVE, PLAN)
 K = TypeVar("K", Topology, Collective, Plan)
 
@@ -54,25 +59,56 @@ def dumps(value: Topology | Collective | Plan) -> bytes:
         raise Invalid("cannot be written: a name in it is not valid text (a lone surrogate)") from None
 
 
-def loads(data: bytes, name: str = "input") -> Topology | Collective | Plan:
-    """What some JSON text holds, told by its "format". `name` stands in front of every error."""
+def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = True) -> Topology | Collective | Plan:
+    """What some JSON text holds, told by its "format". `name` stands in front of every error; `outer`: the text that it
+    is a piece of, by whose lines places are reported. With `warn` what is valid but unlikely is reported, too."""
+    try:
+        value, slip = _loads(data, name)
+    except Invalid as error:
+        raise Invalid(move_place(str(error), data, outer)) from None
+    if slip and warn:
+        warn_unlikely(f"{name}: {move_place(slip, data, outer)}")
+    return value
+
+
+def _loads(data: bytes, name: str) -> tuple[Topology | Collective | Plan, str]:
+    """The value, and a line about the first slip of its machine."""
     with reading(name):
         head = decode(data, Head)
         if not isinstance(head.format, str):
-            raise Invalid('has no "format"; the first keys are for example "format": "antiphon-plan", "version": 1')
+            likely = _likely_format(data)
+            raise Invalid(f'has no "format"; the first keys are for example "format": "{likely}", "version": 1')
         if head.format not in FORMATS:
             raise unknown("format", head.format, FORMATS)
+        if head.version is None:
+            raise Invalid(f'has no "version"; write "version": {VERSION} behind "format"')
         if head.version != VERSION or type(head.version) is not int:
             raise Invalid(f"version {quote(head.version)} of {head.format} is not known here; version {VERSION} is")
         value: Topology | Collective | Plan
-        if head.format == TOPOLOGY:
-            value = topology_in(decode(data, TopologyRow))
-        elif head.format == COLLECTIVE:
-            value = collective_in(decode(data, CollectiveRow))
-        else:
-            value = plan_in(decode(data, PlanRow))
+        machine: TopologyRow | None = None
+        try:
+            if head.format == TOPOLOGY:
+                machine = decode(data, TopologyRow)
+                value = topology_in(machine)
+            elif head.format == COLLECTIVE:
+                value = collective_in(decode(data, CollectiveRow))
+            else:
+                plan = decode(data, PlanRow)
+                machine, value = plan.topology, plan_in(plan)
+        except Invalid as error:
+            hint = _LINK if re.search(r"\blinks\[[0-9]+\](\[[0-9]\])?: expected", str(error)) else ""
+            raise Invalid(f"{locate(str(error), data)}{error}{hint}") from None
         check_keys(data)
-        return value
+        slip = first_slip(machine, data, "" if head.format == TOPOLOGY else "topology.") if machine else ""
+        return value, slip
+
+
+def _likely_format(data: bytes) -> str:
+    """Which of the formats a file without one is likely of, by its keys."""
+    keys = decode(data, dict[str, msgspec.Raw]).keys()
+    if "entries" in keys:
+        return PLAN
+    return COLLECTIVE if keys & {"kind", "blocks", "roots"} and not keys & {"links", "types"} else TOPOLOGY
 
 
 def load_topology(path: str | os.PathLike[str]) -> Topology:

@@ -15,7 +15,7 @@ import numpy as np
 from antiphon.core.collective import ROOTED, Collective, relation_of
 from antiphon.core.columns import Longs
 from antiphon.core.files import within
-from antiphon.core.jsontext import decode
+from antiphon.core.jsontext import decode, without_place
 from antiphon.core.plan import Entry, Plan, check_plain
 from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Local, Schedule
@@ -33,6 +33,7 @@ from antiphon.core.serialize.schemas import (
     ScheduleRow,
     TopologyRow,
 )
+from antiphon.core.serialize.slips import bandwidth_out, latency_out
 from antiphon.core.topology import FORWARDS, Ability, LinkType, SharedLimit, Topology, default_places
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
@@ -53,6 +54,8 @@ def topology_in(row: TopologyRow) -> Topology:
         with within(f"limits[{i}]"):
             limits.append(SharedLimit(limit.name, tuple(limit.links), stored_bandwidth(limit.bandwidth)))
     links: Any = _longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
+    if min(row.ranks - 1, row.switches) >= 0:
+        _check_links(links, row.ranks + row.switches, len(types))
     if row.places == []:
         raise Invalid("places: is empty; leave it out or name every node")
     src, dst, kind_of = (links[:, i] for i in range(3))
@@ -60,6 +63,24 @@ def topology_in(row: TopologyRow) -> Topology:
     limit_rows, places = tuple(limits), tuple(row.places or ())
     plain = Topology(row.name, row.ranks, row.switches, src, dst, kind_of, tuple(types), limit_rows, places, unit)
     return replace(plain, abilities=_abilities_in(row)) if row.abilities else plain
+
+
+def _check_links(links: Longs, nodes: int, types: int) -> None:
+    """Refuse the first link that leads to no node or to itself, or has no type."""
+    ends = links[:, :2]
+    wrong = ((ends < 0) | (ends >= nodes)).any(axis=1) | (ends[:, 0] == ends[:, 1])
+    wrong |= (links[:, 2] < 0) | (links[:, 2] >= types)
+    if not wrong.any():
+        return
+    at = int(np.flatnonzero(wrong)[0])
+    src, dst, kind = links[at].tolist()
+    said = f"links[{at}]: [{src}, {dst}, {kind}]"
+    if not 0 <= kind < types:
+        raise Invalid(f"{said}: no link type has number {kind} (types has {types}, numbered from 0)")
+    if src == dst:
+        raise Invalid(f"{said}: leads from node {src} to itself; remove it")
+    node = dst if 0 <= src < nodes else src
+    raise Invalid(f"{said}: no node has number {node}; nodes are 0 to {nodes - 1} (ranks first, then switches)")
 
 
 def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
@@ -87,12 +108,15 @@ def topology_out(topology: Topology) -> dict[str, Any]:
     if topology.switches:
         body["switches"] = topology.switches
     parse_bandwidth(topology.unit, "unit bandwidth")  # written out of range it could not be read back
-    body["unit"] = plain(topology.unit)
-    body["types"] = [{"kind": t.kind, "bandwidth": plain(t.bandwidth), "latency": t.latency} for t in topology.types]
+    body["unit"] = bandwidth_out(topology.unit)
+    body["types"] = [
+        {"kind": t.kind, "bandwidth": bandwidth_out(t.bandwidth), "latency": latency_out(t.latency)}
+        for t in topology.types
+    ]
     body["links"] = np.stack(columns, axis=1).tolist()
     if topology.limits:
         body["limits"] = [
-            {"name": limit.name, "links": list(limit.links), "bandwidth": plain(limit.bandwidth)}
+            {"name": limit.name, "links": list(limit.links), "bandwidth": bandwidth_out(limit.bandwidth)}
             for limit in topology.limits
         ]
     if topology.places != default_places(topology.ranks, topology.switches):
@@ -148,8 +172,9 @@ def _custom_in(
         try:
             block = decode(bytes(raw), BlockRow)
         except Invalid as error:
-            inside = str(error).startswith(("pre", "post", "weight"))
-            raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{error}") from None
+            fault = without_place(str(error))
+            inside = fault.startswith(("pre", "post", "weight"))
+            raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{fault}") from None
         for given in block.pre:
             rank, own = (given, given if row.combining else 0) if isinstance(given, int) else given
             have.extend((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))

@@ -15,17 +15,17 @@ from antiphon.core.topology import Topology
 from antiphon.cost.nccl.calls import Calls
 from antiphon.cost.nccl.place import Place, place_of
 from antiphon.errors import AntiphonError
+from antiphon.topologies.degraded import DEGRADED
 from antiphon.topologies.spec import machine_of
 
-DEGRADED = " degraded"
 # What is done to a machine stands behind its name (core/reshape); a list of ranks may be clipped.
 _CHANGES = rf"({DEGRADED}| only [0-9]+(,[0-9]+)*(,?[0-9]*\.\.\.)?)*"
 _CHANGED = re.compile(_CHANGES)
 # As probed; so many of these, joined by a fabric
 _PROBED = re.compile(rf"[0-9]+ x ([0-9]+ x )?(?P<model>[^,]+?){_CHANGES}( on .+?)?{_CHANGES}")
-# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes
+# As nvidia-smi and rocm-smi name the boards of the catalogue's boxes; or the generation alone, as NCCL's file has it
 _MODELS = (
-    (r"(Tesla )?V100-SXM[23](-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100-SXM4?-[0-9]+GB", "a100"),
+    (r"(Tesla )?V100(-SXM[23])?(-[0-9]+GB)?(-LS)?", "v100"), (r"(NVIDIA )?A100(-SXM4?-[0-9]+GB)?", "a100"),
     (r"(NVIDIA )?H[12]00( 80GB HBM3)?", "h100"), (r"(NVIDIA )?B200", "b200"),
     (r"(AMD )?(Instinct )?MI300X( OAM)?", "mi300x"),
 )  # fmt: skip
@@ -45,12 +45,20 @@ def generation_of(machine: Topology, place: Place, known: Mapping[str, Calls]) -
             "" if own in calls.measured or not calls.calibrated_by else f"GPUs of {own} taken for {calls.name}",
         )
     model = _PROBED.fullmatch(machine.name)
-    found = model and next((name for form, name in _MODELS if re.fullmatch(form, model["model"])), None)
+    found = model and _figures_of(model["model"], known)
     if not model or not found or found not in known:
         return None
     slowed = DEGRADED in machine.name
     fits = any(_fits(place, box, slowed=slowed) for box in known[found].boxes)
     return (known[found], f"GPUs taken for {found} by their name, {model['model']}") if fits else None
+
+
+def _figures_of(model: str, known: Mapping[str, Calls]) -> str | None:
+    """Whose figures are those of GPUs that a tool calls so, or of the catalogue's machine of this name."""
+    if found := next((name for form, name in _MODELS if re.fullmatch(form, model)), None):
+        return found
+    calls = gpu_of(model, known)
+    return calls.name if calls is not None else None
 
 
 def gpu_of(name: str, known: Mapping[str, Calls]) -> Calls | None:

@@ -23,6 +23,10 @@ from antiphon.units import format_bandwidth
 
 MOST_DEVICES, MOST_GPUS, DEEPEST = 2**13, 2**10, 32
 MOST_PAIRED = 32  # host bridges joined one with each other; more, by a switch
+UNNAMED = (
+    "nothing says which GPUs these are, so measured figures are left out: to predict and tune with them, pass "
+    "--model calls:gpu=h100 (or a100, v100, b200, mi300x)"
+)
 BRIDGE, SWITCH, GPU, NIC = "bridge", "switch", "gpu", "nic"
 
 
@@ -44,6 +48,7 @@ class Box:
     a rank to the NVSwitches. `each`: one such link. `fast`: of which kind they are."""
 
     name: str
+    model: str = ""  # what its GPUs are called; "" where nothing says it
     devices: list[Device] = field(default_factory=list)
     gpus: list[int] = field(default_factory=list)
     bonds: dict[tuple[int, int], Fraction] = field(default_factory=dict)
@@ -93,6 +98,8 @@ def drawn(box: Box, pcie: object = None) -> Probed:
         drawing.tree()
     elif box.devices and count > 1 and pcie is None:
         box.notes.append(f"PCIe is left out: {box.fast} joins all GPUs (--option pcie=true draws it)")
+    if not box.model:
+        box.notes.append(UNNAMED)
     if not drawing.joined():
         box.notes.append("some GPUs are joined by nothing that is shown here")
     machine, cards = drawing.machine(), tuple(drawing.cards())

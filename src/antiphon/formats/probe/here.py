@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -22,7 +23,7 @@ from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, dr
 from antiphon.formats.probe.cores import Core, of_cores
 from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.slurm import hostlist
-from antiphon.formats.probe.speeds import MI200, Make, generation, pcie
+from antiphon.formats.probe.speeds import MI200, Make, device_name, generation, named, pcie
 from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
@@ -109,7 +110,7 @@ def _all(sysfs: str, pcie: object) -> Probed:
         notes.append("no AMD GPU on PCIe")
     if not box.gpus:
         return of_cores(seen.cores(), "this machine", notes)
-    box.name = box.name or "this machine"
+    box.name = box.name or (f"{len(box.gpus)} x {box.model}" if box.model else "this machine")
     box.notes = [*notes, *box.notes]
     return drawn(box, pcie)
 
@@ -123,7 +124,9 @@ def _with_nvlinks(seen: _Seen, asked: Box) -> Box:
         return asked
     box = seen.box
     box.gpus = [device for device in mine if device is not None]
-    box.name, box.bonds, box.ports, box.each = asked.name, asked.bonds, asked.ports, asked.each
+    box.bonds, box.ports, box.each = asked.bonds, asked.ports, asked.each
+    if asked.model:
+        box.name, box.model = asked.name, asked.model
     box.fast, box.sharp, box.pcie = "nvlink", asked.sharp, asked.pcie
     box.notes += asked.notes
     return box
@@ -139,6 +142,7 @@ class _Seen:
         self.bridges: dict[str, int] = {}
         self.nvidia: list[int] = []
         self.amd: list[int] = []
+        self.boards: Counter[str] = Counter()  # names of the GPUs, where their identifiers say them
         self.notes: list[str] = []
 
     def read(self) -> None:
@@ -150,11 +154,18 @@ class _Seen:
             kind, vendor = text(folder / place / "class"), text(folder / place / "vendor")
             if vendor == _NVIDIA and kind.startswith(("0x0300", "0x0302")):
                 self.nvidia.append(self.device(folder / place, GPU))
+                self._count_board(vendor, folder / place)
             elif vendor == _AMD and kind.startswith(("0x0380", "0x1200")):
                 self.amd.append(self.device(folder / place, GPU))
+                self._count_board(vendor, folder / place)
         self.box.gpus = [*self.nvidia, *self.amd]
+        self.box.model = self.boards.most_common(1)[0][0] if self.boards else ""
         self._xgmi()
         self._cards()
+
+    def _count_board(self, vendor: str, path: Path) -> None:
+        if board := device_name(vendor, text(path / "device")):
+            self.boards[board] += 1
 
     def device(self, path: Path, kind: str) -> int:
         """A device with all bridges above it."""
@@ -200,7 +211,7 @@ class _Seen:
         folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
         rank = {device: number for number, device in enumerate(self.box.gpus)}
         owner: dict[str, int] = {}
-        make: Make | None = None
+        make: Make | None = named(self.box.model)
         for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
             said = properties(folder / node / "properties")
             if text(folder / node / "gpu_id") in ("", "0"):
@@ -225,6 +236,7 @@ class _Seen:
                         weights[me, other] = int(said.get("weight", "15"))
                         told[me, other] = Fraction(int(said.get("max_bandwidth", "0"))) * 10**6
         least = min(weights.values(), default=0)
+        self.box.model = self.box.model or (make.name if make else "")
         if weights:
             self.box.fast, self.box.each = "xgmi", (make or MI200).link
             self.box.pcie = (make or MI200).pcie

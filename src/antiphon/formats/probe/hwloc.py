@@ -17,7 +17,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, Box, Device, drawn
 from antiphon.formats.probe.cores import MOST_CORES, Core, of_cores
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.speeds import Make, exact_pcie, named
+from antiphon.formats.probe.speeds import Make, device_name, exact_pcie, named
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK
 
@@ -181,6 +181,7 @@ class _Reader:
         if kind == "PCIDev":
             found = re.match(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", attributes.get("pci_type", "").lower())
             here.slot = _Slot(here.device, found[1] if found else "", found[2] if found else "")
+            here.slot.model = device_name(found[2], found[3]) if found else ""
             here.slot.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
                 here.slot.kind == "0680" and here.slot.vendor == _NVIDIA
             )
@@ -221,8 +222,9 @@ def _box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     for slot in gpus:
         box.devices[slot.device].kind = GPU
     kinds = Counter(slot.model for slot in gpus if named(slot.model))
-    make = named(kinds.most_common(1)[0][0]) if kinds else None
-    box.name = f"{len(gpus)} x {kinds.most_common(1)[0][0]}" if kinds else (reader.host or name)
+    box.model = kinds.most_common(1)[0][0] if kinds else ""
+    make = named(box.model) if box.model else None
+    box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
     box.each = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from antiphon.core.reshape import Card, End, join
 from antiphon.core.serialize import load_topology
-from antiphon.core.topology import LinkType, Topology
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.core.topology import LinkType, Topology, both_ways, build
+from antiphon.cost.nccl.calls import shipped_calls
+from antiphon.cost.nccl.gpus import generation_of
+from antiphon.cost.nccl.place import place_of
+from antiphon.errors import Invalid, Unsupported, quote, warn_unlikely
 from antiphon.formats.probe.found import Near, Port, Probed
 from antiphon.formats.probe.lines import sample
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
-from antiphon.topologies.options import MOST_LISTED, most_links, most_placed
+from antiphon.topologies.clusters import cards_of, sold_with_cards
+from antiphon.topologies.links import IB_HOP, SWITCH_HOP
+from antiphon.topologies.options import MOST_LISTED, Bandwidth, most_links, most_placed, whole
+from antiphon.units import format_bandwidth
 
 Cable = tuple[End, End, LinkType]
 
@@ -50,6 +57,8 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     mine: list[list[Port]] = [[] for _ in range(hosts)]
     for port in ports:
         mine[port.host].append(port)
+    if not fabric.assumed and mine[0]:
+        _warn_thin_fabric(box, fabric, mine[0])
     switches = [f"switch{number}" for number in range(machine.switches)]
     cables: list[Cable] = []
     cards: list[Card] = []
@@ -69,6 +78,87 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     where = [f"host0 is {fabric.names[0]}, host{hosts - 1} is {fabric.names[-1]}"] if fabric.hosts and hosts > 1 else []
     names = tuple(f"{host}/{rank}" for host in fabric.names for rank in box.names)
     return Probed(made, (*box.notes, *fabric.notes, *where), names)
+
+
+def on_own_cards(
+    box: Probed, boxes: int, *, rail: bool = False, nic: Bandwidth | None = None, name: str = ""
+) -> Probed:
+    """So many of this box, joined by its own network cards: all on one switch, or the cards next to the same GPUs of
+    every box on a switch of their own (`rail`), these on a spine. `nic`: how fast each card is; else as the file says.
+    """
+    whole(boxes, "boxes", 2, 100_000)
+    cards, assumed = _cards(box, nic)
+    with_cards = replace(box, cards=cards, notes=(*box.notes, *assumed))
+    groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))
+    rail_of = [groups.index(card.nodes if rail else ()) for card in cards]
+    switches = [f"rail{number}" for number in range(len(groups))] if rail else ["fabric"]
+    ports = [
+        Port(host, card.name, boxes + rail_of[i], _speed(card)) for host in range(boxes) for i, card in enumerate(cards)
+    ]
+    pairs = {(port.host, port.switch): LinkType("ib", port.speed, IB_HOP) for port in ports}
+    links = [link for pair, kind in pairs.items() for link in both_ways([pair], kind)]
+    if len(groups) > 1:
+        spine = boxes + len(switches)
+        switches.append("spine")
+        for number in range(len(groups)):
+            below = sum((port.speed for port in ports if port.switch == boxes + number), Fraction(0))
+            links += both_ways([(boxes + number, spine)], LinkType("trunk", below, SWITCH_HOP))
+    names = tuple(f"host{host}" for host in range(boxes))
+    machine = build("rails" if rail else "one switch", boxes, links, switches=len(switches), places=[*names, *switches])
+    return joined(with_cards, Probed(machine, names=names, ports=tuple(ports)), name)
+
+
+def _speed(card: Near) -> Fraction:
+    assert card.speed is not None
+    return card.speed
+
+
+def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[str]]:
+    """The network cards of a box with their speeds, and a note of what is assumed of them."""
+    machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
+    usual = cards_of(machine, None, nic, sold_as)
+    each = f"{format_bandwidth(usual.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
+    if box.cards:
+        fixed = usual.bandwidth if nic is not None else None
+        if fixed is None and any(card.speed is None for card in box.cards):
+            notes.append(f"network cards carry {each} (assumed: the file does not say; set it by --nic 400Gbit/s)")
+        return tuple(replace(card, speed=fixed or card.speed or usual.bandwidth) for card in box.cards), notes
+    usual.check(machine.name)
+    count, ports = usual.count, usual.ports
+    if sold_as != machine.name:
+        notes.append(f"{count} network cards of {each} are assumed: the file lists none (set their speed by --nic)")
+    groups = [
+        tuple(port for i, port in enumerate(ports) if _meets(i, card, len(ports), count)) for card in range(count)
+    ]
+    return tuple(Near(f"nic{card}", usual.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
+
+
+def _sold_as(machine: Topology) -> str:
+    """The box of the catalogue whose cards such a box is sold with; "" where that is unknown."""
+    if sold_with_cards(machine.name):
+        return machine.name
+    with suppress(Unsupported):
+        figures = generation_of(machine, place_of(machine), shipped_calls())
+        boxes = [name for name in figures[0].boxes if sold_with_cards(name)] if figures is not None else []
+        return next((name for name in boxes if topology(name).ranks == machine.ranks), "")
+    return ""
+
+
+def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> None:
+    """Whether the first host has cables slower than the box's cards are together: as listed, else as it is sold."""
+    cards: tuple[Near, ...] = box.cards
+    if not cards or not all(card.speed for card in cards):
+        if not _sold_as(box.machine):
+            return
+        cards, _ = _cards(box, None)
+    speed = sum((_speed(card) for card in cards), Fraction(0))
+    cables = sum((port.speed for port in ports), Fraction(0))
+    if cables < speed:
+        warn_unlikely(
+            f"{fabric.machine.name}: its cables carry {format_bandwidth(cables)} per host, but the {len(cards)} "
+            f"network cards of {box.machine.name} carry {format_bandwidth(speed)}; give a fabric with their speed, or "
+            f"leave it out and pass --boxes {fabric.machine.ranks}"
+        )
 
 
 def _ports(machine: Topology) -> tuple[Port, ...]:

@@ -15,9 +15,9 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, Box, Device, drawn
+from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, UNNAMED, Box, Device, drawn
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.speeds import Make, capable, generation, pcie
+from antiphon.formats.probe.speeds import Make, capable, device_name, generation, named, pcie
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK, NVLINK_LATENCY
 from antiphon.units import exact
@@ -56,6 +56,7 @@ class _Reader:
         self.open: list[int] = []  # devices, -1 where an element is none
         self.gpus: list[_Gpu] = []
         self.slots: list[tuple[int, str, str]] = []  # of devices: bus, class
+        self.boards: dict[int, str] = {}  # of devices the name of the board, where their identifiers say which it is
         self.hosts: set[str] = set()
         self.arrows = 0
         self.rings: list[tuple[Fraction, list[int], bool]] = []  # speed, GPUs, whether it closes
@@ -95,6 +96,7 @@ class _Reader:
             bus = attributes.get("busid", "")[:40].lower()
             device = self.box.add(Device(SWITCH, self._up(), speed, bus))
             self.slots.append((device, bus, attributes.get("class", "")[:10]))
+            self.boards[device] = device_name(attributes.get("vendor", ""), attributes.get("device", ""))
             return device
         if name == "gpu":
             self._add_gpu(attributes)
@@ -182,8 +184,8 @@ def _box(reader: _Reader, name: str) -> Box:
             )
     gpus = _in_order(reader.gpus)
     box.gpus = [gpu.device for gpu in gpus]
-    make = _make(gpus)
-    box.name = name
+    model, make = _identify(gpus, reader.boards, box.notes)
+    box.name, box.model = (f"{len(gpus)} x {model}" if model else name), model
     box.each = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
     if make is None and any(gpu.links for gpu in gpus):
@@ -204,14 +206,22 @@ def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
     return gpus
 
 
-def _make(gpus: list[_Gpu]) -> Make | None:
-    for gpu in gpus:
-        if "gcn" in gpu.said:
-            return generation(gpu.said["gcn"])
-        sm = gpu.said.get("sm", "")
-        if sm.isdigit() and len(sm) < 5:
-            return capable(int(sm))
-    return None
+def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tuple[str, Make | None]:
+    """The board that most GPUs have, and its make: by identifiers of PCIe, else by the generation alone."""
+    models = Counter(boards[gpu.device] for gpu in gpus if boards.get(gpu.device))
+    if models:
+        model = models.most_common(1)[0][0]
+        return model, named(model)
+    for key, find in (("gcn", generation), ("sm", _capable)):
+        value = next((gpu.said[key] for gpu in gpus if key in gpu.said), "")
+        if make := find(value):
+            notes.append(f'GPUs are taken to be {make.name}: the file has {key}="{value}" and no name')
+            return make.name, make
+    return "", None
+
+
+def _capable(sm: str) -> Make | None:
+    return capable(int(sm)) if sm.isdigit() and len(sm) < 5 else None
 
 
 def _links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
@@ -246,5 +256,8 @@ def _of_rings(reader: _Reader, name: str) -> Probed:
                 wide[rank[a], rank[b]] = wide.get((rank[a], rank[b]), Fraction(0)) + speed
     links = [(a, b, LinkType("channel", speed, NVLINK_LATENCY)) for (a, b), speed in sorted(wide.items())]
     places = [f"host0/gpu{dev}" for dev in devs]
-    notes = ("of a graph only the links that its rings use are there; the topology (NCCL_TOPO_DUMP_FILE) has all",)
+    notes = (
+        "of a graph only the links that its rings use are there; the topology (NCCL_TOPO_DUMP_FILE) has all",
+        UNNAMED,
+    )
     return Probed(build(name, len(devs), links, places=places), notes, tuple(f"GPU {dev}" for dev in devs))

@@ -30,7 +30,7 @@ from antiphon.formats.probe.box import (
 )
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.speeds import B200, H100, P100, Make, named, nominal, pcie
+from antiphon.formats.probe.speeds import A100, B200, H100, P100, V100, Make, named, nominal, pcie
 from antiphon.topologies.links import GB, NVLINK
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import format_bandwidth, parse_bandwidth
@@ -43,6 +43,7 @@ _REMOTE = re.compile(r"Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{5,16}):? 
 _ABLE = re.compile(r"Link ([0-9]{1,2}), ")
 _MOST_LINKS = 18  # of any GPU so far
 _MOST_PEERS = 128  # of a matrix
+_LEAST_GUESSED = 4  # GPUs whose NVLinks alone tell their make
 
 
 @dataclass
@@ -80,8 +81,14 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
         raise Invalid(f"shows {len(gpus)} GPUs; at most {MOST_GPUS} of one box are read")
     models = [told.models.get(gpu, "") for gpu in gpus]
     kinds = Counter(model for model in models if model)
-    box = Box(f"{len(gpus)} x {kinds.most_common(1)[0][0]}" if kinds else name)
-    make = next((make for model in models if (make := named(model))), None) or _guess(told, gpus)
+    make = next((make for model in models if (make := named(model))), None)
+    model = kinds.most_common(1)[0][0] if kinds else ""
+    guess = None if model else _guess(told, gpus)
+    if guess is not None:
+        model, make = guess.name, guess
+    box = Box(f"{len(gpus)} x {model}" if model else name, model)
+    if guess is not None:
+        box.notes.append(f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names none")
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
     box.buses = {rank: bus for bus, gpu in told.bus.items() for rank, mine in enumerate(gpus) if mine == gpu}
     _tree(box, told, gpus)
@@ -251,12 +258,19 @@ def _tree(box: Box, told: _Told, gpus: list[str]) -> None:
 
 
 def _guess(told: _Told, gpus: list[str]) -> Make | None:
-    """The make that the numbers of NVLinks alone tell."""
+    """The make that the numbers of NVLinks alone tell: all that a GPU has lead to other GPUs, or each pair shows all of
+    them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many."""
     counts = [told.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
+    if counts and max(counts) == H100.links:
+        return H100
+    if len(gpus) < _LEAST_GUESSED:
+        return None
     rows = {sum(told.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
-    if len(gpus) == 8 and rows == {4} and max(counts) == 1:
-        return P100
-    return H100 if counts and max(counts) == H100.links else None
+    for make in (P100, V100, A100, H100):
+        switched = make != P100 and {*counts} == {make.links}
+        if switched or rows == {make.links}:
+            return make
+    return None
 
 
 def _nvlinks(box: Box, told: _Told, gpus: list[str], make: Make | None, given: Fraction | None) -> None:

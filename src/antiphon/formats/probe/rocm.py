@@ -19,7 +19,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, drawn, pcie_generation
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import numbered, sample
-from antiphon.formats.probe.speeds import MI200, MI300, Make, named
+from antiphon.formats.probe.speeds import MI200, MI300, Make, device_name, generation, named
 from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
@@ -52,8 +52,12 @@ class _Told:
                 raise Invalid(f"shows more than {_MOST} GPUs; a box has some eight")
 
     def model(self, text: str) -> None:
-        if named(text):
-            self.models[text.strip()[:80]] += 1
+        """Count a name of a GPU: also its device number on PCIe, or its generation."""
+        text = text.strip()
+        make = generation(text)
+        name = device_name("1002", text) or (make.name if make else text[:80])
+        if named(name):
+            self.models[name] += 1
 
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Probed:
@@ -145,10 +149,13 @@ def _box(told: _Told, name: str, pcie_gen: object) -> Box:
         else [*told.gpus]
     )
     model = told.models.most_common(1)[0][0] if told.models else ""
-    box = Box(f"{len(gpus)} x {model}" if model else name, fast="xgmi")
+    box = Box(name, fast="xgmi")
     make = named(model) if model else None
     near = _direct(told, gpus)
     make = make or _guess(box, told, gpus, near)
+    box.model = model or (make.name if make else "")
+    if box.model:
+        box.name = f"{len(gpus)} x {box.model}"
     box.each = make.link if make else XGMI3
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
     homes: dict[str, int] = {}

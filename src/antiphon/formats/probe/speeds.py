@@ -32,9 +32,11 @@ INFINIBAND = {
 
 @dataclass(frozen=True)
 class Make:
-    """A make of GPU: one NVLink or xGMI link of it, how many it has at most, the generation of its PCIe, whether
-    switches of its generation multicast and reduce, and whether it is always behind switches."""
+    """A make of GPU: its name where a tool reports no more than its generation, one NVLink or xGMI link of it, how many
+    it has at most, the generation of its PCIe, whether switches of its generation multicast and reduce, and whether its
+    links are xGMI."""
 
+    name: str
     link: Fraction
     links: int
     pcie: int
@@ -42,32 +44,55 @@ class Make:
     xgmi: bool = False
 
 
-P100, V100, A100 = Make(NVLINK1, 4, 3), Make(NVLINK, 6, 3), Make(NVLINK, 12, 4)
-H100, B200 = Make(NVLINK, 18, 5, sharp=True), Make(NVLINK5, 18, 5, sharp=True)
-TURING, GA102 = Make(NVLINK, 2, 3), Make(NVLINK_GA102, 4, 4)
-ADA = Make(NVLINK, 0, 4)  # without NVLink, as the next
-MI50, MI100 = Make(XGMI2, 2, 4, xgmi=True), Make(XGMI2, 3, 4, xgmi=True)
-MI200, MI300, MI350 = (Make(link, 8, gen, xgmi=True) for link, gen in ((XGMI3, 4), (XGMI4, 5), (XGMI5, 5)))
-_OLD = Make(NVLINK, 0, 3)  # without NVLink
+P100, V100, A100 = Make("P100", NVLINK1, 4, 3), Make("V100", NVLINK, 6, 3), Make("A100", NVLINK, 12, 4)
+H100, B200 = Make("H100", NVLINK, 18, 5, sharp=True), Make("B200", NVLINK5, 18, 5, sharp=True)
+TURING, GA102 = Make("Turing", NVLINK, 2, 3), Make("GA102", NVLINK_GA102, 4, 4)
+ADA = Make("Ada", NVLINK, 0, 4)  # without NVLink, as the next two
+_OLD, _RTX50 = Make("Pascal", NVLINK, 0, 3), Make("RTX 50", NVLINK, 0, 5)
+MI50, MI100 = Make("MI50", XGMI2, 2, 4, xgmi=True), Make("MI100", XGMI2, 3, 4, xgmi=True)
+MI200, MI300 = Make("MI200", XGMI3, 8, 4, xgmi=True), Make("MI300X", XGMI4, 8, 5, xgmi=True)
+MI350 = Make("MI350X", XGMI5, 8, 5, xgmi=True)
 
 # By words of the names that tools show; the first that fits.
 _NAMED: tuple[tuple[str, Make], ...] = (
     (r"P100", P100), (r"V100|TITAN V\b|GV100", V100), (r"A100|A800|A30\b", A100),
     (r"G?H[12]00|H800|H20\b|H100L", H100), (r"G?B[123]00", B200), (r"RTX 20[78]0|TITAN RTX|Quadro RTX", TURING),
     (r"RTX 3090|A40\b|RTX A[456][05]00|A6000|A5000", GA102), (r"RTX [34]0|L4\b|L40|A10|A16|A2\b", ADA),
-    (r"RTX 50|RTX PRO", Make(NVLINK, 0, 5)), (r"T4\b|GTX|Tesla [KMCS][0-9]{2,4}|P40\b|P4\b", _OLD),
+    (r"RTX 50|RTX PRO", _RTX50), (r"T4\b|GTX|Tesla [KMCS][0-9]{2,4}|P40\b|P4\b", _OLD),
     (r"MI[56]0\b|Vega ?20|Radeon VII|gfx906", MI50), (r"MI100|gfx908", MI100), (r"MI2[15]0X?|MI200|gfx90a", MI200),
     (r"MI3[02][05][AX]?|gfx94[0-2]", MI300), (r"MI35[05]X?|gfx950", MI350),
 )  # fmt: skip
+# By vendor and device of PCIe (pci.ids), as the vendor's own tool calls the board.
+_DEVICES = {
+    "10de": {
+        "15f9": "Tesla P100-SXM2-16GB", "1db1": "Tesla V100-SXM2-16GB", "1db4": "Tesla V100-PCIE-16GB",
+        "1db5": "Tesla V100-SXM2-32GB", "1db6": "Tesla V100-PCIE-32GB", "1db8": "Tesla V100-SXM3-32GB",
+        "20b0": "NVIDIA A100-SXM4-40GB", "20b2": "NVIDIA A100-SXM4-80GB", "20b5": "NVIDIA A100 80GB PCIe",
+        "20f1": "NVIDIA A100-PCIE-40GB", "20f3": "NVIDIA A800-SXM4-80GB", "2324": "NVIDIA H800",
+        "2329": "NVIDIA H20", "2330": "NVIDIA H100 80GB HBM3", "2331": "NVIDIA H100 PCIe", "2321": "NVIDIA H100 NVL",
+        "2335": "NVIDIA H200", "233b": "NVIDIA H200 NVL", "2901": "NVIDIA B200", "2941": "NVIDIA GB200",
+    },
+    "1002": {
+        "738c": "AMD Instinct MI100", "7408": "AMD Instinct MI250X", "740c": "AMD Instinct MI250X",
+        "740f": "AMD Instinct MI210", "74a0": "AMD Instinct MI300A", "74a1": "AMD Instinct MI300X",
+        "74a5": "AMD Instinct MI325X", "74b5": "AMD Instinct MI300X", "75a0": "AMD Instinct MI350X",
+        "75a3": "AMD Instinct MI355X",
+    },
+}  # fmt: skip
 # By compute capability of NVIDIA, and by AMD's generation.
 _SM = {60: P100, 61: _OLD, 62: _OLD, 70: V100, 72: V100, 75: TURING, 80: A100, 86: GA102, 87: GA102, 89: ADA,
-       90: H100, 100: B200, 103: B200, 120: Make(NVLINK, 0, 5)}  # fmt: skip
+       90: H100, 100: B200, 103: B200, 120: _RTX50}  # fmt: skip
 _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "941": MI300, "942": MI300, "950": MI350}
 
 
 def named(name: str) -> Make | None:
     """The make that a tool's name of a GPU tells."""
     return next((make for words, make in _NAMED if re.search(words, name, re.IGNORECASE)), None)
+
+
+def device_name(vendor: str, device: str) -> str:
+    """The board with these identifiers of PCIe, "0x10de" and "0x2330"; "" where it is unknown."""
+    return _DEVICES.get(vendor.lower().removeprefix("0x"), {}).get(device.lower().removeprefix("0x"), "")
 
 
 def capable(sm: int) -> Make | None:

@@ -26,7 +26,7 @@ from antiphon.registry import find
 from antiphon.runtimes.engine.launch import launched
 from antiphon.runtimes.measure._depth import depth
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
-from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime
+from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime, units_of
 from antiphon.runtimes.measure.traced import measured_trace
 from antiphon.select import check, collective, is_file, load_plans, plan, tune
 from antiphon.select.wish import machine_of
@@ -328,8 +328,8 @@ def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Seq
             for op in ops if collective.combining else ops[:1]:
                 weight, before = collective.buffer_weight * data_type(dtype).itemsize, -1
                 for size in parse_sizes(nbytes):
-                    unit = size // weight
-                    if unit != before:  # sizes that are the same, rounded down, are measured once
+                    unit = units_of(size, weight)
+                    if unit != before:  # sizes that are the same, rounded, are measured once
                         yield _Sized(one, one.at(unit * weight), unit, unit * weight, dtype, op)
                     before = unit
 

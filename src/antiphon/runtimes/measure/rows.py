@@ -62,6 +62,11 @@ def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
     }  # fmt: skip
 
 
+def units_of(nbytes: int, weight: int) -> int:
+    """Elements per weight of a message: of less than one element per weight, one, as nothing at all tests nothing."""
+    return max(nbytes // weight, min(nbytes, 1))
+
+
 def run_schedule(  # noqa: PLR0913
     on: str,
     what: Runnable,
@@ -83,7 +88,7 @@ def run_schedule(  # noqa: PLR0913
     sizes, kind = sizes_and_type(nbytes, dtype, op, repeat)
     collective, how = what.schedule.collective, how or How()
     weight = collective.buffer_weight * data_type(kind).itemsize
-    units = [parse_size(size, "nbytes") // weight for size in sizes]
+    units = [units_of(parse_size(size, "nbytes"), weight) for size in sizes]
     if in_place and not has_in_place(on, collective.kind):
         raise Unsupported(f"--on {on}: has no {collective.kind} in place; run it out of place")
     with first_on(on, how) as deciding:

@@ -1,0 +1,75 @@
+"""What a topology file may say but hardly means: bandwidths and latencies without their unit, a link one way only.
+
+Values written with a unit ("25B/s", "1s") are never reported, so that is also how to say that a value is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.jsontext import locate
+from antiphon.core.serialize.schemas import Exact, TopologyRow
+from antiphon.units import exact, is_bare, plain
+
+SLOWEST = 10**6  # bytes per second: no link or card of today is slower; 25 is most likely 25 GB/s
+SLOWEST_IN_GB = 10**3  # a number below is most likely in GB/s, else in MB/s
+_MEANT = "give it a type of its own if one way is meant"
+LONGEST = 0.1  # seconds: around the earth and back is less; 1 is most likely 1 us
+
+
+def bandwidth_out(bandwidth: Fraction) -> int | str:
+    """As it stands in a file: a number, with its unit where it would else be taken for a slip."""
+    number = plain(bandwidth)
+    return f"{number}B/s" if bandwidth < SLOWEST else number
+
+
+def latency_out(seconds: float) -> float | str:
+    """The same of a latency."""
+    return f"{seconds!r}s" if seconds >= LONGEST else seconds
+
+
+def first_slip(row: TopologyRow, data: bytes, prefix: str = "") -> str:
+    """A line about the first slip of a file, with its place, and how many more there are; "" for none. Linear."""
+    slips = [*_values(row), *(() if prefix else _one_way(row))]  # of a plan the machine is as its own file had it
+    if not slips:
+        return ""
+    where, said = slips[0]
+    more = f" (and {len(slips) - 1} more like it in this file)" if len(slips) > 1 else ""
+    path = prefix + where
+    return f"{locate(f'{path}: ', data)}{path}: {said}{more}"
+
+
+def _values(row: TopologyRow) -> Iterator[tuple[str, str]]:
+    """Of each its path, and what is likely meant."""
+    speeds: list[tuple[str, Exact | None]] = [
+        (f"types[{i}].bandwidth", kind.bandwidth) for i, kind in enumerate(row.types)
+    ]
+    speeds += [(f"limits[{i}].bandwidth", limit.bandwidth) for i, limit in enumerate(row.limits)]
+    for path, speed in [*speeds, ("unit", row.unit)]:
+        if speed is not None and is_bare(speed) and exact(speed) < SLOWEST:
+            unit = "GB/s" if exact(speed) < SLOWEST_IN_GB else "MB/s"
+            yield (
+                path,
+                f'{speed} without a unit is in bytes per second; write "{speed}{unit}", or "{speed}B/s" if it is meant',
+            )
+    for i, kind in enumerate(row.types):
+        late = kind.latency
+        if not isinstance(late, str) and late >= LONGEST:
+            yield (
+                f"types[{i}].latency",
+                f'{late} without a unit is in seconds; write "{late}us", or "{late}s" if it is meant',
+            )
+
+
+def _one_way(row: TopologyRow) -> Iterator[tuple[str, str]]:
+    """Links without one back, where most of the same type have one: a type of which few have is meant so."""
+    links = np.array(row.links, np.int64).reshape(-1, 3)
+    nodes = row.ranks + row.switches
+    alone = ~np.isin(links[:, 0] * nodes + links[:, 1], links[:, 1] * nodes + links[:, 0])
+    often, total = (np.bincount(kinds, minlength=len(row.types)) for kinds in (links[alone, 2], links[:, 2]))
+    for at in np.flatnonzero(alone & (2 * often <= total)[links[:, 2]]).tolist():
+        src, dst, kind = row.links[at]
+        yield f"links[{at}]", f"[{src}, {dst}, {kind}] has no link back; add [{dst}, {src}, {kind}], or {_MEANT}"

@@ -1,0 +1,133 @@
+"""A machine with failures: links that are gone or slow, named as `topology show` prints them, ranks that are gone, a
+random fraction of all links."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from antiphon.core.reshape import degrade, keep
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, quote, unknown, warn_unlikely
+from antiphon.units import exact
+
+Pair = tuple[int, int]
+DEGRADED = " degraded"  # behind the name
+
+
+def degraded(
+    topology: Topology,
+    *,
+    drop_links: Sequence[str] = (),
+    slow: Mapping[str, object] | None = None,
+    drop_ranks: Sequence[int] = (),
+    fraction: object = None,
+    seed: int = 0,
+) -> Topology:
+    """The machine after these failures; a link stands for both directions.
+
+    `drop_links`: gone, such as "0-1" or "3-nvswitch". `slow`: by link what is left of its bandwidth, a factor below 1
+    (0.5: half) or a bandwidth. `fraction`: so much of all links is gone, chosen by `seed`; of the same seed a larger
+    fraction drops what a smaller one does, and more. `drop_ranks`: gone last, the others are renumbered from 0.
+    Linear in the links, times the different values of `slow`.
+    """
+    if not (drop_links or slow or drop_ranks or fraction is not None):
+        raise Invalid("degrade: says nothing to degrade; give drop_links, slow, drop_ranks or fraction")
+    name = topology.name if topology.name.endswith(DEGRADED) else f"{topology.name}{DEGRADED}"
+    machine = topology
+    by_value: dict[str, list[Pair]] = {}
+    for link, left in (slow or {}).items():
+        by_value.setdefault(str(left), []).append(pair_of(topology, link))
+    for left, pairs in by_value.items():
+        machine = degrade(machine, pairs=pairs, name=name, **_slower(left))  # type: ignore[arg-type]
+    gone = [pair_of(topology, link) for link in drop_links]
+    if fraction is not None:
+        gone += _chosen_pairs(topology, fraction, seed)
+    if gone:
+        machine = degrade(machine, pairs=list(dict.fromkeys(gone)), remove=True, name=name)
+    if drop_ranks:
+        away = {_rank(topology, rank) for rank in drop_ranks}
+        left_over = [rank for rank in range(topology.ranks) if rank not in away]
+        if not left_over:
+            raise Invalid("drop_ranks: names every rank; leave at least one")
+        machine = keep(machine, left_over).topology
+    _warn_of_parts(machine)
+    return machine
+
+
+def pair_of(topology: Topology, link: str) -> Pair:
+    """The two nodes of a link as people name it: "0-1", "3-nvswitch", "host0/gpu3-host0/nvswitch"."""
+    for at in (i for i, char in enumerate(link) if char == "-"):  # names may have a hyphen, too
+        ends = [_nodes_named(topology, part.strip()) for part in (link[:at], link[at + 1 :])]
+        if all(ends):
+            for part, nodes in zip((link[:at], link[at + 1 :]), ends, strict=True):
+                if len(nodes) > 1:
+                    some = ", ".join(topology.places[node] for node in nodes[:4])
+                    raise Invalid(f"link {quote(link)}: {part.strip()} could be {some}; name the whole place")
+            return ends[0][0], ends[1][0]
+    if "-" not in link:
+        raise Invalid(f"link {quote(link)}: expected two nodes, such as 0-1")
+    lost = next((p.strip() for p in link.split("-", 1) if not _nodes_named(topology, p.strip())), link)
+    raise unknown(
+        f"node of {topology.name}", lost, [*map(str, range(topology.ranks)), *topology.places[topology.ranks :]]
+    )
+
+
+def _nodes_named(topology: Topology, name: str) -> list[int]:
+    """By number, by place, or by the last parts of a place."""
+    if name.isdigit() and len(name) < 10:
+        return [int(name)] if int(name) < topology.nodes else []
+    whole = [node for node, place in enumerate(topology.places) if place == name]
+    return whole or [node for node, place in enumerate(topology.places) if place.endswith(f"/{name}")]
+
+
+def _slower(left: str) -> dict[str, object]:
+    """What `degrade` is asked for: a cap, or a factor of time."""
+    if any(char.isalpha() for char in left.replace("e-", "")):
+        return {"to": left}
+    share = exact(left, "slow")
+    if not 0 < share < 1:
+        raise Invalid(f"slow: {quote(left)}: expected what is left of the bandwidth, such as 0.5 or 10GB/s")
+    return {"slower": 1 / share}
+
+
+def _chosen_pairs(topology: Topology, fraction: object, seed: int) -> list[Pair]:
+    """So many of all pairs of nodes that links join, rounded up: those whose hash with the seed is least."""
+    share: Fraction = exact(fraction, "fraction")
+    if not 0 < share < 1:
+        raise Invalid(f"fraction: expected a number between 0 and 1, such as 0.02, got {quote(fraction)}")
+    low, high = (f(topology.link_src, topology.link_dst) for f in (np.minimum, np.maximum))
+    pairs = np.unique(np.stack([low, high], axis=1), axis=0).tolist()
+
+    def order(pair: list[int]) -> bytes:
+        return hashlib.sha256(f"{seed} {pair[0]} {pair[1]}".encode()).digest()
+
+    return [(a, b) for a, b in sorted(pairs, key=order)[: math.ceil(share * len(pairs))]]
+
+
+def _rank(topology: Topology, rank: int) -> int:
+    if not 0 <= rank < topology.ranks:
+        raise Invalid(f"drop_ranks: rank {rank} is out of range; {topology.name} has ranks 0 to {topology.ranks - 1}")
+    return rank
+
+
+def _warn_of_parts(topology: Topology) -> None:
+    """Ranks that some other cannot reach, or that cannot reach it."""
+    for src, dst, how in (
+        (topology.link_src, topology.link_dst, "is no longer reached from rank 0"),
+        (topology.link_dst, topology.link_src, "no longer reaches rank 0"),
+    ):
+        seen = np.zeros(topology.nodes, bool)
+        seen[0] = True
+        count = 0
+        while count != (count := int(seen.sum())):
+            seen[dst[seen[src]]] = True
+        lost = np.flatnonzero(~seen[: topology.ranks])
+        if lost.size:
+            more = f" (and {lost.size - 1} more)" if lost.size > 1 else ""
+            warn_unlikely(f"{topology.name}: rank {lost[0]}{more} {how}; collectives of all ranks have no plan there")
+            return

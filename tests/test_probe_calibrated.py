@@ -1,0 +1,222 @@
+"""A box read from a tool's file is as good as the catalogue's: same bound, same figures, same plans.
+
+What a format does not report stands in `MISSING` with the line that is printed of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import probe_boxes
+import pytest
+from probe_text import bandwidths, bridge, core, cpu, gpu, lstopo, nvlink_status, pci, slot, system, thing, topo
+from test_probe_here import Linux
+
+import antiphon
+from antiphon.core.symmetry import canonical
+from antiphon.cost import usual_model
+from antiphon.cost.nccl.calls import shipped_calls
+from antiphon.cost.nccl.gpus import generation_of
+from antiphon.cost.nccl.place import place_of
+from antiphon.formats.probe.found import Probed
+from antiphon.formats.probe.here import look
+from antiphon.formats.probe.table import read
+
+SIZES = (32_000, 1_000_000, 256_000_000)
+BUSES = [f"{0x10 + i:02x}" for i in range(8)]
+PASS = "pass --model calls:gpu=h100 (or a100, v100, b200, mi300x)"
+NAMES = {
+    "dgx1v": "Tesla V100-SXM2-32GB", "dgx-a100": "NVIDIA A100-SXM4-80GB", "hgx-h100": "NVIDIA H100 80GB HBM3",
+    "mi300x": "AMD Instinct MI300X",
+}  # fmt: skip
+FIGURES = {"dgx1v": "v100", "dgx-a100": "a100", "hgx-h100": "h100", "mi300x": "mi300x"}
+SM = {"dgx1v": 70, "dgx-a100": 80, "hgx-h100": 90}
+DEVICES = {"dgx1v": "1db5", "dgx-a100": "20b2", "hgx-h100": "2330", "mi300x": "74a1"}
+NVLINKS = {"dgx1v": 6, "dgx-a100": 12, "hgx-h100": 18}
+MATRICES = {"dgx1v": probe_boxes.DGX1V, "dgx-a100": probe_boxes.DGX_A100, "hgx-h100": probe_boxes.HGX_H100}
+
+
+def wires(a: int, b: int) -> int:
+    """NVLinks between two GPUs of a DGX-1V."""
+    pair = (min(a, b), max(a, b))
+    return 2 if pair in probe_boxes.DGX1_DOUBLE else int(pair in probe_boxes.DGX1_SINGLE)
+
+
+def nccl_xml(machine: str, *, devices: bool) -> str:
+    """NCCL_TOPO_DUMP_FILE: with the identifiers that newer NCCLs write, or with the capability alone."""
+    rows = []
+    for rank, bus in enumerate(BUSES):
+        if machine == "dgx1v":
+            links = " ".join(f"{BUSES[other]}*{wires(rank, other)}" for other in range(8) if wires(rank, other))
+        elif machine == "mi300x":
+            links = " ".join(f"{other}*1" for other in BUSES if other != bus)
+        else:
+            links = " ".join(f"s{0xA0 + i:02x}*{NVLINKS[machine] // 6}" for i in range(6))
+        amd = machine == "mi300x"
+        text = gpu(rank, links, 94 if amd else SM[machine], "gfx942" if amd else "", "xgmi" if amd else "nvlink")
+        row = pci(bus, text, kind="0x120000" if amd else "0x030200")
+        if devices:
+            vendor = "0x1002" if amd else "0x10de"
+            row = row.replace("link_speed", f'vendor="{vendor}" device="0x{DEVICES[machine]}" link_speed', 1)
+        rows.append(row)
+    return system(cpu(0, *rows[:4]), cpu(1, *rows[4:]))
+
+
+def hwloc(machine: str, *, library: bool) -> str:
+    """lstopo --of xml: with the name that NVML or ROCm SMI reports, or with identifiers of PCIe alone."""
+    amd = machine == "mi300x"
+    vendor, kind = ("1002", "1200") if amd else ("10de", "0302")
+    name = NAMES[machine] if library else ""
+    keys = [f"OSDev:{500 + rank}" for rank in range(8)]
+    boards = [
+        bridge(
+            slot(
+                bus, kind, f"{vendor}:{DEVICES[machine]}", f"{'rsmi' if amd else 'nvml'}{rank}", key=500 + rank,
+                model=name,
+            ),
+            host=True,
+        )
+        for rank, bus in enumerate(BUSES)
+    ]  # fmt: skip
+    switched = machine in ("dgx-a100", "hgx-h100")
+    if switched:
+        boards.append(bridge(slot("a0", "0680", "10de:22a3", "nvswitch0", key=600, subtype="NVSwitch"), host=True))
+        keys.append("PCIDev:600")
+    count = len(keys)
+
+    def speed(a: int, b: int) -> int:
+        if a == b:
+            return 1_000_000
+        if switched:
+            return 25000 * NVLINKS[machine] if max(a, b) == 8 else 0
+        return 64000 if amd else 25000 * wires(a, b)
+
+    rows = [[speed(a, b) for b in range(count)] for a in range(count)]
+    if switched:
+        boards[-1] = boards[-1].replace('type="PCIDev"', 'type="PCIDev" gp_index="600"')
+    tail = bandwidths("XGMIBandwidth" if amd else "NVLinkBandwidth", keys, rows)
+    return lstopo(thing("Package", core(0, "0x1"), *boards, nodeset="0x1"), tail=tail)
+
+
+def rocm(*names: str) -> str:
+    return probe_boxes.HIVE + "".join(f"GPU[{i}]\t\t: {name}\n" for name in names for i in range(8))
+
+
+def nvidia_names(machine: str) -> str:
+    return nvlink_status([(NAMES[machine], ["25.781" if machine == "dgx1v" else "26.562"] * NVLINKS[machine])] * 8)
+
+
+def texts() -> dict[tuple[str, str], str]:
+    """By format and machine what the tool prints."""
+    found: dict[tuple[str, str], str] = {}
+    for machine, matrix in MATRICES.items():
+        found["nvidia-smi topo -m", machine] = matrix
+        found["nvidia-smi topo -m and nvlink -s", machine] = matrix + nvidia_names(machine)
+    for machine in NAMES:
+        found["nccl-xml", machine] = nccl_xml(machine, devices=False)
+        found["nccl-xml with devices", machine] = nccl_xml(machine, devices=True)
+        found["hwloc with the vendor's library", machine] = hwloc(machine, library=True)
+        found["hwloc with identifiers", machine] = hwloc(machine, library=False)
+    found["rocm-smi --showtopo", "mi300x"] = rocm()
+    found["rocm-smi --showproductname", "mi300x"] = rocm("Card Series: \t\tAMD Instinct MI300X OAM")
+    found["rocm-smi --showproductname, device", "mi300x"] = rocm("Card model: \t\t0x74a1")
+    found["rocm-smi --showproductname, generation", "mi300x"] = rocm("GFX Version: \t\tgfx942")
+    return found
+
+
+TEXTS = texts()
+
+
+def read_text(tmp_path: Path, text: str) -> Probed:
+    path = tmp_path / "box.txt"
+    path.write_text(text, encoding="utf-8")
+    return read([str(path)])
+
+
+def check_as_good(box: Probed, name: str) -> None:
+    """The same machine up to the numbers of ranks, the same figures, and no less than its plans."""
+    catalogue = antiphon.topology(name)
+    assert canonical(box.machine)[1] == canonical(catalogue)[1]
+    assert antiphon.bound("allreduce", box.machine).inverse == antiphon.bound("allreduce", catalogue).inverse
+    target = (antiphon.collective("allreduce", box.machine),)
+    assert usual_model(box.machine, wanted=target) == usual_model(catalogue, wanted=target) == "calls"
+    figures = generation_of(box.machine, place_of(box.machine), shipped_calls())
+    assert figures is not None
+    assert figures[0].name == FIGURES[name]
+    assert not any("--model" in note for note in box.notes)
+
+
+@pytest.mark.parametrize(("source", "machine"), TEXTS, ids=str)
+def test_a_box_that_is_read_has_the_catalogues_figures(source: str, machine: str, tmp_path: Path) -> None:
+    check_as_good(read_text(tmp_path, TEXTS[source, machine]), machine)
+
+
+@pytest.mark.parametrize("machine", NAMES)
+def test_it_is_tuned_as_the_catalogues(machine: str, tmp_path: Path) -> None:
+    """Times differ by no more than ties between ranks of other numbers allow: 1 %."""
+    box = read_text(tmp_path, TEXTS["nccl-xml", machine]).machine
+    mine, theirs = (
+        antiphon.tune("allreduce", one, nbytes=SIZES, planners=("ring", "direct", "recursive-doubling", "nvls"))
+        for one in (box, antiphon.topology(machine))
+    )
+    for size in SIZES:
+        ours, catalogue = (next(r for r in one.ranges if r.start <= size <= r.stop) for one in (mine, theirs))
+        assert ours.candidate.planner == catalogue.candidate.planner
+        assert ours.seconds == pytest.approx(catalogue.seconds, rel=0.01)
+        assert ours.rests_on.partition(";")[0] == catalogue.rests_on.partition(";")[0]
+
+
+@pytest.mark.parametrize("machine", ["dgx1v", "mi300x"])
+def test_this_machine_without_the_vendors_program(
+    machine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux shows which GPUs these are, but no NVLinks (nvidia-smi does); xGMI stands in the driver's topology."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    linux, amd = Linux(tmp_path / "sys"), machine == "mi300x"
+    nodes = "class/kfd/kfd/topology/nodes"
+    for rank in range(8):
+        linux.gpu(f"00:0{rank}/{0x10 + rank:02x}:00", amd=amd, device=f"0x{DEVICES[machine]}")
+        if amd:
+            linux.put(f"{nodes}/{rank}", gpu_id=rank + 1, properties=f"location_id {(0x10 + rank) << 8}\ndomain 0\n")
+            for other in set(range(8)) - {rank}:
+                link = f"node_to {other}\ntype 11\nweight 15\nmax_bandwidth 64000\n"
+                linux.put(f"{nodes}/{rank}/io_links/{other}", properties=link)
+    box = look("", str(linux.root), {})
+    assert box.machine.name == f"8 x {NAMES[machine]}"
+    assert not any("--model" in note for note in box.notes)
+    if amd:
+        check_as_good(box, machine)
+    else:
+        assert any("NVLinks cannot be seen" in note for note in box.notes)
+
+
+GRAPH = '<graphs><graph id="0" pattern="4" speedintra="20"><channel>{}</channel></graph></graphs>'
+# What a format does not report, and the line that says so
+MISSING = {
+    "which GPUs: two with bridges, names not printed": (topo(2, lambda a, b: "NV4"), PASS),
+    "which GPUs: NCCL's graphs have only the order of a ring": (
+        GRAPH.format("".join(f'<gpu dev="{i}"/>' for i in range(8))), PASS,
+    ),
+    "which GPUs: an sm that is not known": (
+        system(cpu(0, pci("10", gpu(0, "11*4", 77)), pci("11", gpu(1, "10*4", 77)))), PASS,
+    ),
+    "H100 or B200: the matrix alone shows 18 NVLinks of either": (
+        MATRICES["hgx-h100"], "taken to be H100: each has 18 NVLinks, and the file names none",
+    ),
+    "the board: sm says the generation alone": (
+        TEXTS["nccl-xml", "hgx-h100"], 'taken to be H100: the file has sm="90" and no name',
+    ),
+    "NVLinks: lstopo without the vendor's library": (
+        hwloc("dgx1v", library=False).replace("NVLinkBandwidth", "Other"), "the file tells no NVLink bandwidths",
+    ),
+    "where NVLinks lead: nvidia-smi nvlink -s without topo -m": (
+        nvidia_names("dgx1v"), "no matrix says where NVLinks lead",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fact", MISSING)
+def test_a_fact_that_is_missing_is_reported_in_a_line(fact: str, tmp_path: Path) -> None:
+    text, line = MISSING[fact]
+    notes = [note for note in read_text(tmp_path, text).notes if line in note]
+    assert len(notes) == 1
