@@ -129,7 +129,7 @@ def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
         (b'\xef\xbb\xbf{"a": x}', "line 1, column 7: is not valid JSON: invalid character"),
         (
             b'{"a": "\\\\ud800 \\ud83d\\ude00",\n "b": "\\ud800"}',
-            "line 2, column 7: .* half of a surrogate pair",
+            "line 2, column 8: .* half of a surrogate pair",
         ),
         (b"[" * 60_000, "nested too deeply"),
     ],
