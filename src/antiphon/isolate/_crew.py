@@ -81,6 +81,8 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
                 else:
                     process.end()
             crew[:] = [process for process in crew if process.running]
+            if terms.watch is not None:
+                terms.watch([(process.job, process.meter.used) for process in crew if process.job is not None])
     except KeyboardInterrupt:
         if terms.grace:
             yield from _last_words(crew)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
@@ -65,7 +65,8 @@ class Terms(Generic[Job]):
     `seconds`: the CPU time that a job may take when it begins (None: any); `memory`: bytes beyond what the process
     takes at its start; `grace`: seconds for the work to hand over what is half done: at the end of its budget and at
     Ctrl-C, TimedOut is raised in it; it is ended sooner where it goes OVERRUN beyond its budget. `prepare`: done once
-    in a program of its own before its first job, on no budget.
+    in a program of its own before its first job, on no budget. `watch`: of `as_done`; hears
+    at every look, TICK or sooner, which jobs are at work, and the CPU seconds that each has used.
     """
 
     work: Callable[[Job, Say], Any]
@@ -74,6 +75,7 @@ class Terms(Generic[Job]):
     memory: int | None = None
     grace: float = 0.0
     prepare: Callable[[], None] | None = None
+    watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
 
 
 class Process(Generic[Job]):
