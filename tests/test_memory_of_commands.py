@@ -59,7 +59,7 @@ def test_custom_blocks_beyond_the_limit_are_refused_before_the_bound(tmp_path: P
 
 def test_types_of_links_beyond_the_limit_are_refused_when_read(tmp_path: Path) -> None:
     file, count = tmp_path / "machine.json", MAX_FILE_TYPES + 1
-    types = ",".join(f'{{"kind":"","bandwidth":{10**9 + i}}}' for i in range(count))
+    types = ",".join(f'{{"kind":"l","bandwidth":{10**9 + i}}}' for i in range(count))
     file.write_text(
         f'{{"format":"antiphon-topology","version":1,"name":"x","ranks":2,"links":[[0,1,0],[1,0,0]],"types":[{types}]}}'
     )
