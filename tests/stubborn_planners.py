@@ -38,6 +38,20 @@ def hangs(request: Request) -> Iterator[Schedule]:
         sum(range(1000))
 
 
+def idles(request: Request) -> Iterator[Schedule]:
+    while True:
+        sum(range(1000))
+    yield
+
+
+def ignores_stops(request: Request) -> Iterator[Schedule]:
+    """As what works in C for long: it does not hear that it is to stop."""
+    yield from ring(request)
+    while True:
+        with contextlib.suppress(TimedOut):
+            yield from idles(request)
+
+
 def interrupts_who_asked(request: Request) -> Iterator[Schedule]:
     """As Ctrl-C does, in the middle of the work."""
     yield from ring(request)

@@ -390,11 +390,11 @@ def test_two_sizes_on_a_line_settle_those_between(monkeypatch: pytest.MonkeyPatc
 def test_too_many_pieces_give_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = chain(3)
     few = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], pieces=8)
-    monkeypatch.setattr("antiphon.cost.barriers.critical_path.MOST_ROWS", 15)
+    monkeypatch.setattr(tracing, "MOST_ROWS", 15)
     found = prepare("critical-path", few, machine)(80)
     assert found.seconds == seconds("alpha-beta", few, machine, 80) == 9 * (1 + 10)
     assert "upper bound" in found.note
-    monkeypatch.setattr("antiphon.cost.barriers.critical_path.MOST_ROWS", 16)
+    monkeypatch.setattr(tracing, "MOST_ROWS", 16)
     assert prepare("critical-path", few, machine)(80).seconds == 80 + 1 + 10 + 1
     monkeypatch.setattr(tracing, "MOST_ROWS", 15)
     with pytest.raises(Unsupported, match="fewer pieces"):

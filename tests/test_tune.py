@@ -286,7 +286,7 @@ def test_planners_that_misbehave_are_reported_and_the_rest_goes_on(
     assert rows["late"] == [("ok", ""), ("timed out", "the budget is spent")]
     assert found.complete
     assert found.plans
-    assert told[-1][0] == told[-1][1] == len(told)
+    assert told[-1][0] == told[-1][1] == len(set(told))  # who is still at work may be told between them
 
 
 def test_a_planner_that_hangs_is_stopped_in_this_process_too(added: Callable[..., None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ import stubborn_planners
 import antiphon
 from antiphon import registry
 from antiphon.cli import run
+from antiphon.cli.tuning import progress_line
 from antiphon.isolate import _process
 from antiphon.select import Tuning, pool, tune, tuner
 from antiphon.select import task as _task
@@ -181,3 +183,14 @@ def test_a_report_of_what_was_not_stopped_is_not_bold() -> None:
     page = report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
     assert "stopped by their budget: none" in page
     assert "<strong>stopped" not in page
+
+
+def test_who_is_still_at_work_is_named(added: Add, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not what was done last, which is no news of what takes long."""
+    monkeypatch.setattr(pool, "WATCH", 0.0)
+    heard: list[str] = []
+    asked(added, "hangs", budget=0.3, progress=lambda done, total, what: heard.append(progress_line(done, total, what)))
+    assert any(
+        re.fullmatch(r"\d+ of \d+ done, still at work: allgather by hangs \(0 s of CPU time\)", line) for line in heard
+    )
+    assert "done, the last allgather: " in heard[-1]

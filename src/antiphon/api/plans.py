@@ -50,7 +50,9 @@ def plan(  # noqa: PLR0913
     is none. Without a planner the best of those that can.
     `effort`: how much a planner that searches tries, in units of about a second (sccl: 60); they are counted, so the
     answer is the same on every machine.
-    `budget`: CPU seconds, or "60s", after which a search ends with the best so far: a safety stop.
+    `budget`: CPU seconds, or "60s", for planning, proving and the bound together, in a process of their own, which is
+    stopped then: the best plan so far is returned, and `stopped` among its claims says what was stopped; TimedOut if
+    there is none. Which plan that is depends on how fast the machine is. Left out, nothing is stopped.
     `seed`: the same seed gives the same plan.
     `tell`: hears what a planner that searches is doing; with it, Ctrl-C keeps the best so far. What ended a search
     early the plan claims as `stopped`.
@@ -95,13 +97,14 @@ def frontier(  # noqa: PLR0913
     `steps`: the most steps.
     `options`: those of the planner.
     `effort`: how much is tried, in counted units (sccl: 60).
-    `budget`: CPU seconds, or "60s", after which the search ends with what was found; TimedOut if that is nothing.
+    `budget`: CPU seconds, or "60s", after which the process that searches is stopped, and what was found is returned;
+    TimedOut if that is nothing.
     `memory`: GiB, the most for the search.
     `seed`: the same seed gives the same points.
     `tell`: hears what is tried and proved.
     `heard`: hears each point as it is found.
-    `apart`: the planner works in a process of its own, which the end of the budget and Ctrl-C stop at once, and whose
-    memory is limited.
+    `apart`: the planner works in a program of its own, with a budget or without, which Ctrl-C stops at once, too, and
+    whose memory is limited.
     """
     from antiphon.select import frontier as find
 

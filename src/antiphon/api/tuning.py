@@ -101,7 +101,8 @@ def tune(  # noqa: PLR0913
     `nccl`: False leaves out what is only there to compare with, and the speedup.
     `against`: the whole machine, of which the topology is what is left: bounds before and after, and lost links.
     `workers`: processes; left out, or 0, one per core; "none": all is done in this one. It changes no result.
-    `progress`: hears how many candidates are done, how many there are, and what was done last.
+    `progress`: hears how many candidates are done, how many there are, and what was done last; every few seconds also,
+    with the same numbers, a text that begins with "still at work": which candidates are, and their CPU seconds so far.
     `shortlist`: so many of the best at every size come with their schedules (`.shortlist`).
     `plans`: files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which are candidates, too, by name `plan`.
     `on`: also measure the best, and choose by that: "mpi", "torch" or "lab". Only with it:

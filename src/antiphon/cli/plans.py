@@ -65,7 +65,9 @@ KeepAll = Annotated[
 Deterministic = Annotated[
     bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
 ]
-Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s")]
+Budget = Annotated[
+    str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s; the best so far is kept")
+]
 Effort = Annotated[
     float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
 ]
@@ -170,10 +172,10 @@ def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict
                 figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
                 found.append(figures)
                 texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
-    except TimedOut as error:
+    except (TimedOut, KeyboardInterrupt) as error:
         if not found:
             raise
-        stopped = str(error)
+        stopped = str(error) if isinstance(error, TimedOut) else "interrupted"
         texts.append(_stopped_text(stopped))
     emit({"plans": found, "stopped": stopped}, "\n\n".join(texts), json)
 

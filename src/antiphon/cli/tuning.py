@@ -102,7 +102,7 @@ def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
         return
     if not sys.stderr.isatty():
         with beats() as tell:
-            yield lambda done, total, what: tell(f"{done} of {total} done, the last {what}")
+            yield lambda done, total, what: tell(progress_line(done, total, what))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -111,6 +111,12 @@ def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task("starting", total=None)
         yield lambda done, total, what: bar.update(line, completed=done, total=total, description=what)
+
+
+def progress_line(done: int, total: int, what: str) -> str:
+    from antiphon.select.ledger import AT_WORK
+
+    return f"{done} of {total} done, {'' if AT_WORK in what else 'the last '}{what}"
 
 
 def _against(spec: str, topo: str, only: str) -> Topology | None:

@@ -19,7 +19,8 @@ from antiphon.cost.prediction import Hop, Prediction, Predictor
 from antiphon.cost.steps import Barriers
 from antiphon.errors import Unsupported
 
-MOST_ROWS = 2**22  # rows after expansion of pieces: about a gigabyte while being worked on
+MOST_ROWS = 2**22  # rows after expansion of pieces
+FEW_ROWS, ROWS_PER_TRANSFER = 2**18, 64  # up to so many rows whatever the schedule, and so many for each transfer of it
 MOST_EVENTS = 2**20
 
 
@@ -27,6 +28,12 @@ def expanded_rows(schedule: Schedule) -> int:
     if isinstance(schedule.pieces, int):
         return schedule.pieces * schedule.transfers
     return int(pieces_of(schedule)[schedule.chunk].sum())
+
+
+def most_rows(schedule: Schedule) -> int:
+    """Rows up to which pieces are written out, which takes up to a kilobyte of memory each: a file of a few transfers
+    in a million pieces must not ask for gigabytes."""
+    return max(schedule.transfers, min(MOST_ROWS, max(FEW_ROWS, ROWS_PER_TRANSFER * schedule.transfers)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +68,12 @@ class Traced:
 
 def expandable(schedule: Schedule) -> Schedule:
     """The schedule with its pieces written out; Unsupported where they are too many."""
-    rows = expanded_rows(schedule)
-    if rows > max(MOST_ROWS, schedule.transfers):
-        raise Unsupported(f"a trace of {rows} transfers is too long; at most {MOST_ROWS}: plan with fewer pieces")
+    rows, most = expanded_rows(schedule), most_rows(schedule)
+    if rows > most:
+        raise Unsupported(
+            f"a trace of {rows} transfers (all pieces of {schedule.transfers}) is too long; at most {most}: "
+            "plan with fewer pieces"
+        )
     return expand(schedule)
 
 

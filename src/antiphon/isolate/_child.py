@@ -98,15 +98,22 @@ def in_words(error: BaseException) -> str:
     return f"{name}{error}"
 
 
-def forked(channel: Connection, parent: int, work: Callable[[Any, Say], Any], job: Any, memory: int | None) -> None:
-    """All that a forked process does; it leaves Ctrl-C to its parent, and ends with it, even if that is killed."""
+def forked(
+    channel: Connection, parent: int, work: Callable[[Any, Say], Any], job: Any, memory: int | None, grace: bool
+) -> None:
+    """All that a forked process does; it leaves Ctrl-C to its parent, and ends with it, even if that is killed.
+
+    `grace`: whether SIGTERM raises TimedOut in the work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it ended before that
         os._exit(1)
     if memory is not None:
         _limit(memory)
-    do(Voice(channel), work, job, memory)
+    voice = Voice(channel)
+    if grace:
+        signal.signal(signal.SIGTERM, voice.stop)
+    do(voice, work, job, memory)
 
 
 def program() -> None:

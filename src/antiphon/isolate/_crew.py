@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from multiprocessing.connection import wait
 from typing import Any
 
 from antiphon.errors import AntiphonError, TimedOut
 from antiphon.isolate._meter import TICK
-from antiphon.isolate._process import NUDGE, Ended, Job, Lost, Process, Said, Stopped, Terms
+from antiphon.isolate._process import NUDGE, Ended, Job, Lost, Process, Said, Stopped, Terms, can_fork
 
 MOST_WORKERS = 4
 AHEAD = 3  # jobs begun or done before they are asked for, per worker
@@ -20,10 +21,14 @@ SOONEST = 0.02  # seconds from one look to the next
 Told = tuple[Process[Job], Job | None, Said | Ended | None]
 
 
+def available_processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def usual_workers() -> int:
     """The processors that this process may use, up to MOST_WORKERS."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(count, MOST_WORKERS))
+    return max(1, min(available_processors(), MOST_WORKERS))
 
 
 def _heard(processes: Sequence[Process[Job]]) -> list[Told[Job]]:
@@ -43,7 +48,9 @@ def _until(processes: Sequence[Process[Any]]) -> float:
     """Seconds until one of them must be looked at."""
     if any(one.stopping for one in processes):
         return NUDGE
-    left = [one.limit - one.meter.used for one in processes if one.limit is not None]
+    # a process and its descendants may use several processors at once, and so reach the limit that much sooner
+    processors = available_processors()
+    left = [(one.limit - one.meter.used) / processors for one in processes if one.limit is not None]
     return min([TICK, *(max(seconds, SOONEST) for seconds in left)])
 
 
@@ -74,6 +81,8 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
                 else:
                     process.end()
             crew[:] = [process for process in crew if process.running]
+            if terms.watch is not None:
+                terms.watch([(process.job, process.meter.used) for process in crew if process.job is not None])
     except KeyboardInterrupt:
         if terms.grace:
             yield from _last_words(crew)
@@ -139,6 +148,35 @@ def in_order(
     finally:
         for process in line:
             process.end()
+
+
+def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:
+    """Yield what a job says while it works; then raise how it ended: its AntiphonError, Stopped or Lost, if any.
+
+    It works in a process forked from this one, or with `own_program` in a program of its own, which costs a tenth of a
+    second, and in which what it prints goes nowhere. With `terms.grace`, Ctrl-C is raised after its last words.
+    """
+    events = as_done([job], terms) if own_program or not can_fork() else _fork_job(job, terms)
+    with closing(events):
+        for _, event in events:
+            if isinstance(event, Said):
+                yield event.value
+            elif isinstance(event.result, BaseException):
+                raise event.result
+
+
+def _fork_job(job: Job, terms: Terms[Job]) -> Generator[tuple[Job, Said | Ended], None, None]:
+    """As `as_done` for one job, in a process forked from this one."""
+    process = Process(terms, job)
+    try:
+        while process.running:
+            yield from ((job, event) for _, _, event in _heard([process]) if event is not None)
+    except KeyboardInterrupt:
+        if terms.grace:
+            yield from _last_words([process])
+        raise
+    finally:
+        process.end()
 
 
 def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None, memory: int | None = None) -> Any:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
@@ -19,7 +19,8 @@ from antiphon.isolate._meter import Meter
 
 START = 120.0  # CPU seconds for a program to get ready
 GRACE = 2.0  # seconds to hand over what is half done, after being told to stop
-NUDGE = 0.1  # seconds between two times of telling
+NUDGE = 0.05  # seconds between two times of telling
+OVERRUN, OVERRUN_SECONDS = 1.1, 0.2  # CPU time used meanwhile at most: this times the budget, and so many seconds
 SETTLE = 1.0  # seconds in which one that has closed its channel ends
 _PROGRAM = "from antiphon.isolate._child import program; program()"
 _QUIET = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -63,7 +64,9 @@ class Terms(Generic[Job]):
 
     `seconds`: the CPU time that a job may take when it begins (None: any); `memory`: bytes beyond what the process
     takes at its start; `grace`: seconds for the work to hand over what is half done: at the end of its budget and at
-    Ctrl-C, TimedOut is raised in it. `prepare`: done once in a program of its own before its first job, on no budget.
+    Ctrl-C, TimedOut is raised in it; it is ended sooner where it goes OVERRUN beyond its budget. `prepare`: done once
+    in a program of its own before its first job, on no budget. `watch`: of `as_done`; hears
+    at every look, TICK or sooner, which jobs are at work, and the CPU seconds that each has used.
     """
 
     work: Callable[[Job, Say], Any]
@@ -72,6 +75,7 @@ class Terms(Generic[Job]):
     memory: int | None = None
     grace: float = 0.0
     prepare: Callable[[], None] | None = None
+    watch: Callable[[Sequence[tuple[Job, float]]], None] | None = None
 
 
 class Process(Generic[Job]):
@@ -103,7 +107,7 @@ class Process(Generic[Job]):
         if not pid:
             try:
                 self.channel.close()
-                _child.forked(theirs, parent, self.terms.work, job, self.terms.memory)
+                _child.forked(theirs, parent, self.terms.work, job, self.terms.memory, bool(self.terms.grace))
             finally:
                 os._exit(0)
         return pid
@@ -158,6 +162,8 @@ class Process(Generic[Job]):
         with suppress(OSError):
             os.kill(self.pid, signal.SIGTERM)
         late = time.monotonic() - self.stopping >= self.terms.grace
+        if self.limit is not None:
+            late |= self.meter.over(OVERRUN * self.limit + OVERRUN_SECONDS)
         return self._gone(self._stopped()) if late else None
 
     def _stopped(self) -> Stopped:

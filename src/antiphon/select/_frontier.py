@@ -17,8 +17,8 @@ from antiphon.core.request import Request, silent
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare, usual_model
-from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported
-from antiphon.isolate import GRACE, Lost, Said, Say, Starved, Stopped, Terms, as_done
+from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
+from antiphon.isolate import GRACE, Lost, Say, Starved, Stopped, Terms, stream_job
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.plans import measure
@@ -195,8 +195,8 @@ def frontier(  # noqa: PLR0913
 
     `k`: only R <= S + k (left out: any). `steps`: the most steps. `memory`: GiB for the solvers. `tell` hears what is
     tried and proved, `heard` each point as it is found. `effort`: how much is tried, in units of about a second; they
-    are counted, so it ends alike on every machine. `budget`: CPU seconds, a safety stop. `apart`: the planner works in
-    a process of its own, which the end of the budget and Ctrl-C stop at once, and whose memory is limited. What was
+    are counted, so it ends alike on every machine. `budget`: CPU seconds after which the process in which all this is
+    done is stopped. `apart`: it is a program of its own, budget or not, which Ctrl-C stops at once, too. What was
     found until then is returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be
     nothing, NotFound if nothing was found though the search came to its end.
     """
@@ -208,12 +208,12 @@ def frontier(  # noqa: PLR0913
     _check(given.get("k"), given.get("steps"), given.get("memory"))
     _refuse_unless_able(planner, target, given)
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
-    search = _Search(topology, target, planner, heard or _unheard)
-    if apart:
-        stream = _set_apart((planner, find("planner", planner), given, request), memory)
+    search = _Search(topology, target, planner)
+    task: _Asked = planner, find("planner", planner), given, request
+    if apart or seconds is not None:
+        stopped = search.run(_set_apart(task, memory, own_program=apart), heard or _unheard)
     else:
-        stream = call("planner", planner, find("planner", planner).load(), given, request)
-    stopped = search.run(stream)
+        stopped = search.run(_find_points(task), heard or _unheard)
     return search.result(stopped, steps, k)
 
 
@@ -240,64 +240,58 @@ def _refuse_unless_able(planner: str, target: Collective, options: Mapping[str, 
 _Asked = tuple[str, Planner, dict[str, Any], Request]  # planner, its options, for what
 
 
-def _set_apart(asked: _Asked, memory: float | None) -> Iterator[Schedule]:
-    """What the planner yields in a process of its own: TimedOut, Lost or KeyboardInterrupt after what was half done."""
+_PointFound = tuple[FrontierPoint, Bound, Sequence[str]]  # with the bounds, and notes on certificates so far
+
+
+def _set_apart(asked: _Asked, memory: float | None, own_program: bool) -> Iterator[_PointFound]:
+    """What is found in another process: TimedOut, Lost or KeyboardInterrupt after what was half done."""
     planner, entry, given, request = asked
     most = None if memory is None else int(memory * GIB)
-    terms = Terms[_Asked](_plan, seconds=lambda job: request.budget, memory=most, grace=GRACE)
-    with closing(as_done([(planner, entry, given, replace(request, tell=silent))], terms)) as heard:
-        for _, told in heard:
-            if isinstance(told, Said):
-                if isinstance(told.value, Schedule):
-                    yield told.value
+    terms = Terms[_Asked](_say_points, seconds=lambda job: request.budget, memory=most, grace=GRACE)
+    job = (planner, entry, given, replace(request, tell=silent))
+    try:
+        with closing(stream_job(job, terms, own_program=own_program)) as messages:
+            for message in messages:
+                if isinstance(message, str):
+                    request.tell(message)
                 else:
-                    request.tell(told.value)
-            elif isinstance(told.result, Stopped):
-                raise TimedOut("the budget is spent")
-            elif isinstance(told.result, Starved):
-                raise TimedOut(f"its {memory:g} GiB of memory are spent")
-            elif isinstance(told.result, Lost):
-                raise Lost(f"the planner failed: {told.result}")
-            elif isinstance(told.result, AntiphonError):
-                raise told.result
+                    yield message
+    except Stopped:
+        raise TimedOut("the budget is spent") from None
+    except Starved:
+        raise TimedOut("memory ran out" if memory is None else f"its {memory:g} GiB of memory are spent") from None
+    except Lost as error:
+        raise Lost(f"the planner failed: {error}") from None
 
 
-def _plan(asked: _Asked, say: Say) -> None:
+def _say_points(asked: _Asked, say: Say) -> None:
     planner, entry, given, request = asked
-    for schedule in call("planner", planner, entry.load(), given, replace(request, tell=say)):
-        say(schedule)
+    for found in _find_points((planner, entry, given, replace(request, tell=say))):
+        say(found)
 
 
-class _Search:
-    """What was found so far."""
+def _find_points(asked: _Asked) -> Iterator[_PointFound]:
+    """What the planner yields, verified and with its proof rechecked, as it comes."""
+    planner, entry, given, request = asked
+    checking = _Checking(request.topology, request.collective)
+    for schedule in call("planner", planner, entry.load(), given, request):
+        yield checking.point(schedule), checking.bounds(), tuple(checking.notes)
 
-    def __init__(
-        self, topology: Topology, target: Collective, planner: str, heard: Callable[[FrontierPoint], None]
-    ) -> None:
-        self.topology, self.target, self.planner, self.heard = topology, target, planner, heard
+
+class _Checking:
+    """Makes points of schedules; `notes`: which certificates do not hold."""
+
+    def __init__(self, topology: Topology, target: Collective) -> None:
+        self.topology, self.target = topology, target
         self.limits: Bound | None = None
-        self.points: list[FrontierPoint] = []
         self.notes: list[str] = []
-
-    def run(self, stream: Iterator[Schedule]) -> str | None:
-        """Hear it to the end; why it ended early, or None."""
-        try:
-            for schedule in stream:
-                point = self._point(schedule)
-                self.points.append(point)
-                self.heard(point)
-        except KeyboardInterrupt:
-            return "interrupted"
-        except (TimedOut, Lost) as error:
-            return str(error)
-        return None
 
     def bounds(self) -> Bound:
         if self.limits is None:
             self.limits = bound(self.topology, self.target)
         return self.limits
 
-    def _point(self, schedule: Schedule) -> FrontierPoint:
+    def point(self, schedule: Schedule) -> FrontierPoint:
         claims = measure(schedule, self.topology, self.bounds())
         provenance = schedule.provenance
         certificate = provenance.get("certificate")
@@ -321,6 +315,33 @@ class _Search:
             certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
             checked.proved if checked is not None else (), checked.trusted if checked is not None else (),
         )  # fmt: skip
+
+
+class _Search:
+    """What was found so far."""
+
+    def __init__(self, topology: Topology, target: Collective, planner: str) -> None:
+        self.topology, self.target, self.planner = topology, target, planner
+        self.limits: Bound | None = None
+        self.points: list[FrontierPoint] = []
+        self.notes: Sequence[str] = ()
+
+    def run(self, stream: Iterator[_PointFound], heard: Callable[[FrontierPoint], None]) -> str | None:
+        """Hear it to the end; why it ended early, or None."""
+        try:
+            for point, self.limits, self.notes in stream:
+                self.points.append(point)
+                heard(point)
+        except KeyboardInterrupt:
+            return "interrupted"
+        except (TimedOut, Lost) as error:
+            return str(error)
+        return None
+
+    def bounds(self) -> Bound:
+        if self.limits is None:
+            self.limits = bound(self.topology, self.target)
+        return self.limits
 
     def result(self, stopped: str | None, steps: int | None, k: int | None) -> Frontier:
         """TimedOut, Infeasible or NotFound where there is no point."""

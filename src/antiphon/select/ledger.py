@@ -24,11 +24,12 @@ from antiphon.select.orders import SEVERAL_ORDERS
 from antiphon.select.plans import gaps
 from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
 from antiphon.select.sweep import Value
-from antiphon.select.task import OK, REFUSED, Context, Done, Limits, Message, Priced, Task
+from antiphon.select.task import OK, REFUSED, AtWork, Context, Done, Limits, Message, Priced, Task
 from antiphon.select.tuning import Listed, Tuning
 from antiphon.select.uses import CANNOT, Without, needs_switches
 from antiphon.units import format_seconds, format_size
 
+AT_WORK = "still at work"  # begins what `progress` hears of candidates that are not done
 HERE = "what NCCL would do here"  # where its ways are not known, and planners stand for it
 Progress = Callable[[int, int, str], None]
 
@@ -65,7 +66,12 @@ class Ledger:
         self.total = len(self.to_do)
         self.done = 0
 
-    def hear(self, message: Message) -> None:
+    def hear(self, message: Message | AtWork) -> None:
+        if isinstance(message, AtWork):
+            if self.progress is not None and message.tasks:
+                workers = ", ".join(self._name_worker(*worker) for worker in message.tasks)
+                self.progress(self.done, self.total, f"{AT_WORK}: {workers}")
+            return
         task = self.tasks[message.index]
         if isinstance(message, Limits):
             context = self.context
@@ -81,6 +87,13 @@ class Ledger:
                 self.progress(
                     self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._so_far(task.kind)}"
                 )
+
+    def _name_worker(self, index: int, seconds: float) -> str:
+        """A candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
+        task = self.tasks[index]
+        options = "".join(f" {key}={value}" for key, value in task.options.items())
+        who = f"by {task.planner}{options}" if task.planner else "bounds"
+        return f"{task.kind} {who} ({seconds:.0f} s of CPU time)"
 
     def _so_far(self, kind: str) -> str:
         """The best of a collective, for the greatest size."""

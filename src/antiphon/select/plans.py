@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +22,7 @@ from antiphon.core.transform import unjoined
 from antiphon.core.verify import Fault, verify
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut, Unsupported, quote, unknown
+from antiphon.isolate import GRACE, Lost, Say, Stopped, Terms, stream_job
 from antiphon.registry import call, find, refuse_unless_able
 from antiphon.select.libraries import CLASSICS
 from antiphon.select.orders import SEVERAL_ORDERS, SeveralOrders, order_claimed
@@ -104,19 +106,22 @@ def plan(  # noqa: PLR0913
     SeveralOrders where the planner has none. With no planner named it is then the best of the classics that can, and of
     relay over one tree.
     `tell` hears what a planner that searches is doing; with it, Ctrl-C ends the search and keeps the best so far. What
-    ended it the plan then claims as `stopped`: the `effort` that it counts, the same everywhere, or the `budget`, CPU
-    seconds."""
+    ended it the plan then claims as `stopped`: the `effort` that it counts, the same everywhere, or the `budget`: CPU
+    seconds for planning, verifying, the bound and the model, in a process forked for it, which is then stopped;
+    TimedOut where that has no plan yet."""
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
-    best: tuple[tuple[float, ...], Plan] | None = None
+    task = _read_task(
+        wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, effort=effort,
+        seed=seed, options=options, deterministic=deterministic, tell=tell,
+        model=None if nbytes is None else model or "alpha-beta",
+    )  # fmt: skip
+    best: tuple[_Rank, Plan] | None = None
     try:
-        for made in every_plan(
-            wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, effort=effort,
-            seed=seed, options=options, deterministic=deterministic, tell=tell,
-        ):  # fmt: skip
-            order = _gaps_of(made) if nbytes is None else _seconds_of(made, nbytes, model or "alpha-beta")
-            if best is None or order < best[0]:
-                best = (order, made)
+        with closing(_rank_plans(task)) as ranked_plans:
+            for rank, candidate in ranked_plans:
+                if best is None or rank < best[0]:
+                    best = (rank, candidate)
     except KeyboardInterrupt:
         if best is None or tell is None:
             raise
@@ -165,18 +170,106 @@ def every_plan(  # noqa: PLR0913
     `planner` and `deterministic` as for `plan`: then all that combine in one order.
 
     `tell` hears what a planner that searches is doing. After what was found EffortSpent where its `effort`
-    ends it, TimedOut where its `budget`, CPU seconds, does."""
+    ends it, TimedOut where the `budget`, CPU seconds, does."""
+    task = _read_task(
+        wanted, topology, planner=planner, root=root, ranks=ranks, nbytes=nbytes, budget=budget, effort=effort,
+        seed=seed, options=options, deterministic=deterministic, tell=tell, model=None,
+    )  # fmt: skip
+    with closing(_rank_plans(task)) as ranked_plans:
+        for _, candidate in ranked_plans:
+            yield candidate
+
+
+# ---- one planner's work, here or in a process with a budget ----
+
+
+_Rank = tuple[float, ...]  # of several plans that with the least is kept
+
+
+@dataclass(frozen=True)
+class _PlanTask:
+    """A request, who plans it ("": each of UNNAMED), and the model by which plans for its size are ranked."""
+
+    request: Request
+    planner: str
+    options: Mapping[str, Any]
+    deterministic: bool
+    model: str | None  # None: ranked by their gaps
+
+
+class _Stage(str):
+    """What the process with the budget does now, in words."""
+
+    __slots__ = ()
+
+
+PLANNING, VERIFYING, BOUNDING = _Stage("planning"), _Stage("verifying a schedule"), _Stage("computing the bound")
+RANKING = _Stage("predicting how long a plan takes")
+
+
+def _read_task(  # noqa: PLR0913
+    wanted: Collective | str, topology: Topology | str, *, planner: str, root: int | None, ranks: Sequence[int] | None,
+    nbytes: int | None, budget: float | str | None, options: Mapping[str, Any] | None, deterministic: bool,
+    tell: Callable[[str], None] | None, model: str | None, **how: Any,
+) -> _PlanTask:  # fmt: skip
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     size = None if nbytes is None else parse_size(nbytes, "nbytes")
     seconds = None if budget is None else budget_of(budget)
-    request = Request(topology, target, nbytes=size, budget=seconds, effort=effort, seed=seed, tell=tell or silent)
+    request = Request(topology, target, nbytes=size, budget=seconds, tell=tell or silent, **how)
     if deterministic and not planner:
         if options:
             raise Invalid("options are for a planner; name it, too")
-        yield from _of_any(request)
+        return _PlanTask(request, "", {}, deterministic, model)
+    return _PlanTask(request, planner or _usual(target), options or {}, deterministic, model)
+
+
+def _rank_plans(task: _PlanTask, enter: Callable[[str], None] = silent) -> Generator[tuple[_Rank, Plan], None, None]:
+    """The verified plans of a task with their ranks, as they are found. `enter` hears every stage that begins."""
+    if task.request.budget is not None and enter is silent:
+        yield from _rank_within_budget(task)
         return
-    yield from _of_planner(planner or _usual(target), request, options or {}, deterministic)
+    if task.planner:
+        plans = _of_planner(task.planner, task.request, task.options, task.deterministic, enter=enter)
+    else:
+        plans = _of_any(task.request, enter)
+    for candidate in plans:
+        if task.model is None or task.request.nbytes is None:
+            yield _gaps_of(candidate), candidate
+        else:
+            enter(RANKING)
+            yield _seconds_of(candidate, task.request.nbytes, task.model), candidate
+
+
+def _rank_within_budget(task: _PlanTask) -> Generator[tuple[_Rank, Plan], None, None]:
+    """The same from a process that is stopped at the end of the budget, whatever it is doing; then TimedOut."""
+    request, stage, any_plan = task.request, PLANNING, False
+    who = f"planner {task.planner}" if task.planner else "deterministic planners"
+    terms = Terms[_PlanTask](_work_apart, seconds=lambda task: task.request.budget, grace=GRACE)
+    try:
+        with closing(stream_job(replace(task, request=replace(request, tell=silent)), terms)) as messages:
+            for message in messages:
+                if isinstance(message, _Stage):
+                    stage = message
+                elif isinstance(message, str):
+                    request.tell(message)
+                else:
+                    any_plan = True
+                    yield message
+    except Stopped as stop:
+        if any_plan:
+            raise TimedOut(f"{who} was {stop}, while {stage}; give it more with --budget: it may find better") from None
+        raise TimedOut(
+            f"{who} was {stop}, while {stage}: no plan of {request.collective.kind} on {request.topology.name} until "
+            "then; give it more with --budget, or name another planner"
+        ) from None
+    except Lost as error:
+        raise NotFound(f"{who} failed: {error}") from None
+
+
+def _work_apart(task: _PlanTask, say: Say) -> None:
+    for ranked_plan in _rank_plans(replace(task, request=replace(task.request, tell=say)), enter=say):
+        say(ranked_plan)
 
 
 def _usual(target: Collective) -> str:
@@ -184,8 +277,9 @@ def _usual(target: Collective) -> str:
 
 
 def _of_planner(
-    planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, limits: Bound | None = None
-) -> Iterator[Plan]:
+    planner: str, request: Request, options: Mapping[str, Any], deterministic: bool, limits: Bound | None = None,
+    enter: Callable[[str], None] = silent,
+) -> Iterator[Plan]:  # fmt: skip
     """`limits`: if known already."""
     topology, target, entry = request.topology, request.collective, find("planner", planner)
     refuse_unless_able(planner, entry, target)
@@ -194,9 +288,13 @@ def _of_planner(
         if key not in known:
             raise unknown(f"option of planner {planner}", key, known)
     made = found = False
+    enter(PLANNING)
     for schedule in call("planner", planner, entry.load(), options, request):
         made = True
-        limits = limits or bound(topology, target)
+        if limits is None:
+            enter(BOUNDING)
+            limits = bound(topology, target)
+        enter(VERIFYING)
         figures = measure(schedule, topology, limits)
         order = order_claimed(schedule) if deterministic else {}
         if order is None:
@@ -205,20 +303,22 @@ def _of_planner(
             figures["optimality"] = label_of(schedule)
         found = True
         yield Plan(topology, target, (Entry(0, None, schedule, {"planner": planner, **figures, **order}),))
+        enter(PLANNING)
     if not made:
         raise NotFound(f"planner {planner} found no schedule for {target.kind} on {topology.name}")
     if not found:
         raise SeveralOrders(f"planner {planner}: {SEVERAL_ORDERS}; name no planner, and the best that can is taken")
 
 
-def _of_any(request: Request) -> Iterator[Plan]:
+def _of_any(request: Request, enter: Callable[[str], None] = silent) -> Iterator[Plan]:
     """All that combine in one order, of those asked where no planner is named; who cannot plan this is passed over."""
+    enter(BOUNDING)
     limits = bound(request.topology, request.collective)
     found = several = False
     refused: AntiphonError | None = None
     for name, options in UNNAMED:
         try:
-            for made in _of_planner(name, request, options, deterministic=True, limits=limits):
+            for made in _of_planner(name, request, options, deterministic=True, limits=limits, enter=enter):
                 found = True
                 yield made
         except SeveralOrders:

@@ -25,6 +25,7 @@ from antiphon.select.task import (  # fmt: skip
     OK,
     OUT_OF_MEMORY,
     TIMED_OUT,
+    AtWork,
     Context,
     Done,
     Message,
@@ -37,8 +38,9 @@ from antiphon.select.task import (  # fmt: skip
 LATER = 8.0  # by how much other options of a planner are taken to need more than its usual ones
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
+WATCH = 2.0  # seconds from one report of who is at work to the next
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
-Tell = Callable[[Message], None]
+Tell = Callable[[Message | AtWork], None]
 
 
 def limit_of(context: Context, task: Task) -> float:
@@ -142,9 +144,18 @@ def _here(context: Context, task: Task, tell: Tell) -> None:
 def _there(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     ends: dict[int, Done] = {}
     context.last.clear()  # it would go along to every process, which knows nothing of its loads
+    reported = time.monotonic()
+
+    def watch(tasks: Sequence[tuple[Task, float]]) -> None:
+        nonlocal reported
+        if time.monotonic() >= reported + WATCH:
+            reported = time.monotonic()
+            tell(AtWork(tuple((task.index, seconds) for task, seconds in tasks)))
+
     terms = Terms[Task](
-        partial(_do, context), workers, partial(limit_of, context), grace=GRACE, prepare=partial(warm, context)
-    )
+        partial(_do, context), workers, partial(limit_of, context), grace=GRACE, prepare=partial(warm, context),
+        watch=watch,
+    )  # fmt: skip
     with closing(as_done(tasks, terms)) as heard:
         try:
             for task, told in heard:

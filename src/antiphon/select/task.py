@@ -118,6 +118,13 @@ class Done:
     by: str = ""
 
 
+@dataclass(frozen=True)
+class AtWork:
+    """The tasks that other processes work on, by index, with the CPU seconds that each has used so far."""
+
+    tasks: tuple[tuple[int, float], ...]
+
+
 Message = Priced | Limits | Done
 
 

@@ -21,7 +21,7 @@ from antiphon.core.bounds.recheck import check_distance, proved_time
 from antiphon.core.bounds.witness import Cut, Distance, Family, LpDual, Packing, Partition, Tree, Witness, witness_of
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 from antiphon.units import plain
 
 __all__ = [
@@ -127,9 +127,12 @@ class Bound:
         return lines
 
 
+MAX_CUSTOM_BLOCKS = 2**18  # whose needs are listed one by one, in some 1.4 KB of memory each
+
+
 def bound(topology: Topology, collective: Collective) -> Bound:
     """Exact lower bounds for any schedule; the witness has been rechecked. Invalid if some rank is out of
-    reach.
+    reach, Unsupported for a custom collective of more than MAX_CUSTOM_BLOCKS.
 
     Costs: allgather and its like at most one maximum flow per rank; alltoall, and whatever meets shared
     limits, a linear program of about ranks * links variables.
@@ -138,6 +141,11 @@ def bound(topology: Topology, collective: Collective) -> Bound:
         raise Invalid(
             f"the collective is for {collective.ranks} ranks, but topology {topology.name} has "
             f"{topology.ranks}; make it for the whole machine, with members for a group"
+        )
+    if collective.custom is not None and collective.blocks > MAX_CUSTOM_BLOCKS:
+        raise Unsupported(
+            f"bound: the custom collective has {collective.blocks} blocks; at most {MAX_CUSTOM_BLOCKS} are supported. "
+            "Join blocks that the same ranks have and want into one of their total weight"
         )
     needs = needs_of(collective)
     latency = latency_of(topology, needs)

@@ -24,6 +24,7 @@ from antiphon.core.serialize.schemas import (
     MAX_FILE_BLOCKS,
     MAX_FILE_ENTRIES,
     MAX_FILE_NODES,
+    MAX_FILE_TYPES,
     TOPOLOGY,
     VERSION,
     BlockRow,
@@ -45,6 +46,10 @@ def topology_in(row: TopologyRow) -> Topology:
     _nested(row.format, row.version, TOPOLOGY)
     if max(row.ranks, row.switches) > MAX_FILE_NODES:
         raise Invalid(f"ranks, switches: a file may have at most {MAX_FILE_NODES} of each")
+    if len(row.types) > MAX_FILE_TYPES:
+        raise Invalid(
+            f"types: a file may have at most {MAX_FILE_TYPES}, has {len(row.types)}; let links that are alike share one"
+        )
     types, limits = [], []
     for i, kind in enumerate(row.types):
         with within(f"types[{i}]"):

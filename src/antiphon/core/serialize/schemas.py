@@ -10,6 +10,7 @@ VERSION = 1
 TOPOLOGY, COLLECTIVE, PLAN = "antiphon-topology", "antiphon-collective", "antiphon-plan"
 MAX_FILE_NODES = 2**20  # a few bytes of text must not ask for gigabytes: these bound what counts may stand for
 MAX_FILE_BLOCKS = 2**25
+MAX_FILE_TYPES = 2**18  # of links: each takes some 25 times its text
 MAX_FILE_ENTRIES = 2**11  # of a plan, one for each range of sizes
 
 Exact = int | str

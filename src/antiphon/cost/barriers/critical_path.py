@@ -11,7 +11,7 @@ from antiphon.cost.barriers._longest_path import Flow
 from antiphon.cost.prediction import Predictor
 from antiphon.cost.profile import Profile, as_profile
 from antiphon.cost.steps import Barriers
-from antiphon.cost.trace import MOST_ROWS, expanded_rows
+from antiphon.cost.trace import Traced, expanded_rows, most_rows
 
 
 def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | str | Path | None = None) -> Predictor:
@@ -25,12 +25,14 @@ def critical_path(schedule: Schedule, topology: Topology, *, profile: Profile | 
 
     So the time is never above that of alpha-beta, never below the bound, and in nbytes monotone and convex (a
     maximum of straight lines): a size between two that lie on one line costs nothing. Other sizes cost O(E)
-    NumPy work in rows times hops, and some 0.2 ms per step. Pieces are expanded, up to 2^22 rows in all; beyond
-    that the answer is that of alpha-beta, which is proved to be no less, and `note` says so.
+    NumPy work in rows times hops, and some 0.2 ms per step. Pieces are expanded, up to 64 rows for each transfer (at
+    least 2^18, at most 2^22 in all); beyond that the answer is that of alpha-beta, which is proved to be no less, and
+    `note` says so.
     """
     seen = as_profile(profile).on(topology)
-    rows = expanded_rows(schedule)
-    if rows > max(MOST_ROWS, schedule.transfers):
-        note = f"an upper bound: {rows} transfers with all pieces, more than {MOST_ROWS}, so steps count as barriers"
-        return Barriers(schedule, seen).predictor(note)
+    rows, most = expanded_rows(schedule), most_rows(schedule)
+    if rows > most:
+        note = f"an upper bound: {rows} transfers with all pieces, more than {most}, so steps count as barriers"
+        barriers = Barriers(schedule, seen)
+        return Traced(barriers.predictor(note), barriers)
     return Flow(expand(schedule).sorted(), seen)

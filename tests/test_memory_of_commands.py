@@ -1,0 +1,69 @@
+"""Commands take memory in proportion to their input, or refuse it up front: peak memory of the process, generously."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import antiphon
+from antiphon.core.bounds import MAX_CUSTOM_BLOCKS
+from antiphon.core.serialize.schemas import MAX_FILE_TYPES
+
+WHATEVER = 300 * 2**20  # bytes of a process that has loaded the package and NumPy, and does something small
+
+
+def peak_of(folder: Path, *words: str) -> tuple[int, int, str]:
+    """Exit code, bytes at the peak, and what it said."""
+    out = folder / "out"
+    pid = os.fork()
+    if not pid:
+        try:
+            file = os.open(out, os.O_CREAT | os.O_WRONLY)
+            os.dup2(file, 1)
+            os.dup2(file, 2)
+            os.execv(sys.executable, [sys.executable, "-m", "antiphon", *words])
+        finally:
+            os._exit(70)
+    _, status, used = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), used.ru_maxrss * 1024, " ".join(out.read_text().split())
+
+
+def test_a_million_pieces_of_a_small_plan_are_not_written_out(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    antiphon.save(antiphon.plan("broadcast", "line:ranks=2", planner="binomial-tree"), file)
+    plan = json.loads(file.read_text())
+    plan["entries"][0]["claims"] = {}
+    plan["entries"][0]["schedule"]["pieces"] = 10**6
+    file.write_text(json.dumps(plan))
+    code, peak, said = peak_of(tmp_path, "simulate", str(file), "--nbytes", "1GB")
+    assert code == 0
+    assert "1000000 transfers with all pieces, more than 262144" in said
+    assert peak < WHATEVER
+    code, peak, said = peak_of(tmp_path, "simulate", str(file), "--nbytes", "1GB", "--trace", str(tmp_path / "t.json"))
+    assert code == 2
+    assert "at most 262144: plan with fewer pieces" in said
+    assert peak < WHATEVER
+
+
+def test_custom_blocks_beyond_the_limit_are_refused_before_the_bound(tmp_path: Path) -> None:
+    file = tmp_path / "custom.json"
+    blocks = ",".join([f'{{"pre":[{i}],"post":[{(i + 1) % 4}]}}' for i in range(4)] * (MAX_CUSTOM_BLOCKS // 4 + 1))
+    file.write_text(f'{{"format":"antiphon-collective","version":1,"kind":"custom","ranks":4,"blocks":[{blocks}]}}')
+    code, peak, said = peak_of(tmp_path, "bound", str(file), "ring:ranks=4")
+    assert code == 2
+    assert f"has {MAX_CUSTOM_BLOCKS + 4} blocks; at most {MAX_CUSTOM_BLOCKS} are supported" in said
+    assert peak < WHATEVER
+
+
+def test_types_of_links_beyond_the_limit_are_refused_when_read(tmp_path: Path) -> None:
+    file, count = tmp_path / "machine.json", MAX_FILE_TYPES + 1
+    types = ",".join(f'{{"kind":"l","bandwidth":{10**9 + i}}}' for i in range(count))
+    file.write_text(
+        f'{{"format":"antiphon-topology","version":1,"name":"x","ranks":2,"links":[[0,1,0],[1,0,0]],"types":[{types}]}}'
+    )
+    code, peak, said = peak_of(tmp_path, "topology", "show", str(file))
+    assert code == 2
+    assert f"types: a file may have at most {MAX_FILE_TYPES}, has {count}" in said
+    assert peak < WHATEVER
