@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit._least_squares import Floats, pseudo_inverse
+from antiphon.cost.fit.least_squares import Floats, pseudo_inverse
 
 LEAST = 3  # sizes in a regime
 TUNED = 1.345  # Huber's: 95 % as sharp as least squares where errors are normal

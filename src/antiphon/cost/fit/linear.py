@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit._least_squares import Floats, decompose, solve_nonnegative
+from antiphon.cost.fit.least_squares import Floats, decompose, solve_nonnegative
 
 Weights = Callable[[int | None], Mapping[str, float]]  # of the unknowns in a combination, by threshold
 

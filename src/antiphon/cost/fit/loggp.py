@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot, matmul
-from antiphon.cost.fit._least_squares import pseudo_inverse
 from antiphon.cost.fit._loggp_cells import Cells, cells_of
 from antiphon.cost.fit._loggp_lines import LEAST, line_map, segments, weights_of
 from antiphon.cost.fit._loggp_regimes import Break, Regime
+from antiphon.cost.fit.least_squares import pseudo_inverse
 from antiphon.cost.fit.linear import (  # fmt: skip
     CONFIDENCE,
     DETERMINED,

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.portable import dot
-from antiphon.cost.fit._least_squares import solve_nonnegative
 from antiphon.cost.fit._loggp_lines import PLAUSIBLE, first_least
+from antiphon.cost.fit.least_squares import solve_nonnegative
 from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK, Floats, rounded
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
 from antiphon.units import format_size
