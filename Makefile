@@ -35,7 +35,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test fuzz test-all check format format-check lint types bench dist clean FORCE
+.PHONY: help demo test test-kernels fuzz test-all check format format-check lint types bench dist clean FORCE
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,20 @@ test: $(VENV)/.ready-dev  ## run the tests, without the slow ones
 
 fuzz: $(VENV)/.ready-dev  ## hold everything against independent judges, some minutes; ARGS=--long for hours
 	@$(BIN)/python fuzz/run_all.py $(ARGS)
+
+# OpenBLAS chooses its kernel by the processor, unless this variable names one; the kernels round differently.
+KERNELS := Haswell Prescott SkylakeX
+NUMERIC_TESTS := tests/test_fit.py tests/test_fit_loggp.py tests/test_loggp_radix.py tests/test_bounds_lp.py
+
+test-kernels: $(VENV)/.ready-dev  ## run the numeric tests with several kernels of OpenBLAS
+	@case "$$(uname -m)" in x86_64|amd64) ;; *) echo "  skipped on $$(uname -m): the kernels are for x86-64"; exit 0;; esac; \
+	for kernel in $(KERNELS); do \
+	    if [ $$kernel = SkylakeX ] && ! grep -qm 1 avx512f /proc/cpuinfo 2>/dev/null; then \
+	        echo "== kernel $$kernel: skipped, this processor has no AVX-512"; continue; \
+	    fi; \
+	    echo "== numeric tests, kernel $$kernel"; \
+	    OPENBLAS_CORETYPE=$$kernel OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q $(NUMERIC_TESTS) || exit 1; \
+	done
 
 test-all: $(VENV)/.ready-dev  ## run all tests, hours of a processor; goes on where it was ended (ARGS=--list: what is left)
 	@echo "== all tests"

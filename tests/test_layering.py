@@ -44,6 +44,7 @@ LAYERS = (
 
 # A module of core is a file or a package; it may import from those before it.
 CORE = (
+    "portable",
     "columns",
     "cache",
     "choose",

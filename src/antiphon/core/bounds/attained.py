@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from antiphon.core.bounds.packing import packed_time
 from antiphon.core.bounds.witness import Packing, Tree
 from antiphon.core.collective import Collective
+from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
@@ -128,7 +129,7 @@ class _TreeRates:
         keys = list(self.columns)
         used = [at for at in range(len(keys)) if rates[at] > _CLOSE]
         loads = np.array([self.columns[keys[at]] for at in used])
-        full = np.flatnonzero(rates[used] @ loads >= self.capacity * (1 - 1e-7)).tolist()
+        full = np.flatnonzero(dot(loads.T, rates[used]) >= self.capacity * (1 - 1e-7)).tolist()
         rows = [[Fraction(int(loads[i][r])) for i in range(len(used))] + [self.exact[r] * self.bound] for r in full]
         for number, right in enumerate(self.right):
             entries = [dict(self._entries(keys[at][0])).get(number, 0) for at in used]

@@ -12,6 +12,7 @@ from antiphon.core.bounds.cuts import Side
 from antiphon.core.bounds.network import link_capacities
 from antiphon.core.bounds.witness import LpDual
 from antiphon.core.columns import Floats
+from antiphon.core.portable import dot
 from antiphon.core.topology import Topology, hosts
 
 WAYS = 4  # between ranks far from each other
@@ -141,7 +142,7 @@ def _time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> f
     """What must leave it over the capacity out of it."""
     ranks = side[: topology.ranks].astype(np.float64)
     out = float(capacity[side[topology.link_src] & ~side[topology.link_dst]].sum())
-    return float(ranks @ (demand @ (1 - ranks))) / out if out else 0.0
+    return float(dot(ranks, dot(demand, 1 - ranks))) / out if out else 0.0
 
 
 def reached(topology: Topology, start: Iterable[int], kept: Side, back: bool = False) -> Side:

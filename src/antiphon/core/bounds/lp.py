@@ -21,6 +21,7 @@ from antiphon.core.bounds.families import Commodity, FamilyRows, commodities_of
 from antiphon.core.bounds.needs import Needs
 from antiphon.core.bounds.witness import Family, LpDual, Partition
 from antiphon.core.columns import Bools, Longs
+from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 
 _GREATEST = 5000  # of the whole prices looked for
@@ -100,7 +101,7 @@ class BoundProgram:
         times = crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
         known = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
         need = partition.times
-        if known or (found is not None and float(times @ found.load) > need * (1 - 1e-7)):
+        if known or (found is not None and float(dot(times, found.load)) > need * (1 - 1e-7)):
             return False
         self.partitions.append((partition, times))
         return True

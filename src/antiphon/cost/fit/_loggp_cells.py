@@ -9,17 +9,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cost.fit.linear import OPEN, Floats
+from antiphon.core.portable import dot
+from antiphon.cost.fit.linear import NEGLIGIBLE, OPEN, Floats
 from antiphon.cost.fit.loggp_radix import AtOnce
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, RTT, SERVER, RoundTrip
 from antiphon.errors import Invalid
 from antiphon.units import format_size
 
 LEAST_SIZES, MOST_SIZES = 3, 300
-LEAST_ERROR = 1e-9  # of a median, relative: below this only rounding is left
 MANY = 8  # sizes from which on the scatter about lines through neighbours says something
 FEW = 3  # repetitions from which on their scatter does
-LEAST_TIME = 1e-10  # seconds: no processor does anything for a message in less
+LEAST_TIME = 0.97e-10  # seconds: no processor does anything for a message in less. Exact data is not likely to meet it
 FAR = 3.0  # a size of which repetitions scatter so many times as widely as others is believed as much less
 ALIKE = 1.1  # of what turns take large messages take no more
 NORMAL = 0.6745  # the median of |x| for normal x of deviation 1
@@ -75,25 +75,31 @@ class Cells:
         }
 
     def signal(self, name: str) -> Floats:
-        made: Floats = self.maps[name] @ self.flat
-        return made
+        signal: Floats = dot(self.maps[name], self.flat)
+        return signal
 
     @cached_property
     def errors(self) -> Floats:
         """The standard error of each entry of `flat`: a part of what the clock showed, the same for a whole kind."""
-        parts = {kind: max(self.scatter[kind], LEAST_ERROR) for kind in KINDS}
+        parts = {kind: max(self.scatter[kind], NEGLIGIBLE) for kind in KINDS}
         if len(self.sizes) >= MANY or not all(self.scatter.values()):
-            shown, bare = self._shown(), {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
+            shown, bare = self._by_kind, {kind: 1.0 if kind == "one" else 0.0 for kind in KINDS}
             parts["one"] = max(parts["one"], self._about_lines("half", shown, bare))
             for name, kind in (("gap", "many"), ("o_s", "delayed"), ("o_r", "server")):
                 bare = {other: float(other == kind) for other in KINDS}
                 parts[kind] = max(parts[kind], self._about_lines(name, shown, bare))
-        told = zip(parts.items(), self._shown(), strict=True)
+        told = zip(parts.items(), self._by_kind, strict=True)
         return np.concatenate(
             [np.where(self.own[kind] > FAR * part, self.own[kind], part) * shown for (kind, part), shown in told]
         )
 
-    def _shown(self) -> list[Floats]:
+    @cached_property
+    def shown(self) -> Floats:
+        """What the clock showed for each entry of `flat`: the scale of its rounding errors."""
+        return np.concatenate(self._by_kind)
+
+    @property
+    def _by_kind(self) -> list[Floats]:
         """What the clock showed for each entry of `flat`; for the server per message."""
         delays = (self.n_delayed - 1) * self.delay
         return [self.one, self.many, self.excess + delays, self.server + self.server_delay]
@@ -103,7 +109,7 @@ class Cells:
         if len(self.sizes) < 3:
             return 0.0
         flat = np.concatenate([part * one for part, one in zip(parts.values(), shown, strict=True)])
-        y, sd = self.signal(name), np.sqrt(self.maps[name] ** 2 @ flat**2)
+        y, sd = self.signal(name), np.sqrt(dot(self.maps[name] ** 2, flat**2))
         s = self.sizes
         t = (s[1:-1] - s[:-2]) / (s[2:] - s[:-2])
         off = y[1:-1] - (1 - t) * y[:-2] - t * y[2:]
@@ -113,7 +119,7 @@ class Cells:
     @cached_property
     def error_of(self) -> dict[str, Floats]:
         """The standard error of every signal at every size."""
-        return {name: np.sqrt(matrix**2 @ self.errors**2) for name, matrix in self.maps.items()}
+        return {name: np.sqrt(dot(matrix**2, self.errors**2)) for name, matrix in self.maps.items()}
 
     def looked_at(self, name: str, error: Floats) -> Floats:
         """The errors of a signal, infinite where it is no part of a line."""
@@ -130,7 +136,10 @@ class Cells:
         each = np.maximum(1 / (self.n_many - 1), np.where(self.turns > 0, 1 / (self.turns.clip(1) * self.ports), 0.0))
         gap, o_s = (self.many - self.one) * each, self.signal("o_s")
         doubt = 3 * np.hypot(self.error_of["gap"], self.error_of["o_s"])
-        enough: NDArray[np.bool_] = (self.delay >= gap) | (o_s + self.delay > gap + np.maximum(doubt, 0.01 * gap))
+        # Exact data may have delays as long as the gap: then rounding must not decide.
+        rounding = NEGLIGIBLE * (self.delay + gap)
+        sure = o_s + self.delay > gap + np.maximum(doubt, 0.01 * gap) + rounding
+        enough: NDArray[np.bool_] = (self.delay >= gap - rounding) | sure
         return enough
 
 
@@ -187,7 +196,7 @@ def _over_one(burst: AtOnce, n: Floats) -> Floats:
 def _alike(small: AtOnce, large: AtOnce, n: Floats, over: Floats) -> bool:
     """Whether large messages go by the same ports, and nothing else limits them."""
     same = (small.count, small.form) == (large.count, large.form)
-    return same and bool((over <= ALIKE * large.more(n)).all())
+    return same and bool((over <= ALIKE * large.more(n) + NEGLIGIBLE).all())
 
 
 def _kind(row: RoundTrip) -> str:
@@ -209,7 +218,7 @@ def _check(rows: Sequence[RoundTrip], what: str) -> None:
         raise Invalid(f"{what} has several n ({', '.join(sorted({str(row.n) for row in rows}))}); keep one of them")
     for row in rows:
         least = (row.n - 1 if row.kind == RTT else row.n) * row.delay
-        if row.seconds < least:
+        if row.seconds < least * (1 - NEGLIGIBLE):
             where = f"line {row.line}: " if row.line else ""
             raise Invalid(f"{where}{what} took {row.seconds:g} s, less than its delays alone ({least:g} s)")
 
@@ -221,11 +230,13 @@ def _scatter(cells: Iterable[Sequence[RoundTrip]], kind: str) -> float:
 
 
 def _own(rows: Sequence[RoundTrip], kind: str) -> float:
-    """The relative error of one median: 1.25 deviations over the root of the repetitions; 0: too few."""
+    """The relative error of one median: 1.25 deviations over the root of the repetitions, but no less than a clock can
+    tell; 0: too few."""
     if len(rows) < FEW:
         return 0.0
     figure = {"delayed": "excess", "server": "each"}.get(kind, "seconds")
     values = np.array([_figure(row, figure) for row in rows])
     shown = np.median([row.seconds for row in rows]) / (rows[0].n if kind == "server" else 1)
     deviation = np.median(np.abs(values - np.median(values))) / NORMAL
-    return float(1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1)))
+    error = 1.2533 * deviation / shown / np.sqrt(len(rows)) * (1 + 0.8 / (len(rows) - 1))
+    return max(float(error), NEGLIGIBLE)

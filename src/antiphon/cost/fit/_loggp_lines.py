@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.cost.fit.linear import Floats
+from antiphon.core.portable import dot
+from antiphon.cost.fit.least_squares import Floats, pseudo_inverse
 
 LEAST = 3  # sizes in a regime
 TUNED = 1.345  # Huber's: 95 % as sharp as least squares where errors are normal
 ROUNDS = 6
 PLAUSIBLE = 3.84  # chi-square, one degree of freedom, 95 %: what a break may be moved by
+SAME_COST = 1e-6  # costs that differ by less are equal: the first is taken, whichever rounding favours
 
 Signal = tuple[Floats, Floats]  # figures and their standard errors; an error of inf: not to be looked at
 
@@ -41,10 +44,10 @@ def _lines(x: Floats, signal: Signal, mask: NDArray[np.bool_]) -> tuple[Floats, 
     u = x / scale
     for _ in range(ROUNDS):
         total = weights.sum(1) + 1e-300
-        mx, my = weights @ u / total, weights @ y / total
+        mx, my = dot(weights, u) / total, dot(weights, y) / total
         du, dy = u - mx[:, None], y - my[:, None]
-        spread = (weights * du**2).sum(1)
-        slope = np.where(spread > 1e-14 * total, (weights * du * dy).sum(1) / np.maximum(spread, 1e-300), 0.0)
+        spread = dot(weights, du**2)
+        slope = np.where(spread > 1e-14 * total, dot(weights * du, dy) / np.maximum(spread, 1e-300), 0.0)
         off = np.where(mask, (dy - slope[:, None] * du) / sd, 0.0)
         weights = base * np.minimum(1.0, TUNED / np.maximum(np.abs(off), 1e-300))
     return weights, huber(off).sum(1)
@@ -64,18 +67,23 @@ def segments(x: Floats, signals: Sequence[Signal]) -> tuple[list[int], list[tupl
     mask = (np.arange(m) >= low[:, None]) & (np.arange(m) < high[:, None])
     price = np.full((m + 1, m + 1), np.inf)
     price[low, high] = sum(_lines(x, signal, mask)[1] for signal in signals)
-    penalty = (2 * len(signals) + 1) * np.log(m * len(signals))
+    penalty = (2 * len(signals) + 1) * math.log(m * len(signals))
     best, came = np.full(m + 1, np.inf), np.zeros(m + 1, int)
     best[0] = -penalty
     for end in range(LEAST, m + 1):
         costs = best[:end] + price[:end, end] + penalty
-        came[end] = int(costs.argmin())
+        came[end] = first_least(costs)
         best[end] = costs[came[end]]
     starts = [m]
     while starts[0]:
         starts.insert(0, int(came[starts[0]]))
     moved = [_movable(price, *starts[i - 1 : i + 2]) for i in range(1, len(starts) - 1)]
     return starts[:-1], moved
+
+
+def first_least(costs: Floats) -> int:
+    """The place of the least cost; of costs that are equal but for rounding the first."""
+    return int(np.flatnonzero(costs <= costs.min() + SAME_COST)[0])
 
 
 def _movable(price: Floats, low: int, at: int, high: int) -> tuple[int, int]:
@@ -91,6 +99,6 @@ def line_map(x: Floats, weights: Floats, columns: Sequence[int]) -> Floats:
     scale = max(float(np.abs(x).max()), 1.0)
     design = np.stack([np.ones_like(x), x / scale], 1)[:, list(columns)]
     root = np.sqrt(weights)
-    out[list(columns)] = np.linalg.pinv(design * root[:, None]) * root
+    out[list(columns)] = pseudo_inverse(design * root[:, None]) * root
     out[1] /= scale
     return out

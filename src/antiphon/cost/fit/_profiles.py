@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from antiphon.cost.figures import FIGURES, Level, LogGP
 from antiphon.cost.fit.genmodel import GenmodelFit
-from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK
+from antiphon.cost.fit.linear import DETERMINED, UNSEEN, WEAK, rounded
 from antiphon.cost.fit.loggp import LogGPFit
 from antiphon.cost.fit.memory import MemoryFit
 from antiphon.cost.profile import Incast, Profile
@@ -34,7 +34,7 @@ def genmodel_profile(
     seen = found.w_t.state == DETERMINED and epsilon is not None and found.w_t.value is not None
     profile = Profile(
         name,
-        alpha={} if alpha is None else {kind: alpha / links},
+        alpha={} if alpha is None else {kind: rounded(alpha / links)},
         bandwidth_factor={} if factor is None else {kind: factor.limit_denominator(10**9)},
         incast={kind: Incast(epsilon or 0.0, int(found.w_t.value or 0))} if seen else {},
         gamma=told.get("gamma") or 0.0,
@@ -83,7 +83,7 @@ def loggp_level(found: LogGPFit, within: str = "", gamma: float = 0.0) -> Level:
         made = regime.model(at)
         sizes += at.tolist()
         for name in FIGURES:
-            figures[name] += made[name].tolist() if name in made else [gamma] * len(at)
+            figures[name] += map(rounded, made[name].tolist()) if name in made else [gamma] * len(at)
     if all(len(set(values)) == 1 for values in figures.values()):
         sizes, figures = [1.0], {name: values[:1] for name, values in figures.items()}
     return Level(within, tuple(sizes), **{name: tuple(values) for name, values in figures.items()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ import numpy as np
 
 from antiphon.cost.fit.linear import (  # fmt: skip
     DETERMINED,
+    EQUAL,
     EXACT,
     INCAST,
     OPEN,
@@ -25,6 +25,8 @@ from antiphon.cost.fit.linear import (  # fmt: skip
     always,
     echelon,
     independent,
+    rounded,
+    rounded_error,
 )
 from antiphon.cost.fit.plans import counts
 from antiphon.cost.fit.tables import Measured
@@ -122,7 +124,7 @@ class GenmodelFit:
             yield from self._with_incast()
         if len(self.models.tied) == 1:
             for vector in echelon(self.models.solution):
-                weights = {name: float(v) for name, v in zip(self.models.names, vector, strict=True) if v}
+                weights = {name: rounded(v) for name, v in zip(self.models.names, vector, strict=True) if v}
                 yield _words(weights), always(weights)
 
     def _with_incast(self) -> Iterator[tuple[str, Weights]]:
@@ -133,7 +135,7 @@ class GenmodelFit:
         for vector in echelon(models.solution):
             if all(models.solutions[key].tells(vector) for key in hiding):
                 continue
-            plain = {name: float(v) for name, v in zip(models.names, vector, strict=True) if v}
+            plain = {name: rounded(v) for name, v in zip(models.names, vector, strict=True) if v}
             columns = {key: models.solutions[key].matrix[:, place] for key in hiding}
             extra = {key: models.solution.explained(vector, column) for key, column in columns.items()}
             yield f"{_words(plain)} + incast", _besides(plain, extra)
@@ -203,16 +205,16 @@ class GenmodelFit:
             "parameters": {name: found.as_json() for name, found in self.parameters.items()},
             "w_t": {"state": w_t["state"], **whole},
             "combinations": [{"name": found.name, **found.as_json()} for found in self.combinations],
-            "error": dict(zip(("rms", "largest"), self.misses, strict=True)),
-            "error_without": dict(zip(("rms", "largest"), self.plain_misses, strict=True)),
+            "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
+            "error_without": dict(zip(("rms", "largest"), map(rounded_error, self.plain_misses), strict=True)),
             "rank": self.models.solution.rank,
             "unknowns": list(self.models.names),
-            "condition": self.models.solution.condition,
+            "condition": rounded(self.models.solution.condition),
             "measurements": len(self.measured),
             "rows": [
                 {
                     "plan": row.plan.name, "collective": row.plan.collective, "ranks": row.ranks,
-                    "nbytes": row.nbytes, "seconds": row.seconds, "fitted": float(fitted),
+                    "nbytes": row.nbytes, "seconds": row.seconds, "fitted": rounded(fitted),
                 }
                 for row, fitted in zip(self.measured, self.fitted, strict=True)
             ],
@@ -242,7 +244,7 @@ def fit_genmodel(measured: Sequence[Measured], known: Mapping[str, float] | None
         slower = np.array([0.0 if w_t is None else c.epsilon(w_t) for c in received]) * sizes / seconds
         solutions[w_t] = Solution(np.column_stack([columns, slower]), target)
     without = solutions[None]
-    best = min(solutions, key=lambda key: math.inf if key is None else solutions[key].squares)
+    best = _best_threshold(solutions)
     freedom = len(measured) - solutions[best].rank - (best is not None)
     if freedom < 1:
         raise Invalid(
@@ -275,6 +277,14 @@ def _check(measured: Sequence[Measured], spent: Floats, given: Mapping[str, floa
                 f"{where}{', '.join(sorted(given))} as given alone take {part:.4g} s, more than the "
                 f"{row.seconds:.4g} s measured; give smaller ones (seconds per byte)"
             )
+
+
+def _best_threshold(solutions: Mapping[int | None, Solution]) -> int | None:
+    """The threshold that fits best; of those that fit equally well the least, whichever rounding favours."""
+    thresholds = [key for key in solutions if key is not None]
+    least = min((solutions[key].squares for key in thresholds), default=0.0)
+    limit = least * (1 + EQUAL) + EXACT * len(solutions[None].target)
+    return next((key for key in thresholds if solutions[key].squares <= limit), None)
 
 
 def _incast_seen(without: Solution, best: Solution, freedom: int) -> bool:

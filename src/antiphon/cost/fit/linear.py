@@ -3,6 +3,8 @@
 Rows are divided by the measured time, so that an error of 1 % weighs the same everywhere. Several models of the same
 measurements (one for each threshold of incast) may be tried: what differs between models that fit equally well is
 not determined, and an interval spans those of all models that fit nearly as well.
+
+States are functions of the data alone: nothing is compared with what may be rounding, and nothing calls BLAS.
 """
 
 from __future__ import annotations
@@ -14,16 +16,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from antiphon.core.portable import dot
+from antiphon.cost.fit.least_squares import Floats, decompose, solve_nonnegative
+
 Weights = Callable[[int | None], Mapping[str, float]]  # of the unknowns in a combination, by threshold
 
-RANK = 1e-9  # a singular value below this part of the greatest is zero: columns are exact, only rounding blurs them
+DIGITS = 9  # significant ones of what a fit reports: no more are the same on every machine
+NEGLIGIBLE = 1e-9  # of a measured time: no clock measures finer, and a parameter that is less everywhere is zero
+IMMATERIAL = 1e-6  # of a measured time: a parameter that surely is less everywhere is determined, even around zero
+ROUNDING = 1e-13  # of a measured time: what arithmetic may be off by
 EQUAL = 1e-7  # two models whose sums of squares differ by less than this part fit equally well
 EXACT = 1e-18  # a sum of squares below this per row is rounding
 CONFIDENCE = 0.95
-WIDEST = 1.0  # an interval that reaches further than the value itself to either side says little
+WIDEST = 1.0  # half an interval over the value: beyond it the parameter cannot be told from zero
 
 INCAST = "epsilon"  # the unknown that the model without a threshold lacks
 GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen", "undetermined"
@@ -33,8 +39,8 @@ GIVEN, DETERMINED, WEAK, UNSEEN, OPEN = "given", "determined", "weak", "unseen",
 class Estimate:
     """A parameter or a combination of parameters: its value, and between what it is in 95 of 100 cases.
 
-    `state`: given; determined; weak (the interval is wider than the value: do not use it); unseen (nothing of it in
-    these measurements); undetermined (they do not tell: there is no value).
+    `state`: given; determined; weak (half the interval is more than the value: it may as well be zero, do not use it);
+    unseen (nothing of it in these measurements); undetermined (they do not tell: there is no value).
     """
 
     name: str
@@ -53,6 +59,16 @@ class Estimate:
         return rows | ({"weights": dict(self.weights)} if self.weights is not None else {})
 
 
+def rounded(value: float) -> float:
+    """With as many digits as do not depend on the machine."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def rounded_error(error: float) -> float:
+    """A relative error without what is rounding."""
+    return round(error, DIGITS)
+
+
 def always(weights: Mapping[str, float]) -> Weights:
     """The same weights at every threshold."""
     return lambda _: weights
@@ -67,21 +83,18 @@ class Solution:
 
     @cached_property
     def scale(self) -> Floats:
-        norms = np.linalg.norm(self.matrix, axis=0)
+        norms = np.sqrt(dot(self.matrix.T, self.matrix.T))
         return np.where(norms > 0, norms, 1.0)
 
     @cached_property
     def values(self) -> Floats:
-        """Non-negative least squares on columns of norm 1 (Lawson and Hanson)."""
-        from scipy.optimize import nnls
-
-        found: Floats = nnls(self.matrix / self.scale, self.target)[0] / self.scale
-        return found
+        """Non-negative least squares on columns of norm 1."""
+        return solve_nonnegative(self.matrix / self.scale, self.target) / self.scale
 
     @cached_property
     def residuals(self) -> Floats:
-        left: Floats = self.target - self.matrix @ self.values
-        return left
+        residuals: Floats = self.target - dot(self.matrix, self.values)
+        return residuals
 
     @property
     def misses(self) -> tuple[float, float]:
@@ -90,14 +103,12 @@ class Solution:
 
     @property
     def squares(self) -> float:
-        return float(self.residuals @ self.residuals)
+        return float(dot(self.residuals, self.residuals))
 
     @cached_property
     def _parts(self) -> tuple[Floats, Floats, Floats]:
         """The row space of the scaled matrix (left vectors, singular values, right vectors)."""
-        left, sizes, right = np.linalg.svd(self.matrix / self.scale, full_matrices=False)
-        some = sizes > RANK * (sizes[0] if len(sizes) else 1.0)
-        return left[:, some], sizes[some], right[some]
+        return decompose(self.matrix / self.scale)
 
     @property
     def rank(self) -> int:
@@ -118,8 +129,8 @@ class Solution:
     def tells(self, weights: Floats) -> bool:
         """Whether the combination has one value only, however the measurements are explained."""
         scaled, right = weights / self.scale, self._parts[2]
-        left: Floats = scaled - right.T @ (right @ scaled)
-        return bool(np.linalg.norm(left) <= 1e-6 * np.linalg.norm(scaled))
+        outside = scaled - dot(right.T, dot(right, scaled))
+        return bool(dot(outside, outside) <= 1e-12 * dot(scaled, scaled))
 
     def unbounded(self, weights: Floats) -> float:
         """The combination by least squares that takes negative values as well: it has no bias near zero."""
@@ -128,12 +139,24 @@ class Solution:
     def explained(self, weights: Floats, column: Floats) -> float:
         """The combination of the columns that gives this one: weights @ k where matrix @ k = column."""
         left, sizes, right = self._parts
-        return float((right @ (weights / self.scale)) @ ((left.T @ column) / sizes))
+        return float(dot(dot(right, weights / self.scale), dot(left.T, column) / sizes))
 
     def deviation(self, weights: Floats) -> float:
         """Its standard deviation, for errors of deviation 1 in every row."""
         _, sizes, right = self._parts
-        return float(np.linalg.norm((right @ (weights / self.scale)) / sizes))
+        by_vector = dot(right, weights / self.scale) / sizes
+        return float(np.sqrt(dot(by_vector, by_vector)))
+
+    def share(self, weights: Floats) -> float:
+        """The combination if each of its parameters alone explained a whole measurement: the scale of the data."""
+        used = weights != 0
+        greatest = np.abs(self.matrix[:, used]).max(axis=0, initial=0.0)
+        return float((np.abs(weights[used]) / np.where(greatest > 0, greatest, np.inf)).sum())
+
+    def resolution(self, weights: Floats) -> float:
+        """A combination that is less cannot be told from zero: negligible in every measurement, or rounding."""
+        rows = math.sqrt(len(self.target))
+        return max(NEGLIGIBLE * self.share(weights), ROUNDING * rows * self.deviation(weights))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,20 +208,23 @@ class Models:
             if not self.solutions[key].tells(self.vector(weights(key), key)):
                 return Estimate(name, OPEN, weights=told)
             values.append(self._value(key, weights(key)))
-        value = self._value(self.best, weights(self.best))
-        if max(values) - min(values) > 1e-4 * max(map(abs, values)):
+        value, vector = self._value(self.best, weights(self.best)), self.vector(weights(self.best), self.best)
+        if max(values) - min(values) > 1e-4 * max(map(abs, values)) + self.solution.resolution(vector):
             return Estimate(name, OPEN, weights=told)
         spans = [span for key in self.plausible if (span := self._span(key, weights(key))) is not None]
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
-        state = DETERMINED if (high - low) / 2 <= WIDEST * abs(value) else WEAK
-        return Estimate(name, state, value, low, high, told)
+        sure = (high - low) / 2 <= max(WIDEST * abs(value), IMMATERIAL * self.solution.share(vector))
+        state = DETERMINED if sure else WEAK
+        return Estimate(name, state, rounded(value), rounded(low), rounded(high), told)
 
     def vector(self, weights: Mapping[str, float], key: int | None) -> Floats:
         """The weights in the order of the unknowns; without a threshold there is no incast, whatever its weight."""
         return np.array([0.0 if key is None and name == INCAST else weights.get(name, 0.0) for name in self.names])
 
     def _value(self, key: int | None, weights: Mapping[str, float]) -> float:
-        return self._given(weights) + float(self.solutions[key].values @ self.vector(weights, key))
+        solution, vector = self.solutions[key], self.vector(weights, key)
+        value = float(dot(solution.values, vector))
+        return self._given(weights) + (0.0 if abs(value) <= solution.resolution(vector) else value)
 
     def _given(self, weights: Mapping[str, float]) -> float:
         return sum(value * self.known[name] for name, value in weights.items() if name in self.known)
@@ -209,7 +235,7 @@ class Models:
         solution, vector, given = self.solutions[key], self.vector(weights, key), self._given(weights)
         if not solution.tells(vector):
             return None
-        sigma = math.sqrt(self.solution.squares / self.freedom)
+        sigma = max(math.sqrt(self.solution.squares / self.freedom), NEGLIGIBLE)
         half = float(stdtrit(self.freedom, (1 + CONFIDENCE) / 2)) * sigma * solution.deviation(vector)
         middle, value = given + solution.unbounded(vector), self._value(key, weights)
         least = 0.0 if min(weights.values()) >= 0 else -math.inf
@@ -241,5 +267,6 @@ def independent(vectors: Sequence[Floats], scale: Floats) -> bool:
     if len(vectors) > len(scale):
         return False
     scaled = np.array([vector / scale for vector in vectors])
-    scaled /= np.linalg.norm(scaled, axis=1, keepdims=True)
-    return bool(np.linalg.svd(scaled, compute_uv=False)[-1] > 1e-6)
+    scaled /= np.sqrt(dot(scaled, scaled))[:, None]
+    sizes = decompose(scaled.T)[1]
+    return len(sizes) == len(vectors) and bool(sizes[-1] > 1e-6)

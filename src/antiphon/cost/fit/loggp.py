@@ -11,16 +11,31 @@ and o_r from the receiver's side. L = PRTT(1,0,s)/2 - o_s - o_r - (s-1) G, at s 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from antiphon.core.portable import dot, matmul
 from antiphon.cost.fit._loggp_cells import Cells, cells_of
 from antiphon.cost.fit._loggp_lines import LEAST, line_map, segments, weights_of
-from antiphon.cost.fit.linear import CONFIDENCE, DETERMINED, OPEN, WEAK, Estimate, Floats
+from antiphon.cost.fit._loggp_regimes import Break, Regime
+from antiphon.cost.fit.least_squares import pseudo_inverse
+from antiphon.cost.fit.linear import (  # fmt: skip
+    CONFIDENCE,
+    DETERMINED,
+    IMMATERIAL,
+    NEGLIGIBLE,
+    OPEN,
+    WEAK,
+    WIDEST,
+    Estimate,
+    Floats,
+    rounded,
+    rounded_error,
+)
 from antiphon.cost.fit.loggp_radix import AtOnce, Radix, at_once, radices, remarks
 from antiphon.cost.fit.loggp_tables import AT_ONCE, RTT, SERVER, RoundTrip
 from antiphon.units import format_size
@@ -31,63 +46,6 @@ POOR = 0.1
 TWICE = 2.0  # what limits messages is certain where it takes so many times as long as the other
 SAME = 0.03  # figures that differ by such a part are no reason to see another protocol in them
 Row = Floats  # what multiplies each median of the cells
-
-
-@dataclass(frozen=True, eq=False)
-class Regime:
-    """Sizes that behave alike: [low, high] bytes.
-
-    `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, where they
-    do. `start`, `slope`: the same as numbers, 0 where there is nothing: L may be below 0 here, the others not.
-    """
-
-    low: int
-    high: int
-    figures: Mapping[str, Estimate]
-    growth: Mapping[str, Estimate]
-    start: Mapping[str, float]
-    slope: Mapping[str, float]
-
-    def line(self, name: str, sizes: Floats) -> Floats:
-        made: Floats = self.start[name] + self.slope.get(name, 0.0) * (sizes - self.low)
-        return made if name == "L" else np.maximum(made, 0.0)
-
-    def half(self, sizes: Floats) -> Floats:
-        """Half a round trip, as fitted."""
-        made: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
-        return made
-
-    def model(self, sizes: Floats) -> dict[str, Floats]:
-        """Every figure, none below 0: where overheads and transfer are more than half a round trip, some of the
-        overheads was under way at the same time, and just that much of them is left out."""
-        made = {name: self.line(name, sizes) for name in ("L", "o_s", "o_r")}
-        both = made["o_s"] + made["o_r"]
-        kept = 1 - np.clip(-made["L"], 0, both) / np.where(both > 0, both, 1.0)
-        ones = np.ones_like(sizes)
-        return {
-            "L": np.maximum(made["L"], 0.0), "o_s": made["o_s"] * kept, "o_r": made["o_r"] * kept,
-            "g": ones * self.start["g"], "G": ones * self.start["G"],
-        }  # fmt: skip
-
-    def as_json(self) -> dict[str, Any]:
-        told = {"parameters": self.figures, "growth": self.growth}
-        return {"from": self.low, "to": self.high} | {
-            key: {name: found.as_json() for name, found in figures.items()} for key, figures in told.items()
-        }
-
-
-@dataclass(frozen=True)
-class Break:
-    """A change of protocol between two sizes that were measured; `earliest`, `latest`: the first size of the later
-    regime, if it begins elsewhere (95 of 100 cases)."""
-
-    after: int
-    before: int
-    earliest: int
-    latest: int
-
-    def as_json(self) -> dict[str, Any]:
-        return {"between": [self.after, self.before], "plausible": [self.earliest, self.latest]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,12 +146,12 @@ class LogGPFit:
             "breaks": [found.as_json() for found in self.breaks],
             "radices": {name: found.as_json() for name, found in self.radices.items()},
             "at_once": [found.as_json() for found in self.at_once],
-            "error": dict(zip(("rms", "largest"), self.misses, strict=True)),
+            "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
             "measurements": len(self.measured),
             "sizes": [int(size) for size in self.cells.sizes],
             "rows": [
                 {"kind": row.kind, "n": row.n, "delay": row.delay, "nbytes": row.nbytes, "seconds": row.seconds,
-                 "fitted": fitted}
+                 "fitted": rounded(fitted)}
                 for row, fitted in zip(self.measured, self.fitted.tolist(), strict=True)
             ],
             "notes": self.notes,
@@ -241,7 +199,7 @@ class _Fitter:
             left = int(np.isfinite(sd).sum()) - 2
             missed = 0.0
             if left > 0:
-                line = line_map(self.sizes, self.weights[name], (0, 1)) @ y
+                line = dot(line_map(self.sizes, self.weights[name], (0, 1)), y)
                 missed = float((((y - line[0] - line[1] * self.sizes) / sd) ** 2).sum()) / left
                 freedom += left
             wide.append(math.sqrt(max(missed, 1.0)))
@@ -285,8 +243,7 @@ class _Fitter:
 
     def _lines(self, columns: Sequence[int]) -> Floats:
         """Rows of g and G."""
-        made: Floats = line_map(self.sizes - 1, self.weights["gap"], columns) @ self.cells.maps["gap"][self.part]
-        return made
+        return matmul(line_map(self.sizes - 1, self.weights["gap"], columns), self.cells.maps["gap"][self.part])
 
     def _lines_of_ports(self) -> Callable[[Sequence[int]], Floats]:
         """The same where ports limit small messages, and what ranks share the large ones, or nothing does: sizes that
@@ -295,20 +252,21 @@ class _Fitter:
         half = cells.maps["half"][self.part]
         gap = cells.maps["gap"][self.part]
         turns = cells.turns[self.part]
-        slope = max(self._value((line_map(x, self.weights["half"], (0, 1)) @ half)[1]), 0.0)
+        slope = max(self._value(matmul(line_map(x, self.weights["half"], (0, 1)), half)[1]), 0.0)
         shared = np.zeros_like(x) if cells.shared is None else cells.shared[self.part] * x * slope
-        sure = (turns > 0) & (gap @ cells.flat * turns > TWICE * shared)
+        limited = dot(gap, cells.flat) * turns
+        sure = (turns > 0) & (limited > TWICE * shared + NEGLIGIBLE * cells.many[self.part])
         design = np.zeros((2 * len(x), 4))  # g, G, half a round trip of one byte, what a byte more takes by ports
         design[: len(x), 0], design[: len(x), 3] = 1.0, x / x.max()
         design[len(x) :, 1], design[len(x) :, 2] = x / x.max(), 1.0
-        error = np.sqrt(gap**2 @ cells.errors**2)
+        error = np.sqrt(dot(gap**2, cells.errors**2))
         weights = np.concatenate([np.where(sure, 1 / error**2, 0.0), self.weights["half"]])
         root, matrix = np.sqrt(weights), np.concatenate([gap, half])
 
         def lines(columns: Sequence[int]) -> Floats:
             kept = [one for one in (*columns, 2, 3) if one or sure.any()]
             out = np.zeros((4, len(cells.flat)))
-            out[kept] = np.linalg.pinv(design[:, kept] * root[:, None]) * root @ matrix
+            out[kept] = matmul(pseudo_inverse(design[:, kept] * root[:, None]) * root, matrix)
             out[1] /= x.max()
             return out[:2]
 
@@ -332,12 +290,12 @@ class _Fitter:
         if not weights.any():
             figures[name] = Estimate(name, OPEN)
             return zero
-        sloped = line_map(x, weights, (0, 1)) @ matrix
+        sloped = _product(line_map(x, weights, (0, 1)), matrix)
         certain = (weights > 0).sum() >= LEAST and abs(self._value(sloped[1])) > self._half(sloped[1], SURE)
-        rows = sloped if certain else line_map(x, weights, (0,)) @ matrix
+        rows = sloped if certain else _product(line_map(x, weights, (0,)), matrix)
         at = [self._value(rows[0]), self._value(rows[0] + rows[1] * x[-1])]
         if certain and min(at) < least:  # a line that leaves what is possible: its mean says more
-            rows, certain = line_map(x, weights, (0,)) @ matrix, False
+            rows, certain = _product(line_map(x, weights, (0,)), matrix), False
             at = [self._value(rows[0])]
         figures[name] = self._estimate(name, rows[0])
         if at[0] < least:
@@ -350,10 +308,15 @@ class _Fitter:
         return out
 
     def _value(self, row: Row) -> float:
-        return float(row @ self.cells.flat)
+        """Zero where it is negligible beside the times that it is calculated from: its sign would be rounding."""
+        value = float(dot(row, self.cells.flat))
+        return 0.0 if abs(value) <= NEGLIGIBLE * self._scale(row) else value
+
+    def _scale(self, row: Row) -> float:
+        return float(dot(np.abs(row), self.cells.shown))
 
     def _deviation(self, row: Row) -> float:
-        return float(np.sqrt(row**2 @ self.errors**2))
+        return float(np.sqrt(dot(row**2, self.errors**2)))
 
     def _half(self, row: Row, confidence: float = CONFIDENCE) -> float:
         from scipy.special import stdtrit
@@ -364,11 +327,20 @@ class _Fitter:
         value, half = self._value(row), self._half(row)
         if value < 0:
             return Estimate(name, OPEN)
-        return Estimate(name, WEAK if half > value else DETERMINED, value, max(value - half, 0.0), value + half)
+        sure = half <= max(WIDEST * value, IMMATERIAL * self._scale(row))
+        state, low = DETERMINED if sure else WEAK, max(value - half, 0.0)
+        return Estimate(name, state, rounded(value), rounded(low), rounded(value + half))
 
     def _signed(self, name: str, row: Row) -> Estimate:
         value, half = self._value(row), self._half(row)
-        return Estimate(name, DETERMINED, value, value - half, value + half)
+        return Estimate(name, DETERMINED, rounded(value), rounded(value - half), rounded(value + half))
+
+
+def _product(lines: Floats, matrix: Floats) -> Floats:
+    """The rows of lines through the figures that the matrix makes. What cancels is zero, not its rounding: where the
+    transfer was found from half round trips, say, no slope is left in them."""
+    product = matmul(lines, matrix)
+    return np.where(np.abs(product) <= NEGLIGIBLE * matmul(np.abs(lines), np.abs(matrix)), 0.0, product)
 
 
 def _remarks(regime: Regime) -> Iterator[str]:
@@ -384,7 +356,7 @@ def _remarks(regime: Regime) -> Iterator[str]:
             f"{where}: overheads and transfer together are more than half a round trip, by up to "
             f"{-below.min():.3g} s: some go on at the same time; a profile takes the overheads without that part"
         )
-        if (below + both < 0).any():
+        if (below + both < NEGLIGIBLE * below).any():
             yield f"{where}: a message alone is faster than one of many by so much that a profile cannot say both"
 
 

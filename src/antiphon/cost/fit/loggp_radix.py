@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.cost.fit._loggp_lines import PLAUSIBLE
-from antiphon.cost.fit.linear import DETERMINED, OPEN, UNSEEN, WEAK, Floats
+from antiphon.core.portable import dot
+from antiphon.cost.fit._loggp_lines import PLAUSIBLE, first_least
+from antiphon.cost.fit.least_squares import solve_nonnegative
+from antiphon.cost.fit.linear import DETERMINED, NEGLIGIBLE, OPEN, UNSEEN, WEAK, Floats, rounded
 from antiphon.cost.fit.loggp_tables import AT_ONCE, BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip
 from antiphon.units import format_size
 
@@ -61,7 +63,7 @@ class AtOnce:
     def as_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind, "nbytes": self.nbytes, "state": self.state, "count": self.count, "low": self.low,
-            "high": self.high, "most": self.most, "form": self.form or None, "turn": self.turn,
+            "high": self.high, "most": self.most, "form": self.form or None, "turn": rounded(self.turn),
         }  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def _fitted(kind: str, nbytes: int, points: Mapping[int, Sequence[float]], bytes
     if len(n) < LEAST_POINTS:
         return AtOnce(kind, nbytes, OPEN, None, 1, None, most, took, took)
     tried = list(_candidates(n, seconds, bytes_count))
-    best = min(tried, key=lambda one: one.score)
+    best = tried[first_least(np.array([one.score for one in tried]))]
     near = [one for one in tried if one.score <= best.score + PLAUSIBLE]
     agreed = [one for one in near if one.count == expected and one.form == IN_TURN]
     if agreed:
@@ -131,18 +133,18 @@ def _candidates(n: Floats, seconds: Floats, bytes_count: bool) -> Iterator[_Cand
             if count > 1:
                 columns.append(within + room * turns)
             found = _solved(count, form, columns, n, seconds)
-            if not bytes_count or found.turn >= CLEAR * alone:
+            if not bytes_count or found.turn >= (CLEAR - NEGLIGIBLE) * alone:
                 yield found
 
 
 def _solved(count: int, form: str, columns: Sequence[Floats], n: Floats, seconds: Floats) -> _Candidate:
-    from scipy.optimize import nnls
-
     design = np.stack(columns, 1)
-    values, _ = nnls(design / seconds[:, None], np.ones(len(n)))
-    fitted: Floats = design @ values
+    relative = design / seconds[:, None]
+    norms = np.sqrt(dot(relative.T, relative.T))
+    shares = solve_nonnegative(relative / np.where(norms > 0, norms, 1.0), np.ones(len(n)))
+    fitted: Floats = dot(design, shares / np.where(norms > 0, norms, 1.0))
     squares = float(((fitted / seconds - 1) ** 2).mean()) + EXACT**2
-    unknowns = int(np.count_nonzero(values)) + (count > 0)
+    unknowns = int(np.count_nonzero(shares > NEGLIGIBLE)) + (count > 0)
     turn = float(fitted[-1] - fitted[0]) / float(_turns(n, count, form)[-1]) if count else 0.0
     return _Candidate(count, form, len(n) * math.log(squares) + unknowns * math.log(len(n)), turn, fitted)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from antiphon.cost.fit.linear import OPEN, Estimate, Floats, Models, Solution, always, echelon
+from antiphon.cost.fit.linear import OPEN, Estimate, Floats, Models, Solution, always, echelon, rounded, rounded_error
 from antiphon.cost.fit.tables import Added
 from antiphon.errors import Invalid
 
@@ -35,7 +35,8 @@ class MemoryFit:
             return []
         (vector,) = echelon(self.models.solution)
         name = f"gamma + {vector[1]:.6g} delta"
-        return [self.models.estimate(name, always(dict(zip(NAMES, vector.tolist(), strict=True))), listed=True)]
+        weights = dict(zip(NAMES, map(rounded, vector.tolist()), strict=True))
+        return [self.models.estimate(name, always(weights), listed=True)]
 
     @property
     def fitted(self) -> Floats:
@@ -68,12 +69,12 @@ class MemoryFit:
         return {
             "parameters": {name: found.as_json() for name, found in self.parameters.items()},
             "combinations": [{"name": found.name, **found.as_json()} for found in self.combinations],
-            "error": dict(zip(("rms", "largest"), self.misses, strict=True)),
+            "error": dict(zip(("rms", "largest"), map(rounded_error, self.misses), strict=True)),
             "rank": self.models.solution.rank,
-            "condition": self.models.solution.condition,
+            "condition": rounded(self.models.solution.condition),
             "measurements": len(self.measured),
             "rows": [
-                {"vectors": row.vectors, "nbytes": row.nbytes, "seconds": row.seconds, "fitted": float(fitted)}
+                {"vectors": row.vectors, "nbytes": row.nbytes, "seconds": row.seconds, "fitted": rounded(fitted)}
                 for row, fitted in zip(self.measured, self.fitted, strict=True)
             ],
             "notes": self.notes,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.core.columns import Longs
+from antiphon.core.portable import exp
 from antiphon.planners.flows.program import Floats, Flow, FlowProgram
 
 ROUNDS = 48
@@ -26,7 +27,7 @@ def descended(program: FlowProgram, rounds: int = ROUNDS) -> Flow:
     load, sharp = program.loads(amount), SHARP
     for _ in range(rounds):
         full = load / program.capacity
-        price = np.exp(sharp * (full / full.max() - 1)) / program.capacity
+        price = exp(sharp * (full / full.max() - 1)) / program.capacity
         better = _towards(program, price)
         toward = program.loads(better)
         step = _step(program.capacity, load, toward)

@@ -9,6 +9,7 @@ import numpy as np
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Floats, Longs, ranges
+from antiphon.core.portable import exp
 from antiphon.core.schedule import Chunks
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
@@ -116,7 +117,7 @@ def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools
         for root, mine in roots:
             used -= loads.T @ own[root]
             full = used * slow
-            price = slow * np.exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300))
+            price = slow * exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300))
             paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)
             count = (want[:, mine] & ~have[:, mine]).sum(axis=1)
             own[root] = np.zeros(len(hops))

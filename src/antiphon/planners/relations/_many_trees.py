@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.portable import exp
 from antiphon.core.schedule import COPY, REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.shared.reach import Hop, Path, Reach, hung_from
@@ -100,8 +101,8 @@ class _Prices:
     def _list(self) -> None:
         load = self.loaded / self.width
         self.worst = float(load.max(initial=0.0))
-        price = np.maximum(np.exp(_STEEP * (load - self.worst)), 1e-9) / self.width
-        self.listed = [float(f"{p:.6g}") for p in price.tolist()]  # the same on every machine, whatever its exp
+        price = np.maximum(exp(_STEEP * (load - self.worst)), 1e-9) / self.width
+        self.listed = [float(f"{p:.6g}") for p in price.tolist()]  # prices that differ by rounding are equal
 
     def load(self, paths: Iterable[Path]) -> None:
         for path in paths:

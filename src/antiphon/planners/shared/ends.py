@@ -15,6 +15,7 @@ import numpy as np
 
 from antiphon.core.columns import Floats
 from antiphon.core.loads import Loads, loads
+from antiphon.core.portable import convolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import merge
@@ -185,7 +186,7 @@ class Pipeline:
         """Seconds per byte: how long steps at the ends last, and as often as they come those in the middle."""
         few = min(pieces, self.steps)
         size = np.array([*exact.before, *[exact.middle / pieces] * few, *exact.behind]) / exact.total
-        full = np.stack([np.convolve(size, load) for load in self.load]) if len(self.load) else np.zeros((1, 1))
+        full = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
         return float(full.max(axis=0).sum() + (pieces - few) * self.full * exact.middle / pieces / exact.total)
 
     def _latency(self, exact: Exact, pieces: int) -> float:

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
@@ -141,12 +142,12 @@ def _met(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
 def _dear(used: Floats, capacity: Floats) -> Floats:
     full = used / capacity
     top = full.max()
-    return np.exp(SHARP * (full / top - 1)) / capacity if top else 1 / capacity
+    return exp(SHARP * (full / top - 1)) / capacity if top else 1 / capacity
 
 
 def _blend(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
     """Both as parts of what all capacity costs."""
-    return (1 - mixed) * price / (price @ capacity) + mixed * other / (other @ capacity)
+    return (1 - mixed) * price / dot(price, capacity) + mixed * other / dot(other, capacity)
 
 
 def _scaled(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:

@@ -14,6 +14,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.portable import dot, exp
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.planners.trees._steiner import tree_of
@@ -108,7 +109,7 @@ class Generation:
         capacity = np.array([float(c) for c in self.master.capacity])
         load = np.zeros(len(capacity))
         for _ in range(_WARM):
-            steep = np.exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
+            steep = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
             found = self.price_all(whole(steep, 2**20), hops)
             if found is None:
                 return False
@@ -162,7 +163,7 @@ class Generation:
         return bound, any(fresh)
 
     def _helps(self, point: Point, column: Column) -> bool:
-        cost = float(point.price[list(column.rows)] @ np.array(column.times, float))
+        cost = float(dot(point.price[list(column.rows)], np.array(column.times, float)))
         return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools
+from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.planners.trees.forest import fitted
 from antiphon.planners.trees.tree import Tree
@@ -115,7 +116,7 @@ class _Program:
             if answer is None:
                 return None
             loads = answer[: self.links * self.ways].reshape(self.ways, self.links)
-            weight = self.weight @ answer[self.links * self.ways :]
+            weight = dot(self.weight, answer[self.links * self.ways :])
             rate = float(weight.sum())
             if not rate:
                 return None
@@ -167,7 +168,7 @@ class _Program:
         tail, head = self.ends[way]
         row = np.zeros(self.width)
         row[self.links * way : self.links * (way + 1)] = -(side[tail] & ~side[head]).astype(float)
-        row[self.links * self.ways :] = side[self.roots].astype(float) @ self.weight
+        row[self.links * self.ways :] = dot(self.weight.T, side[self.roots].astype(float))
         return row
 
     def slack(self, loads: Floats) -> Floats:

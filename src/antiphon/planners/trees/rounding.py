@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs
+from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.planners.shared.orbits import Table, rows_of
@@ -175,7 +176,7 @@ class _Loads:
         """Move units, in place, from trees on the fullest link to others of their group while that makes it, or all
         that are fuller than they were exactly, less full. Returns the time and the denominator."""
         use = self._matrix.toarray() / denominator
-        load = use @ counts
+        load = dot(use, counts)
         target = (self._matrix @ self._exact).max()
 
         def worth(loads: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -193,7 +194,7 @@ class _Loads:
                 break
             counts[best[2]] -= 1
             counts[best[3]] += 1
-            load = use @ counts
+            load = dot(use, counts)
         return float(load.max()), denominator
 
     def _off(self, denominator: int) -> float:

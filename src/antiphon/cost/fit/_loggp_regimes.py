@@ -1,0 +1,72 @@
+"""Protocol regimes of LogGP: ranges of sizes with one set of parameters, and the breaks between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from antiphon.cost.fit.linear import NEGLIGIBLE, Estimate, Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Regime:
+    """Sizes that behave alike: [low, high] bytes.
+
+    `figures`: L, o_s and o_r as they are at `low`, g and G. `growth`: what L, o_s and o_r grow by per byte, where they
+    do. `start`, `slope`: the same as numbers, 0 where there is nothing: L may be below 0 here, the others not.
+    """
+
+    low: int
+    high: int
+    figures: Mapping[str, Estimate]
+    growth: Mapping[str, Estimate]
+    start: Mapping[str, float]
+    slope: Mapping[str, float]
+
+    def line(self, name: str, sizes: Floats) -> Floats:
+        start, growth = self.start[name], self.slope.get(name, 0.0) * (sizes - self.low)
+        line: Floats = start + growth
+        if name != "L":
+            return np.maximum(line, 0.0)
+        # Where both cancel, the sign of what is left is rounding.
+        return np.where(np.abs(line) <= NEGLIGIBLE * (abs(start) + np.abs(growth)), 0.0, line)
+
+    def half(self, sizes: Floats) -> Floats:
+        """Half a round trip, as fitted."""
+        made: Floats = sum((self.line(name, sizes) for name in ("L", "o_s", "o_r")), (sizes - 1) * self.start["G"])
+        return made
+
+    def model(self, sizes: Floats) -> dict[str, Floats]:
+        """Every figure, none below 0: where overheads and transfer are more than half a round trip, some of the
+        overheads was under way at the same time, and just that much of them is left out."""
+        made = {name: self.line(name, sizes) for name in ("L", "o_s", "o_r")}
+        both = made["o_s"] + made["o_r"]
+        kept = 1 - np.clip(-made["L"], 0, both) / np.where(both > 0, both, 1.0)
+        ones = np.ones_like(sizes)
+        return {
+            "L": np.maximum(made["L"], 0.0), "o_s": made["o_s"] * kept, "o_r": made["o_r"] * kept,
+            "g": ones * self.start["g"], "G": ones * self.start["G"],
+        }  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        told = {"parameters": self.figures, "growth": self.growth}
+        return {"from": self.low, "to": self.high} | {
+            key: {name: found.as_json() for name, found in figures.items()} for key, figures in told.items()
+        }
+
+
+@dataclass(frozen=True)
+class Break:
+    """A change of protocol between two sizes that were measured; `earliest`, `latest`: the first size of the later
+    regime, if it begins elsewhere (95 of 100 cases)."""
+
+    after: int
+    before: int
+    earliest: int
+    latest: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {"between": [self.after, self.before], "plausible": [self.earliest, self.latest]}

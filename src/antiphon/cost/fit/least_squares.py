@@ -1,0 +1,117 @@
+"""Least squares and singular values of a few columns, with the same result on every processor.
+
+LAPACK would be as exact and faster on large matrices, but its rounding errors depend on the processor, and what a fit
+reports must not.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.portable import dot
+
+Floats = NDArray[np.float64]
+
+RANK = 1e-8  # a singular value below this fraction of the greatest is zero: columns are exact, only rounding blurs them
+ZERO = 1e-14  # of the greatest norm: what is left of a column that depends on others, which is rounding
+ORTHOGONAL = 1e-15  # cosine of the angle between two columns below which Jacobi's method does not rotate them
+MAX_SWEEPS = 40  # of Jacobi's method, which converges quadratically: six or seven suffice
+GRADIENT = 1e-13  # of the norm of the target: a column that correlates less with the residual improves nothing
+
+
+def decompose(matrix: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return left vectors, singular values in descending order and right vectors (rows), without those that are zero.
+
+    One-sided Jacobi rotations (Hestenes 1958): pairs of columns are rotated until all are orthogonal.
+    O(rows * columns^2) per sweep.
+    """
+    left, right = matrix.T.copy(), np.eye(matrix.shape[1])
+    least = float(dot(left, left).max(initial=0.0)) * ZERO**2
+    for _ in range(MAX_SWEEPS):
+        rotated = False
+        for p, q in combinations(range(len(left)), 2):
+            a, b, c = (float(dot(left[i], left[j])) for i, j in ((p, p), (q, q), (p, q)))
+            if min(a, b) <= least or abs(c) <= ORTHOGONAL * np.sqrt(a * b):
+                continue
+            rotated = True
+            ratio = (b - a) / (2 * c)
+            tangent = (1.0 if ratio >= 0 else -1.0) / (abs(ratio) + np.sqrt(1 + ratio * ratio))
+            cosine = 1 / np.sqrt(1 + tangent * tangent)
+            for vectors in (left, right):
+                first, second = vectors[p].copy(), vectors[q]
+                vectors[p] = cosine * (first - tangent * second)
+                vectors[q] = cosine * (tangent * first + second)
+        if not rotated:
+            break
+    sizes = np.sqrt(dot(left, left))
+    order = np.argsort(-sizes, kind="stable")
+    order = order[sizes[order] > RANK * sizes.max(initial=0.0)]
+    return (left[order] / sizes[order, None]).T, sizes[order], right[order]
+
+
+def pseudo_inverse(matrix: Floats) -> Floats:
+    """The matrix that gives the least-squares solution of a target; columns are scaled to norm 1 first."""
+    norms = np.sqrt(dot(matrix.T, matrix.T))
+    norms = np.where(norms > 0, norms, 1.0)
+    left, sizes, right = decompose(matrix / norms)
+    inverse: Floats = dot((right.T / sizes)[:, None, :], left[None, :, :]) / norms[:, None]
+    return inverse
+
+
+def solve_nonnegative(matrix: Floats, target: Floats) -> Floats:
+    """Least squares without negative values (Lawson and Hanson 1974). Columns must have norm 1, or be zero.
+
+    Of columns that would improve the fit equally, the first enters; one that depends on those already there never does.
+    """
+    count = matrix.shape[1]
+    values, excluded = np.zeros(count), np.zeros(count, bool)
+    passive: list[int] = []
+    tolerance = GRADIENT * float(np.sqrt(dot(target, target)))
+    for _ in range(10 * count):
+        gradient = dot(matrix.T, target - dot(matrix, values))
+        gradient[passive] = gradient[excluded] = 0.0
+        if float(gradient.max(initial=0.0)) <= tolerance:
+            break
+        entering = int(np.flatnonzero(gradient >= gradient.max() * (1 - RANK))[0])
+        trial = _solve(matrix[:, [*passive, entering]], target)
+        if trial is None or trial[-1] <= 0:  # dependent, or nothing but rounding: its gradient should have been zero
+            excluded[entering] = True
+            continue
+        passive.append(entering)
+        excluded[:] = False
+        while trial is not None and trial.min(initial=1.0) <= 0:
+            # Go from the values so far towards the trial until the first of them is zero; that one leaves.
+            before = values[passive]
+            falling = np.flatnonzero(trial <= 0)
+            ratios = before[falling] / (before[falling] - trial[falling])
+            step = float(ratios.min())
+            values[passive] = before + step * (trial - before)
+            leaving = passive.pop(int(falling[int(ratios.argmin())]))
+            values[leaving] = 0.0
+            trial = _solve(matrix[:, passive], target)
+        if trial is not None:
+            values[passive] = trial
+    return values
+
+
+def _solve(matrix: Floats, target: Floats) -> Floats | None:
+    """Least squares by modified Gram-Schmidt; None where the columns (of norm 1) are dependent. Backward stable as the
+    target is orthogonalized like a column (Bjorck 1967)."""
+    count = matrix.shape[1]
+    columns = np.vstack([matrix.T, target])
+    triangle = np.zeros((count, count + 1))
+    for j in range(count):
+        norm = float(np.sqrt(dot(columns[j], columns[j])))
+        if norm <= RANK:
+            return None
+        triangle[j, j] = norm
+        columns[j] /= norm
+        triangle[j, j + 1 :] = dot(columns[j + 1 :], columns[j])
+        columns[j + 1 :] -= triangle[j, j + 1 :, None] * columns[j]
+    values = np.zeros(count)
+    for j in reversed(range(count)):
+        values[j] = (triangle[j, -1] - float(dot(triangle[j, :count], values))) / triangle[j, j]
+    return values

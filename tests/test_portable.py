@@ -1,0 +1,145 @@
+"""The same answers on every processor: fits under several BLAS kernels and after changes of a few last bits."""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from antiphon.core.portable import convolve, dot, exp, matmul
+from antiphon.cost.fit import Measured, RoundTrip, fit_genmodel, fit_loggp, plan_of
+from antiphon.cost.fit.least_squares import decompose, pseudo_inverse, solve_nonnegative
+
+ROOT = Path(__file__).resolve().parent.parent
+DECIDING = ("core", "topologies", "cost", "planners", "lower", "select")  # layers whose answers must be the same
+# Their products are of sparse matrices (no BLAS), or of whole numbers, which are exact in any order.
+HARMLESS = {
+    "core/symmetry.py", "planners/flows/program.py", "planners/greedy/hops.py", "planners/greedy/tasks.py",
+    "planners/synth/linear.py", "planners/synth/product.py", "planners/trees/rational.py", "planners/trees/rounding.py",
+}  # fmt: skip
+VARYING = {
+    "dot",
+    "inner",
+    "vdot",
+    "matmul",
+    "tensordot",
+    "convolve",
+    "correlate",
+    "polyfit",
+    "linalg",
+    "exp",
+    "log",
+    "power",
+}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    monkeypatch.delitem(sys.modules, "bench_kernels", raising=False)
+    return import_module("bench_kernels")
+
+
+def test_fits_do_not_depend_on_the_kernel_of_blas(bench: Any) -> None:
+    try:
+        kernels = bench.usable(("Haswell", "SkylakeX", "Prescott"))
+    except SystemExit as reason:
+        pytest.skip(str(reason))
+    result = bench.compare(kernels, 40, 0)
+    assert result["different"] == {what: [] for what in bench.COMPARED}
+    assert result["changed by last bits"] == []
+
+
+def test_a_plan_does_not_depend_on_what_numpy_uses_of_the_processor(bench: Any) -> None:
+    try:
+        kernels = bench.usable(("Haswell", bench.NO_AVX512))
+    except SystemExit as reason:
+        pytest.skip(str(reason))
+    assert bench.compare(kernels, 0, 2)["different"]["plan file"] == []
+
+
+def test_no_product_of_blas_where_answers_are_decided() -> None:
+    faults = []
+    for layer in DECIDING:
+        for path in sorted((ROOT / "src" / "antiphon" / layer).rglob("*.py")):
+            name = path.relative_to(ROOT / "src" / "antiphon").as_posix()
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and name not in HARMLESS:
+                    faults.append(f"{name}:{node.lineno}: @")
+                if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "np" and node.attr in VARYING:
+                    faults.append(f"{name}:{node.lineno}: np.{node.attr}")
+    assert faults == []
+
+
+def test_a_latency_of_zero_is_determined() -> None:
+    """Of exact round trips without latency what comes out is 0 or a rounding error of either sign."""
+    rows = []
+    for size in (1, 4, 16, 64, 256, 1024):
+        o_s, o_r, g, per_byte = 1.1e-6, 1.3e-6, 1.7e-6, 3e-10
+        one, gap = 2 * (o_s + o_r + (size - 1) * per_byte), g + (size - 1) * per_byte
+        delay = 1.5 * gap
+        rows += [
+            RoundTrip("rtt", 1, 0.0, size, one),
+            RoundTrip("rtt", 8, 0.0, size, one + 7 * gap),
+            RoundTrip("rtt", 8, delay, size, one + 7 * (o_s + delay)),
+            RoundTrip("server", 8, delay, size, 8 * (delay + o_r)),
+        ]
+    figures = fit_loggp(rows).regimes[0].figures
+    assert {name: figure.state for name, figure in figures.items()} == dict.fromkeys(figures, "determined")
+    assert figures["L"].value == 0
+
+
+def test_parameters_that_are_zero_are_determined() -> None:
+    rows = [
+        Measured(plan_of(name, n), n, size, steps * 2e-2 + size * 8e-10 * moved)
+        for n in range(2, 10)
+        for name, steps, moved in (("cps", 2, 2 * (n - 1) / n), ("incast", 1, 1.0))
+        for size in (10**6, 10**7, 10**8)
+    ]
+    found = fit_genmodel(rows).parameters
+    assert {name: (found[name].state, found[name].value) for name in ("gamma", "delta")} == {
+        "gamma": ("determined", 0.0), "delta": ("determined", 0.0),
+    }  # fmt: skip
+    assert found["beta"].value == 8e-10
+
+
+# ---- arithmetic ----
+
+
+def test_exp_is_that_of_the_library_of_c() -> None:
+    x = np.random.default_rng(0).uniform(-60, 60, 2000)
+    assert exp(x).tolist() == pytest.approx([math.exp(value) for value in x.tolist()], rel=1e-15)
+    assert exp(np.array([0.0, -1e9])).tolist() == pytest.approx([1.0, 0.0])
+
+
+def test_products_are_those_of_numpy() -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(4, 7)), rng.normal(size=(7, 5))
+    assert dot(a, b[:, 0]) == pytest.approx(a @ b[:, 0])
+    assert matmul(a, b) == pytest.approx(a @ b)
+    assert convolve(a, b[:, 0])[2] == pytest.approx(np.convolve(a[2], b[:, 0]))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_small_problems_are_solved_as_by_scipy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = np.abs(rng.normal(size=(int(rng.integers(1, 30)), int(rng.integers(1, 6)))))
+    if seed % 3 == 0 and matrix.shape[1] > 2:
+        matrix[:, 1], matrix[:, 2] = 2 * matrix[:, 0], 0.0  # one that depends on another, and an empty one
+    norms = np.sqrt((matrix**2).sum(axis=0))
+    matrix = matrix / np.where(norms > 0, norms, 1.0)
+    target = matrix @ rng.normal(size=matrix.shape[1]) + 0.1 * rng.normal(size=len(matrix))
+    values, sizes = solve_nonnegative(matrix, target), np.linalg.svd(matrix, compute_uv=False)
+    assert values.min() >= 0
+    assert np.linalg.norm(matrix @ values - target) == pytest.approx(nnls(matrix, target)[1])
+    left, ours, right = decompose(matrix)
+    assert ours == pytest.approx(sizes[sizes > 1e-8 * sizes[0]])
+    assert (left * ours) @ right == pytest.approx(matrix)
+    assert matrix @ pseudo_inverse(matrix) == pytest.approx(left @ left.T)
