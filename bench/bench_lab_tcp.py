@@ -2,8 +2,8 @@
 
 Run as root: python bench/bench_lab_tcp.py [COLLECTIVE...]. The MPI is MPICH, from the environment
 $ANTIPHON_TEST_MPICH, else the folder mpich of this one. Bytes are those of the call as nccl-tests counts: an allgather
-of 4 MiB is 512 KiB of each of the eight ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else the computer
-has to do shows in all of them: each rank is a process, and every packet goes through a shaper.
+of 4 MiB is 512 KiB of each of the eight ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else
+the computer has to do shows in all of them: each rank is a process, and every packet goes through a shaper.
 """
 
 from __future__ import annotations
