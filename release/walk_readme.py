@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -197,4 +196,4 @@ def _end_late(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
