@@ -178,17 +178,18 @@ def main() -> None:
         clone = Path(folder, "antiphon")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
         blocks = [block for block in read_blocks((clone / "README.md").read_text(encoding="utf-8")) if not block.reason]
-        shell = Shell(clone, _bare(Path(folder)))
+        shell, skipped = Shell(clone, _bare(Path(folder))), ""
         try:
             for block in blocks:
                 if block.needs_lab and (reason := why_no_lab(shell)):
+                    skipped = ", but for what was skipped"
                     print(f"skipped, as there can be no lab here ({reason}):\n{block.text}")
                     continue
                 for line in walk(shell, block):
                     print(line, flush=True)
         finally:
             shell.close()
-    print(f"README holds: {time.monotonic() - start:.0f} s")
+    print(f"README holds{skipped}: {time.monotonic() - start:.0f} s")
 
 
 def _end_late(*_: object) -> None:
