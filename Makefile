@@ -1,5 +1,5 @@
-# `make` alone lists the targets. Each of them sets up .venv by itself, from python3, pip and make alone,
-# and later runs use that .venv until pyproject.toml changes.
+# `make` alone lists the targets. Each of them sets up build/venv by itself, from python3, pip and make alone,
+# and later runs use that environment until pyproject.toml changes.
 
 PYTHON ?= python3
 # More arguments for pytest or the fuzzers: make test ARGS="-k ring", make fuzz ARGS=--short
@@ -8,16 +8,17 @@ ARGS ?=
 # Tests hand plain lists and tuples to what takes columns and exact numbers.
 LOOSER := arg-type list-item dict-item comparison-overlap return-value var-annotated
 
-VENV := .venv
+# Not .venv: that is the user's. `make VENV=FOLDER` takes another one, and never one that this file did not make.
+VENV := build/venv
 BIN := $(VENV)/bin
-BOOTSTRAP := .bootstrap
+BOOTSTRAP := build/bootstrap
 # pip would compile every file that it installs, on one core; each file is compiled when it is first imported instead.
 # That is why this must not forbid it: without compiled files every process would compile PyTorch anew.
 PIP_FLAGS := install --quiet --disable-pip-version-check --root-user-action=ignore --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := -m pip $(PIP_FLAGS)
 
-# A second environment with MPICH, for the tests: its own mpi4py, everything else from .venv (told to it last: pip would
+# A second environment with MPICH, for the tests: its own mpi4py, everything else from $(VENV) (named last: pip would
 # find mpi4py there already). Where there is no wheel of MPICH, those tests are skipped.
 define MPICH
 { $(BIN)/python -m venv --without-pip --clear $(VENV)/mpich && \
@@ -41,7 +42,7 @@ help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.ready  ## plan, verify and run an allreduce, start to end
-	@sh examples/demo.sh
+	@ANTIPHON=$(BIN)/antiphon sh examples/demo.sh
 
 test: $(VENV)/.ready-dev  ## run the tests, without the slow ones
 	@echo "== tests"
@@ -101,9 +102,9 @@ bench: $(VENV)/.ready  ## run every bench/bench_*.py
 dist: $(VENV)/.ready  ## build sdist and wheel into dist/, install each in a bare environment and try it there
 	@sh release/dist.sh $(BIN)/python
 
-clean:  ## remove .venv and all that was built
-	@rm -rf $(VENV) $(BOOTSTRAP) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+clean:  ## remove all that was built, build/venv too
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find bench examples fuzz release src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ---- set-up ----
 
@@ -113,7 +114,8 @@ ifeq ($(origin PYTHON),file)
 CANDIDATES += python3.14 python3.13 python3.12 python3.11
 endif
 
-# A .venv that was made elsewhere (the tree was moved or copied), or whose Python is gone, is made anew.
+# An environment that was made elsewhere (the tree was moved or copied), whose Python is gone, or whose making was
+# interrupted, is made anew: .created holds the folder of the tree, and nothing until it is complete.
 ifneq ($(wildcard $(VENV)/.created),)
 ifneq ($(shell $(BIN)/python -c '' 2>/dev/null && cat $(VENV)/.created),$(CURDIR))
 $(VENV)/.created: FORCE
@@ -123,6 +125,10 @@ endif
 # Debian's python3 cannot make environments with pip in them unless python3-venv is installed; virtualenv can.
 $(VENV)/.created:
 	@set -eu; \
+	if [ -e $(VENV) ] && [ ! -e $@ ]; then \
+	    echo "$(VENV) was not made by this Makefile and stays as it is; take another folder: make VENV=FOLDER" >&2; \
+	    exit 1; \
+	fi; \
 	python=; \
 	for candidate in $(CANDIDATES); do \
 	    if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
@@ -136,10 +142,12 @@ $(VENV)/.created:
 	    exit 1; \
 	fi; \
 	echo "setting up $(VENV) with $$("$$python" --version)"; \
-	rm -rf $(VENV); \
+	start_anew() { rm -rf $(VENV); mkdir -p $(VENV); : > $@; }; \
+	start_anew; \
 	if ! "$$python" -m venv $(VENV) >/dev/null 2>&1; then \
 	    echo "  it cannot make one by itself (no ensurepip): getting virtualenv for it"; \
-	    rm -rf $(VENV) $(BOOTSTRAP); \
+	    start_anew; \
+	    rm -rf $(BOOTSTRAP); \
 	    if ! "$$python" -m pip --version >/dev/null 2>&1; then \
 	        echo "Antiphon needs pip or venv for $$python: install python3-pip or python3-venv" >&2; \
 	        exit 1; \

@@ -1,8 +1,8 @@
 """The emulated cluster: what schedules gain on irregular machines, measured beside what is predicted.
 
 Run as root: python bench/bench_lab.py [dgx] [allocations] [tree] [plans] (default: all). The MPI library is MPICH, from
-the environment $ANTIPHON_TEST_MPICH, else .venv/mpich; without it those rows are left out. With `dgx` the picture
-docs/lab-dgx1v.svg is drawn anew.
+the environment $ANTIPHON_TEST_MPICH, else the folder mpich of this one; without it those rows are left out. With `dgx`
+the picture docs/lab-dgx1v.svg is drawn anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from antiphon.errors import AntiphonError
 REPEAT = 7
 SCALE = "link=40Mbit"
 ROOT = Path(__file__).resolve().parent.parent
-MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or ROOT / ".venv" / "mpich") / "bin"
+MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
 RING = "NCCL-like rings"
 SCHEDULES: list[tuple[str, str, dict[str, Any]]] = [
     ("one ring of single links", "multi-ring", {"rings": 1}),

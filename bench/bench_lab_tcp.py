@@ -1,9 +1,9 @@
 """A C program with MPICH over TCP in the emulated DGX-1V, preloaded: calls by a tuned table beside MPICH's own.
 
 Run as root: python bench/bench_lab_tcp.py [COLLECTIVE...]. The MPI is MPICH, from the environment
-$ANTIPHON_TEST_MPICH, else .venv/mpich. Bytes are those of the call as nccl-tests counts: an allgather of 4 MiB is
-512 KiB of each of the eight ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else the computer
-has to do shows in all of them: each rank is a process, and every packet goes through a shaper.
+$ANTIPHON_TEST_MPICH, else the folder mpich of this one. Bytes are those of the call as nccl-tests counts: an allgather
+of 4 MiB is 512 KiB of each of the eight ranks. Medians of 21 pairs that take turns, the slowest rank's time. What else
+the computer has to do shows in all of them: each rank is a process, and every packet goes through a shaper.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import antiphon
 from antiphon.runtimes.engine.build import library
 
 ROOT = Path(__file__).resolve().parent.parent
-MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or ROOT / ".venv" / "mpich") / "bin"
+MPICH = Path(os.environ.get("ANTIPHON_TEST_MPICH") or Path(sys.prefix) / "mpich") / "bin"
 NAME, MACHINE, RANKS = "tcp-calls", "dgx1v", 8
 KINDS = ("allreduce", "allgather", "alltoall", "broadcast")  # as preload_times.c numbers them
 SIZES = {8: 5, 64: 5, 1024: 5, 8192: 3, 65536: 2, 262144: 1, 1 << 20: 1}  # and calls that are timed together

@@ -1,10 +1,10 @@
 #!/bin/sh
-# From a machine's links to the best allreduce for every size, proven correct, run, and told on a page.
+# From a machine's links to the best allreduce for every size, proven correct, run, and shown on a page.
 # `make demo` calls this.
 set -eu
 cd "$(dirname "$0")/.."
 
-antiphon=${ANTIPHON:-.venv/bin/antiphon}
+antiphon=${ANTIPHON:-antiphon}
 out=build/demo
 mkdir -p "$out"
 

@@ -153,5 +153,5 @@ def mpich() -> mpi_env.Mpi:
     """MPICH, or the test is skipped."""
     found = mpi_env.mpich()
     if found is None:
-        pytest.skip("needs an environment with mpich and mpi4py (make test makes .venv/mpich; $ANTIPHON_TEST_MPICH)")
+        pytest.skip("needs an environment with mpich and mpi4py (make test sets one up; $ANTIPHON_TEST_MPICH)")
     return found

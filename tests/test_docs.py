@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import mpi_env
 import pytest
 from lab_env import why_no_lab
+from test_fit import TRUE, made
+from test_fit_loggp import trips
+from walk_readme import Block, Command, check, find_missing, read_blocks
 
 from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.verify import verify
+from antiphon.cost.fit import write_measured, write_round_trips
+from antiphon.cost.profile import Profile, save_profile
 from antiphon.registry import call
 from antiphon.select import plan
 from antiphon.topologies import topology
@@ -73,34 +82,41 @@ def test_the_python_of_the_pages_runs(page: str) -> None:
         exec(compile(block, page, "exec"), {})
 
 
-def commands(page: str) -> list[str]:
-    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("$ antiphon ")]
+def read_page(page: str) -> list[Block]:
+    return read_blocks((ROOT / page).read_text())
 
 
-WITH_COMMANDS = [
-    page
-    for page in ["README.md", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
-    if commands(page)
-]
+PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+WITH_COMMANDS = [page for page in PAGES if any(not block.reason for block in read_page(page))]
 
+# Blocks that are not run: their first line says so, and why.
+UNTESTED = {
+    "docs/device.md": {"needs GPUs and their compilers"},
+    "docs/fitting.md": {"needs the hosts that are to be measured"},
+    "docs/measuring-gpus.md": {"needs GPUs"},
+    "docs/replay.md": {"takes long"},
+    "docs/testing.md": {"takes long"},
+    "docs/zoo.md": {"takes long"},
+}
 
 COMPILES = {  # pages whose commands need a C compiler
-    "docs/auto.md", "docs/bench.md", "docs/measuring-gpus.md", "docs/mpi.md", "docs/stock.md", "docs/traces.md",
-    "docs/tuning.md",
+    "docs/auto.md", "docs/bench.md", "docs/device.md", "docs/guide.md", "docs/measuring-gpus.md", "docs/mpi.md",
+    "docs/numpy.md", "docs/stock.md", "docs/torch.md", "docs/traces.md", "docs/tuning.md",
 }  # fmt: skip
-LABS = {"docs/lab.md"}  # and those that need root
-
 
 LONG = {
+    "README.md",
+    "docs/auto.md",
     "docs/bench.md",
     "docs/device.md",
+    "docs/fitting.md",
     "docs/guide.md",
     "docs/lab.md",
     "docs/measuring-gpus.md",
     "docs/models/loggp.md",
     "docs/models/nccl.md",
     "docs/mpi.md",
+    "docs/numpy.md",
     "docs/replay.md",
     "docs/reproduction.md",
     "docs/planners/blink.md",
@@ -110,8 +126,71 @@ LONG = {
     "docs/planners/sccl.md",
     "docs/planners/shallow.md",
     "docs/stock.md",
+    "docs/torch.md",
     "docs/tuning.md",
 }  # what they run has tests of its own too
+
+# What the root user and few cores need of Open MPI.
+CONSENT = {
+    **{f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")},
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+class Reader:
+    """Runs the commands of a page in an empty folder, in which the examples lie as in a clone.
+
+    Plain calls of `antiphon` are run in this process, all else by bash: by Open MPI, or by MPICH in blocks for it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, monkeypatch
+        (folder / "examples").symlink_to(ROOT / "examples")
+        monkeypatch.chdir(folder)
+
+    def run_block(self, block: Block) -> None:
+        if block.needs_lab and (why := why_no_lab()):
+            pytest.skip(why)
+        with_mpich = "mpich" in block.text or ("lab run" in block.text and "mpi" in block.text)
+        mpi = mpi_env.mpich() if with_mpich else mpi_env.openmpi()
+        for command in block.commands:
+            line = command.line.replace("64MiB", "64KiB")
+            plain = line.startswith("antiphon ") and not re.search(r"[$|;&>{]", line)
+            if plain and not with_mpich and not command.shown:
+                assert run(shlex.split(line, comments=True)[1:]) == command.exit_code, line
+            else:
+                if mpi is None and "mpi" in block.text:
+                    pytest.skip("needs an MPI")
+                self.run_line(replace(command, line=line), mpi)
+
+    def run_line(self, command: Command, mpi: mpi_env.Mpi | None) -> None:
+        """By bash; what it exports stays."""
+        python = sys.executable if mpi is None else mpi.python
+        tools = self.folder / "tools" / Path(python).parent.parent.name
+        tools.mkdir(parents=True, exist_ok=True)
+        (tools / "antiphon").write_text(f'#!/bin/sh\nexec {shlex.quote(python)} -m antiphon "$@"\n')
+        (tools / "antiphon").chmod(0o755)
+        environment = {**(dict(os.environ) if mpi is None else mpi.env), **CONSENT}
+        environment["PATH"] = os.pathsep.join([str(tools), str(Path(python).parent), environment["PATH"]])
+        script = f"{command.line}\ncode=$?\nenv -0 > exported\nexit $code"
+        done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
+        printed = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+        assert not (complaint := check(command, done.returncode, printed)), complaint
+        if command.line.startswith("export "):
+            name = command.line.split()[1].partition("=")[0]
+            exported = dict(entry.split("=", 1) for entry in Path("exported").read_text().split("\0") if entry)
+            self.patch.setenv(name, exported[name])
+
+
+def write_files(page: str) -> None:
+    """Files that the page shows under their name, and measurements that its blocks for other hosts would write."""
+    named = r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```|^```python\n(# file: (\w+\.py)\n.*?)^```"
+    for name, text, code, script in re.findall(named, (ROOT / page).read_text(), re.DOTALL | re.MULTILINE):
+        Path(name or script).write_text(text or code)
+    if page == "docs/fitting.md":
+        write_measured(made(seed=1), "times.csv")
+        save_profile(Profile("memory", gamma=TRUE["gamma"], delta=TRUE["delta"]), "memory.json")
+        for name in ("host.csv", "rest.csv"):
+            write_round_trips(trips(), name)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +200,36 @@ def test_the_commands_of_the_documents_run(page: str, tmp_path: Path, monkeypatc
     """Each page for itself: whoever follows it needs no other."""
     if page in COMPILES and shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
-    if page in LABS and (why := why_no_lab()):
-        pytest.skip(why)
-    monkeypatch.chdir(tmp_path)
-    for name, text in re.findall(
-        r"^`([\w.-]+)`:\n\n```text\n(.*?)```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
-    ):
-        Path(name).write_text(text)
-    for line in commands(page):
-        arguments = shlex.split(line.removeprefix("$ antiphon ").replace("64MiB", "64KiB"))
-        assert run(arguments) == 0, line
+    reader = Reader(tmp_path, monkeypatch)
+    write_files(page)
+    for block in read_page(page):
+        if not block.reason and "pip install" not in block.text:
+            reader.run_block(block)
+
+
+def test_blocks_that_are_not_run_are_listed() -> None:
+    untested = {page: {block.reason for block in read_page(page)} - {""} for page in PAGES}
+    assert {page: reasons for page, reasons in untested.items() if reasons} == UNTESTED
+
+
+def test_commands_stand_in_blocks_that_are_run() -> None:
+    """Not in blocks of other kinds, where nothing would run them."""
+    line = r"(\$ )?(\w+=\S+ )*(antiphon|mpiexec|mpirun|torchrun|python|pip|make|export|nvcc|srun) .*"
+    for page in PAGES:
+        rest = re.sub(r"^```(console|sh)\n.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+        code = re.findall(r"^```\w*\n(.*?)^```", rest, re.DOTALL | re.MULTILINE)
+        code += re.findall(r"^    (.*)", re.sub(r"^```.*?^```", "", rest, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+        assert [text for block in code for text in block.splitlines() if re.fullmatch(line, text)] == [], page
+
+
+def test_what_a_page_shows_is_compared_with_what_is_printed() -> None:
+    (block,) = read_blocks("```console\n$ antiphon bound\nat most 400 GB/s\n...\n  2 steps\n```\n")
+    (command,) = block.commands
+    assert (command.line, command.exit_code) == ("antiphon bound", 0)
+    assert find_missing(command.shown, ["first", "at most  410 GB/s", "other", "2 steps"]) == ""
+    assert find_missing(command.shown, ["at most 520 GB/s", "2 steps"]) == "at most 400 GB/s"
+    assert find_missing(command.shown, ["2 steps", "at most 400 GB/s"]) == "  2 steps"
+    assert check(command, 1, []).startswith("`antiphon bound`: exit code 1")
 
 
 def test_documents_have_commands() -> None:

@@ -434,7 +434,11 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     text = shown(capsys, "fit genmodel times.csv -o some.json")
     assert "not in it: beta (undetermined), gamma (undetermined)" in " ".join(text.split())
     assert all(len(line) <= 80 for line in text.splitlines())
-    assert load_profile("some.json").gamma == 0
+    some = load_profile("some.json")
+    assert some.gamma == 0
+    assert (
+        some.on(topology("star:ranks=16")).types[0].latency == some.alpha["link"]
+    )  # for generic machines unless named
 
 
 def test_the_functions_of_the_package(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from antiphon.runtimes.serve.book import decode_book, encode_book, make_book
 from antiphon.select import save_plans
 
 __all__ = ["folder"]
-CALLS, TRIED = 20, 4  # of a size; of the first eight those that are the library's
+CALLS, TRIED, EARLY = 20, 4, 2  # of a size; of the first eight, or four, those that are the library's
 TURNS, SLOWER = "allreduce: its first calls go both ways in turn", "allreduce: its first calls took longer by a plan"
 
 
@@ -45,6 +45,17 @@ def tried(mpi: Mpi, folder: Path, ranks: int, times: str, kind: str, *how: str) 
     assert left == {}
     assert run.warnings == []
     return run.served(kind, 2 if "halves" in how else ranks), both, slower
+
+
+def test_a_clear_difference_decides_after_four_calls(openmpi: Mpi, folder: Path) -> None:
+    path = table(folder, 2)
+    for times, expected in [
+        ("1:8", (CALLS - EARLY, EARLY, 0)),
+        ("8:1", (EARLY, EARLY, CALLS - 2 * EARLY)),
+        ("0.001:0.008", PLAN),  # so short that scheduling may have made the difference
+    ]:
+        run = sums(openmpi, folder, path, [40000], ANTIPHON_TRIED=times)
+        assert (run.served("allreduce", 2), run.left.get(TURNS, 0), run.left.get(SLOWER, 0)) == expected, times
 
 
 REST = CALLS - 2 * TRIED

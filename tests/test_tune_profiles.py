@@ -61,7 +61,7 @@ def test_the_profile_goes_to_the_workers_and_to_what_was_lost() -> None:
 
 
 def test_profiles_that_cannot_be_used_are_refused_at_once(tmp_path: Path, capsys: Capture) -> None:
-    with pytest.raises(Invalid, match="speaks of links of kind ib"):
+    with pytest.raises(Invalid, match="is for links of kind ib"):
         quick(profile=Profile("mine", alpha={"ib": 1e-6}))
     with pytest.raises(Invalid, match="expected a Profile"):
         quick(profile=3)

@@ -40,7 +40,7 @@ def main(command: list[str], words: list[str]) -> int:
     named = [ROOT / word for word in words if (ROOT / word).is_file()]
     more = [word for word in words if not (ROOT / word).is_file() and word != "--list"]
     if any("::" in word for word in words):
-        print('one test is run by: .venv/bin/python -m pytest -n 0 -m "" tests/FILE.py::TEST', file=sys.stderr)
+        print('one test is run by: build/venv/bin/python -m pytest -n 0 -m "" tests/FILE.py::TEST', file=sys.stderr)
         return 2
     files = sorted(named or HERE.glob("test_*.py"), key=lambda file: (expected(file, kept), file.name))
     if not named and not more:

@@ -37,8 +37,8 @@ def genmodel_command(
         Path | None, typer.Option("--memory", metavar="PROFILE", help="gamma and delta from what fit memory wrote")
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="the kind of link that was measured")
-    ] = "ethernet",
+        str, typer.Option("--kind", metavar="KIND", help="the kind of link, as the topology names it")
+    ] = "link",
     links: Annotated[
         int, typer.Option("--links", min=1, metavar="N", help="links between two ranks (2: through one switch)")
     ] = 2,

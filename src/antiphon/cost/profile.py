@@ -114,8 +114,8 @@ class Profile:
         spoken = {*self.alpha, *self.bandwidth_factor, *self.incast}
         if spoken and not spoken & kinds:
             raise Invalid(
-                f"profile {quote(self.name)}: speaks of links of kind {', '.join(sorted(spoken)[:5])}, but topology "
-                f"{topology.name} has only {', '.join(sorted(kinds)[:5])}; name these"
+                f"profile {quote(self.name)}: is for links of kind {', '.join(sorted(spoken)[:5])}, but topology "
+                f"{topology.name} has only {', '.join(sorted(kinds)[:5])}; name these (fit genmodel --kind KIND)"
             )
         if not {*self.alpha, *self.bandwidth_factor} & kinds:
             return topology

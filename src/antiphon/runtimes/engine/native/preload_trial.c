@@ -6,14 +6,18 @@
 #include "clock.h"
 #include "preload.h"
 
-/* Pairs that count. One of each way goes before: it makes what is kept, memory and connections. */
-enum { PAIRS = 3, CALLS = 2 * (PAIRS + 1) };
+/* Pairs that count. One of each way goes before: it makes what is kept, memory and connections. EARLY: the calls after which
+ * a clear difference decides. */
+enum { PAIRS = 3, CALLS = 2 * (PAIRS + 1), EARLY = 4 };
+
+/* A difference above this many seconds is no accident of scheduling. */
+static const double CLEAR_SECONDS = 0.01;
 
 struct ap_trial {
     ap_trial *next;
     const ap_row *row;
     int kind, scale, calls; /* scale: of bytes, in powers of two */
-    int slower;             /* the plan was */
+    int slower, decided;    /* the plan was slower; no more calls are tried */
     uint64_t bytes;         /* of the call by the plan: only one like it by the other way makes a pair with it */
     int op;
     double spent[CALLS];
@@ -57,21 +61,32 @@ static void take_given(double *spent) {
     for (int i = 0; i < CALLS; i++) spent[i] = seconds[i % 2];
 }
 
-/* By what the last of all processes took. */
+/* One pair decides only where both its calls and those before it differ the same way, and more than twofold: calls that take
+ * so long are not to be made the slow way any oftener. */
+static int is_clear(const double *spent) {
+    const int slower = spent[2] > spent[3];
+    const double most = spent[2 + !slower], least = spent[2 + slower];
+    return most > 2 * least && most - least > CLEAR_SECONDS && slower == (spent[0] > spent[1]);
+}
+
+/* Compare by what the slowest process took, so that all processes decide alike. */
 static int decide(ap_group *g, ap_trial *t) {
     double slowest[CALLS];
     take_given(t->spent);
     int code = PMPI_Allreduce(t->spent, slowest, CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
-    if (!code) t->slower = median(slowest, 2) > median(slowest, 3);
+    if (code) return code;
+    const int early = t->calls == EARLY;
+    t->decided = !early || is_clear(slowest);
+    t->slower = early ? slowest[2] > slowest[3] : median(slowest, 2) > median(slowest, 3);
     return code;
 }
 
 int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
     ap_trial *t = find(g, row, kind, scale_of(bytes));
     *spent = NULL, *code = t ? MPI_SUCCESS : MPI_ERR_NO_MEM;
-    if (t && t->calls == CALLS && !(*code = decide(g, t))) t->calls++;
+    if (t && !t->decided && (t->calls == EARLY || t->calls == CALLS)) *code = decide(g, t);
     if (*code) return AP_SERVED;
-    if (t->calls > CALLS) return t->slower ? AP_SLOWER : AP_SERVED;
+    if (t->decided) return t->slower ? AP_SLOWER : AP_SERVED;
     if (t->calls % 2 && (t->bytes != bytes || t->op != op)) t->calls--;
     t->bytes = bytes, t->op = op;
     /* all begin together, or who was late in one call would be waited for in the next */
