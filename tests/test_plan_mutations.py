@@ -30,8 +30,8 @@ Place = tuple[str | int, ...]
 # Nothing can check these: `verify --proof` prints them as stated in the file, or not at all.
 NOTE_CLAIMS = {
     "planner",  # where the provenance names none
-    "options", "variant", "model", "profile", "stopped",
-    "at", "seconds", "gap", "speedup", "bottleneck", "terms", "alternatives", "alone", "without", "nccl", "basis",
+    "options", "variant", "profile", "stopped",
+    "gap", "speedup", "terms", "alternatives", "alone", "without", "nccl", "basis",
     "rests_on", "sms", "sms_of", "measurements", "served_by",
 }  # fmt: skip
 NOTE_PROVENANCE = {"planner", "options", "seed", "effort", "engine"}

@@ -16,7 +16,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
 from antiphon.errors import AntiphonError, Invalid, quote
-from antiphon.select.provenance import check_rate, found_of, notes_of
+from antiphon.select.provenance import check_origin, check_prediction, check_rate, found_of, notes_of
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,18 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
         try:
             checked = certified(entry.schedule, topology)
             rated = check_rate(entry.schedule, topology, limits)
+            check_origin(entry)
+            predicted = check_prediction(entry, topology)
             label = label_of(entry.schedule)
             told = entry.claims.get("optimality", label)
             if told != label:
                 raise Invalid(f"certificate: the plan says {told!r}, its schedule {label!r}")
-        except Invalid as error:
+        except AntiphonError as error:
             return Proofs(Fault("proof", f"{_which(entry.schedule, topology)}: {error}"))
         which = _which(entry.schedule, topology)
-        proved += rated
+        proved += [*rated, *([f"{which}: {predicted}"] if predicted else [])]
         trusted += [f"{which}: {text}" for text in _only_told(entry.schedule)]
-        stated += [f"{which}: {text}" for text in notes_of(entry)]
+        stated += [f"{which}: {text}" for text in notes_of(entry, predicted is not None)]
         if checked is None:
             continue
         proved.append(f"{which}: {_claims_text(checked.proved, which)}")

@@ -21,7 +21,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.select.tree_shapes import count_trees, deepest_tree
-from antiphon.units import plain
+from antiphon.units import format_seconds, format_size, plain
 
 # Recomputed from the schedule, so that no note is made of them; all others are.
 FIGURES = {
@@ -32,6 +32,9 @@ FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kin
 TREE_FIGURES = {"trees", "deepest"}
 TREE_PLANNERS = ("trees", "flows")  # whose TREE_FIGURES can be recomputed: others count them otherwise (per server)
 EVIDENCE = {"bound", "certificate", "found"}
+PREDICTED = {"seconds", "at", "bottleneck"}  # by the model that the plan names
+UNPREDICTED = {"profile", "measured"}  # seconds by a profile that the plan only names, or measured
+SAME_PREDICTION = 1e-9  # relative: sums of doubles may be made in another order on another machine
 BOUND_FIELDS = {
     "inverse", "bytes_per_second", "without_switches", "witness", "tight", "note", "packing", "assumes",
 }  # fmt: skip
@@ -164,15 +167,62 @@ def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: B
     return limit
 
 
-def notes_of(entry: Entry) -> list[str]:
-    """What a plan says of a schedule that nothing recomputes: who made it, how, and what a model predicted."""
+def check_origin(entry: Entry) -> None:
+    """Refuse a claim that another built-in planner made the schedule than the one its provenance names.
+
+    Planners of other packages may wrap ours, so that a name that is not built in proves nothing.
+    """
+    from antiphon.planners.table import TABLE
+
+    claimed, stated = entry.claims.get("planner"), entry.schedule.provenance.get("planner")
+    if claimed != stated and claimed in TABLE and stated in TABLE:
+        raise Invalid(f"planner: the plan claims {quote(claimed)}, but its schedule is by {quote(stated)}; plan anew")
+
+
+def check_prediction(entry: Entry, topology: Topology) -> str | None:
+    """Predict again what the plan claims that a model predicts; return it in words, or None if it claims nothing.
+
+    Claims by a profile of the user's are not recomputed: a plan carries the profile's name, and not its figures.
+    """
+    from antiphon.cost import model_of, prepare
+
+    if not entry.claims.keys() >= PREDICTED | {"model"} or entry.claims.keys() & UNPREDICTED:
+        return None
+    model = entry.claims["model"]
+    if not isinstance(model, str):
+        raise Invalid(f"model: expected a name, got {quote(model)}; plan anew")
+    model_of(model)
+    nbytes, claimed = entry.claims["at"], entry.claims["seconds"]
+    if not isinstance(nbytes, int) or isinstance(nbytes, bool) or nbytes < 0:
+        raise Invalid(f"at: expected a number of bytes, got {quote(nbytes)}; plan anew")
+    prediction = prepare(model, entry.schedule, topology)(nbytes)
+    is_number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
+    if not is_number or not math.isclose(claimed, prediction.seconds, rel_tol=SAME_PREDICTION):
+        raise Invalid(
+            f"seconds: the plan claims {quote(claimed)} at {nbytes} bytes, but model {model} predicts "
+            f"{prediction.seconds:.9g}; plan anew"
+        )
+    if entry.claims["bottleneck"] != prediction.bottleneck:
+        raise Invalid(
+            f"bottleneck: the plan claims {quote(entry.claims['bottleneck'])}, but by model {model} it is "
+            f"{quote(prediction.bottleneck)}; plan anew"
+        )
+    return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by model {model}, predicted again"
+
+
+def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
+    """List what a plan says of a schedule that nothing recomputes: how it was made, and compared with what.
+
+    `is_predicted`: what a model predicts was recomputed.
+    """
     provenance = entry.schedule.provenance
+    checked = FIGURES | (PREDICTED | {"model"} if is_predicted else set())
     found = provenance.get("found")
     figures = {"proof"}
     if isinstance(found, Mapping) and "rate" in found:
         figures |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())
     groups = (
-        ("claims", {k: v for k, v in entry.claims.items() if k not in FIGURES and v != provenance.get(k)}),
+        ("claims", {k: v for k, v in entry.claims.items() if k not in checked and v != provenance.get(k)}),
         ("provenance", {k: v for k, v in provenance.items() if k not in EVIDENCE}),
         ("found", {k: v for k, v in found.items() if k not in figures} if isinstance(found, Mapping) else {}),
     )
