@@ -16,6 +16,7 @@ from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, together
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import Library
+from antiphon.cost.nccl.proven import Proven
 from antiphon.select.candidates import Candidate, Range
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Limit
@@ -72,6 +73,8 @@ class Ledger:
             machine, target = context.seen(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
             self.limits[task.kind] = Limit.of(message.seen, machine, target, message.latency)
+            if self.library is not None:
+                self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):
             self._keep(task, message)
         else:
