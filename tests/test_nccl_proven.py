@@ -25,7 +25,7 @@ MACHINES = [*in_turn(EXAMPLES, 5), *(pytest.param(spec, marks=pytest.mark.slow) 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_no_library_beats_the_proven_bound(machine: str) -> None:
-    """The whole catalogue, collectives, sizes and libraries; also by figures of other GPUs, for meshes that have none."""
+    """The whole catalogue, all collectives, sizes and libraries; also by figures of other GPUs than its own."""
     topology = antiphon.topology(machine)
     limits = {}
     for kind in KINDS:

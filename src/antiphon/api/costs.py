@@ -83,9 +83,9 @@ def predict_library(
     wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
 ) -> list[Row]:
     """What NCCL, RCCL or MSCCL would do at each size, and take: a row per size with nbytes, seconds, algbw, busbw,
-    algorithm, protocol, terms, limit (with limited_by, where it is the proven bound), why, sms (multiprocessors of each GPU taken at most, None: not known), sms_of
-    (there are so many), without_sms (seconds by copy engines), calibrated (which published tables the figure rests on),
-    others.
+    algorithm, protocol, terms, limit (limited_by: its witness, where that is the proven bound), why, chosen_by, mostly,
+    sms (multiprocessors of each GPU taken at most, None: not known), sms_of (there are so many), without_sms (seconds
+    by copy engines), calibrated (which published tables the figure rests on), others.
 
     `wanted`: a collective or its name, such as "allreduce", among all ranks.
     `topology`: the machine.

@@ -221,7 +221,8 @@ def export(
     collective: str = "",
 ) -> dict[str, bytes] | list[tuple[Written, int]]:
     """A plan for another program: what each file holds, as bytes by name. With a folder the files are written there,
-    all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written.
+    all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written. Either
+    has `notes`: how many rules were written for a library, and what was left out, and why.
 
     `plan`: a plan, its file, or what `tune` gave; all plans of a table for back ends that write whole tables.
     `name`: the back end (`antiphon.backends()`): "goal", "piccl-xml", ...
@@ -232,6 +233,7 @@ def export(
     """
     from antiphon.formats import emit
     from antiphon.formats import export as write
+    from antiphon.formats.files import Files
     from antiphon.registry import find
 
     tables = find("backend", name).can.get("tables")
@@ -239,5 +241,6 @@ def export(
     if folder is not None:
         return write(found, name, os.fspath(folder), nbytes=nbytes, options=options)
     made = emit(found, name, nbytes=nbytes, options=options)
-    return {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
-            for file, text in made.items()}  # fmt: skip
+    texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
+             for file, text in made.items()}  # fmt: skip
+    return Files(texts, made.notes)

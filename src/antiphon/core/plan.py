@@ -15,6 +15,9 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 
 DEEPEST = 32  # levels of lists and objects in claims and provenance
+# Values of the claim "served_by": who serves the sizes of an entry, as ours is not faster there.
+LIBRARY = "library"  # the library that it was measured against, such as an MPI
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # by the model of this library; says nothing of MPI or gloo
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +43,12 @@ class Entry:
             raise Invalid(f"schedule: expected a Schedule, got {quote(type(self.schedule).__name__)}")
         check_plain(self.claims, "claims")
         object.__setattr__(self, "claims", dict(self.claims))
+
+    @property
+    def served_by(self) -> str:
+        """The library that serves these sizes: LIBRARY or one of GPU_LIBRARIES; "" where the schedule is to be used."""
+        name = self.claims.get("served_by")
+        return name if name == LIBRARY or name in GPU_LIBRARIES else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,7 +93,7 @@ TABLE: dict[str, Entry] = {
     "nccl-tuner": Entry(
         "antiphon.formats.stock.nccl_tuner:nccl_tuner",
         "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
-        {**_TABLES, "options": ("protocol", "channels"), "files": ("nccl-tuner.txt",)},
+        {**_TABLES, "options": ("protocol", "channels", "unproven"), "files": ("nccl-tuner.txt",)},
     ),
     "openmpi-rules": Entry(
         "antiphon.formats.stock.openmpi_rules:openmpi_rules",
@@ -128,6 +128,6 @@ TABLE: dict[str, Entry] = {
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
         "tuning strings for UCC: which of its algorithms, by planner or by the algorithm that was measured",
-        {**_TABLES, "options": (), "files": ("ucc.conf",)},
+        {**_TABLES, "options": ("unproven",), "files": ("ucc.conf",)},
     ),
 }

@@ -45,6 +45,10 @@ NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # ways that no table of part fit has i
 EXAMPLE = "nccl:gpu=h100,network=ib"
 # The median over machines of what each is off in the median, as bench/bench_nccl.py tells machines
 OFF = (("up to 64 KB", 0.079), ("between", 0.295), ("from 64 MB on", 0.061))
+# Sizes are left to the library where a speedup is less: what is printed as 1x is no gain. The model's error is greater,
+# and is stated beside (`error_at`).
+MIN_SPEEDUP = 1.005
+SMALL, LARGE = 64_000, 64_000_000  # where these begin and end
 
 
 @dataclass(frozen=True)
@@ -123,8 +127,8 @@ class Library:
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
-        multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines. Where
-        `limit` is the proven bound, `limited_by` is its witness in words."""
+        multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines.
+        Where `limit` is the proven bound, `limited_by` is its witness in words."""
         factor = busbw_factor(Collective(collective, self.place.ranks))
         found = []
         for nbytes in sizes:
@@ -155,6 +159,13 @@ class Library:
                 }
             )
         return found
+
+
+def error_at(collective: str, nbytes: int) -> float | None:
+    """The relative error of a prediction, in the median over machines held out of the fit; None: not known."""
+    if collective in TO_EACH:
+        return None
+    return OFF[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2][1]
 
 
 def how_near(collectives: Iterable[str]) -> str:
