@@ -14,7 +14,7 @@ from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.formats.files import Contents, Files, Written, write_files
 from antiphon.registry import Entry, call, find
 
-__all__ = ["emit", "export", "lacks", "names_file"]
+__all__ = ["emit", "export", "lacks", "names_file", "write_emitted"]
 
 
 def lacks(entry: Entry) -> str:
@@ -62,14 +62,19 @@ def export(
     nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Written:
-    """Write a plan as files into a folder, all or none; each with its bytes. Where a back end writes one file, `folder`
-    may name it (names_file)."""
-    files, into = emit(plan, name, nbytes=nbytes, options=options), Path(folder)
+    """Write a plan as files into a folder, all or none; each with its bytes."""
+    files = emit(plan, name, nbytes=nbytes, options=options)
+    return Written(write_emitted(files, name, folder), files.notes)
+
+
+def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.PathLike[str]) -> list[tuple[Path, int]]:
+    """Write what a back end emitted, all or none. Where it writes one file, `folder` may name it (names_file)."""
+    into = Path(folder)
     if not names_file(name, into):
-        return Written(write_files(folder, files), files.notes)
+        return write_files(folder, files)
     if len(files) > 1:
         raise Invalid(f"{into}: the plan has {len(files)} schedules, a file for each; name a folder")
-    return Written(write_files(into.parent, {into.name: next(iter(files.values()))}), files.notes)
+    return write_files(into.parent, {into.name: next(iter(files.values()))})
 
 
 def names_file(name: str, path: Path) -> bool:

@@ -76,7 +76,7 @@ class Range:
     that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most, where known.
     `served_by`: the library to leave these sizes to, where its model says that the candidate is not faster at any of
     them; "": use the candidate. `beyond_error`: whether the speedup is more than the error of that model; None: the
-    error is not known. `runners_up`: the next best at `at`.
+    error is not known. `runners_up`: the next best at `at`. `reference`: the library that `over` is of, such as nccl.
     """
 
     collective: str
@@ -95,6 +95,7 @@ class Range:
     served_by: str = ""
     beyond_error: bool | None = None
     runners_up: tuple[Candidate, ...] = ()
+    reference: str = ""
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
@@ -119,7 +120,9 @@ class Range:
             "rests_on": self.rests_on,
             "use": "library" if self.served_by else "ours",
             **({"served_by": self.served_by} if self.served_by else {}),
-            **({"over": self.over, "beyond_error": self.beyond_error} if self.over else {}),
+            **(
+                {"over": self.over, "reference": self.reference, "beyond_error": self.beyond_error} if self.over else {}
+            ),
             "runners_up": [
                 {"planner": one.planner, "options": dict(one.options), "seconds": one.seconds[self.at]}
                 for one in self.runners_up

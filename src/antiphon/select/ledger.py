@@ -255,7 +255,20 @@ class Ledger:
             beyond = None if error is None or speedup is None else speedup > 1 + error
             others = self._runners_up(rows[key], rows, at)
             told = Range(
-                kind, *ends, at, rows[key], seconds, gap, speedup, without, *basis, *units, library, beyond, others
+                kind,
+                *ends,
+                at,
+                rows[key],
+                seconds,
+                gap,
+                speedup,
+                without,
+                *basis,
+                *units,
+                library,
+                beyond,
+                others,
+                self.library.name if self.library is not None else "",
             )
             found.append((key, told))
         return found

@@ -35,6 +35,7 @@ DEFINITIONS = {
     "use": "ours, or library: leave these sizes to served_by, as its model predicts that ours is not faster "
     "(speedup below 1.005)",
     "beyond_error": "whether the speedup is more than the median error of the library's model; null: not known",
+    "reference": "the library that the speedup is over, by its model",
     "runners_up": "the next best at the size at, for runtimes that cannot take the best",
     "sms": "streaming multiprocessors of each GPU (of sms_of) that it takes at most while it runs, where that is known",
     "rests_on": "the measurements that the figures of the line are calibrated by, a profile, or: not calibrated",

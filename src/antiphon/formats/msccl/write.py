@@ -57,8 +57,7 @@ def msccl_xml(
         title = name or _title(entry)
         if entry.schedule.joint is not None and not alone:
             raise Unsupported(
-                f"{WHAT}: has nothing that lets switches multicast or combine; --option alone=yes writes it row by "
-                "row, or take a planner that does without"
+                f"{WHAT}: has nothing that lets switches multicast or combine; take a planner that does without"
             )
         for suffix, text in _places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])

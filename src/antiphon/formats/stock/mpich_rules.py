@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from antiphon.core.plan import Plan
-from antiphon.errors import Invalid, NotFound, Unsupported, quote
+from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import AS_GOOD, MOST, Algorithm, algorithm_of, library_of
 from antiphon.formats.stock.mpich_trees import CH4, MPIR, Tree, for_processes, leaf_of, of_intra, own_trees, written
@@ -73,8 +73,6 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
                 own.refuse_unknown(_leaf(kind, one.what), dict(one.what.parameters), path)
         count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, found, path) for level, tree in trees.items()}
-    if not rules:
-        raise NotFound(f"mpich-rules: MPICH's own choice is as good: nothing to write ({AS_GOOD})")
     return Files(
         {FILES[level]: written(tree) for level, tree in trees.items()}, notes_of(rules, "MPICH", [AS_GOOD] * left)
     )

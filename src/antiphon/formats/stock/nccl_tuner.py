@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
-from antiphon.core.plan import Entry, Plan
+from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology, hosts
 from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
@@ -19,7 +19,7 @@ FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
 MOST_CHANNELS = 64
-NO_ALGORITHM = "NCCL has no algorithm that does as"
+NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
 # What NCCL has that does as these planners do; what it has for which collectives.
 FAMILIES = {
     "ring": ("ring", "multi-ring", "hierarchical-ring", "kring"),
@@ -72,7 +72,7 @@ def nccl_tuner(
     lines, rules, reasons = [HEAD, f"# for {' '.join(machine.name.split())[:100]}", COLUMNS], 0, list[str]()
     for kind, plan in plans.items():
         refuse_part(plan, "nccl-tuner")
-        for one in ranges(plan, partial(_rule, library=library, protocol=protocol, unproven=unproven)):
+        for one in ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
             assert one.what is not None
             start, stop = one.start, "-" if one.stop is None else str(one.stop - 1)
             if not one.what.algorithm:
@@ -82,7 +82,7 @@ def nccl_tuner(
             lines += [f"# {one.what.reason}"] if one.what.reason else []
             lines.append(f"{kind} {start} {stop} {one.what.algorithm} {protocol} {channels} {where}")
             rules += 1
-    if not rules and all(reason.startswith(NO_ALGORITHM) for reason in reasons):
+    if not rules and all(reason == NO_ALGORITHM for reason in reasons):
         raise Unsupported(
             f"nccl-tuner: nothing in this table is what NCCL has an algorithm for ({_in_words(plans)}); NCCL knows the "
             f"planners {', '.join(_BY_PLANNER)}, of each for some collectives"
@@ -103,13 +103,13 @@ def _library_on(machine: Topology) -> Library | None:
         return None
 
 
-def _rule(entry: Entry, library: Library | None, protocol: str, unproven: bool) -> Rule:
+def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool) -> Rule:
     """NCCL's algorithm that does as this entry does, where it gains by NCCL's own model."""
     family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind
-    if entry.served_by:
+    if entry.served_by == LIBRARY or (entry.served_by and not unproven):
         return Rule("", "ours is not faster")
     if not family or kind not in ABLE[family]:
-        return Rule("", f"{NO_ALGORITHM} {planner_of(entry)} for {kind}")
+        return Rule("", NO_ALGORITHM)
     name = library.name.upper() if library is not None else "NCCL"
     gains = {} if library is None else _gains(library, kind, family, protocol, entry)
     if not gains:

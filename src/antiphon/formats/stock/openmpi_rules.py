@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from antiphon.core.plan import Plan
-from antiphon.errors import NotFound, Unsupported
+from antiphon.errors import Unsupported
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import AS_GOOD, Algorithm, algorithm_of, library_of, number
 from antiphon.formats.stock.ranges import Range, notes_of, ranges, refuse_part
@@ -44,8 +44,6 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
         lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
         lines += [f"{count} # processes", str(len(rules)), *rules]
         lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
-    if not rules_written:
-        raise NotFound(f"openmpi-rules: Open MPI's own choice is as good: nothing to write ({AS_GOOD})")
     head = f"{written} # collectives, by what was measured on Open MPI {about['version']}"
     return Files({FILE: "\n".join([head, *lines]) + "\n"}, notes_of(rules_written, "Open MPI", [AS_GOOD] * left))
 

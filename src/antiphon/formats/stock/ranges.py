@@ -36,6 +36,8 @@ def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
 
 def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
     """How many rules were written, and how many ranges were left to the library, by reason."""
+    if not rules:
+        return [f"rules written: none: {library}'s own choice is as good"]
     left = [
         f"left to {library}: {count} {'range' if count == 1 else 'ranges'}: {reason}"
         for reason, count in Counter(reasons).items()

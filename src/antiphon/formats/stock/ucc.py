@@ -98,7 +98,7 @@ def _rule(entry: Entry, unproven: bool) -> Rule:
     if told is not None and told["algorithm"] == DEFAULT:
         return Rule("", "the MPI's own choice was measured to be as good")
     if told is None and entry.served_by:
-        return Rule("", "ours is not faster")
+        return Rule("", "the table leaves these sizes to the library")
     name = _BY_NAME.get((kind, told["algorithm"] if told is not None else planner_of(entry)), "")
     if name and told is None and not unproven:
         return Rule("", "no algorithm of a library was measured")
