@@ -222,9 +222,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
     line, *below = capsys.readouterr().out.splitlines()[1:]
     assert "ring ll" in line
-    below = " ".join(" ".join(below).split())
-    assert "SMs of each GPU, taken at most while it runs (small calls take fewer): 24 of 132 by ring" in below
-    assert "rests on: GPU h100 calibrated by h100-p5-1" in below
+    words = " ".join(" ".join(below).split())
+    assert "SMs of each GPU, taken at most while it runs (small calls take fewer): 24 of 132 by ring" in words
+    assert "rests on: GPU h100 calibrated by h100-p5-1" in words
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,11 @@ def test_texts_say_what_to_use(broadcast: antiphon.Tuning) -> None:
     for r in broadcast.ranges:
         row = r.as_json()
         assert (row["use"], row.get("served_by")) == (("library", "nccl") if r.served_by else ("ours", None))
+        error = error_at("broadcast", r.at)
+        assert error is not None
+        assert r.speedup is not None
         assert (r.speedup < MIN_SPEEDUP) == bool(r.served_by)
-        assert row["beyond_error"] == (r.speedup > 1 + error_at("broadcast", r.at))
+        assert row["beyond_error"] == (r.speedup > 1 + error)
         assert row["reference"] == "nccl"
     text = tuning_text(broadcast)
     assert text.splitlines()[2].split()[:4] == ["from", "to", "use", "planner"]

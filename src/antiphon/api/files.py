@@ -13,9 +13,8 @@ from antiphon.api._checked import public
 from antiphon.errors import Invalid, Unsupported, quote
 
 if TYPE_CHECKING:
-    from pathlib import Path as FilePath
-
     from antiphon.api._kinds import Path, PlanLike, Size
+    from antiphon.formats.files import Files, Written
 
 T = TypeVar("T")
 
@@ -200,14 +199,14 @@ def _save_rows(value: Any, name: str) -> bool:
 def export(
     plan: PlanLike, name: str, folder: None = None, *, nbytes: Size | None = None,
     options: Mapping[str, Any] | None = None, collective: str = "",
-) -> dict[str, bytes]: ...  # fmt: skip
+) -> Files[bytes]: ...  # fmt: skip
 
 
 @overload
 def export(
     plan: PlanLike, name: str, folder: Path, *, nbytes: Size | None = None,
     options: Mapping[str, Any] | None = None, collective: str = "",
-) -> list[tuple[FilePath, int]]: ...  # fmt: skip
+) -> Written: ...  # fmt: skip
 
 
 @public
@@ -219,7 +218,7 @@ def export(
     nbytes: Size | None = None,
     options: Mapping[str, Any] | None = None,
     collective: str = "",
-) -> dict[str, bytes] | list[tuple[FilePath, int]]:
+) -> Files[bytes] | Written:
     """A plan for another program: what each file holds, as bytes by name. With a folder the files are written there,
     all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written. Either
     has `notes`: how many rules were written for a library, and what was left out, and why.
@@ -232,7 +231,7 @@ def export(
     `collective`: of several plans the one for this.
     """
     from antiphon.formats import emit, write_emitted
-    from antiphon.formats.files import Files, Written
+    from antiphon.formats import files as of_formats
     from antiphon.registry import find
     from antiphon.select.runners_up import writable
 
@@ -247,7 +246,7 @@ def export(
         found, notes = writable(found, name, options)
         made = emit(found, name, nbytes=nbytes, options=options)
     if folder is not None:
-        return Written(write_emitted(made, name, os.fspath(folder)), [*notes, *made.notes])
+        return of_formats.Written(write_emitted(made, name, os.fspath(folder)), [*notes, *made.notes])
     texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
              for file, text in made.items()}  # fmt: skip
-    return Files(texts, [*notes, *made.notes])
+    return of_formats.Files(texts, [*notes, *made.notes])
