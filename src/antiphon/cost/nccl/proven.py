@@ -14,9 +14,9 @@ from antiphon.cost.nccl.choice import Priced
 from antiphon.errors import Infeasible, Invalid
 
 BOUND = "bound"  # the `limit` of a prediction that was raised to the proven bound
-# The linear program of an alltoall takes 4 s of a processor for 128 ranks, and a minute for 512; all other bounds take
-# less than a second there. Larger networks are priced by their own cuts (`Place.cuts`).
-MAX_RANKS_ALLTOALL = 128
+# Machines with more ranks are priced by the cuts of their network alone (`Place.cuts`), as their bounds take too long:
+# an alltoall's linear program 4 s of a processor for 128 ranks, a minute for 512; all others 1 s for 512, 5 s for 1024.
+MAX_RANKS, MAX_RANKS_ALLTOALL = 512, 128
 _proven: WeakKeyDictionary[Topology, dict[tuple[str, int], Proven | None]] = WeakKeyDictionary()
 
 
@@ -53,7 +53,7 @@ def proven_limit(machine: Topology, kind: str, root: int) -> Proven | None:
 
 
 def _prove(machine: Topology, kind: str, root: int) -> Proven | None:
-    if kind == "alltoall" and machine.ranks > MAX_RANKS_ALLTOALL:
+    if machine.ranks > (MAX_RANKS_ALLTOALL if kind == "alltoall" else MAX_RANKS):
         return None
     collective = Collective(kind, machine.ranks, roots=(root,) if kind in ROOTED else ())
     try:
