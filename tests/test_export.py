@@ -63,7 +63,7 @@ def test_export(capsys: Capture, name: str, file: str) -> None:
     first = path.read_bytes()
     assert run([*line.split(), "--option", "order=rounds", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == {"backend": name, "files": [{"file": str(path), "bytes": path.stat().st_size}]}
+    assert told == {"backend": name, "files": [{"file": str(path), "bytes": path.stat().st_size}], "notes": []}
     assert sorted(p.name for p in path.parent.iterdir()) == [file]
     made = antiphon.export(load_plan("plan.json"), name, nbytes="64KiB")
     assert made == {file: first}

@@ -307,7 +307,7 @@ TOKEN = re.compile(r"([a-z_]+):(\d+)-(\d+|inf):\[(\d+)\]:@([a-z_]+)")
 
 def ucc_of(plans: Any) -> list[tuple[str, ...]]:
     """The tokens: collective, sizes (both ends belong to it), processes, algorithm."""
-    text = antiphon.export(plans, "ucc")["ucc.conf"].decode()
+    text = antiphon.export(plans, "ucc", options={"unproven": True})["ucc.conf"].decode()
     name, equals, value = text.rstrip("\n").partition(" = ")
     assert (name, equals) == ("UCC_TL_UCP_TUNE", " = ")
     found = [TOKEN.fullmatch(token) for token in value.split("#")]
@@ -349,8 +349,34 @@ def test_what_ucc_has_nothing_for() -> None:
     with pytest.raises(Unsupported, match="nothing in this table is what UCC has an algorithm for"):
         ucc_of(table("allreduce", 4, [(0, None, openmpi("basic_linear", 1))]))
     left = table("allreduce", 4, [(0, None, None)])
-    with pytest.raises(Unsupported):
-        ucc_of(left)
+    with pytest.raises(NotFound, match=r"nothing to write \(the table leaves these sizes to the library\)"):
+        antiphon.export(left, "ucc")
+    own = table("allreduce", 4, [(0, None, {**OPEN_MPI, "algorithm": "default", "parameters": {}})])
+    with pytest.raises(NotFound, match="own choice was measured to be as good"):
+        antiphon.export(own, "ucc")
+
+
+def test_ucc_takes_from_planners_only_what_is_asked_for() -> None:
+    """A plan predicts nothing of UCC's own algorithms."""
+    plan = antiphon.plan("allreduce", antiphon.topology("full:ranks=4"), planner="recursive-doubling")
+    with pytest.raises(NotFound, match=r"UCC's own choice may be as good.*unproven=yes"):
+        antiphon.export(plan, "ucc")
+    assert ucc_of(plan) == [("allreduce", "0", "inf", "4", "knomial")]
+
+
+def test_what_was_written_and_left_out_is_counted() -> None:
+    spans: list[Span] = [(0, 9, None), (9, 99, openmpi("rabenseifner", 6)), (99, None, openmpi("basic_linear", 1))]
+    written = antiphon.export(table("allreduce", 4, spans), "openmpi-rules")
+    assert written.notes == (
+        "rules written: 2",
+        "left to Open MPI: 1 range: its own choice was measured to be as good, or nothing was measured",
+    )
+    assert antiphon.export(table("allreduce", 4, spans), "ucc").notes == (
+        "rules written: 1", "left to UCC: 1 range: the table leaves these sizes to the library",
+        "left to UCC: 1 range: UCC has no such algorithm",
+    )  # fmt: skip
+    own = table("allreduce", 4, [(0, None, {**OPEN_MPI, "algorithm": "default", "parameters": {}})])
+    assert antiphon.export(own, "openmpi-rules").notes == ("rules written: none: Open MPI's own choice is as good",)
 
 
 # ---- the command ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from antiphon.api import _given
@@ -82,9 +83,9 @@ def predict_library(
     wanted: CollectiveLike, topology: MachineLike, nbytes: Sizes, *, library: str = "nccl"
 ) -> list[Row]:
     """What NCCL, RCCL or MSCCL would do at each size, and take: a row per size with nbytes, seconds, algbw, busbw,
-    algorithm, protocol, terms, limit, why, sms (multiprocessors of each GPU taken at most, None: not known), sms_of
-    (there are so many), without_sms (seconds by copy engines), calibrated (which published tables the figure rests on),
-    others.
+    algorithm, protocol, terms, limit (limited_by: its witness, where that is the proven bound), why, chosen_by, mostly,
+    sms (multiprocessors of each GPU taken at most, None: not known), sms_of (there are so many), without_sms (seconds
+    by copy engines), calibrated (which published tables the figure rests on), others.
 
     `wanted`: a collective or its name, such as "allreduce", among all ranks.
     `topology`: the machine.
@@ -99,7 +100,8 @@ def predict_library(
     target = _given.wanted(wanted, machine)
     if len(target.members) < machine.ranks:
         raise Unsupported(f"library {library.partition(':')[0]}: only among all ranks of a machine")
-    return library_of(library, machine).rows(target.kind, parse_sizes(nbytes))
+    root = target.roots[0] if target.roots else 0
+    return replace(library_of(library, machine), root=root, limits={}).rows(target.kind, parse_sizes(nbytes))
 
 
 def _placed(plan: PlanLike, collective: str, topology: MachineLike | None) -> Plan:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from antiphon.api import _given
 from antiphon.api._checked import path as path_of
 from antiphon.api._checked import public
-from antiphon.errors import Invalid, quote
+from antiphon.errors import Invalid, Unsupported, quote
 
 if TYPE_CHECKING:
-    from pathlib import Path as Written
-
     from antiphon.api._kinds import Path, PlanLike, Size
+    from antiphon.formats.files import Files, Written
 
 T = TypeVar("T")
 
@@ -200,14 +199,14 @@ def _save_rows(value: Any, name: str) -> bool:
 def export(
     plan: PlanLike, name: str, folder: None = None, *, nbytes: Size | None = None,
     options: Mapping[str, Any] | None = None, collective: str = "",
-) -> dict[str, bytes]: ...  # fmt: skip
+) -> Files[bytes]: ...  # fmt: skip
 
 
 @overload
 def export(
     plan: PlanLike, name: str, folder: Path, *, nbytes: Size | None = None,
     options: Mapping[str, Any] | None = None, collective: str = "",
-) -> list[tuple[Written, int]]: ...  # fmt: skip
+) -> Written: ...  # fmt: skip
 
 
 @public
@@ -219,9 +218,10 @@ def export(
     nbytes: Size | None = None,
     options: Mapping[str, Any] | None = None,
     collective: str = "",
-) -> dict[str, bytes] | list[tuple[Written, int]]:
+) -> Files[bytes] | Written:
     """A plan for another program: what each file holds, as bytes by name. With a folder the files are written there,
-    all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written.
+    all or none; what comes back is then each path with its number of bytes. A plan that is wrong is not written. Either
+    has `notes`: how many rules were written for a library, and what was left out, and why.
 
     `plan`: a plan, its file, or what `tune` gave; all plans of a table for back ends that write whole tables.
     `name`: the back end (`antiphon.backends()`): "goal", "piccl-xml", ...
@@ -230,14 +230,23 @@ def export(
     `options`: those of the back end.
     `collective`: of several plans the one for this.
     """
-    from antiphon.formats import emit
-    from antiphon.formats import export as write
+    from antiphon.formats import emit, write_emitted
+    from antiphon.formats import files as of_formats
     from antiphon.registry import find
+    from antiphon.select.runners_up import writable
 
     tables = find("backend", name).can.get("tables")
     found: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
+    notes: list[str] = []
+    try:
+        made = emit(found, name, nbytes=nbytes, options=options)
+    except Unsupported:
+        if not find("backend", name).can.get("replaces"):
+            raise
+        found, notes = writable(found, name, options)
+        made = emit(found, name, nbytes=nbytes, options=options)
     if folder is not None:
-        return write(found, name, os.fspath(folder), nbytes=nbytes, options=options)
-    made = emit(found, name, nbytes=nbytes, options=options)
-    return {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
-            for file, text in made.items()}  # fmt: skip
+        return of_formats.Written(write_emitted(made, name, os.fspath(folder)), [*notes, *made.notes])
+    texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
+             for file, text in made.items()}  # fmt: skip
+    return of_formats.Files(texts, [*notes, *made.notes])

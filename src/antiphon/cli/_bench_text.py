@@ -8,6 +8,7 @@ from typing import Any
 from antiphon.cli.run_text import choices_told
 from antiphon.cost.basis import together
 from antiphon.show.text import table
+from antiphon.show.words import library_name
 from antiphon.units import format_seconds, format_size
 
 Row = Mapping[str, Any]
@@ -86,7 +87,7 @@ def _place(row: Row) -> list[str]:
 
 
 def _by(row: Row) -> str:
-    served = " (the table leaves this to the library)" if row.get("served_by") == "library" else ""
+    served = f" (the table leaves this to {library_name(row['served_by'])})" if row.get("served_by") else ""
     deep = f" pieces={row['pieces']}" if "pieces" in row else ""
     return f"{row['planner'] or 'plan'}{deep}{served}"
 

@@ -8,10 +8,10 @@ from typing import Any
 from antiphon.registry import find
 from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.show.columns import paragraph, table_rows, under_names
-from antiphon.show.words import options_text
+from antiphon.show.words import library_name, options_text
 from antiphon.units import format_ends, format_seconds, format_size, size_family
 
-HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "over it", "served by"]
+HEAD = ["from", "to", "planner", "measured at", "time", "the library's", "over it", "use"]
 FEW = 3  # sizes measured that are all told
 
 
@@ -81,5 +81,5 @@ def _row(one: Mapping[str, Any], family: str) -> list[str]:
         "-" if left else f"{one['planner']} {options_text(one['options'])}".strip(), told or "-",
         format_seconds(one["seconds"]) if one["measured"] else "-",
         "-" if reference is None else format_seconds(reference),
-        "-" if ratio is None else f"{ratio:.2f}", "the library" if one.get("served_by") else "this",
+        "-" if ratio is None else f"{ratio:.2f}", library_name(one["served_by"]) if one.get("served_by") else "ours",
     ]  # fmt: skip

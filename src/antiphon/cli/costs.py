@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,19 +86,7 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What holds a plan up, once for each run of sizes."""
-    return _by_runs(rows, "held up by", "bottleneck")
-
-
-def _by_runs(rows: Sequence[Mapping[str, Any]], what: str, key: str) -> list[str]:
-    """What rows have for a key, once for each run of sizes for which it is the same."""
-    family = _family(rows)
-    runs = [list(run) for _, run in groupby(rows, lambda row: str(row[key]))]
-    lines = []
-    for run in runs:
-        ends = dict.fromkeys(format_size(row["nbytes"], family) for row in (run[0], run[-1]))
-        where = f", {' to '.join(ends)}" if len(runs) > 1 else ""
-        lines += paragraph(f"{what}{where}: {run[0][key]}", rest="    ")
-    return lines
+    return _by_sizes(rows, "held up by", lambda row: row["bottleneck"])
 
 
 def path_text(row: Mapping[str, Any]) -> str:
@@ -110,44 +98,60 @@ def path_text(row: Mapping[str, Any]) -> str:
 
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a library would do, one line for each size, with why, and what the figure rests on: below the table, once
-    for each run of sizes, where that does not fit beside it."""
-    head = ["nbytes", "time", "algbw GB/s", "busbw GB/s", "choice", "SMs", "why", "rests on"]
+    """What a library would do, one line for each size; below, once for each run of sizes, what the figures rest on."""
     family = _family(rows)
+    head = ["nbytes", "time", "algbw", "busbw", "choice", "alternative", "its time", "mostly"]
     listed = [
         [
             format_size(row["nbytes"], family), format_seconds(row["seconds"]), f"{row['algbw'] / 1e9:.3f}",
-            f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", _units(row), row["why"],
-            row["calibrated"],
+            f"{row['busbw'] / 1e9:.3f}", f"{row['algorithm']} {row['protocol']}", *_next_best(row), row["mostly"],
         ]
         for row in rows
     ]  # fmt: skip
-    if natural_width(head, listed) <= width():
-        return "\n".join([*columns(head, listed), *_beside(rows)])
-    narrow = [name.removesuffix(" GB/s") for name in head[:-2]]
-    lines = [*columns(narrow, [row[:-2] for row in listed]), "  algbw, busbw: GB/s"]
-    for what, key in zip(head[-2:], ("why", "calibrated"), strict=True):
-        lines += _by_runs(rows, what, key)
+    lines = [*columns(head, listed), "  algbw, busbw: GB/s; mostly: what the time is spent on"]
+    lines += _by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
+    lines += _by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
+    lines += _by_sizes(rows, "rests on", lambda row: row["calibrated"])
     return "\n".join([*lines, *_beside(rows)])
 
 
-def _units(row: Mapping[str, Any]) -> str:
-    return "-" if row["sms"] is None or row["sms_of"] is None else f"{row['sms']}/{row['sms_of']}"
+def _next_best(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The next best by another algorithm, else by another protocol."""
+    others = row["others"]
+    name = next((name for name in others if name.split()[0] != row["algorithm"]), next(iter(others), None))
+    return ("-", "-") if name is None else (name, format_seconds(others[name]))
+
+
+def _by_sizes(
+    rows: Sequence[Mapping[str, Any]], title: str, text_of: Callable[[Mapping[str, Any]], str]
+) -> list[str]:  # fmt: skip
+    """A text of the rows, once for each run of sizes that have the same; nothing where it is empty."""
+    family = _family(rows)
+    runs = [(text, list(run)) for text, run in groupby(rows, text_of)]
+    lines = []
+    for text, run in runs:
+        ends = dict.fromkeys(format_size(row["nbytes"], family) for row in (run[0], run[-1]))
+        sizes = f", {' to '.join(ends)}" if len(runs) > 1 else ""
+        lines += paragraph(f"{title}{sizes}: {text}", rest="    ") if text else []
+    return lines
 
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the figures of multiprocessors mean, and what copy engines take that leave them free."""
+    """How many multiprocessors are taken, and what copy engines take that leave them free."""
+    taken = {f"{row['sms']} of {row['sms_of']} by {row['algorithm']}": None for row in rows if row["sms"] is not None}
     lines = []
-    if any(_units(row) != "-" for row in rows):
-        lines += paragraph("SMs: of each GPU, taken at most while it runs, and all; small calls take fewer")
+    if taken:
+        lines += paragraph(
+            f"SMs of each GPU, taken at most while it runs (small calls take fewer): {', '.join(taken)}", rest="    "
+        )
     copied = [row for row in rows if row["without_sms"] is not None]
     if copied:
         family = _family(rows)
-        told = ", ".join(
+        times = ", ".join(
             f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}" for row in copied[-SHOWN_HOPS:]
         )
         asked = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
-        lines += paragraph(f"{asked}: {told}", rest="    ")
+        lines += paragraph(f"{asked}: {times}", rest="    ")
     return lines
 
 

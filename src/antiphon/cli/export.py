@@ -63,6 +63,7 @@ def export_command(
         check_outputs({"-o": out}, folder="-o", parents=True)
     with working(f"writing {to}"):
         written = export(file, to, out, nbytes=size, options=given, collective=collective)
+    notes = list(getattr(written, "notes", ()))
     rows = [{"file": str(path), "bytes": count} for path, count in written]
-    text = "\n".join(f"written: {path} ({format_size(count)})" for path, count in written)
-    emit({"backend": to, "files": rows}, text, json)
+    text = "\n".join([*(f"written: {path} ({format_size(count)})" for path, count in written), *notes])
+    emit({"backend": to, "files": rows, "notes": notes}, text, json)

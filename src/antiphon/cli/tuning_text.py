@@ -20,6 +20,8 @@ from antiphon.show.words import (
     ratio,
     stopped_text,
     unbeaten,
+    use_lines,
+    use_text,
 )
 from antiphon.units import format_seconds, format_size
 
@@ -50,6 +52,7 @@ def tuning_text(tuning: Tuning) -> str:
         lines += paragraph(f"gap: time over the bound, which {unbeaten(tuning)}", rest="    ")
         if any(tuning.baselines.values()):
             lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
+        lines += [line for text in use_lines(tuning) for line in paragraph(text, rest="    ")]
         lines += [line for note in notes(tuning) for line in paragraph(note, rest="    ")]
     missing = [kind for kind in tuning.collectives if kind not in tuning.plans]
     if missing and tuning.plans:
@@ -85,7 +88,7 @@ def tunings_text(found: Tunings) -> str:
     said: dict[str, list[str]] = {}
     for value, one in found.tunings.items():
         names = _baselines(one) if any(one.baselines.values()) else ""
-        for note in ([f"speedup: over what NCCL would do: {names}"] if names else []) + notes(one):
+        for note in ([f"speedup: over what NCCL would do: {names}"] if names else []) + use_lines(one) + notes(one):
             said.setdefault(note, []).append(str(value))
         if not one.plans:
             said.setdefault("nothing could be planned", []).append(str(value))
@@ -168,13 +171,17 @@ def _letters(number: int) -> str:
 
 
 def _head(over: bool) -> list[str]:
-    return ["from", "to", "planner", "at", "time", "gap", "speedup", *(["over"] if over else []), "rests on"]
+    return [
+        "from", "to", *(["use"] if over else []), "planner", "at", "time", "gap", "speedup",
+        *(["over"] if over else []), "rests on",
+    ]  # fmt: skip
 
 
 def _row(r: Range, over: bool) -> list[str]:
     who = f"{r.candidate.planner} {options_text(r.candidate.options, r.candidate.variant)}".strip()
     figures = [format_seconds(r.seconds), ratio(r.gap), ratio(r.speedup)]
-    return [*ends_text(r), who, format_size(r.at), *figures, *([r.over or "-"] if over else []), r.rests_on]
+    use = [use_text(r)] if over else []
+    return [*ends_text(r), *use, who, format_size(r.at), *figures, *([r.over or "-"] if over else []), r.rests_on]
 
 
 def _told_over(tunings: Iterable[Tuning]) -> bool:

@@ -15,6 +15,9 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 
 DEEPEST = 32  # levels of lists and objects in claims and provenance
+# Values of the claim "served_by": who serves the sizes of an entry, as ours is not faster there.
+LIBRARY = "library"  # the library that it was measured against, such as an MPI
+GPU_LIBRARIES = ("nccl", "rccl", "msccl")  # by the model of this library; says nothing of MPI or gloo
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,12 @@ class Entry:
 
     def __hash__(self) -> int:
         return hash((self.start, self.stop, self.schedule.transfers))
+
+    @property
+    def served_by(self) -> str:
+        """The library that serves these sizes: LIBRARY or one of GPU_LIBRARIES; "" where the schedule is to be used."""
+        name = self.claims.get("served_by")
+        return name if name == LIBRARY or name in GPU_LIBRARIES else ""
 
 
 @dataclass(frozen=True, eq=False)

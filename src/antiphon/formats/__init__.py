@@ -11,10 +11,10 @@ from typing import Any
 
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Missing, Unsupported, quote
-from antiphon.formats.files import Contents, write_files
+from antiphon.formats.files import Contents, Files, Written, write_files
 from antiphon.registry import Entry, call, find
 
-__all__ = ["emit", "export", "lacks", "names_file"]
+__all__ = ["emit", "export", "lacks", "names_file", "write_emitted"]
 
 
 def lacks(entry: Entry) -> str:
@@ -27,7 +27,7 @@ def lacks(entry: Entry) -> str:
 def emit(
     plan: Plan | Mapping[str, Plan], name: str, *, nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> dict[str, Contents]:  # fmt: skip
+) -> Files[Contents]:  # fmt: skip
     """The files of a plan as a back end writes them: a text, bytes, or bytes in parts for each name. For those that
     write whole tables also plans for one machine, by collective."""
     entry = find("backend", name)
@@ -51,7 +51,7 @@ def emit(
     found = call("backend", name, entry.load(), given, plans if entry.can.get("tables") else next(iter(plans.values())))
     if not isinstance(found, dict) or not found:
         raise RuntimeError(f"back end {name} gave {quote(found)}, not a dictionary of files")
-    return found
+    return found if isinstance(found, Files) else Files(found)
 
 
 def export(
@@ -61,10 +61,15 @@ def export(
     *,
     nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> list[tuple[Path, int]]:
-    """Write a plan as files into a folder, all or none; each with its bytes. Where a back end writes one file, `folder`
-    may name it (names_file)."""
-    files, into = emit(plan, name, nbytes=nbytes, options=options), Path(folder)
+) -> Written:
+    """Write a plan as files into a folder, all or none; each with its bytes."""
+    files = emit(plan, name, nbytes=nbytes, options=options)
+    return Written(write_emitted(files, name, folder), files.notes)
+
+
+def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.PathLike[str]) -> list[tuple[Path, int]]:
+    """Write what a back end emitted, all or none. Where it writes one file, `folder` may name it (names_file)."""
+    into = Path(folder)
     if not names_file(name, into):
         return write_files(folder, files)
     if len(files) > 1:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from antiphon.core.plan import Plan
-from antiphon.errors import Invalid, Unsupported
+from antiphon.errors import Invalid, NotFound, Unsupported
 from antiphon.formats.foreign import judged, reader_of
 from antiphon.formats.lint.form import WILL_NOT, Call, Finding, Runtime
 from antiphon.formats.written import Wrong
@@ -24,6 +24,8 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
         files = writer.load()(plan, **options)
     except Unsupported as error:
         return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
+    except NotFound as error:
+        return [_row("", [Finding("refused", str(error), "leave it to the library")])]
     plans = {name: b"".join(_parts(contents)) for name, contents in files.items() if not name.endswith(".py")}
     return [check_file(data, name, runtime, call) for name, data in plans.items()]
 

@@ -7,11 +7,29 @@ import os
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from antiphon.core.files import name_of, one_line
 from antiphon.errors import Invalid, quote
 
 Contents = str | bytes | Iterable[bytes]
+Text = TypeVar("Text")
+
+
+class Files(dict[str, Text]):
+    """What each file holds, by name, with `notes`: a line each on what was left out of them, and why."""
+
+    def __init__(self, files: Mapping[str, Text], notes: Iterable[str] = ()) -> None:
+        super().__init__(files)
+        self.notes = tuple(notes)
+
+
+class Written(list[tuple[Path, int]]):
+    """The files written, each with its bytes, and the `notes` on what was left out of them."""
+
+    def __init__(self, files: Iterable[tuple[Path, int]], notes: Iterable[str] = ()) -> None:
+        super().__init__(files)
+        self.notes = tuple(notes)
 
 
 def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -> list[tuple[Path, int]]:

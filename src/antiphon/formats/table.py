@@ -2,6 +2,7 @@
 
 can["collectives"], can["topologies"]: what it takes. can["needs"]: ("nbytes",) where it writes the messages of one
 size. can["tables"]: True where it writes all plans of a table at once, given by collective. can["options"]: names.
+ can["replaces"]: True where a runtime runs the files in the place of a GPU library's own choice.
  can["files"]: what it writes. can["suffix"]: how a file ends that may be named instead of a folder, for a plan of one
 schedule. can["modules"], can["programs"]: what must be installed.
 """
@@ -65,6 +66,7 @@ TABLE: dict[str, Entry] = {
             ),
             "topologies": "all",
             "needs": (),
+            "replaces": True,
             "options": ("proto", "instances", "fused", "alone", "name"),
             "files": ("NAME-0.xml, ...", "NAME-0-in-place.xml, ..."),
         },
@@ -76,6 +78,7 @@ TABLE: dict[str, Entry] = {
             "collectives": "all",
             "topologies": "all",
             "needs": (),
+            "replaces": True,
             "options": ("blocks", "threads", "alignment", "lag", "alone", "name", "packets"),
             "files": ("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
         },
@@ -93,7 +96,7 @@ TABLE: dict[str, Entry] = {
     "nccl-tuner": Entry(
         "antiphon.formats.stock.nccl_tuner:nccl_tuner",
         "which algorithm, protocol and channels a stock NCCL takes, for our tuner plugin (antiphon build nccl-tuner)",
-        {**_TABLES, "options": ("protocol", "channels"), "files": ("nccl-tuner.txt",)},
+        {**_TABLES, "options": ("protocol", "channels", "unproven"), "files": ("nccl-tuner.txt",)},
     ),
     "openmpi-rules": Entry(
         "antiphon.formats.stock.openmpi_rules:openmpi_rules",
@@ -128,6 +131,6 @@ TABLE: dict[str, Entry] = {
     "ucc": Entry(
         "antiphon.formats.stock.ucc:ucc",
         "tuning strings for UCC: which of its algorithms, by planner or by the algorithm that was measured",
-        {**_TABLES, "options": (), "files": ("ucc.conf",)},
+        {**_TABLES, "options": ("unproven",), "files": ("ucc.conf",)},
     ),
 }

@@ -74,6 +74,9 @@ class Range:
     uses switches, what there is for a runtime that cannot. `over`: what NCCL would choose at that size, where the model
     has its figures; `rests_on`: the measurements that the figures of this range are calibrated by, a profile, or
     that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most, where known.
+    `served_by`: the library to leave these sizes to, where its model says that the candidate is not faster at any of
+    them; "": use the candidate. `beyond_error`: whether the speedup is more than the error of that model; None: the
+    error is not known. `runners_up`: the next best at `at`. `reference`: the library that `over` is of, such as nccl.
     """
 
     collective: str
@@ -89,11 +92,16 @@ class Range:
     rests_on: str = NOT_CALIBRATED
     sms: int | None = None
     sms_of: int | None = None
+    served_by: str = ""
+    beyond_error: bool | None = None
+    runners_up: tuple[Candidate, ...] = ()
+    reference: str = ""
 
     def __repr__(self) -> str:
         sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
         figures = [f"{k} {v:.3g}" for k, v in (("gap", self.gap), ("speedup", self.speedup)) if v is not None]
         told = ", ".join([_who(self.candidate), format_seconds(self.seconds), *figures, self.rests_on])
+        told += f"; leave it to {self.served_by.upper()}" if self.served_by else ""
         return f"Range({self.collective}, {sizes}: {told})"
 
     def as_json(self) -> dict[str, Any]:
@@ -110,7 +118,15 @@ class Range:
             "variant": self.candidate.variant,
             "bottleneck": self.candidate.why[self.at][0],
             "rests_on": self.rests_on,
-            **({"over": self.over} if self.over else {}),
+            "use": "library" if self.served_by else "ours",
+            **({"served_by": self.served_by} if self.served_by else {}),
+            **(
+                {"over": self.over, "reference": self.reference, "beyond_error": self.beyond_error} if self.over else {}
+            ),
+            "runners_up": [
+                {"planner": one.planner, "options": dict(one.options), "seconds": one.seconds[self.at]}
+                for one in self.runners_up
+            ],
             **({"sms": self.sms, "sms_of": self.sms_of} if self.sms is not None else {}),
             **self._helped(),
         }

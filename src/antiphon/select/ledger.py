@@ -15,7 +15,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.cost import Profile
 from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, together
 from antiphon.cost.nccl.choice import NVLS, RING, taken
-from antiphon.cost.nccl.library import Library
+from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, error_at
+from antiphon.cost.nccl.proven import Proven
 from antiphon.select.candidates import Candidate, Range
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
 from antiphon.select.limits import Limit
@@ -31,6 +32,7 @@ from antiphon.units import format_seconds, format_size
 
 AT_WORK = "still at work"  # begins what `progress` hears of candidates that are not done
 HERE = "what NCCL would do here"  # where its ways are not known, and planners stand for it
+RUNNERS_UP = 5  # candidates listed beside the best of a range
 Progress = Callable[[int, int, str], None]
 
 
@@ -78,6 +80,8 @@ class Ledger:
             machine, target = context.seen(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
             self.limits[task.kind] = Limit.of(message.seen, machine, target, message.latency)
+            if self.library is not None:
+                self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):
             self._keep(task, message)
         else:
@@ -242,9 +246,13 @@ class Ledger:
         sizes = tuning.sizes
         times = {key: self.found[key].seconds for key in self.schedules[kind]}
         alike = best_order(times, {key: self.found[key].order for key in times})
-        chosen = runs(winners({key: times[key] for key in alike}))
+        chosen = winners({key: times[key] for key in alike})
+        served = [
+            self._served_by(kind, times[key][i], tuning, size)
+            for i, (key, size) in enumerate(zip(chosen, sizes, strict=True))
+        ]
         found = []
-        for key, first, last in chosen:
+        for (key, library), first, last in runs(list(zip(chosen, served, strict=True))):
             at = sizes[last]
             seconds = rows[key].seconds[at]
             least = tuning.limits[kind].seconds(at) if kind in tuning.limits else 0.0
@@ -256,9 +264,41 @@ class Ledger:
             speedup = nccl / seconds if nccl is not None and seconds else None
             without = self._without(rows[key], rows, at)
             basis, units = self._basis(rows[key], at), self._units(rows[key])
-            told = Range(kind, *ends, at, rows[key], seconds, gap, speedup, without, *basis, *units)
+            error = error_at(kind, at)
+            beyond = None if error is None or speedup is None else speedup > 1 + error
+            others = self._runners_up(rows[key], rows, at)
+            told = Range(
+                kind,
+                *ends,
+                at,
+                rows[key],
+                seconds,
+                gap,
+                speedup,
+                without,
+                *basis,
+                *units,
+                library,
+                beyond,
+                others,
+                self.library.name if self.library is not None else "",
+            )
             found.append((key, told))
         return found
+
+    def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:
+        """The library to leave a size to, as ours is not faster by its model; "" where it is, or no model is known."""
+        if self.library is None or not self.compare or not seconds:
+            return ""
+        nccl = tuning.baseline(kind, nbytes)
+        return "" if nccl is None or nccl / seconds >= MIN_SPEEDUP else self.library.name
+
+    def _runners_up(self, best: Candidate, rows: Mapping[Key, Candidate], at: int) -> tuple[Candidate, ...]:
+        """The next best at a size, for runtimes that cannot take the best; one that uses no switches is there."""
+        others = [row for row in rows.values() if row.collective == best.collective and row.may_win and row is not best]
+        order = sorted(others, key=lambda row: row.seconds[at])
+        alone = [row for row in order if not row.uses][:1]
+        return tuple(dict.fromkeys([*order[:RUNNERS_UP], *alone]))
 
     def _basis(self, mine: Candidate, at: int) -> tuple[str, str]:
         """What NCCL would choose, where that is known, and what its figures and ours rest on."""

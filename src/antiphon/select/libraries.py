@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antiphon.core.collective import KINDS, Collective
@@ -45,7 +46,9 @@ def own_choice(
     if model.partition(":")[0] != CALLS:
         return None
     told = {key: str(value) for key, value in options.items() if key in OPTIONS}
-    return library_among(topology, targets.values(), **told)
+    found = library_among(topology, targets.values(), **told)
+    # bounds come from the tasks that prove them anyway (Ledger.hear); until then predictions are held to none
+    return found and replace(found, limits=dict.fromkeys(targets))
 
 
 def by_switches(topology: Topology, kind: str) -> bool:

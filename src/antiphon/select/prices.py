@@ -76,7 +76,7 @@ class ByPlans:
         if plan is None:
             return None
         entry = plan.at(nbytes)
-        if entry.claims.get("served_by") == "library":
+        if entry.served_by:
             return None
         points = measured_of(plan) if self.by_claims else []
         if points:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 TIE = 1e-9  # times this near to each other, relatively, count as equal
 
 Key = tuple[int, int]  # number of the candidate, number of its schedule
 Times = Sequence[float]
+Label = TypeVar("Label")
 
 
 def tied(times: Mapping[Key, Times], size: int) -> list[Key]:
@@ -36,9 +38,9 @@ def winners(times: Mapping[Key, Times]) -> list[Key]:
     return chosen
 
 
-def runs(chosen: Sequence[Key]) -> list[tuple[Key, int, int]]:
-    """(candidate, first size, last size), by index, of every run of equal winners."""
-    found: list[tuple[Key, int, int]] = []
+def runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
+    """(winner, first size, last size), by index, of every run of equal winners."""
+    found: list[tuple[Label, int, int]] = []
     for i, candidate in enumerate(chosen):
         if found and found[-1][0] == candidate:
             found[-1] = (candidate, found[-1][1], i)

@@ -32,6 +32,11 @@ DEFINITIONS = {
     "speedup": "by model calls seconds of what NCCL would choose (over) over seconds; by others seconds of the best "
     "schedule of the baseline's planners over seconds, null where one of them failed or timed out (no_speedup says "
     "which)",
+    "use": "ours, or library: leave these sizes to served_by, as its model predicts that ours is not faster "
+    "(speedup below 1.005)",
+    "beyond_error": "whether the speedup is more than the median error of the library's model; null: not known",
+    "reference": "the library that the speedup is over, by its model",
+    "runners_up": "the next best at the size at, for runtimes that cannot take the best",
     "sms": "streaming multiprocessors of each GPU (of sms_of) that it takes at most while it runs, where that is known",
     "rests_on": "the measurements that the figures of the line are calibrated by, a profile, or: not calibrated",
 }
@@ -181,8 +186,8 @@ class Tuning:
 
 
 def _helped(r: Range) -> str:
-    """What a range's best lets switches do, and what there is for who cannot; "" where it lets them do nothing."""
-    if r.without is None:
+    """What a range's best lets switches do, and what there is without; "" where nothing, or a library serves."""
+    if r.without is None or r.served_by:
         return ""
     at, less = format_size(r.at), r.without
     alone = "is not priced by the model" if less.alone is None else f"takes {format_seconds(less.alone)} at {at}"

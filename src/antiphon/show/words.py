@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from antiphon.core.plan import LIBRARY
+from antiphon.cost.nccl.library import MIN_SPEEDUP
 from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
 from antiphon.units import format_bandwidth, format_size
 
@@ -15,6 +17,33 @@ ASSUMED = "switches of this machine can do that, which what was searched here le
 
 
 WHEN = "predicted, at the size `at`: the greatest priced in the range, which ends before the next begins"
+
+
+def library_name(served_by: str) -> str:
+    """The library that a table leaves sizes to."""
+    return "the library" if served_by == LIBRARY else served_by.upper()
+
+
+def use_text(r: Range) -> str:
+    """What to use in a range: ours, or the library that is as fast by its model; ours? where the gain is within the
+    error of that model."""
+    if r.served_by:
+        return library_name(r.served_by)
+    return "ours?" if r.over and not r.beyond_error else "ours"
+
+
+def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
+    """What the words of `use_text` mean, those that are there; of one collective, or of all."""
+    ranges = [r for r in tuning.ranges if not kind or r.collective == kind]
+    words = {use_text(r) for r in ranges}
+    libraries = sorted({library_name(r.served_by) for r in ranges if r.served_by})
+    lines = [
+        f"use {name}: leave these sizes to it, as by its model ours is not faster (speedup below {MIN_SPEEDUP}x); the "
+        "plan stays in the table for run and verify, what chooses by the table leaves it out"
+        for name in libraries
+    ]
+    return [*lines, *(["use ours?: faster by less than the error of that model, or of an error that is not known"]
+                      if "ours?" in words else [])]  # fmt: skip
 
 
 def ends_text(r: Range) -> tuple[str, str]:

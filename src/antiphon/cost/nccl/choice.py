@@ -15,6 +15,7 @@ For N nodes of g ranks, n = N g, S bytes, per hop h within a node and H between 
     pat        log2(n) H; (n-1)/n S over the cards
     sends      to each rank by itself: what stays within a node over the wire, the rest over the cards, one after the
                other
+               (within a node where some pairs have no link: through other ranks, over shortest paths)
     copies     by copy engines, within a node: a copy to each other rank, one after the other; no multiprocessor is
                taken. NCCL does so only where it is asked to (NCCL_CTA_POLICY_ZERO, registered buffers)
 """
@@ -25,6 +26,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil, log2
 
+from antiphon.core.collective import ROOTED
 from antiphon.cost.nccl.calls import LL, LL128, SIMPLE, Calls
 from antiphon.cost.nccl.place import Place
 from antiphon.errors import Unsupported
@@ -157,7 +159,8 @@ def copied_by_engines(place: Place, costs: Costs, collective: str, nbytes: int) 
     if copies is None or collective not in COPIED or place.nodes > 1 or place.local < 2:
         return None
     others = place.local - 1
-    hops, moved = others * copies.latency, others / place.local * nbytes / (place.wire * copies.share)
+    wire = place.wire if collective in ROOTED else place.to_all or place.wire
+    hops, moved = others * copies.latency, others / place.local * nbytes / (wire * copies.share)
     return _summed(COPIES, ENGINE, costs, place, {"hops": hops, "network": 0.0, "bytes": moved}, "wire")
 
 
@@ -206,7 +209,7 @@ def _load(algorithm: str, place: Place, costs: Costs, collective: str, nbytes: i
     if (algorithm == SENDS) != (collective in TO_EACH):
         return None
     if algorithm == SENDS:
-        return _sends(place, nbytes)
+        return _sends(place, collective, nbytes)
     if algorithm == RING:
         return _ring(place, collective, nbytes)
     if algorithm == PAT:
@@ -258,10 +261,13 @@ def _pat(place: Place, collective: str, nbytes: int) -> Load | None:
     return Load(0, ceil(log2(place.nodes)), 0, (place.ranks - 1) / place.ranks * nbytes)
 
 
-def _sends(place: Place, nbytes: int) -> Load:
-    """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes."""
+def _sends(place: Place, collective: str, nbytes: int) -> Load:
+    """Of all that a rank has, one part stays, the others go: those within the node, and those to other nodes. Where
+    pairs of a node have no link, what others relay for them counts as more bytes over the wire."""
     part, away = nbytes / place.ranks, place.ranks - place.local
     messages = max(away - 1, 0)
+    relayed = place.wire / place.to_all if collective not in ROOTED and place.to_all else 1.0
     return Load(
-        1, 1 if away else 0, part * (place.local - 1), part * place.local * away, messages=messages, to_all=True
-    )
+        1, 1 if away else 0, part * (place.local - 1) * relayed, part * place.local * away, messages=messages,
+        to_all=True,
+    )  # fmt: skip

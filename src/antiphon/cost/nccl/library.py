@@ -4,7 +4,7 @@ what the figure rests on."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from antiphon.core.collective import Collective
@@ -32,6 +32,7 @@ from antiphon.cost.nccl.choice import (
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.msccl import Algorithm, priced_by, registered
 from antiphon.cost.nccl.place import Place, by_name, network_of, place_of
+from antiphon.cost.nccl.proven import BOUND, Proven, proven_limit
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_options
 from antiphon.units import format_seconds
@@ -44,34 +45,59 @@ NO_TABLE = (COLLNET, PAT, SENDS, COPIES)  # ways that no table of part fit has i
 EXAMPLE = "nccl:gpu=h100,network=ib"
 # The median over machines of what each is off in the median, as bench/bench_nccl.py tells machines
 OFF = (("up to 64 KB", 0.079), ("between", 0.295), ("from 64 MB on", 0.061))
+# Sizes are left to the library where a speedup is less: what is printed as 1x is no gain. The model's error is greater,
+# and is stated beside (`error_at`).
+MIN_SPEEDUP = 1.005
+SMALL, LARGE = 64_000, 64_000_000  # where these begin and end
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library on a machine: `at` tells its choice at a size. `registered`: the algorithms of MSCCL, which go before
-    all others where their ranges have the size."""
+    """A library on a machine: `at` returns its choice at a size. `registered`: the algorithms of MSCCL, which go before
+    all others where their ranges have the size. `root`: of rooted collectives, for the bound that predictions are held
+    to. `limits`: bounds by collective that are known already; None: no bound is known, and none is computed."""
 
     name: str
     place: Place
     costs: Costs
+    machine: Topology
     algorithms: Sequence[str] = CHOSEN
     registered: Sequence[Algorithm] = ()
+    root: int = 0
+    limits: dict[str, Proven | None] = field(default_factory=dict)
 
     def at(self, collective: str, nbytes: int) -> list[Priced]:
-        """All that it could do, its choice first."""
+        """All that it could do, its choice first; nothing faster than the proven bound of the machine."""
         found = prices(self.place, self.costs, collective, nbytes, self.algorithms)
         mine = self._registered(collective, nbytes)
-        return found if mine is None else [priced_by(mine, self.place, self.costs, nbytes, found), *found]
+        if mine is not None:
+            found = [priced_by(mine, self.place, self.costs, nbytes, found), *found]
+        return [self._hold(way, collective, nbytes) for way in found]
+
+    def limit(self, collective: str) -> Proven | None:
+        """The proven bound of a collective, where it is known."""
+        if collective not in self.limits:
+            self.limits[collective] = proven_limit(self.machine, collective, self.root)
+        return self.limits[collective]
+
+    def _hold(self, way: Priced, collective: str, nbytes: int) -> Priced:
+        limit = self.limit(collective)
+        return way if limit is None else limit.hold(way, nbytes)
 
     def _registered(self, collective: str, nbytes: int) -> Algorithm | None:
         return next((one for one in self.registered if one.has(collective, nbytes)), None)
 
-    def _why(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
-        """Why it chooses this: an algorithm of MSCCL's is taken by its range, all else as it takes least."""
+    def _chosen_by(self, collective: str, nbytes: int) -> str:
+        """Why MSCCL chooses so: one of its algorithms by its range, where none is here all as NCCL does."""
         mine = self._registered(collective, nbytes)
-        if mine is not None:
-            return f"{mine.why()}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
-        return ("no algorithm of MSCCL's here; " if self.name == MSCCL else "") + why(best, rest)
+        return mine.why() if mine is not None else "no algorithm of MSCCL's here" if self.name == MSCCL else ""
+
+    def _why(self, collective: str, nbytes: int, best: Priced, rest: Sequence[Priced]) -> str:
+        """Its range, if it is chosen by that; what it gains on the next best, and what it waits for most."""
+        chosen_by = self._chosen_by(collective, nbytes)
+        if self._registered(collective, nbytes) is not None:
+            return f"{chosen_by}; {rest[0].name} would take {format_seconds(rest[0].seconds)}"
+        return f"{chosen_by}; {why(best, rest)}" if chosen_by else why(best, rest)
 
     def taken(self, collective: str, nbytes: int) -> int | None:
         """How many multiprocessors of each GPU its choice takes at most; None where that is not known."""
@@ -101,13 +127,16 @@ class Library:
 
     def rows(self, collective: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
         """A row per size: nbytes, seconds, algbw, busbw, algorithm, protocol, terms, limit, why, calibrated, others; of
-        multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines."""
+        multiprocessors `sms` (taken at most) and `sms_of` (there are), and `without_sms`: seconds by copy engines.
+        Where `limit` is the proven bound, `limited_by` is its witness in words."""
         factor = busbw_factor(Collective(collective, self.place.ranks))
         found = []
         for nbytes in sizes:
             best, *rest = self.at(collective, nbytes)
             algbw = nbytes / best.seconds if best.seconds else 0.0
             units, copied = self.costs.gpu.units, copied_by_engines(self.place, self.costs, collective, nbytes)
+            copied = copied and self._hold(copied, collective, nbytes)
+            limit = self.limit(collective) if best.limit == BOUND else None
             found.append(
                 {
                     "nbytes": nbytes,
@@ -118,7 +147,10 @@ class Library:
                     "protocol": best.protocol,
                     "terms": dict(best.terms),
                     "limit": best.limit,
+                    "limited_by": limit and limit.because,
                     "why": self._why(collective, nbytes, best, rest),
+                    "chosen_by": self._chosen_by(collective, nbytes),
+                    "mostly": mostly(best),
                     "sms": self.taken(collective, nbytes),
                     "sms_of": units and units.of,
                     "without_sms": copied and copied.seconds,
@@ -127,6 +159,13 @@ class Library:
                 }
             )
         return found
+
+
+def error_at(collective: str, nbytes: int) -> float | None:
+    """The relative error of a prediction, in the median over machines held out of the fit; None: not known."""
+    if collective in TO_EACH:
+        return None
+    return OFF[0 if nbytes <= SMALL else 1 if nbytes < LARGE else 2][1]
 
 
 def how_near(collectives: Iterable[str]) -> str:
@@ -144,14 +183,20 @@ def how_near(collectives: Iterable[str]) -> str:
     )
 
 
+def mostly(best: Priced) -> str:
+    """What it waits for most."""
+    if best.limit == BOUND:
+        return "the proven bound"
+    term = max(best.terms, key=lambda name: best.terms[name])
+    return f"its {best.limit}" if term == "bytes" else {"network": "network hops"}.get(term, term)
+
+
 def why(best: Priced, rest: Sequence[Priced]) -> str:
     """What it gains on the next best way, and what it waits for most."""
-    term = max(best.terms, key=lambda name: best.terms[name])
-    most = f"its {best.limit}" if term == "bytes" else {"hops": "hops", "network": "hops between nodes"}.get(term, term)
     if not rest:
-        return f"the only way; mostly {most}"
+        return f"the only way; mostly {mostly(best)}"
     other = next((one for one in rest if one.algorithm != best.algorithm), rest[0])
-    return f"{other.name} would take {format_seconds(other.seconds)}; mostly {most}"
+    return f"{other.name} would take {format_seconds(other.seconds)}; mostly {mostly(best)}"
 
 
 def library(asked: str, machine: Topology) -> Library:
@@ -191,7 +236,7 @@ def library_here(
         raise Invalid(f"algorithm={quote(algorithm)}: expected one of {', '.join(ALGORITHMS)}")
     taken = "; ".join(filter(None, (by_name_alone, asked)))
     costs = Costs(figures, between, processes == PROCESSES[1], taken)
-    return Library(figures.library.lower(), place, costs, (algorithm,) if algorithm else CHOSEN)
+    return Library(figures.library.lower(), place, costs, machine, (algorithm,) if algorithm else CHOSEN)
 
 
 def library_of(machine: Topology, members: Collection[int], **told: str) -> Library:

@@ -10,7 +10,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from antiphon.core.bounds.needs import needs_of
+from antiphon.core.bounds.routing import even_spreads
+from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
+from antiphon.core.reshape import keep
 from antiphon.core.topology import BOXES, Topology, hosts
 from antiphon.cost.nccl.calls import Calls
 from antiphon.errors import Invalid, Unsupported, quote
@@ -26,7 +30,8 @@ class Place:
     `pairs`: how many of those have a link itself, all nodes together.
     `kinds`: of links that enter or leave a node, `trunks`: of those between switches that are in none; `inner`: kind
     and bandwidth of those within nodes. `cuts`: of groups of nodes that switches join before others, how many nodes
-    these are, and what leads out of them.
+    these are, and what leads out of them. `to_all`: bytes per second that every rank sends while all of a node send to
+    all others of it at once, over shortest paths; 0: the same as `wire`.
     """
 
     ranks: int
@@ -42,6 +47,7 @@ class Place:
     inner: frozenset[tuple[str, Fraction]] = frozenset()
     trunks: tuple[str, ...] = ()
     cuts: tuple[tuple[int, float], ...] = ()
+    to_all: float = 0.0
 
     @property
     def local(self) -> int:
@@ -101,7 +107,24 @@ def _place(machine: Topology) -> Place:
     return Place(
         machine.ranks, nodes, reach, card, wires.kinds, wires.switched, in_switches and local > 1, in_network, meet,
         linked, wires.inner, wires.trunks, _cuts(machine, node_of, speed) if wires.trunks else (),
+        0.0 if meet or not reach else _to_all(machine, np.flatnonzero(of_rank == 0).tolist()),
     )  # fmt: skip
+
+
+def _to_all(machine: Topology, members: list[int]) -> float:
+    """What a rank of one node sends in an alltoall within it, where some pairs have no link: these take the fewest hops
+    through other ranks of the node, as NCCL relays them (its paths NVB), spread evenly. 0 where there is no path."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    node = machine if len(members) == machine.ranks else keep(machine, members).topology
+    links = csr_array((np.ones(node.links), (node.link_src, node.link_dst)), shape=(node.nodes, node.nodes))
+    if np.ptp(connected_components(links, connection="strong")[1][: node.ranks]):
+        return 0.0
+    spreads = even_spreads(node, needs_of(Collective("alltoall", node.ranks)))
+    if not spreads or not spreads[0].time:
+        return 0.0
+    return (node.ranks - 1) * float(node.resources.scale) / spreads[0].time
 
 
 def _sorted_wires(machine: Topology, node_of: Longs) -> Wires:

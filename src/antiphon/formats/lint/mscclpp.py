@@ -40,7 +40,7 @@ def _switched(head: Head, call: Call) -> Iterator[Finding]:
         yield Finding(
             "refused",
             f"switches add {', '.join(ADDED)}, and not {call.dtype}",
-            "use one of these, or export the plan with --option alone=yes",
+            "use one of these, or a planner that does without switches",
         )
     if head.verbs & SWITCHES:
         yield Finding(

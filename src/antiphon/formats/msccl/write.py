@@ -6,13 +6,15 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from antiphon.core.plan import Entry, Plan
+from antiphon.core.plan import GPU_LIBRARIES, Entry, Plan
 from antiphon.core.program import Program, among, job_of
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.files import Files
 from antiphon.formats.msccl.words import KINDS, NODES, SLOTS
+from antiphon.formats.served import refuse_served
 from antiphon.lower.blocks.blocks import blocks
 from antiphon.lower.blocks.limits import Limits
 from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
@@ -29,7 +31,7 @@ UNFUSED = 64  # thread blocks of a rank: RCCL, for which nothing is fused, holds
 
 def msccl_xml(
     plan: Plan, *, proto: str = "Simple", instances: int = 1, fused: bool = True, alone: bool = False, name: str = ""
-) -> dict[str, Iterator[bytes]]:  # fmt: skip
+) -> Files[Iterator[bytes]]:  # fmt: skip
     """A file per schedule of the plan and place: out of place, in place, or one for both where steps are the same.
 
     `proto`: Simple, LL or LL128. `instances`: everything so many times over, each with its part of every chunk and
@@ -47,21 +49,21 @@ def msccl_xml(
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > LONGEST:
         raise Invalid(f"name: expected up to {LONGEST} letters, digits, '_', '-' and '.', got {quote(name)}")
     files: dict[str, Iterator[bytes]] = {}
+    left = refuse_served(plan, WHAT)
     for number, entry in enumerate(plan.entries):
         sizes = bytes_of(entry, plan)
-        if sizes is None:
+        if sizes is None or entry.served_by in GPU_LIBRARIES:
             continue
         title = name or _title(entry)
         if entry.schedule.joint is not None and not alone:
             raise Unsupported(
-                f"{WHAT}: has nothing that lets switches multicast or combine; --option alone=yes writes it row by "
-                "row, or take a planner that does without"
+                f"{WHAT}: has nothing that lets switches multicast or combine; take a planner that does without"
             )
         for suffix, text in _places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])
     if not files:
         raise Unsupported(f"{WHAT}: the plan is for no bytes at all, which runtimes do not ask schedules for")
-    return files
+    return Files(files, left)
 
 
 def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:

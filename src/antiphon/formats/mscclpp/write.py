@@ -14,16 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.plan import Plan
+from antiphon.core.plan import GPU_LIBRARIES, Plan
 from antiphon.core.program import SEND, Bound, Program, among, counted_anew, job_of
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import CROWD, BlockText, Ends, Gpu, gpu_of, kinds_of
 from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, MOST_OPERATIONS, SWITCH
 from antiphon.formats.mscclpp.register import registration
+from antiphon.formats.served import refuse_served
 from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
 from antiphon.lower.onesided.form import Step
@@ -46,7 +48,7 @@ _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "all
 def mscclpp_json(
     plan: Plan, *, blocks: int = 32, threads: int = 1024, alignment: int = 16, lag: int = 0, alone: bool = False,
     name: str = "", packets: int | str = 0,
-) -> dict[str, bytes]:  # fmt: skip
+) -> Files[bytes]:  # fmt: skip
     """plan0.json for the first schedule, plan0-in-place.json, and register.py, which hands them to MSCCL++; and
     plan0-packets.json, plan0-packets-in-place.json for small sizes, if asked for.
 
@@ -73,7 +75,10 @@ def mscclpp_json(
     members = job_of(plan.collective)
     collective = counted_anew(plan.collective, members)
     far, of_hosts = _far(plan, members)
+    left = refuse_served(plan, WHAT)
     for number, entry in enumerate(plan.entries):
+        if entry.served_by in GPU_LIBRARIES:
+            continue
         for in_place in (False, True):
             if in_place and collective.kind == "alltoall" and not _equal(collective):
                 continue
@@ -94,7 +99,7 @@ def mscclpp_json(
                 files[file] = head.text(gpus)
                 rows.append((file, head.label, in_place, *head.sizes))
     files["register.py"] = registration(collective, rows, of_hosts.pop() if len(of_hosts) == 1 else 0)
-    return files
+    return Files(files, left)
 
 
 @uncollected()

@@ -12,6 +12,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 CLAIM = "library"  # of an entry: {name, version, file, algorithm, parameters}
 DEFAULT = "default"  # the algorithm that the library chooses by itself
 MOST = 2**31 - 1
+AS_GOOD = "its own choice was measured to be as good, or nothing was measured"
 HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
 MPIS = {"Open MPI": "openmpi-rules", "MPICH": "mpich-rules"}
 

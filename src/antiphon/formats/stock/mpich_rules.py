@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.stock.measured import MOST, Algorithm, algorithm_of, library_of
+from antiphon.formats.files import Files
+from antiphon.formats.stock.measured import AS_GOOD, MOST, Algorithm, algorithm_of, library_of
 from antiphon.formats.stock.mpich_trees import CH4, MPIR, Tree, for_processes, leaf_of, of_intra, own_trees, written
-from antiphon.formats.stock.ranges import Range, ranges, refuse_part
+from antiphon.formats.stock.ranges import Range, notes_of, ranges, refuse_part
 
 FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
 
@@ -45,7 +46,7 @@ TREES = {("allreduce", "tree"): "knomial_1", ("broadcast", "tree"): "kary", ("br
 Branch = Callable[[Algorithm | None, Tree], Tree]
 
 
-def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, str]:
+def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     """The trees of the library with rules for all plans in them: for communicators of exactly as many processes as the
     machine has ranks, and the sizes that were measured. All else stays as it is in the library.
 
@@ -57,11 +58,14 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, st
         raise Invalid(f"library: expected a file, got {quote(path)}")
     own = own_trees(path)
     trees = dict(own.trees)
+    rules, left = 0, 0
     for kind, plan in plans.items():
         refuse_part(plan, "mpich-rules")
         found = ranges(plan, algorithm_of)
+        left += sum(one.what is None for one in found)
         if all(one.what is None for one in found):
             continue
+        rules += sum(one.what is not None for one in found)
         if kind not in COLLECTIVES:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
         for one in found:
@@ -69,7 +73,9 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> dict[str, st
                 own.refuse_unknown(_leaf(kind, one.what), dict(one.what.parameters), path)
         count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, found, path) for level, tree in trees.items()}
-    return {FILES[level]: written(tree) for level, tree in trees.items()}
+    return Files(
+        {FILES[level]: written(tree) for level, tree in trees.items()}, notes_of(rules, "MPICH", [AS_GOOD] * left)
+    )
 
 
 def _leaf(kind: str, algorithm: Algorithm) -> str:

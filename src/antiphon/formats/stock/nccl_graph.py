@@ -11,18 +11,20 @@ from antiphon.core.plan import Plan
 from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology, hosts
-from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.errors import Invalid, NotFound, Unsupported, quote
+from antiphon.formats.files import Files
 from antiphon.formats.stock.circles import CHAIN, RING, Order, orders
 from antiphon.formats.stock.ranges import first, planner_of, refuse_part
 
 FILE = "nccl-graph.xml"
 MOST_CHANNELS = 32
+UNPROVEN = "that NCCL is faster by these than by its own is not predicted: measure both"
 LINKS = ("NVL", "PIX", "PXB", "PHB", "SYS")
 # How NCCL numbers them: the graph of rings, of pattern ring; the graph of trees, in which a box is a chain.
 GRAPHS = {RING: (0, 4), CHAIN: (1, 3)}
 
 
-def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", partial: bool = False) -> dict[str, str]:
+def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", partial: bool = False) -> Files[str]:
     """One graph file: a channel for each ring, more for one that has a greater part of the data.
 
     NCCL has one set of rings and one of trees for all collectives and sizes, and within a box its trees are chains: so
@@ -44,9 +46,13 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             "(plan for one of them)"
         )
     found: dict[str, tuple[str, Schedule, list[Order]]] = {}
+    left = 0
     for kind, plan in plans.items():
         refuse_part(plan, "nccl-graph")
         for entry in plan.entries:
+            if entry.served_by:
+                left += 1
+                continue
             who = f"{kind} by {planner_of(entry) or 'a schedule'} from {entry.start} bytes on"
             try:
                 mine = _plain(entry.schedule)
@@ -61,12 +67,15 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             before = found.setdefault(form, (who, entry.schedule, mine))
             if [(one.ranks, one.share) for one in before[2]] != [(one.ranks, one.share) for one in mine]:
                 raise Unsupported(f"nccl-graph: {who} has other {form}s than {before[0]}; NCCL has one set for all")
+    if not found and left:
+        raise NotFound("nccl-graph: NCCL's own choice is as good: nothing to write (ours is not faster)")
     if not found:
         raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
     lines = ['<graphs version="1">']
     for form in sorted(found, key=lambda form: GRAPHS[form]):
         lines += _graph(machine, found[form][1], found[form][2], copies, link)
-    return {FILE: "\n".join([*lines, "</graphs>"]) + "\n"}
+    notes = [f"left to NCCL: {left} ranges: ours is not faster"] if left else []
+    return Files({FILE: "\n".join([*lines, "</graphs>"]) + "\n"}, [*notes, UNPROVEN])
 
 
 def _plain(schedule: Schedule) -> list[Order]:

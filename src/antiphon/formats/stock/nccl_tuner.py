@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
-from antiphon.core.plan import Entry, Plan
-from antiphon.core.topology import hosts
-from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.stock.ranges import first, planner_of, ranges, refuse_part
+from antiphon.core.plan import LIBRARY, Entry, Plan
+from antiphon.core.topology import Topology, hosts
+from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, library_here
+from antiphon.errors import Invalid, NotFound, Unsupported, quote
+from antiphon.formats.files import Files
+from antiphon.formats.stock.ranges import first, notes_of, planner_of, ranges, refuse_part
+from antiphon.options import parse_yes
+from antiphon.units import format_size
 
 FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
 MOST_CHANNELS = 64
+NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
 # What NCCL has that does as these planners do; what it has for which collectives.
 FAMILIES = {
     "ring": ("ring", "multi-ring", "hierarchical-ring", "kring"),
@@ -32,44 +39,108 @@ ABLE = {
 _BY_PLANNER = {planner: family for family, planners in FAMILIES.items() for planner in planners}
 
 
-def nccl_tuner(plans: Mapping[str, Plan], *, protocol: str = "auto", channels: int = 0) -> dict[str, str]:
-    """One table of all plans. Ranges whose planner does what NCCL has no algorithm for, or that are left to the
-    library, have no line: there NCCL chooses by itself.
+# The same in the model of NCCL (`predict --as nccl`), where it has another name there.
+MODELLED = {"collnet-direct": "collnet"}
+LEAST, MOST = 1024, 2**30  # bytes between which the model is asked
+
+
+class Rule(NamedTuple):
+    """NCCL's algorithm for a range ("": none), and why NCCL shall choose by itself, or what the choice costs."""
+
+    algorithm: str
+    reason: str
+
+
+def nccl_tuner(
+    plans: Mapping[str, Plan], *, protocol: str = "auto", channels: int = 0, unproven: bool = False
+) -> Files[str]:
+    """One table of all plans. A range has a line where the model of NCCL says that its algorithm is faster there than
+    NCCL's own choice; all else NCCL chooses by itself.
 
     `protocol`: auto (what NCCL holds to be best for the algorithm), simple, ll or ll128. `channels`: 0 (NCCL's choice)
-    to 64.
+    to 64. `unproven`: also the lines that nothing says to gain, with what they cost by the model: to be measured.
     """
     if protocol not in PROTOCOLS:
         raise Invalid(f"protocol: expected {', '.join(PROTOCOLS)}, got {quote(protocol)}")
     if isinstance(channels, bool) or not isinstance(channels, int) or not 0 <= channels <= MOST_CHANNELS:
         raise Invalid(f"channels: expected a whole number from 0 (NCCL's choice) to {MOST_CHANNELS}, got "
                       f"{quote(channels)}")  # fmt: skip
+    unproven = parse_yes(unproven, "option unproven")
     machine = first(plans).topology
+    library = _library_on(machine)
     where = f"{machine.ranks} {len(set(hosts(machine))) or 1}"
-    lines, rules = [HEAD, f"# for {' '.join(machine.name.split())[:100]}", COLUMNS], 0
+    lines, rules, reasons = [HEAD, f"# for {' '.join(machine.name.split())[:100]}", COLUMNS], 0, list[str]()
     for kind, plan in plans.items():
         refuse_part(plan, "nccl-tuner")
-        for one in ranges(plan, _algorithm):
+        for one in ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
+            assert one.what is not None
             start, stop = one.start, "-" if one.stop is None else str(one.stop - 1)
-            if one.what is None:
-                lines.append(f"# {kind} {start} {stop}: left to NCCL")
+            if not one.what.algorithm:
+                lines.append(f"# {kind} {start} {stop}: left to NCCL: {one.what.reason}")
+                reasons.append(one.what.reason)
                 continue
-            lines.append(f"{kind} {start} {stop} {one.what} {protocol} {channels} {where}")
+            lines += [f"# {one.what.reason}"] if one.what.reason else []
+            lines.append(f"{kind} {start} {stop} {one.what.algorithm} {protocol} {channels} {where}")
             rules += 1
-    if not rules:
+    if not rules and all(reason == NO_ALGORITHM for reason in reasons):
         raise Unsupported(
             f"nccl-tuner: nothing in this table is what NCCL has an algorithm for ({_in_words(plans)}); NCCL knows the "
             f"planners {', '.join(_BY_PLANNER)}, of each for some collectives"
         )
-    return {FILE: "\n".join(lines) + "\n"}
+    if not rules:
+        raise NotFound(
+            f"nccl-tuner: NCCL's own choice is as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); "
+            "--option unproven=yes writes lines to measure, each with what it costs by the model"
+        )
+    return Files({FILE: "\n".join(lines) + "\n"}, notes_of(rules, "NCCL", reasons))
 
 
-def _algorithm(entry: Entry) -> str | None:
-    """NCCL's algorithm that does as this entry does; None where it has none, or shall choose."""
-    family = _BY_PLANNER.get(planner_of(entry))
-    if family is None or entry.claims.get("served_by") == "library":
+def _library_on(machine: Topology) -> Library | None:
+    """NCCL or RCCL on this machine; None where no figures of it are known."""
+    try:
+        return library_here(machine)
+    except (Invalid, Unsupported):
         return None
-    return family if entry.schedule.collective.kind in ABLE[family] else None
+
+
+def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool) -> Rule:
+    """NCCL's algorithm that does as this entry does, where it gains by NCCL's own model."""
+    family, kind = _BY_PLANNER.get(planner_of(entry), ""), entry.schedule.collective.kind
+    if entry.served_by == LIBRARY or (entry.served_by and not unproven):
+        return Rule("", "ours is not faster")
+    if not family or kind not in ABLE[family]:
+        return Rule("", NO_ALGORITHM)
+    name = library.name.upper() if library is not None else "NCCL"
+    gains = {} if library is None else _gains(library, kind, family, protocol, entry)
+    if not gains:
+        reason = f"the model has no figures of {name}'s {family} here"
+    else:
+        worst = min(gains, key=lambda nbytes: gains[nbytes])
+        if gains[worst] >= MIN_SPEEDUP:
+            return Rule(family, "")
+        slower = 1 / gains[worst] - 1
+        reason = f"by the model {family} is no faster than {name}'s own choice"
+        reason += f", up to {slower:.0%} slower ({format_size(worst)})" if slower >= MIN_SPEEDUP - 1 else ""
+    return Rule(family if unproven else "", reason)
+
+
+def _gains(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
+    """How many times faster than its own choice the library is by this algorithm, by size; {} where that is unknown."""
+    last = MOST if entry.stop is None else min(entry.stop - 1, MOST)
+    sizes = [max(entry.start, min(LEAST, last))]
+    while 2 * sizes[-1] < last:
+        sizes.append(2 * sizes[-1])
+    gains = {}
+    for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
+        own, *others = library.at(kind, nbytes)
+        forced = [
+            way.seconds for way in (own, *others)
+            if way.algorithm == MODELLED.get(family, family) and protocol in ("auto", way.protocol)
+        ]  # fmt: skip
+        if not forced:
+            return {}
+        gains[nbytes] = own.seconds / min(forced) if min(forced) else 1.0
+    return gains
 
 
 def _in_words(plans: Mapping[str, Plan]) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from antiphon.core.plan import Plan
 from antiphon.errors import Unsupported
-from antiphon.formats.stock.measured import Algorithm, algorithm_of, library_of, number
-from antiphon.formats.stock.ranges import Range, ranges, refuse_part
+from antiphon.formats.files import Files
+from antiphon.formats.stock.measured import AS_GOOD, Algorithm, algorithm_of, library_of, number
+from antiphon.formats.stock.ranges import Range, notes_of, ranges, refuse_part
 
 FILE = "openmpi-rules.conf"
 # How coll/tuned numbers collectives. Sizes are what we call nbytes in all of these.
@@ -18,7 +19,7 @@ NUMBERS = {
 OWN_CHOICE = "0 0 0 0"  # from 0 bytes on algorithm 0
 
 
-def openmpi_rules(plans: Mapping[str, Plan]) -> dict[str, str]:
+def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     """One file of rules for all plans: for communicators of exactly as many processes as the machine has ranks, and the
     sizes that were measured. For all else rules say algorithm 0, by which Open MPI chooses itself.
 
@@ -26,15 +27,17 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> dict[str, str]:
     """
     about = library_of(plans, "Open MPI")
     lines: list[str] = []
-    written = 0
+    written, rules_written, left = 0, 0, 0
     for kind, plan in plans.items():
         refuse_part(plan, "openmpi-rules")
         if kind not in NUMBERS:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
         found = ranges(plan, algorithm_of)
+        left += sum(one.what is None for one in found)
         if all(one.what is None for one in found):
             continue
+        rules_written += sum(one.what is not None for one in found)
         written += 1
         rules = [_rule(one) for one in found]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
@@ -42,7 +45,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> dict[str, str]:
         lines += [f"{count} # processes", str(len(rules)), *rules]
         lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
     head = f"{written} # collectives, by what was measured on Open MPI {about['version']}"
-    return {FILE: "\n".join([head, *lines]) + "\n"}
+    return Files({FILE: "\n".join([head, *lines]) + "\n"}, notes_of(rules_written, "Open MPI", [AS_GOOD] * left))
 
 
 def _rule(one: Range[Algorithm]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -31,6 +32,17 @@ def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
         else:
             found.append(Range(entry.start, entry.stop, what))
     return found
+
+
+def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
+    """How many rules were written, and how many ranges were left to the library, by reason."""
+    if not rules:
+        return [f"rules written: none: {library}'s own choice is as good"]
+    left = [
+        f"left to {library}: {count} {'range' if count == 1 else 'ranges'}: {reason}"
+        for reason, count in Counter(reasons).items()
+    ]
+    return [f"rules written: {rules}", *left]
 
 
 def planner_of(entry: Entry) -> str:

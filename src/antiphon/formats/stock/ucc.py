@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 from antiphon.core.plan import Entry, Plan
-from antiphon.errors import Unsupported
-from antiphon.formats.stock.measured import about
-from antiphon.formats.stock.ranges import planner_of, ranges, refuse_part
+from antiphon.errors import NotFound, Unsupported
+from antiphon.formats.files import Files
+from antiphon.formats.stock.measured import DEFAULT, HOW, about
+from antiphon.formats.stock.ranges import notes_of, planner_of, ranges, refuse_part
+from antiphon.options import parse_yes
 
 FILE = "ucc.conf"
+NO_ALGORITHM = "UCC has no such algorithm"
 COLLECTIVES = {"broadcast": "bcast", "reducescatter": "reduce_scatter"}  # where UCC calls them otherwise
 OF_BLOCK = ("reducescatter",)  # whose size UCC knows as that of what one process gets
 # Which of UCC's algorithms does as our planners, and as algorithms of MPIs by their names there.
@@ -49,28 +54,52 @@ _BY_NAME = {
 }
 
 
-def ucc(plans: Mapping[str, Plan]) -> dict[str, str]:
+class Rule(NamedTuple):
+    """UCC's algorithm for a range ("": none), and why UCC shall choose by itself."""
+
+    algorithm: str
+    reason: str = ""
+
+
+def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     """A configuration file with one string for all plans, for teams of exactly as many processes as the machine has
-    ranks. Where UCC has nothing that does the same, nothing is said, and it chooses itself."""
-    tokens = []
+    ranks: where an MPI's algorithm was measured to be faster than the MPI's own choice, and UCC has the same.
+
+    `unproven`: also what no measurement supports: UCC's algorithm that does as the planner does, to be measured.
+    """
+    unproven = parse_yes(unproven, "option unproven")
+    tokens, reasons = list[str](), list[str]()
     for kind, plan in plans.items():
         refuse_part(plan, "ucc")
         count = plan.topology.ranks
         share = count if kind in OF_BLOCK else 1
-        for one in ranges(plan, _algorithm):
+        for one in ranges(plan, partial(_rule, unproven=unproven)):
+            assert one.what is not None
             least = -(-one.start // share)
             most = "inf" if one.stop is None else str((one.stop - 1) // share)
-            if one.what is not None and (most == "inf" or int(most) >= least):
-                tokens.append(f"{COLLECTIVES.get(kind, kind)}:{least}-{most}:[{count}]:@{one.what}")
-    if not tokens:
+            if not one.what.algorithm:
+                reasons.append(one.what.reason)
+            elif most == "inf" or int(most) >= least:
+                tokens.append(f"{COLLECTIVES.get(kind, kind)}:{least}-{most}:[{count}]:@{one.what.algorithm}")
+    if not tokens and all(reason == NO_ALGORITHM for reason in reasons):
         known = ", ".join(sorted({name for _, name in _BY_NAME}))
         raise Unsupported(f"ucc: nothing in this table is what UCC has an algorithm for; it has what does as {known}")
-    return {FILE: f"UCC_TL_UCP_TUNE = {'#'.join(tokens)}\n"}
+    if not tokens:
+        raise NotFound(
+            f"ucc: UCC's own choice may be as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); {HOW}, or "
+            "write what the planners do by --option unproven=yes, to measure it"
+        )
+    return Files({FILE: f"UCC_TL_UCP_TUNE = {'#'.join(tokens)}\n"}, notes_of(len(tokens), "UCC", reasons))
 
 
-def _algorithm(entry: Entry) -> str | None:
-    """What was measured of a library's algorithms, else what the planner does, as UCC calls it."""
-    told = about(entry)
-    if told is None and entry.claims.get("served_by") == "library":
-        return None
-    return _BY_NAME.get((entry.schedule.collective.kind, told["algorithm"] if told is not None else planner_of(entry)))
+def _rule(entry: Entry, unproven: bool) -> Rule:
+    """What was measured of a library's algorithms; where asked for, what the planner does, as UCC calls it."""
+    told, kind = about(entry), entry.schedule.collective.kind
+    if told is not None and told["algorithm"] == DEFAULT:
+        return Rule("", "the MPI's own choice was measured to be as good")
+    if told is None and entry.served_by:
+        return Rule("", "the table leaves these sizes to the library")
+    name = _BY_NAME.get((kind, told["algorithm"] if told is not None else planner_of(entry)), "")
+    if name and told is None and not unproven:
+        return Rule("", "no algorithm of a library was measured")
+    return Rule(name, "" if name else NO_ALGORITHM)

@@ -20,7 +20,7 @@ from antiphon.core.program.kinds import FOLD, SCRATCH, SEND
 from antiphon.errors import Unsupported
 from antiphon.lower.onesided.form import Place
 
-INSTEAD = "option alone=yes writes what switches would do row by row"
+INSTEAD = "take a planner that does without switches"
 NOT_ALIKE = "switches find data at one place that is the same at all ranks, and here it is not"
 
 
@@ -135,7 +135,7 @@ class _Finder:
         return self.known
 
     def _cannot(self, why: str) -> Unsupported:
-        return Unsupported(f"{self.what}: {why}; {INSTEAD}, or take a planner that does without")
+        return Unsupported(f"{self.what}: {why}; {INSTEAD}")
 
     def _joints(self) -> list[_Joint]:
         """Those of several rows."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from antiphon.core.collective import ROOTED, Collective
-from antiphon.core.plan import Entry, Plan
+from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology
 from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
-from antiphon.runtimes.serve.book import LIBRARY, Book, make_book
+from antiphon.runtimes.serve.book import Book, make_book
 from antiphon.select import Tuning, plan, tune
 from antiphon.select.candidates import Candidate
 from antiphon.select.libraries import CLASSICS
@@ -119,4 +119,4 @@ def _times(candidates: Sequence[Candidate], plain: float, size: int) -> float:
 
 def _left(entry: Entry, stop: int | None) -> Entry:
     """What the library does."""
-    return replace(entry, stop=stop, claims={**entry.claims, "served_by": LIBRARY, "measured": False})
+    return replace(entry, stop=stop, claims={**entry.claims, "use": "library", "served_by": LIBRARY, "measured": False})

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
-from antiphon.core.plan import Entry
+from antiphon.core.plan import LIBRARY, Entry
 from antiphon.select import Listed
 
 Row = Mapping[str, Any]
 Seen = TypeVar("Seen")  # what was measured at a size
 AS_FAST = 0.98  # a schedule must be faster than the library by as much as this, else the library serves
-LIBRARY = "library"
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +109,12 @@ def _most(choice: Choice) -> int:
 
 def unmeasured(listed: Listed, free: bool = True) -> dict[str, Any]:
     """What is claimed where nothing was measured: of the schedule what it is, and no time."""
-    return {**listed.claims, "measured": False, **({"served_by": LIBRARY} if free else {})}
+    return {**listed.claims, "measured": False, **_use(free)}
+
+
+def _use(library: bool) -> dict[str, str]:
+    """What a range says of who serves it."""
+    return {"use": "library", "served_by": LIBRARY} if library else {"use": "ours"}
 
 
 def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
@@ -122,4 +126,4 @@ def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
     claims["ties"] = [
         {"planner": one.candidate.planner, "options": dict(one.candidate.options)} for one in group[-1].ties
     ]
-    return {**claims, "served_by": LIBRARY} if group[0].library else claims
+    return {**claims, **_use(group[0].library)}

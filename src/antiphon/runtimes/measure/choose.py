@@ -61,6 +61,7 @@ class MeasuredTuning:
             "reference_seconds",
             "over_library",
             "ties",
+            "use",
             "served_by",
             "measured",
             "at",

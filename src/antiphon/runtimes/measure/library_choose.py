@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from antiphon.core.plan import Entry, Plan
+from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.registry import find, table
@@ -153,7 +153,7 @@ def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
     algorithm = group[0].algorithm
     return {
         **group[0].ours.listed.claims, **last, "measured": True, "at": group[-1].ours.nbytes, "measured_on": on,
-        "measurements": told, "ties": [], "served_by": "library",
+        "measurements": told, "ties": [], "use": "library", "served_by": LIBRARY,
         "library": {**library.about, "algorithm": algorithm.name, "parameters": dict(algorithm.parameters)},
     }  # fmt: skip
 

@@ -18,7 +18,7 @@ import numpy as np
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.columns import Longs
 from antiphon.core.files import name_of, read_bytes, reading, within
-from antiphon.core.plan import Entry, Plan
+from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.program import decode, encode, prove
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology, hosts
@@ -29,7 +29,6 @@ from antiphon.runtimes.serve.pages import Book, Page
 from antiphon.runtimes.serve.proven import refuse_unmarked
 
 __all__ = [
-    "LIBRARY",
     "MAGIC",
     "VERSION",
     "Book",
@@ -42,7 +41,6 @@ __all__ = [
 ]
 
 MAGIC, VERSION = b"ANTIBOOK", 1
-LIBRARY = "library"  # claim "served_by" of an entry that was measured to be slower than the library's own
 MOST_ROOTS = 32  # ranks up to which a plan for one root is turned into plans for all that are alike
 MOST_NODES = 8 * MOST_ROOTS  # of a machine whose symmetries are looked for: as many generators, each as long
 _ORDER = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
@@ -79,7 +77,7 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
         for entry in plan.entries:
             for schedule in _rooted(entry, machine, every_root):
                 number = -1
-                if entry.claims.get("served_by") != LIBRARY:
+                if entry.served_by != LIBRARY:  # what only a model of NCCL says is for MPI and gloo to be tried
                     try:
                         with within(f"the program for {plan.collective.kind} ({_label(entry)})"):
                             number = _numbered(schedule, programs)

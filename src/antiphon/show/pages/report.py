@@ -20,6 +20,7 @@ from antiphon.show.pictures.heatmap import heatmap_svg
 from antiphon.show.words import (
     ends_text,
     helped_text,
+    library_name,
     loss_text,
     model_text,
     notes,
@@ -27,6 +28,8 @@ from antiphon.show.words import (
     plural,
     ratio,
     stopped_text,
+    use_lines,
+    use_text,
 )
 from antiphon.units import format_bandwidth, format_seconds, format_size
 
@@ -111,6 +114,8 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
         limit = tuning.limits.get(kind)
         rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
         best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
+        if mine and mine[-1].served_by:
+            best[0] += f"; leave it to {library_name(mine[-1].served_by)}"
         ups = [r.speedup for r in mine if r.speedup is not None]
         rests = tuning.rests_on(kind) if mine else "-"
         cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None)), rests]
@@ -216,8 +221,8 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     mine = [r for r in tuning.ranges if r.collective == kind]
     colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
-        "<tr><th>sizes</th><th>best</th><th class=n>at</th><th class=n>time</th><th>made of</th><th class=n>gap</th>"
-        "<th class=n>over NCCL</th><th>rests on</th></tr>"
+        "<tr><th>sizes</th><th>use</th><th>best of ours</th><th class=n>at</th><th class=n>time</th><th>made of</th>"
+        "<th class=n>gap</th><th class=n>over NCCL</th><th>rests on</th></tr>"
     )
     rows = []
     shades = _shades(mine)
@@ -225,7 +230,7 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         who, span = escape(r.candidate.planner), _span(r)
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         rows.append(
-            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td>'
+            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td><td>{_use(r)}</td>'
             f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} '
             f"<small>{options}</small>{_uses(r)}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
@@ -240,10 +245,16 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     if tuning.library is not None:
         nccl = f"what its own model holds to be best at that size; {tuning.library.costs.basis()}{how_near((kind,))}"
     note += f" What NCCL would do: {escape(nccl)}." if names else ""
+    note += "".join(f"<br>{escape(line)}." for line in use_lines(tuning, kind))
     return (
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
+
+
+def _use(r: Range) -> str:
+    """What to use: a library stands out."""
+    return f"<strong>leave it to {library_name(r.served_by)}</strong>" if r.served_by else escape(use_text(r))
 
 
 def _over(r: Range) -> str:

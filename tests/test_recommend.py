@@ -1,0 +1,186 @@
+"""What is slower by our own model is never recommended: tables, files, reports and exports leave it to the library."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.cli import run
+from antiphon.cli.tuning_text import tuning_text
+from antiphon.core.plan import Entry, Plan
+from antiphon.cost.nccl.library import MIN_SPEEDUP, error_at, library
+from antiphon.cost.replay.job import ProcessGroup
+from antiphon.errors import NotFound, Unsupported
+from antiphon.formats.stock.nccl_tuner import Rule, rule_of
+from antiphon.runtimes.serve.book import make_book
+from antiphon.select.prices import ByPlans
+from antiphon.show.pages.report import report_html
+
+CHEAP = ["binomial-tree", "halving-doubling", "nvls", "direct"]
+
+
+@pytest.fixture(scope="module")
+def broadcast() -> antiphon.Tuning:
+    """On an HGX H100 ours is faster up to 128 KiB, slower beyond, faster from 1 MiB on, and slower again."""
+    return antiphon.tune("broadcast", "hgx-h100", planners=CHEAP, workers="none")
+
+
+def test_at_every_size_what_is_used_is_the_faster(broadcast: antiphon.Tuning) -> None:
+    nccl = library("nccl", broadcast.topology)
+    for nbytes in broadcast.sizes:
+        entry = broadcast.plan.at(nbytes)
+        ours = min(c.seconds[nbytes] for c in broadcast.candidates if c.may_win and c.seconds)
+        speedup = nccl.at("broadcast", nbytes)[0].seconds / ours
+        assert entry.served_by == ("" if speedup >= MIN_SPEEDUP else "nccl"), nbytes
+        assert entry.claims["use"] == ("library" if entry.served_by else "ours")
+    assert {entry.served_by for entry in broadcast.plan.entries} == {"", "nccl"}
+    assert antiphon.verify(broadcast.plan) is None  # what is left to NCCL stays in the plan, for run and verify
+
+
+def test_the_choice_among_ours_is_the_fastest_still(broadcast: antiphon.Tuning) -> None:
+    for nbytes in broadcast.sizes:
+        planner = broadcast.plan.at(nbytes).claims["planner"]
+        times = {c.planner: 0.0 for c in broadcast.candidates}
+        for c in broadcast.candidates:
+            if c.may_win and c.seconds:
+                times[c.planner] = min(times[c.planner] or c.seconds[nbytes], c.seconds[nbytes])
+        assert times[planner] == min(seconds for seconds in times.values() if seconds)
+
+
+def test_texts_say_what_to_use(broadcast: antiphon.Tuning) -> None:
+    for r in broadcast.ranges:
+        row = r.as_json()
+        assert (row["use"], row.get("served_by")) == (("library", "nccl") if r.served_by else ("ours", None))
+        error = error_at("broadcast", r.at)
+        assert error is not None
+        assert r.speedup is not None
+        assert (r.speedup < MIN_SPEEDUP) == bool(r.served_by)
+        assert row["beyond_error"] == (r.speedup > 1 + error)
+        assert row["reference"] == "nccl"
+    text = tuning_text(broadcast)
+    assert text.splitlines()[2].split()[:4] == ["from", "to", "use", "planner"]
+    assert [line.split()[2] for line in text.splitlines()[3:5]] == ["ours?", "NCCL"]
+    assert "use NCCL: leave these sizes to it" in text
+    assert "use ours?: faster by less than the error of that model" in text
+    page = report_html(broadcast, lambda machine: "<svg></svg>", lambda machine: "")
+    assert page.count("<strong>leave it to NCCL</strong>") == sum(bool(r.served_by) for r in broadcast.ranges)
+    assert "; leave it to NCCL</td>" in page  # of the greatest size, in short
+
+
+def test_nothing_is_left_to_a_library_of_which_no_model_is_known() -> None:
+    """Ours stand in for NCCL there: what they take says nothing of NCCL's own times."""
+    for options in ({"model": "alpha-beta"}, {"nccl": False}):
+        found = antiphon.tune("alltoall", "hgx-h100", nbytes="1MB", planners=["direct"], workers="none", **options)
+        assert [r.as_json()["use"] for r in found.ranges] == ["ours"]
+        assert not found.plan.at(10**6).served_by
+
+
+def test_mpi_and_gloo_are_not_nccl(broadcast: antiphon.Tuning) -> None:
+    """A model of NCCL says nothing of the library beside which the engine for processors runs."""
+    assert all(page.program >= 0 for page in make_book([broadcast.plan]).pages)
+    group = ProcessGroup("0", 8, tuple(range(8)))
+    prices = ByPlans(broadcast.topology, broadcast.plans, None, "")
+    assert prices.price("broadcast", 2**18, 0, group) is None  # a job on GPUs keeps NCCL there
+    assert prices.price("broadcast", 2**14, 0, group) is not None
+
+
+# ---- exports that take the place of NCCL ----
+
+
+@pytest.mark.parametrize("name", ["mscclpp-json", "msccl-xml"])
+def test_exports_leave_out_what_is_left_to_nccl(broadcast: antiphon.Tuning, name: str) -> None:
+    files = antiphon.export(broadcast, name)
+    numbers = {file.removeprefix("plan")[:1] if name == "mscclpp-json" else file.split("-")[-1][:1] for file in files}
+    served = [i for i, entry in enumerate(broadcast.plan.entries) if entry.served_by]
+    assert served
+    assert not numbers & set(map(str, served))
+    assert any(note.startswith("left to NCCL, as ours is not faster: broadcast from") for note in files.notes)
+    left = [replace(e, claims={**e.claims, "served_by": "nccl"}) for e in broadcast.plan.entries]
+    with pytest.raises(NotFound, match="NCCL's own choice is as good for broadcast at all sizes: nothing to write"):
+        antiphon.export(replace(broadcast.plan, entries=tuple(left)), name)
+
+
+def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path) -> None:
+    """MSCCL++ has no reduction by switches alone; the note says what the runner-up costs."""
+    made = antiphon.tune(
+        "reduce", "hgx-h100", nbytes="1MB", planners=["nvls", "binomial-tree"], model="alpha-beta", workers="none"
+    )
+    assert made.ranges[0].candidate.planner == "nvls"
+    files = antiphon.export(made, "mscclpp-json", tmp_path)
+    (note,) = files.notes
+    tree = next(one for one in made.ranges[0].runners_up if one.planner == "binomial-tree")
+    slower = tree.seconds[10**6] / made.ranges[0].seconds - 1
+    assert note.startswith("reduce from 0B: nvls cannot be written; binomial-tree")
+    assert f" instead, {slower:.0%} slower (" in note
+    assert antiphon.verify(tmp_path / "plan0.json", topology="hgx-h100") is None
+
+
+def test_a_runner_up_that_nccl_beats_is_not_written(broadcast: antiphon.Tuning) -> None:
+    """MSCCL's XML has no switches; without them ours is slower than NCCL from 1 MiB on."""
+    (number,) = [i for i, e in enumerate(broadcast.plan.entries) if e.claims["planner"] == "nvls" and not e.served_by]
+    files = antiphon.export(broadcast, "msccl-xml")
+    assert not any(f"-{number}.xml" in file for file in files)
+    assert "nvls cannot be written, and no runner-up that can be is faster than NCCL: left to NCCL" in files.notes[0]
+
+
+def test_the_price_of_row_by_row_stands_beside_its_option() -> None:
+    machine = replace(antiphon.topology("hgx-h100"), name="a box of nobody's")  # no figures of NCCL
+    plan = antiphon.plan("reduce", machine, planner="nvls")
+    with pytest.raises(
+        Unsupported, match=r"--option alone=yes writes it row by row, which takes \d.* times as long at "
+    ):
+        antiphon.export(plan, "mscclpp-json")
+    nccl = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
+    with pytest.raises(Unsupported, match="NCCL's own choice is faster than what can be written of it row by row") as e:
+        antiphon.export(nccl, "msccl-xml")
+    assert "alone" not in str(e.value)
+
+
+# ---- rules for NCCL's own choice ----
+
+
+def test_no_rule_by_which_nccl_gets_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Forcing what NCCL would choose gains nothing, and all else is slower by its own model."""
+    monkeypatch.chdir(tmp_path)
+    planners = "--planner ring --planner double-binary-tree --planner nvls"
+    assert run(f"tune allreduce hgx-h100 {planners} --nbytes 1KB:1GB --workers 0 -o table.json".split()) == 0
+    capsys.readouterr()
+    assert run("export table.json --to nccl-tuner -o tuner".split()) == 1  # noqa: SIM905
+    assert "NCCL's own choice is as good: nothing to write (" in capsys.readouterr().err
+    assert not Path("tuner").exists()
+    assert run("export table.json --to nccl-tuner -o tuner --option unproven=yes --json".split()) == 0  # noqa: SIM905
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    text = Path("tuner/nccl-tuner.txt").read_text()
+    assert notes == ["rules written: 3"]
+    assert "# by the model nvls is no faster than NCCL's own choice\nallreduce 1048576 - nvls auto 0 8 1\n" in text
+    assert "# the model has no figures of NCCL's tree here\nallreduce 0 65535 tree auto" in text
+
+
+def test_what_each_rule_would_cost() -> None:
+    ring = antiphon.plan("allreduce", "hgx-h100", planner="ring").entries[0]
+    nccl = library("nccl", antiphon.topology("hgx-h100"))
+    rule = rule_of(ring, nccl, "auto", unproven=True)
+    assert rule == Rule("ring", "by the model ring is no faster than NCCL's own choice, up to 107% slower (2MiB)")
+    assert rule_of(ring, nccl, "auto", unproven=False) == Rule("", rule.reason)
+    assert "slower (" in rule_of(Entry(0, 65536, ring.schedule, ring.claims), nccl, "simple", unproven=True).reason
+
+
+def test_a_rule_that_gains_is_written() -> None:
+    """MSCCL takes a ring of its own by its range, up to 22272 KiB; from 2 MiB on NCCL's is faster."""
+    ring = antiphon.plan("allreduce", "dgx-a100", planner="ring").entries[0]
+    msccl = library("msccl", antiphon.topology("dgx-a100"))
+    entry = Entry(12 * 10**6, 22 * 10**6, ring.schedule, ring.claims)
+    assert rule_of(entry, msccl, "auto", unproven=False) == Rule("ring", "")
+
+
+def test_no_figures_no_rule() -> None:
+    plan = antiphon.plan("allreduce", "full:ranks=8", planner="ring")
+    with pytest.raises(NotFound, match="the model has no figures of NCCL's ring here"):
+        antiphon.export(plan, "nccl-tuner")
+    assert isinstance(plan, Plan)
