@@ -30,13 +30,13 @@ from antiphon.runtimes.engine.launch import Starting
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
-    "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exchange.c",
+    "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c",
     "uneven.c", "hear.c", "exports.c",
 )  # fmt: skip
 # What libraries do under LD_PRELOAD: both of them, that for MPI.
 JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))
 PARTS = (
-    "apart", "beside", "calls", "choice", "device", "early", "fortran", "general", "group", "question", "report",
+    "apart", "beside", "calls", "choice", "device", "early", "fortran", "group", "question", "report",
     "serve", "setup", "start", "trial", "turns", "types",
 )  # fmt: skip
 PRELOAD = (*JOB, *(f"preload_{part}.c" for part in PARTS))

@@ -49,8 +49,7 @@ static const struct {
 #elif defined(AP_FOR_SOCKETS)
     ONE(ap_sockets_open), ONE(ap_fabric_make), ONE(ap_fabric_close), ONE(ap_fabric_open), ONE(ap_shared_open),
     ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete), ONE(ap_shared_close), ONE(ap_shared_busy),
-    ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_send_elsewhere), ONE(ap_shared_receive_any),
-    ONE(ap_shared_progress),
+    ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),
     ONE(ap_mail_open), ONE(ap_mail_send), ONE(ap_mail_receive), ONE(ap_mail_wait), ONE(ap_mail_end),
     ONE(ap_mail_free),
 #else

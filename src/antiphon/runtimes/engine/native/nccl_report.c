@@ -13,7 +13,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below */
 static struct {
     ap_tables *set[AP_MOST_TABLES];
     uint32_t sets;
-    uint64_t left[AP_NAMES][AP_REASONS];
+    uint64_t left[AP_KINDS][AP_REASONS];
     int processes, any, begun, leads; /* leads: one of its first ranks is 0 */
     char path[1024];
 } told;

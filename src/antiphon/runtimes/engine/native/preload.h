@@ -32,7 +32,7 @@ typedef struct {
     MPI_Count send_count, recv_count; /* of a block */
     MPI_Datatype send_type, recv_type;
     MPI_Op op;
-    ap_list sends, gets; /* where blocks differ; of a reduce_scatter the counts */
+    ap_list gets; /* of allgatherv and reduce_scatter: a count for each process */
 } ap_call;
 
 /* ---- types ---- */
@@ -41,16 +41,11 @@ typedef struct {
     MPI_Count size;
     int type;  /* the engine's, -1: it cannot combine these */
     int plain; /* elements are their bytes, one after another */
-    char class;  /* of a built-in type (preload_types.c), 0: the program's own */
-    MPI_Aint extent; /* of a built-in type */
 } ap_kind_of_data;
 
 void ap_types_begin(void);
 int ap_type_of(MPI_Datatype type, ap_kind_of_data *data); /* false: leave it to the library to complain */
 int ap_operator_of(MPI_Op op);                            /* -1: none of ours */
-/* Whether MPI combines elements of this type by this operator, and they lie one after another: the bytes from one to the
- * next; 0: no, or that is not known here. */
-MPI_Aint ap_combined_by(MPI_Op op, MPI_Datatype type, const ap_kind_of_data *data);
 
 /* ---- the tables of this job ---- */
 
@@ -67,8 +62,7 @@ typedef struct {
     int32_t *host; /* of each process of the world; NULL: nobody needs it */
     int32_t *near; /* of each process of the world: those with the same number share memory, -1: with nobody */
     MPI_Group world;
-    _Atomic uint64_t left[AP_NAMES][AP_REASONS];
-    ap_use general[AP_NAMES][2]; /* by general schedules; with all processes of the world, or fewer */
+    _Atomic uint64_t left[AP_KINDS][AP_REASONS];
 } ap_state;
 
 extern ap_state ap_preload;
@@ -108,7 +102,7 @@ struct ap_turns {
     ap_early *early;
 };
 
-enum { AP_STAGED_IN, AP_STAGED_OUT, AP_WORK, AP_PARTS, AP_STAGES }; /* memory of ours beside the caller's */
+enum { AP_STAGED_IN, AP_STAGED_OUT, AP_STAGES }; /* memory of ours beside the caller's */
 
 typedef struct ap_trial ap_trial;
 typedef struct {
@@ -123,10 +117,7 @@ typedef struct {
     uint64_t taken;      /* bytes of memory shared for it that count */
     uint32_t calls;      /* that plans could have served */
     ap_kept *kept;
-    int near;    /* all its processes share memory */
-    signed char *every; /* of each kind and root, and none, whether every size is served: 1, -1, 0 where nobody has looked */
     ap_trial *trials; /* of plans that were not measured */
-    int general; /* as the state of a row: whether all can run what no plan is for */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
 } ap_group;
@@ -141,10 +132,6 @@ int ap_group_begin(ap_group *g);
 int ap_group_connect(ap_group *g, ap_error *error);
 /* Which row a call goes by; AP_SERVED, or why none. */
 int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
-/* Whether calls of this kind go by rows at every size. */
-int ap_group_every_size(ap_group *g, int kind, int root);
-/* Whether all of its processes can run general schedules; asks them once. As ap_row_works. */
-int ap_group_general(ap_group *g, int *code, ap_error *error);
 /* Memory beside the caller's, of so many bytes at least. */
 void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error);
 /* Without any call of MPI, for a copy of a communicator: its rows, and all that calls like these need, with its memory.
@@ -237,26 +224,6 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, in
 int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error);
 /* Raises an error of this class on the communicator; returns it. */
 int ap_raise(MPI_Comm comm, int class, const char *what, const ap_error *error);
-
-/* ---- general schedules (preload_general.c) ---- */
-
-/* Elements as a general schedule sees them: `width` bytes from one to the next. */
-typedef struct {
-    ap_group *g;
-    const ap_call *call;
-    uint64_t count;  /* of a block; of a reduce_scatter with counts: see there */
-    uint64_t width;
-    int type, op;    /* the engine's; type -1: MPI combines them */
-} ap_elements;
-
-/* From how many bytes on MPI's own is left to do it, as it was measured to be as fast. */
-uint64_t ap_general_most(int kind);
-/* What combines elements: in the order of the processes, by any operator. */
-int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
-/* What only moves blocks that differ. AP_MISMATCH: all has gone its way, but more was sent to this process than it expects. */
-int ap_general_move(ap_group *g, const ap_call *call, int *code, ap_error *error);
-/* Between elements and plain bytes; at most 2^30 of these at once. */
-int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into);
 
 void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_left(int kind, int reason);
