@@ -353,6 +353,24 @@ def test_small_calls_and_those_that_the_library_does_faster_are_left_to_it(openm
     }
 
 
+@pytest.mark.parametrize("which", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
+def test_calls_that_are_left_again_and_again(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
+    """Their arguments are remembered, and what a handle meant before its communicator was freed is not."""
+    mpi = request.getfixturevalue(which)
+    machine = antiphon.topology("full:ranks=4")
+    plans = {}
+    for kind in ("broadcast", "allreduce"):
+        one = antiphon.plan(kind, machine, planner=PLANNERS[kind]).at(0)
+        claims = {**one.claims, "measured": True, "served_by": "library"}
+        plans[kind] = Plan(machine, one.schedule.collective, (Entry(0, None, one.schedule, claims),))
+    path = folder / "left4.json"
+    save_plans(path, plans, table=True)
+    command = [compiled(folder, mpi, "left", "-rdynamic", "-ldl")]
+    run = Run(mpi, folder, 4, command, [path, table(folder, 2)], ANTIPHON_LEAST="0", ANTIPHON_REPORT="")
+    assert run.warnings == []
+    run.right()
+
+
 @pytest.mark.slow
 def test_ranks_of_one_box_on_several_hosts_do_not_fit(openmpi: Mpi, folder: Path) -> None:
     names = tuple(f"host{rank // 2}/gpu{rank % 2}" for rank in range(4))

@@ -36,8 +36,8 @@ CORE = (
 # What libraries do under LD_PRELOAD: both of them, that for MPI.
 JOB = ("book.c", "choose.c", *(f"preload_{part}.c" for part in ("environment", "match", "table", "told")))
 PARTS = (
-    "apart", "beside", "calls", "choice", "device", "early", "fortran", "group", "question", "report",
-    "serve", "setup", "start", "trial", "turns", "types",
+    "apart", "beside", "calls", "choice", "device", "early", "fortran", "group", "measure", "question",
+    "report", "serve", "setup", "start", "trial", "turns", "types",
 )  # fmt: skip
 PRELOAD = (*JOB, *(f"preload_{part}.c" for part in PARTS))
 NCCL = (

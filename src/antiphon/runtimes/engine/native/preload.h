@@ -45,6 +45,7 @@ typedef struct {
 
 void ap_types_begin(void);
 int ap_type_of(MPI_Datatype type, ap_kind_of_data *data); /* false: leave it to the library to complain */
+int ap_is_built_in(MPI_Datatype type); /* its handle is never another type's */
 int ap_operator_of(MPI_Op op);                            /* -1: none of ours */
 
 /* ---- the tables of this job ---- */
@@ -66,6 +67,9 @@ typedef struct {
 } ap_state;
 
 extern ap_state ap_preload;
+
+/* Collective over the world: what calls by plans need where nothing is preloaded, without tables. False: MPI failed. */
+int ap_set_up_bare(void);
 
 /* ---- communicators ---- */
 
@@ -206,6 +210,37 @@ int ap_device_possible(void);
 int ap_device_anywhere(const ap_call *call, int *anywhere);
 
 /* ---- calls ---- */
+
+/* What a call with these arguments was found to be: left to the library because of its size. Kept for a few calls, each in a
+ * line of cache of its own, as a call of MPI may take no longer than it takes to fetch some. Read without a lock: `version`
+ * is odd while an entry changes, and another one afterwards. */
+typedef struct {
+    _Atomic uint64_t comm, type;
+    _Atomic int64_t count;
+    _Atomic int32_t kind, root;
+    _Atomic uint32_t version;
+} __attribute__((aligned(64))) ap_left_call;
+
+enum { AP_LEFT_CALLS = 32 };
+extern ap_left_call ap_left_calls[AP_LEFT_CALLS];
+
+static inline ap_left_call *ap_left_slot(int kind, int64_t count) {
+    return &ap_left_calls[((uint64_t)(count * AP_KINDS + kind) * 0x9E3779B97F4A7C15u) >> 59];
+}
+
+static inline int ap_is_left(int kind, MPI_Comm comm, int root, int64_t count, MPI_Datatype type) {
+    const ap_left_call *l = ap_left_slot(kind, count);
+    const uint32_t version = atomic_load_explicit(&l->version, memory_order_acquire);
+    int same = atomic_load_explicit(&l->count, memory_order_relaxed) == count;
+    same &= atomic_load_explicit(&l->kind, memory_order_relaxed) == kind;
+    same &= atomic_load_explicit(&l->root, memory_order_relaxed) == root;
+    same &= atomic_load_explicit(&l->comm, memory_order_relaxed) == (uint64_t)(uintptr_t)comm;
+    same &= atomic_load_explicit(&l->type, memory_order_relaxed) == (uint64_t)(uintptr_t)type;
+    atomic_thread_fence(memory_order_acquire);
+    return same && version && !(version & 1) && atomic_load_explicit(&l->version, memory_order_relaxed) == version;
+}
+/* A communicator is freed, and its handle may come back as another's. */
+void ap_left_forget(void);
 
 /* True if the call has been done, *code being what to return. Else *spent is NULL, or who has the library do it calls
  * ap_trial_over with that. */

@@ -6,6 +6,9 @@
     double *spent; \
     int code; \
     if (ap_serve(&call, &spent, &code)) return code
+/* Calls whose size is known by the same arguments at all processes, and that were left to the library before. */
+#define SHORT(KIND, ROOT, COUNT, TYPE, CALL) \
+    if (ap_is_left(KIND, comm, ROOT, COUNT, TYPE)) return CALL
 #define LEFT(CALL) \
     code = CALL; \
     if (spent) ap_trial_over(spent); \
@@ -14,16 +17,19 @@
 /* Twice: for counts of type int, and for the large ones that MPI 4 has. */
 #define CALLS(LARGE, count_of, place_of, COUNT, AT) \
     AP_SEEN int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        SHORT(AP_ALLREDUCE, -1, n, t, PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
         SERVED(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         LEFT(PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
     } \
     AP_SEEN int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
+        SHORT(AP_REDUCE, root, n, t, PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
         SERVED(.kind = AP_REDUCE, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         LEFT(PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
     } \
     AP_SEEN int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        SHORT(AP_REDUCESCATTER, -1, n, t, PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
         SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         LEFT(PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
@@ -34,18 +40,21 @@
         LEFT(PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm)); \
     } \
     AP_SEEN int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
+        SHORT(AP_BROADCAST, root, n, t, PMPI_Bcast##LARGE(a, n, t, root, comm)); \
         SERVED(.kind = AP_BROADCAST, .root = root, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
                .send_type = t, .recv_type = t); \
         LEFT(PMPI_Bcast##LARGE(a, n, t, root, comm)); \
     } \
     AP_SEEN int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                              MPI_Comm comm) { \
+        SHORT(AP_ALLGATHER, -1, m, u, PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
         SERVED(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         LEFT(PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
     } \
     AP_SEEN int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                             MPI_Comm comm) { \
+        SHORT(AP_ALLTOALL, -1, m, u, PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
         SERVED(.kind = AP_ALLTOALL, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         LEFT(PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \

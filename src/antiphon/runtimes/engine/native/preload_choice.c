@@ -2,6 +2,45 @@
 #include "preload_choice.h"
 
 #include <limits.h>
+#include <pthread.h>
+
+/* ---- calls that are left to the library ---- */
+
+ap_left_call ap_left_calls[AP_LEFT_CALLS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of who changes them */
+
+static void change(ap_left_call *l, const ap_call *c) {
+    const uint32_t version = atomic_load_explicit(&l->version, memory_order_relaxed);
+    atomic_store_explicit(&l->version, version + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&l->kind, c ? c->kind : -1, memory_order_relaxed);
+    if (c) {
+        atomic_store_explicit(&l->root, c->root, memory_order_relaxed);
+        atomic_store_explicit(&l->count, c->recv_count, memory_order_relaxed);
+        atomic_store_explicit(&l->comm, (uint64_t)(uintptr_t)c->comm, memory_order_relaxed);
+        atomic_store_explicit(&l->type, (uint64_t)(uintptr_t)c->recv_type, memory_order_relaxed);
+    }
+    atomic_store_explicit(&l->version, version + 2, memory_order_release);
+}
+
+/* Of a call whose size decided, by arguments that are the same whenever it is made again. */
+static void remember(const ap_choice *x) {
+    const ap_call *c = x->call;
+    if (ap_preload.set.report || ap_listed(&c->gets) || !ap_is_built_in(c->recv_type)) return;
+    if (c->kind == AP_GATHER || c->kind == AP_SCATTER) return; /* which arguments count depends on the process */
+    pthread_mutex_lock(&lock);
+    change(ap_left_slot(c->kind, c->recv_count), c);
+    pthread_mutex_unlock(&lock);
+}
+
+void ap_left_forget(void) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < AP_LEFT_CALLS; i++)
+        if (atomic_load_explicit(&ap_left_calls[i].version, memory_order_relaxed)) change(&ap_left_calls[i], NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- how a call goes ---- */
 
 int ap_reduces(int kind) { return kind == AP_REDUCE || kind == AP_REDUCESCATTER || kind == AP_ALLREDUCE; }
 
@@ -63,7 +102,10 @@ int ap_way_of(ap_choice *x) {
     int reason = measure(x);
     if (reason) return reason;
     if (g->reason) return g->reason;
-    if ((reason = ap_group_row(g, c->kind, c->root, x->bytes, &x->row))) return reason;
+    if ((reason = ap_group_row(g, c->kind, c->root, x->bytes, &x->row))) {
+        remember(x);
+        return reason;
+    }
     if ((reason = ap_find_type(x))) return reason;
     if (x->row->state < 0) return AP_REFUSED;
     return is_new(x) ? AP_NEW : AP_SERVED;

@@ -57,6 +57,7 @@ int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     (void)comm, (void)keyval, (void)extra;
     ap_auto_forget(g);
     atomic_fetch_add(&freed, 1);
+    ap_left_forget();
     if (g->wire && !ap_preload.over) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
     atomic_fetch_sub(&shared_bytes, g->taken);
     for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);

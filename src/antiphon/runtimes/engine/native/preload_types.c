@@ -123,6 +123,8 @@ int ap_type_of(MPI_Datatype type, ap_kind_of_data *data) {
     return type != MPI_DATATYPE_NULL && !PMPI_Type_size_x(type, &data->size) && data->size >= 0;
 }
 
+int ap_is_built_in(MPI_Datatype type) { return slot_of(type)->used; }
+
 int ap_operator_of(MPI_Op op) {
     if (op == MPI_SUM) return AP_SUM;
     if (op == MPI_PROD) return AP_PROD;

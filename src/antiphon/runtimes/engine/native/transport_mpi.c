@@ -337,12 +337,16 @@ void ap_mpi_touch(ap_wire *wire, ap_pace *pace) {
     if (w->shared) ap_shared_touch(w->shared, pace);
 }
 
-ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+MPI_Comm ap_mpi_comm(int number) {
 #ifdef MPI_ABI_VERSION
-    return ap_mpi_open(PMPI_Comm_fromint(comm), rank_of, ranks, NULL, error);
+    return PMPI_Comm_fromint(number);
 #else
-    return ap_mpi_open(PMPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, NULL, error);
+    return PMPI_Comm_f2c((MPI_Fint)number);
 #endif
+}
+
+ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+    return ap_mpi_open(ap_mpi_comm(comm), rank_of, ranks, NULL, error);
 }
 
 const char *ap_mpi_library(void) {

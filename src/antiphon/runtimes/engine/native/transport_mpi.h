@@ -27,6 +27,7 @@ void ap_mpi_touch(ap_wire *wire, ap_pace *pace);
 int ap_mpi_meet(MPI_Comm comm, double timeout, const char *where, ap_error *error);
 /* Collective over `comm`: the least of what they say; with a `timeout` > 0 as ap_mpi_meet. */
 int ap_mpi_least(MPI_Comm comm, int mine, int *least, double timeout, const char *where, ap_error *error);
+MPI_Comm ap_mpi_comm(int number); /* by its number in Fortran */
 /* As ap_mpi_open, for callers that know a communicator by its number in Fortran. */
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);
 /* Collective over all processes of the job: how many of them share this host. Without it a wire guesses. */
