@@ -82,10 +82,18 @@ def by_tables(ranks: int, tables: list[str], folder: Path) -> None:
         f"{nbytes * (ranks if kind == 'alltoall' else 1)},{max(2, min(100, 10**6 // nbytes))},{number}"
         for kind, (number, every) in EACH.items() for nbytes in every
     ]  # fmt: skip
-    rows = run(program, ranks, ["each", *sizes], {"LD_PRELOAD": str(library()), "ANTIPHON_TABLE": ":".join(tables)})
+    settings = {"LD_PRELOAD": str(library()), "ANTIPHON_TABLE": ":".join(tables)}
+    means, least = (run(program, ranks, [mode, *sizes], settings) for mode in ("each", "least"))
     _common.print_table(
-        ["collective", "nbytes", "call us", "library us", "ratio"],
-        [[kind, int(n), float(ours) * 1e6, float(theirs) * 1e6, float(r)] for kind, n, ours, theirs, r in rows],
+        ["collective", "nbytes", "mean us", "library us", "ratio", "least us", "library us", "ratio"],
+        [
+            [
+                kind,
+                int(nbytes),
+                *(x for one in (mean, fastest) for x in (float(one[0]) * 1e6, float(one[1]) * 1e6, float(one[2]))),
+            ]
+            for (kind, nbytes, *mean), (_, _, *fastest) in zip(means, least, strict=True)
+        ],
     )
 
 

@@ -1,12 +1,13 @@
 /* Times the MPI functions of a program (under LD_PRELOAD: served by plans) beside the library's own, in turn.
  *
- *     preload_times [each] BYTES,CALLS ...     allreduce and allgather of so many bytes in all; so many calls are timed
+ *     preload_times [each | least] BYTES,CALLS ...     allreduce and allgather of so many bytes in all; so many calls are timed
  *                                              together; with ,0 to ,4 behind them allreduce, allgather, alltoall,
  *                                              broadcast or reduce_scatter alone
  *
  * Process 0 writes a line for each: collective, bytes, seconds of a call, those of the library's own, median of the
  * ratios of pairs. Times are those of the slowest process; with `each` a barrier precedes every call, and the time is the
- * mean, over the processes, of what they spend within calls, as OSU's benchmarks report it. */
+ * mean, over the processes, of what they spend within calls, as OSU's benchmarks report it; with `least` likewise, but of the
+ * fastest call of each process, which others on the computer slow down least. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 
 enum { PAIRS = 21, FIRST = 9 }; /* FIRST: until it is settled how calls of a size go (docs/mpi.md) */
 
-static int rank, size, each;
+static int rank, size, each, least;
 static char *from, *to;
 
 enum { ALLREDUCE, ALLGATHER, ALLTOALL, BROADCAST, REDUCESCATTER, KINDS };
@@ -32,16 +33,17 @@ static int call(int kind, int own, int bytes) {
 }
 
 static double once(int kind, int own, int bytes, int calls) {
-    double result, spent = 0;
+    double result, spent = 0, fastest = 1e9;
     PMPI_Barrier(MPI_COMM_WORLD);
     double began = MPI_Wtime();
     for (int i = 0; i < calls; i++) {
         if (each) PMPI_Barrier(MPI_COMM_WORLD), began = MPI_Wtime();
         call(kind, own, bytes);
-        if (each) spent += MPI_Wtime() - began;
+        const double took = each ? MPI_Wtime() - began : 0;
+        spent += took, fastest = took < fastest ? took : fastest;
     }
     if (!each) spent = MPI_Wtime() - began;
-    spent /= calls;
+    spent = least ? fastest : spent / calls;
     PMPI_Allreduce(&spent, &result, 1, MPI_DOUBLE, each ? MPI_SUM : MPI_MAX, MPI_COMM_WORLD);
     return each ? result / size : result;
 }
@@ -60,7 +62,8 @@ int main(int count, char **arguments) {
     MPI_Init(&count, &arguments);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    each = count > 1 && !strcmp(arguments[1], "each");
+    least = count > 1 && !strcmp(arguments[1], "least");
+    each = least || (count > 1 && !strcmp(arguments[1], "each"));
     for (int i = 1 + each; i < count; i++)
         for (int kind = 0; kind < KINDS; kind++) {
             int bytes = 0, calls = 1, only = -1;
