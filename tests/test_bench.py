@@ -22,6 +22,7 @@ from lab_env import why_no_lab
 import antiphon
 from antiphon.cli import run
 from antiphon.cli.choose_text import measured_text
+from antiphon.core.collective import KINDS
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_measured
 from antiphon.errors import AntiphonError, Invalid
@@ -459,6 +460,19 @@ def test_bench_and_tune_under_open_mpi(openmpi: mpi_env.Mpi, tmp_path: Path) -> 
     done = antiphon_under(openmpi.mpiexec(2), openmpi, bench)
     assert done.returncode == 0, done.stderr
     check_rows(json.loads(done.stdout)["rows"])
+
+
+@pytest.mark.parametrize("which", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
+def test_every_collective_is_raced_as_programs_call_it(request: pytest.FixtureRequest, which: str) -> None:
+    """Plans and the library's own are called in C, and give what they should."""
+    mpi = request.getfixturevalue(which)
+    tune = "tune all full:ranks=3 --planner direct --nbytes 4KB:64KB --factor 16 --iterations 2 --on mpi --json"
+    done = antiphon_under([], mpi, tune.split())
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert sorted({row["collective"] for row in rows}) == sorted(KINDS)
+    assert all(row["wrong"] == row["reference_wrong"] == 0 for row in rows)
+    assert all(row["reference_least"] > 0 and row["messages"] > 0 for row in rows)
 
 
 @pytest.mark.slow

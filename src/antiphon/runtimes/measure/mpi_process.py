@@ -116,8 +116,8 @@ class Process:
             else None
         )
         if call is not None:
-            for one in ours:  # whose plans then know what they need
-                one()
+            for run in ours:  # whose plans then know what they need
+                run()
             programs = [self._program(one) for one in cases]
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
                 preloaded = [PreloadedCall(calls, program, call, seat) for program in programs]
