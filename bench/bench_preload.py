@@ -2,14 +2,20 @@
 
 Run: python bench/bench_preload.py [RANKS] (default 8). Ratios are medians of 21 pairs that take turns. "by default":
 small calls are left to the library; "forced": every call goes by the plan (ANTIPHON_LEAST=0).
+
+With --lookup: nanoseconds that the preload library adds to a call that it leaves to MPI, without MPI's part.
+With --table FILE, for each table: calls as the OSU benchmarks time them (a barrier before each, the mean of
+what the processes spend within it) by these tables, from `antiphon tune ... --on mpi`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +48,81 @@ def write_table(ranks: int, path: Path) -> None:
     save_plans(path, plans, table=True)
 
 
-def times(program: Path, ranks: int, settings: dict[str, str]) -> list[list[str]]:
+def lookup(ranks: int, folder: Path) -> None:
+    """Print what a call that is left to MPI costs."""
+    program, table = folder / "lookup", folder / "left.json"
+    source = Path(__file__).with_name("preload_lookup.c")
+    subprocess.run([str(BIN / "mpicc"), "-O2", "-rdynamic", str(source), "-o", str(program), "-ldl"], check=True)
+    machine, plans = antiphon.topology(f"full:ranks={ranks}"), {}
+    for kind in ("broadcast", "allreduce", "alltoall"):
+        entry = antiphon.plan(kind, machine, planner="direct").at(0)
+        claims = {**entry.claims, "measured": True, "served_by": "library"}
+        plans[kind] = Plan(machine, entry.schedule.collective, (Entry(0, None, entry.schedule, claims),))
+    save_plans(table, plans, table=True)
+    rows = run(program, ranks, [], {"LD_PRELOAD": str(library()), "ANTIPHON_TABLE": str(table)})
+    _common.print_table(
+        ["collective", "elements", "added ns"], [[kind, int(count), float(s) * 1e9] for kind, count, s in rows]
+    )
+
+
+EACH = {  # bytes (of all blocks) and calls, by the number of the collective in preload_times.c
+    "broadcast": (3, (8, 16, 32, 64, 128, 256, 512, 1024, 8192, 65536, 524288, 4194304)),
+    "allreduce": (0, (8, 16, 32, 64, 128, 256, 512, 1024, 8192, 65536, 524288, 4194304)),
+    "alltoall": (2, (8, 16, 32, 64, 128, 256, 512, 1024, 8192, 65536, 131072, 524288)),
+    "reducescatter": (4, (64, 128, 256, 512, 1024, 8192, 65536, 524288, 4194304)),
+}
+
+
+def by_tables(ranks: int, tables: list[str], folder: Path) -> None:
+    """Print calls by tables beside the MPI library's own."""
+    program = folder / "times"
+    source = Path(__file__).with_name("preload_times.c")
+    subprocess.run([str(BIN / "mpicc"), "-O2", str(source), "-o", str(program)], check=True)
+    sizes = [
+        f"{nbytes * (ranks if kind == 'alltoall' else 1)},{max(2, min(100, 10**6 // nbytes))},{number}"
+        for kind, (number, every) in EACH.items() for nbytes in every
+    ]  # fmt: skip
+    settings = {"LD_PRELOAD": str(library()), "ANTIPHON_TABLE": ":".join(tables)}
+    means, least = (run(program, ranks, [mode, *sizes], settings) for mode in ("each", "least"))
+    _common.print_table(
+        ["collective", "nbytes", "mean us", "library us", "ratio", "least us", "library us", "ratio"],
+        [
+            [
+                kind,
+                int(nbytes),
+                *(x for one in (mean, fastest) for x in (float(one[0]) * 1e6, float(one[1]) * 1e6, float(one[2]))),
+            ]
+            for (kind, nbytes, *mean), (_, _, *fastest) in zip(means, least, strict=True)
+        ],
+    )
+
+
+def run(program: Path, ranks: int, arguments: Sequence[str], settings: dict[str, str]) -> list[list[str]]:
+    """The words of each line that the program prints."""
     launcher = [str(BIN / "mpiexec"), *consent(str(BIN / "mpiexec"), 2**20), "-n", str(ranks)]
     done = subprocess.run(
-        [*launcher, str(program), *SIZES], env={**os.environ, **settings}, capture_output=True, text=True, timeout=300,
-        check=True,
+        [*launcher, str(program), *arguments], env={**os.environ, **settings}, capture_output=True, text=True,
+        timeout=600, check=True,
     )  # fmt: skip
-    return [line.split() for line in done.stdout.splitlines() if line.startswith("all")]
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def times(program: Path, ranks: int, settings: dict[str, str]) -> list[list[str]]:
+    return run(program, ranks, SIZES, settings)
 
 
 def main() -> None:
-    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 8
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ranks", nargs="?", type=int, default=8)
+    parser.add_argument("--lookup", action="store_true")
+    parser.add_argument("--table", action="append", default=[])
+    given = parser.parse_args()
+    ranks = given.ranks
     _common.print_machine()
+    if given.lookup or given.table:
+        with tempfile.TemporaryDirectory() as folder:
+            lookup(ranks, Path(folder)) if given.lookup else by_tables(ranks, given.table, Path(folder))
+        return
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         program, table = Path(folder, "times"), Path(folder, "table.json")

@@ -60,18 +60,17 @@ class Fake(Runtime):
             some = [cases[number] for number in heat]
             wanted = [Wanted(programs[one.program].schedule, one.nbytes, one.in_place, 0) for one in some]
             asked.extend(wanted)
-            race, theirs = Race(len(heat), some[0].repeat), []
+            race = Race(len(heat), some[0].repeat)
             knockout = some[0].race is not None and some[0].knockout
             for turn in range(race.most if knockout else some[0].repeat):
                 now = [Wanted(one.schedule, one.nbytes, one.in_place, turn) for one in wanted]
-                theirs.append(speed(now[0])[1])
-                race.add([speed(now[number])[0] for number in race.going])
+                race.add([speed(now[number])[0] for number in race.going], speed(now[0])[1])
                 if knockout and race.decide():
                     break
             standings = race.standings()
             for place, number in enumerate(heat):
                 spent = np.array([times[place] for times in race.times])
-                library = None if theirs[0] is None else np.array(theirs, float)
+                library = np.array(race.theirs) if race.theirs else None
                 row = measured_row(spent, library, wrong(wanted[place]))
                 one = standings[place]
                 more = {"over_best": one.ratio, "over_best_interval": [one.low, one.high], "tied": one.tied}

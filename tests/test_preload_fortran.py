@@ -64,6 +64,5 @@ def test_every_way_is_served(way: int, tmp_path: Path) -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1000, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "right"), done.stdout + done.stderr
     served = {row["collective"]: row["calls"] for row in json.loads(report.read_text())["served"]}
-    wanted = {**dict.fromkeys(PLANNERS, 1), "allreduce": 4, "allgather": 2, "reducescatter": 2}
-    wanted |= dict.fromkeys(["scan", "exscan", "allgatherv", "gatherv", "scatterv", "alltoallv"], 1)
+    wanted = {**dict.fromkeys(PLANNERS, 1), "allreduce": 4, "allgather": 3, "reducescatter": 2}
     assert served == wanted

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
-from antiphon.runtimes.measure.race import ALIKE, MOST, UNSURE, Race, interval
+from antiphon.runtimes.measure.race import ALIKE, MARGIN, MOST, UNSURE, Race, compare, interval
 
 
 def run(true: list[float], noise: float, rounds: int, seed: int, common: float = 0.0) -> Race:
@@ -48,6 +49,19 @@ def test_who_is_slower_leaves_early_and_who_is_alike_does_not_go_on_for_ever() -
     near = run([1.0, 1.0], 1.0, 10, 1)
     assert len(near.times) == MOST * 10
     assert near.going == [0, 1]
+
+
+def test_a_race_goes_on_until_the_library_is_surely_faster_or_slower() -> None:
+    for ours, noise, decided in ((0.5, 0.1, True), (2.0, 0.1, True), (MARGIN, 0.5, False)):
+        random, race = np.random.default_rng(2), Race(1, 10)
+        for _ in range(race.most):
+            race.add([ours * (1 + noise * random.random())], 1 + noise * random.random())
+            if race.decide():
+                break
+        assert (len(race.times) == 10) == decided
+        low, middle, high = compare(np.array(race.times)[:, 0], np.array(race.theirs))
+        assert low <= middle <= high
+    assert compare(np.array([1.0, 2.0]), np.array([2.0, 4.0])) == (pytest.approx(1e-6), 0.5, pytest.approx(1e6))
 
 
 def test_an_outlier_decides_nothing() -> None:

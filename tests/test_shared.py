@@ -27,10 +27,6 @@ class Name(ctypes.Structure):
     _fields_ = [("key", c_uint64), ("process", c_int64), ("file", c_int32), ("members", c_uint32)]
 
 
-class Came(ctypes.Structure):
-    _fields_ = [("bytes", c_uint64), ("elsewhere", c_int)]
-
-
 class Error(ctypes.Structure):
     _fields_ = [("code", c_int32), ("text", c_char * 252)]
 
@@ -50,10 +46,6 @@ def native() -> Functions:
     for name in ("send", "receive"):
         message = [c_void_p, c_uint32, c_uint32, c_void_p, c_size_t, c_uint32, POINTER(Error)]
         getattr(found, f"ap_shared_{name}").argtypes = message
-    found.ap_shared_receive_any.argtypes = [
-        c_void_p, c_uint32, c_uint32, c_void_p, c_size_t, POINTER(Came), c_uint32, POINTER(Error),
-    ]  # fmt: skip
-    found.ap_shared_send_elsewhere.argtypes = [c_void_p, c_uint32, c_uint32, c_size_t, c_uint32, POINTER(Error)]
     found.ap_shared_progress.argtypes = [
         c_void_p, POINTER(c_uint32), c_int, POINTER(c_int), POINTER(c_int), POINTER(Error),
     ]  # fmt: skip
@@ -319,48 +311,6 @@ def test_blocks_that_one_has_read_are_free_for_another(native: Functions) -> Non
     ends[0].send(2, 0, bytes(500_000), 3)
     ends[0].look()
     assert {1, 3} <= ends[0].done
-    for end in ends:
-        native.ap_shared_close(end.handle)
-
-
-@pytest.mark.parametrize("when", ["before", "after", "put aside"])
-def test_a_receive_of_any_length(native: Functions, when: str) -> None:
-    """It takes what it has room for, and tells how much was sent, or that this goes another way."""
-    name, error = Name(), Error()
-    ends = [End(native, native.ap_shared_make(2, byref(name)))]
-    ends += [End(native, native.ap_shared_join(byref(name), 1))]
-    sent = [0, 5, 40, 41, 30_000, 100_000, None, 7]  # None: another way
-    room, elsewhere = 50_000, 3_000_000
-    places = [ctypes.create_string_buffer(b"z" * (room + 1), room + 1) for _ in sent]
-    came = [Came() for _ in sent]
-
-    def receive() -> None:
-        for i, place in enumerate(places):
-            where = ctypes.cast(place, c_void_p)
-            assert not native.ap_shared_receive_any(ends[1].handle, 0, 2, where, room, byref(came[i]), i, byref(error))
-
-    if when == "before":
-        receive()
-    if when == "put aside":  # as something else is wanted, which lies behind it
-        other = ends[1].receive(0, 1, 3, 99)
-    for i, size in enumerate(sent):
-        if size is None:
-            assert not native.ap_shared_send_elsewhere(ends[0].handle, 1, 2, elsewhere, i, byref(error))
-        else:
-            ends[0].send(1, 2, pattern(i, size=size), i)
-    if when == "put aside":
-        ends[0].send(1, 1, b"now", 99)
-        while 99 not in ends[1].done:
-            ends[0].look(), ends[1].look()
-        assert other.raw == b"now"
-    if when != "before":
-        receive()
-    while not all(set(range(len(sent))) <= end.done for end in ends):
-        ends[0].look(), ends[1].look()
-    for i, size in enumerate(sent):
-        assert (came[i].bytes, came[i].elsewhere) == ((elsewhere, 1) if size is None else (size, 0))
-        kept = min(size or 0, room)
-        assert places[i].raw == pattern(i, size=size or 0)[:kept] + b"z" * (room + 1 - kept)
     for end in ends:
         native.ap_shared_close(end.handle)
 

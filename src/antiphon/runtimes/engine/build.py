@@ -30,11 +30,11 @@ from antiphon.runtimes.engine.launch import Starting
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
-    "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c", "exchange.c",
+    "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c",
     "uneven.c", "hear.c", "exports.c",
 )  # fmt: skip
 PARTS = (
-    "apart", "beside", "calls", "choice", "device", "early", "environment", "fortran", "general", "group", "match",
+    "apart", "beside", "calls", "choice", "device", "early", "environment", "fortran", "group", "match", "measure",
     "question", "report", "serve", "setup", "start", "table", "told", "trial", "turns", "types",
 )  # fmt: skip
 PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))

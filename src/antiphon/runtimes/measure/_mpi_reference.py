@@ -12,7 +12,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import average
 
 Array = NDArray[Any]
-_MPI_TYPES = {
+MPI_TYPES = {
     "int8": "INT8_T", "uint8": "UINT8_T", "int16": "INT16_T", "uint16": "UINT16_T", "int32": "INT32_T",
     "uint32": "UINT32_T", "int64": "INT64_T", "uint64": "UINT64_T", "float32": "FLOAT", "float64": "DOUBLE",
 }  # fmt: skip
@@ -26,10 +26,10 @@ def reference(
     among the processes, reductions of float16, bfloat16 and float8. In place the input is not looked at."""
     if collective.custom is not None or len(collective.roots) > 1 or comm.size != len(collective.members):
         return None
-    if collective.combining and dtype.name not in _MPI_TYPES:
+    if collective.combining and dtype.name not in MPI_TYPES:
         return None
-    kind = getattr(mpi, _MPI_TYPES.get(dtype.name, "BYTE"))
-    scale = 1 if dtype.name in _MPI_TYPES else dtype.itemsize
+    kind = getattr(mpi, MPI_TYPES.get(dtype.name, "BYTE"))
+    scale = 1 if dtype.name in MPI_TYPES else dtype.itemsize
     made = _calls(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
     if made is None:
         return None

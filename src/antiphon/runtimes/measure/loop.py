@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
 from antiphon.runtimes.measure.case import Case, Row
 from antiphon.runtimes.measure.made_up import MadeUp
-from antiphon.runtimes.measure.race import Race, Standing
+from antiphon.runtimes.measure.race import Race, Standing, compare
 
 Array = NDArray[Any]
 Call = Callable[[], None]
@@ -81,6 +82,17 @@ def digest_of(blocks: Iterable[Array]) -> str:
     return digest.hexdigest()
 
 
+class TimedCall(ABC):
+    """A call that takes its time itself, as Python takes longer than some calls."""
+
+    @abstractmethod
+    def measure(self, count: int) -> float:
+        """Seconds of one of `count` calls, the same at all processes."""
+
+    def __call__(self) -> None:
+        self.measure(1)
+
+
 class Heat:
     """Cases that are measured together at one process: `ours`, a call for each, and the library's own. `ready` is told
     before the clock starts which call comes. `recorder`: what records the calls of a case alone (traced.Recorder)."""
@@ -96,6 +108,8 @@ class Heat:
         """Seconds of one call, all starting together."""
         self.seat.refresh()
         self.ready(call)
+        if isinstance(call, TimedCall):
+            return call.measure(inner)
         began = self.together.meet()
         for _ in range(inner):
             call()
@@ -151,15 +165,14 @@ class Heat:
 
     def _race(self, began: float) -> tuple[Array, list[Standing]]:
         """Rounds until all is decided, or the time is over by the clock of the first process."""
-        race, theirs = Race(len(self.ours), self.case.repeat), []
+        race = Race(len(self.ours), self.case.repeat)
         for turn in range(race.most if self.case.knockout else race.least):
             told = self.together.all([self._round(race.going, turn), time.monotonic() - began])
             slowest = np.max([one[0] for one in told], axis=0).tolist()
-            race.add(slowest[: len(race.going)])
-            theirs += slowest[len(race.going) :]
+            race.add(slowest[: len(race.going)], slowest[-1] if self.theirs else None)
             if self.case.knockout and (race.decide() or told[0][1] > self.case.seconds):
                 break
-        return np.column_stack([race.times, *([theirs] if self.theirs else [])]), race.standings()
+        return np.column_stack([race.times, *([race.theirs] if self.theirs else [])]), race.standings()
 
     def _round(self, going: Sequence[int], turn: int) -> list[float]:
         """Everyone once, each first in turn: seconds of those going, then the library's."""
@@ -179,11 +192,15 @@ def measured_row(spent: Array, theirs: Array | None, wrong: int) -> Row:
     found: Row = {
         "seconds": seconds, "quartiles": quartiles, "least": float(spent[ran].min()), "most": float(spent[ran].max()),
         "runs": int(np.count_nonzero(ran)), "wrong": wrong, "correct": wrong == 0, "reference_seconds": None,
-        "reference_quartiles": None, "reference_wrong": None, "over_library": None, "over_library_quartiles": None,
+        "reference_quartiles": None, "reference_least": None, "reference_wrong": None, "over_library": None,
+        "over_library_quartiles": None, "over_library_interval": None,
     }  # fmt: skip
     if theirs is not None:
         found["reference_seconds"], found["reference_quartiles"] = _middle(theirs)
         found["over_library"], found["over_library_quartiles"] = _middle(spent[ran] / theirs[ran])
+        found["reference_least"] = float(theirs.min())
+        low, _, high = compare(spent, theirs)
+        found["over_library_interval"] = [low, high]
     return found
 
 

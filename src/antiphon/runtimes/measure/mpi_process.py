@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,10 @@ from antiphon.core.collective import Collective
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.engine.native import Engine, OpenProgram
+from antiphon.runtimes.engine.mpi_calls import MpiCalls
+from antiphon.runtimes.engine.native import Engine, NativePlan, OpenProgram
 from antiphon.runtimes.measure._mpi_library import library_rows
+from antiphon.runtimes.measure._mpi_preload import PreloadedCall, call_of
 from antiphon.runtimes.measure._mpi_reference import reference
 from antiphon.runtimes.measure.case import Case, Row, heats
 from antiphon.runtimes.measure.loop import Heat, Seat, Together
@@ -99,8 +102,25 @@ class Process:
         ours = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
         made = reference(collective, comm, self.mpi, case.unit, seat.dtype, case.op, case.in_place)
         theirs = None if made is None else partial(made, seat.source, seat.target)
+        call = (
+            call_of(collective, comm, case, seat, self._program(case))
+            if made is not None and case.race is not None
+            else None
+        )
+        if call is not None:
+            for run in ours:  # whose plans then know what they need
+                run()
+            programs = [self._program(one) for one in cases]
+            with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
+                preloaded = [PreloadedCall(calls, program, call, seat) for program in programs]
+                rows = Heat(cases, seat, preloaded, PreloadedCall(calls, None, call, seat), _Among(comm)).go()
+            return self._with_needs(rows, plans, comm, seat)
         with recording({rank: wire} if case.trace else {}) as recorder:
             rows = Heat(cases, seat, ours, theirs, _Among(comm), recorder=recorder).go()
+        return self._with_needs(rows, plans, comm, seat)
+
+    @staticmethod
+    def _with_needs(rows: list[Row], plans: Sequence[NativePlan], comm: Any, seat: Seat) -> list[Row]:
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])
         for number, row in enumerate(rows):
             row["messages"] = sum(one[number][0] for one in needs)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 UNSURE = 0.005  # how often an interval may miss
 ALIKE = 1.02  # contestants that differ by less are a tie
 MOST = 8  # times as many rounds as were asked for, at most
+MARGIN = 0.95  # of the library's time: what a plan must take less than, and surely less than all of it, to serve
+BOUND = log(1e6)  # of the ends of an interval, also where there are too few rounds to know any
 
 Floats = NDArray[np.float64]
 
@@ -50,16 +52,32 @@ def interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
     return (float(ordered[out - 1]), middle, float(ordered[-out])) if out else (-np.inf, middle, np.inf)
 
 
+def compare(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
+    """Of the median ratio of pairs: below, itself, above, where both were measured."""
+    ratios = np.log(np.maximum(ours, 1e-12)) - np.log(np.maximum(theirs, 1e-12))
+    low, middle, high = interval(ratios[~np.isnan(ratios)])
+    return exp(max(low, -BOUND)), exp(middle), exp(min(high, BOUND))
+
+
+def beats_library(ratio: float, high: float) -> bool:
+    """Whether a plan is faster than the library beyond the spread of what was measured. `high`: the interval's end."""
+    return ratio < MARGIN and high < 1.0
+
+
 class Race:
-    """`going`: those that can still win. `times[round][contestant]`, NaN where it was out already."""
+    """`going`: those that can still win. `times[round][contestant]`, NaN where it was out already; `theirs`: of each
+    round what the library took, empty where there is none to compare with."""
 
     def __init__(self, contestants: int, rounds: int) -> None:
         self.going = list(range(contestants))
         self.least, self.most = rounds, MOST * rounds
         self.times: list[list[float]] = []
+        self.theirs: list[float] = []
 
-    def add(self, spent: Sequence[float]) -> None:
-        """A round: the seconds of those that are going, in their order."""
+    def add(self, spent: Sequence[float], theirs: float | None = None) -> None:
+        """A round: the seconds of those that are going, in their order, and the library's."""
+        if theirs is not None:
+            self.theirs.append(theirs)
         row = [float("nan")] * (max(self.going) + 1 if not self.times else len(self.times[0]))
         for number, seconds in zip(self.going, spent, strict=True):
             row[number] = seconds
@@ -67,13 +85,22 @@ class Race:
 
     def decide(self) -> bool:
         """Let go of who surely is slower than the best; whether all is decided: those left were measured as often as
-        was asked for, and surely are alike, or as often as may be."""
+        was asked for, surely are alike, and the best surely is or is not faster than the library; or they were measured
+        as often as may be."""
         standings = self.standings()
         self.going = [n for n in self.going if standings[n].low <= 1.0 or standings[n].high <= ALIKE]
         if len(self.times) < self.least:
             return False
-        left = [standings[n] for n in self.going]
-        return len(self.times) >= self.most or all(one.high <= ALIKE for one in left)
+        if len(self.times) >= self.most:
+            return True
+        return all(standings[n].high <= ALIKE for n in self.going) and self._library_is_decided(standings)
+
+    def _library_is_decided(self, standings: Sequence[Standing]) -> bool:
+        if not self.theirs:
+            return True
+        best = min(self.going, key=lambda n: standings[n].ratio)
+        low, ratio, high = compare(np.array(self.times, float)[:, best], np.array(self.theirs))
+        return beats_library(ratio, high) or low >= MARGIN
 
     def standings(self) -> list[Standing]:
         """Everyone against the best, in the rounds in which both ran."""
@@ -88,7 +115,7 @@ class Race:
                 continue
             apart = made[:, number] - made[:, best]
             low, middle, high = interval(apart[~np.isnan(apart)])
-            low, high = max(low, -log(1e6)), min(high, log(1e6))
+            low, high = max(low, -BOUND), min(high, BOUND)
             tied = number in self.going and (low <= 0.0 or high <= log(ALIKE))
             found.append(Standing(exp(middle), exp(low), exp(high), tied))
         return found

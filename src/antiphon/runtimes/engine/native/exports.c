@@ -11,6 +11,7 @@
 #include "plan.h"
 #if defined(AP_FOR_MPI)
 #include "preload.h"
+#include "preload_measure.h"
 #include "transport_mpi.h"
 #elif defined(AP_FOR_SOCKETS)
 #include "shared.h"
@@ -33,12 +34,12 @@ static const struct {
     ONE(ap_wire_trace), ONE(ap_wire_hear), ONE(ap_trace_moment), ONE(ap_wire_close), ONE(ap_fold), ONE(ap_divide),
 #if defined(AP_FOR_MPI)
     ONE(ap_mpi_open_number), ONE(ap_mpi_library), ONE(ap_book_open), ONE(ap_book_close), ONE(ap_table_keep),
-    ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose),
+    ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose), ONE(ap_measure_open),
+    ONE(ap_measure_calls), ONE(ap_measure_close),
 #elif defined(AP_FOR_SOCKETS)
     ONE(ap_sockets_open), ONE(ap_shared_open),
     ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete), ONE(ap_shared_close), ONE(ap_shared_busy),
-    ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_send_elsewhere), ONE(ap_shared_receive_any),
-    ONE(ap_shared_progress),
+    ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),
 #else
     ONE(ap_threads_open),
 #endif

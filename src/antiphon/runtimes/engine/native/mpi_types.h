@@ -40,8 +40,6 @@ typedef struct {
     ap_shared *shared; /* for those on this host; NULL: none */
     int *near;         /* of each rank of the program, who it is there; -1: nobody */
     int yields;        /* more processes here than processors */
-    struct ap_leg *leg; /* of an exchange in which only who sends knows the length: from `once` bytes on, if not 0, by MPI; or NULL */
-    size_t once;
 } mpi_wire;
 
 int ap_mpi_failed(ap_error *error, const char *what, int code);

@@ -32,7 +32,7 @@ typedef struct {
     MPI_Count send_count, recv_count; /* of a block */
     MPI_Datatype send_type, recv_type;
     MPI_Op op;
-    ap_list sends, gets; /* where blocks differ; of a reduce_scatter the counts */
+    ap_list gets; /* of allgatherv and reduce_scatter: a count for each process */
 } ap_call;
 
 /* ---- types ---- */
@@ -41,16 +41,12 @@ typedef struct {
     MPI_Count size;
     int type;  /* the engine's, -1: it cannot combine these */
     int plain; /* elements are their bytes, one after another */
-    char class;  /* of a built-in type (preload_types.c), 0: the program's own */
-    MPI_Aint extent; /* of a built-in type */
 } ap_kind_of_data;
 
 void ap_types_begin(void);
 int ap_type_of(MPI_Datatype type, ap_kind_of_data *data); /* false: leave it to the library to complain */
+int ap_is_built_in(MPI_Datatype type); /* its handle is never another type's */
 int ap_operator_of(MPI_Op op);                            /* -1: none of ours */
-/* Whether MPI combines elements of this type by this operator, and they lie one after another: the bytes from one to the
- * next; 0: no, or that is not known here. */
-MPI_Aint ap_combined_by(MPI_Op op, MPI_Datatype type, const ap_kind_of_data *data);
 
 /* ---- the tables of this job ---- */
 
@@ -67,12 +63,14 @@ typedef struct {
     int32_t *host; /* of each process of the world; NULL: nobody needs it */
     int32_t *near; /* of each process of the world: those with the same number share memory, -1: with nobody */
     MPI_Group world;
-    _Atomic uint64_t left[AP_NAMES][AP_REASONS];
+    _Atomic uint64_t left[AP_KINDS][AP_REASONS];
     _Atomic int served; /* whether any call ran by a plan */
-    ap_use general[AP_NAMES][2]; /* by general schedules; with all processes of the world, or fewer */
 } ap_state;
 
 extern ap_state ap_preload;
+
+/* Collective over the world: what calls by plans need where nothing is preloaded, without tables. False: MPI failed. */
+int ap_set_up_bare(void);
 
 /* ---- communicators ---- */
 
@@ -109,7 +107,7 @@ struct ap_turns {
     ap_early *early;
 };
 
-enum { AP_STAGED_IN, AP_STAGED_OUT, AP_WORK, AP_PARTS, AP_STAGES }; /* memory of ours beside the caller's */
+enum { AP_STAGED_IN, AP_STAGED_OUT, AP_STAGES }; /* memory of ours beside the caller's */
 
 typedef struct ap_trial ap_trial;
 typedef struct {
@@ -124,10 +122,7 @@ typedef struct {
     uint64_t taken;      /* bytes of memory shared for it that count */
     uint32_t calls;      /* that plans could have served */
     ap_kept *kept;
-    int near;    /* all its processes share memory */
-    signed char *every; /* of each kind and root, and none, whether every size is served: 1, -1, 0 where nobody has looked */
     ap_trial *trials; /* of plans that were not measured */
-    int general; /* as the state of a row: whether all can run what no plan is for */
     void *stage[AP_STAGES];
     size_t stage_bytes[AP_STAGES];
 } ap_group;
@@ -142,10 +137,6 @@ int ap_group_begin(ap_group *g);
 int ap_group_connect(ap_group *g, ap_error *error);
 /* Which row a call goes by; AP_SERVED, or why none. */
 int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row);
-/* Whether calls of this kind go by rows at every size. */
-int ap_group_every_size(ap_group *g, int kind, int root);
-/* Whether all of its processes can run general schedules; asks them once. As ap_row_works. */
-int ap_group_general(ap_group *g, int *code, ap_error *error);
 /* Memory beside the caller's, of so many bytes at least. */
 void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error);
 /* Without any call of MPI, for a copy of a communicator: its rows, and all that calls like these need, with its memory.
@@ -221,6 +212,37 @@ int ap_device_anywhere(const ap_call *call, int *anywhere);
 
 /* ---- calls ---- */
 
+/* What a call with these arguments was found to be: left to the library because of its size. Kept for a few calls, each in a
+ * line of cache of its own, as a call of MPI may take no longer than it takes to fetch some. Read without a lock: `version`
+ * is odd while an entry changes, and another one afterwards. */
+typedef struct {
+    _Atomic uint64_t comm, type;
+    _Atomic int64_t count;
+    _Atomic int32_t kind, root;
+    _Atomic uint32_t version;
+} __attribute__((aligned(64))) ap_left_call;
+
+enum { AP_LEFT_CALLS = 32 };
+extern ap_left_call ap_left_calls[AP_LEFT_CALLS];
+
+static inline ap_left_call *ap_left_slot(int kind, int64_t count) {
+    return &ap_left_calls[((uint64_t)(count * AP_KINDS + kind) * 0x9E3779B97F4A7C15u) >> 59];
+}
+
+static inline int ap_is_left(int kind, MPI_Comm comm, int root, int64_t count, MPI_Datatype type) {
+    const ap_left_call *l = ap_left_slot(kind, count);
+    const uint32_t version = atomic_load_explicit(&l->version, memory_order_acquire);
+    int same = atomic_load_explicit(&l->count, memory_order_relaxed) == count;
+    same &= atomic_load_explicit(&l->kind, memory_order_relaxed) == kind;
+    same &= atomic_load_explicit(&l->root, memory_order_relaxed) == root;
+    same &= atomic_load_explicit(&l->comm, memory_order_relaxed) == (uint64_t)(uintptr_t)comm;
+    same &= atomic_load_explicit(&l->type, memory_order_relaxed) == (uint64_t)(uintptr_t)type;
+    atomic_thread_fence(memory_order_acquire);
+    return same && version && !(version & 1) && atomic_load_explicit(&l->version, memory_order_relaxed) == version;
+}
+/* A communicator is freed, and its handle may come back as another's. */
+void ap_left_forget(void);
+
 /* True if the call has been done, *code being what to return. Else *spent is NULL, or who has the library do it calls
  * ap_trial_over with that. */
 int ap_serve(const ap_call *call, double **spent, int *code);
@@ -238,26 +260,6 @@ ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, in
 int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error);
 /* Raises an error of this class on the communicator; returns it. */
 int ap_raise(MPI_Comm comm, int class, const char *what, const ap_error *error);
-
-/* ---- general schedules (preload_general.c) ---- */
-
-/* Elements as a general schedule sees them: `width` bytes from one to the next. */
-typedef struct {
-    ap_group *g;
-    const ap_call *call;
-    uint64_t count;  /* of a block; of a reduce_scatter with counts: see there */
-    uint64_t width;
-    int type, op;    /* the engine's; type -1: MPI combines them */
-} ap_elements;
-
-/* From how many bytes on MPI's own is left to do it, as it was measured to be as fast. */
-uint64_t ap_general_most(int kind);
-/* What combines elements: in the order of the processes, by any operator. */
-int ap_general_fold(const ap_elements *x, int *code, ap_error *error);
-/* What only moves blocks that differ. AP_MISMATCH: all has gone its way, but more was sent to this process than it expects. */
-int ap_general_move(ap_group *g, const ap_call *call, int *code, ap_error *error);
-/* Between elements and plain bytes; at most 2^30 of these at once. */
-int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into);
 
 void ap_report_call(ap_use *use, uint64_t bytes, double seconds);
 void ap_report_left(int kind, int reason);

@@ -6,6 +6,9 @@
     double *spent; \
     int code; \
     if (ap_serve(&call, &spent, &code)) return code
+/* Calls whose size is known by the same arguments at all processes, and that were left to the library before. */
+#define SHORT(KIND, ROOT, COUNT, TYPE, CALL) \
+    if (ap_is_left(KIND, comm, ROOT, COUNT, TYPE)) return CALL
 #define LEFT(CALL) \
     code = CALL; \
     if (spent) ap_trial_over(spent); \
@@ -14,16 +17,19 @@
 /* Twice: for counts of type int, and for the large ones that MPI 4 has. */
 #define CALLS(LARGE, count_of, place_of, COUNT, AT) \
     AP_SEEN int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        SHORT(AP_ALLREDUCE, -1, n, t, PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
         SERVED(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         LEFT(PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
     } \
     AP_SEEN int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
+        SHORT(AP_REDUCE, root, n, t, PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
         SERVED(.kind = AP_REDUCE, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         LEFT(PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
     } \
     AP_SEEN int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        SHORT(AP_REDUCESCATTER, -1, n, t, PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
         SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
         LEFT(PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
@@ -34,18 +40,21 @@
         LEFT(PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm)); \
     } \
     AP_SEEN int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
+        SHORT(AP_BROADCAST, root, n, t, PMPI_Bcast##LARGE(a, n, t, root, comm)); \
         SERVED(.kind = AP_BROADCAST, .root = root, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
                .send_type = t, .recv_type = t); \
         LEFT(PMPI_Bcast##LARGE(a, n, t, root, comm)); \
     } \
     AP_SEEN int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                              MPI_Comm comm) { \
+        SHORT(AP_ALLGATHER, -1, m, u, PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
         SERVED(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         LEFT(PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
     } \
     AP_SEEN int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                             MPI_Comm comm) { \
+        SHORT(AP_ALLTOALL, -1, m, u, PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
         SERVED(.kind = AP_ALLTOALL, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
         LEFT(PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
@@ -64,37 +73,9 @@
     } \
     AP_SEEN int MPI_Allgatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], \
                                       const place_of at[], MPI_Datatype u, MPI_Comm comm) { \
-        SERVED(.kind = AP_ALLGATHERV, .root = -1, .send = a, .recv = b, .send_count = n, .gets = {.COUNT = m, .AT = at}, \
+        SERVED(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .gets = {.COUNT = m, .AT = at}, \
                .send_type = t, .recv_type = u); \
         LEFT(PMPI_Allgatherv##LARGE(a, n, t, b, m, at, u, comm)); \
-    } \
-    AP_SEEN int MPI_Alltoallv##LARGE(const void *a, const count_of n[], const place_of from[], MPI_Datatype t, void *b, \
-                                     const count_of m[], const place_of at[], MPI_Datatype u, MPI_Comm comm) { \
-        SERVED(.kind = AP_ALLTOALLV, .root = -1, .send = a, .recv = b, .sends = {.COUNT = n, .AT = from}, \
-               .gets = {.COUNT = m, .AT = at}, .send_type = t, .recv_type = u); \
-        LEFT(PMPI_Alltoallv##LARGE(a, n, from, t, b, m, at, u, comm)); \
-    } \
-    AP_SEEN int MPI_Gatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], const place_of at[], \
-                                   MPI_Datatype u, int root, MPI_Comm comm) { \
-        SERVED(.kind = AP_GATHERV, .root = root, .send = a, .recv = b, .send_count = n, .gets = {.COUNT = m, .AT = at}, \
-               .send_type = t, .recv_type = u); \
-        LEFT(PMPI_Gatherv##LARGE(a, n, t, b, m, at, u, root, comm)); \
-    } \
-    AP_SEEN int MPI_Scatterv##LARGE(const void *a, const count_of n[], const place_of from[], MPI_Datatype t, void *b, \
-                                    count_of m, MPI_Datatype u, int root, MPI_Comm comm) { \
-        SERVED(.kind = AP_SCATTERV, .root = root, .send = a, .recv = b, .sends = {.COUNT = n, .AT = from}, .recv_count = m, \
-               .send_type = t, .recv_type = u); \
-        LEFT(PMPI_Scatterv##LARGE(a, n, from, t, b, m, u, root, comm)); \
-    } \
-    AP_SEEN int MPI_Scan##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
-        SERVED(.kind = AP_SCAN, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
-               .recv_type = t, .op = op); \
-        LEFT(PMPI_Scan##LARGE(a, b, n, t, op, comm)); \
-    } \
-    AP_SEEN int MPI_Exscan##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
-        SERVED(.kind = AP_EXSCAN, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
-               .recv_type = t, .op = op); \
-        LEFT(PMPI_Exscan##LARGE(a, b, n, t, op, comm)); \
     }
 
 CALLS(, int, int, count, at)
@@ -110,17 +91,10 @@ static void left(int kind, int reason, MPI_Comm comm) {
     if ((g = ap_group_of(comm)) && !g->rank) ap_report_left(kind, reason);
 }
 
-AP_SEEN int MPI_Alltoallw(const void *a, const int n[], const int from[], const MPI_Datatype t[], void *b, const int m[],
-                          const int at[], const MPI_Datatype u[], MPI_Comm comm) {
-    left(AP_ALLTOALLW, AP_OTHER_FORM, comm);
-    return PMPI_Alltoallw(a, n, from, t, b, m, at, u, comm);
-}
-
 /* Each call in the form that does not wait, and, where MPI has it, the persistent one; either also for large counts. */
 #define PARTS const void *a, COUNT n, MPI_Datatype t, void *b, COUNT m, MPI_Datatype u
 #define REDUCES const void *a, void *b, COUNT n, MPI_Datatype t, MPI_Op op
 #define COUNTS(n) const COUNT n[]
-#define PLACES(n) const PLACE n[]
 
 #define WITHOUT_WAITING(SMALL, LARGE, KIND, ARGUMENTS, ...) \
     AP_SEEN int MPI_I##SMALL(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
@@ -153,27 +127,14 @@ AP_SEEN int MPI_Alltoallw(const void *a, const int n[], const int from[], const 
     FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(PARTS), a, n, t, b, m, u) \
     FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(PARTS), a, n, t, b, m, u) \
     FORM(gather, Gather, AP_GATHER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root) \
-    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root) \
-    FORM(allgatherv, Allgatherv, AP_ALLGATHERV, TOGETHER(const void *a, COUNT n, MPI_Datatype t, void *b, COUNTS(m), PLACES(at), MPI_Datatype u), \
-         a, n, t, b, m, at, u) \
-    FORM(alltoallv, Alltoallv, AP_ALLTOALLV, TOGETHER(const void *a, COUNTS(n), PLACES(from), MPI_Datatype t, void *b, COUNTS(m), PLACES(at), MPI_Datatype u), \
-         a, n, from, t, b, m, at, u) \
-    FORM(gatherv, Gatherv, AP_GATHERV, TOGETHER(const void *a, COUNT n, MPI_Datatype t, void *b, COUNTS(m), PLACES(at), MPI_Datatype u, int root), \
-         a, n, t, b, m, at, u, root) \
-    FORM(scatterv, Scatterv, AP_SCATTERV, TOGETHER(const void *a, COUNTS(n), PLACES(from), MPI_Datatype t, void *b, COUNT m, MPI_Datatype u, int root), \
-         a, n, from, t, b, m, u, root) \
-    FORM(scan, Scan, AP_SCAN, TOGETHER(REDUCES), a, b, n, t, op) \
-    FORM(exscan, Exscan, AP_EXSCAN, TOGETHER(REDUCES), a, b, n, t, op)
+    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root)
 
 #define COUNT int
-#define PLACE int
 ALL(WITHOUT_WAITING)
 #if MPI_VERSION >= 4
 ALL(PERSISTENT)
 #undef COUNT
-#undef PLACE
 #define COUNT MPI_Count
-#define PLACE MPI_Aint
 ALL(WITHOUT_WAITING_C)
 ALL(PERSISTENT_C)
 #endif

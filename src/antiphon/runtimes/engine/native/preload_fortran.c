@@ -60,14 +60,6 @@ FORTRAN(scatter, (IN_PARTS, fint *root, fint *comm, fint *error),
         MPI_Scatter(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
 FORTRAN(allgatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
         MPI_Allgatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
-FORTRAN(alltoallv, (const void *a, fint *n, fint *from, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
-        MPI_Alltoallv(IN(a), n, from, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
-FORTRAN(gatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *root, fint *comm, fint *error),
-        MPI_Gatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), *root, COMM(comm)))
-FORTRAN(scatterv, (const void *a, fint *n, fint *from, fint *t, void *b, fint *m, fint *u, fint *root, fint *comm, fint *error),
-        MPI_Scatterv(IN(a), n, from, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
-FORTRAN(scan, (TO_ALL), MPI_Scan(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
-FORTRAN(exscan, (TO_ALL), MPI_Exscan(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
 
 static int fortran_init_thread(int wanted, fint *given) {
     int found = 0;

@@ -57,11 +57,12 @@ int ap_group_forget(MPI_Comm comm, int keyval, void *value, void *extra) {
     (void)comm, (void)keyval, (void)extra;
     ap_auto_forget(g);
     atomic_fetch_add(&freed, 1);
+    ap_left_forget();
     if (g->wire && !ap_preload.over) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
     atomic_fetch_sub(&shared_bytes, g->taken);
     for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
     ap_group_drop(g);
-    free(g->every), free(g->process), free(g);
+    free(g->process), free(g);
     return MPI_SUCCESS;
 }
 
@@ -98,12 +99,6 @@ static int find_processes(ap_group *g) {
     good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, g->process);
     PMPI_Group_free(&group);
     free(numbers);
-    for (int i = 0; good && i < g->size; i++) {
-        const int process = g->process[i], first = g->process[0];
-        if (!i) g->near = ap_preload.near != NULL;
-        g->near = g->near && process != MPI_UNDEFINED && first != MPI_UNDEFINED && ap_preload.near[process] >= 0 &&
-                  ap_preload.near[process] == ap_preload.near[first];
-    }
     if (good && ap_preload.automatic)
         wait_for_plans(g);
     else if (good)
@@ -145,27 +140,6 @@ ap_group *ap_group_of(MPI_Comm comm) {
 
 int ap_group_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row) {
     return ap_pick(&g->found, ap_preload.set.least, kind, root, bytes, row);
-}
-
-/* Between two ends of rows all sizes go alike. */
-static int look_at_every_size(const ap_group *g, int kind, int root) {
-    ap_row *row = NULL;
-    int every = !ap_group_row(g, kind, root, 1, &row);
-    for (uint32_t i = 0; i < g->found.rows && every; i++) {
-        const ap_range *r = &g->found.row[i].range;
-        if ((int)r->kind != kind || r->root != root) continue;
-        if (r->start > 1) every &= !ap_group_row(g, kind, root, r->start, &row);
-        if (r->stop != UINT64_MAX) every &= !ap_group_row(g, kind, root, r->stop, &row);
-    }
-    return every;
-}
-
-int ap_group_every_size(ap_group *g, int kind, int root) {
-    if (!g->every) g->every = calloc((size_t)AP_KINDS * ((size_t)g->size + 1), 1);
-    if (!g->every) return look_at_every_size(g, kind, root);
-    signed char *known = &g->every[(size_t)kind * ((size_t)g->size + 1) + (size_t)(root + 1)];
-    if (!*known) *known = look_at_every_size(g, kind, root) ? 1 : -1;
-    return *known > 0;
 }
 
 void *ap_group_stage(ap_group *g, int number, size_t bytes, ap_error *error) {
@@ -251,19 +225,6 @@ int ap_row_works(ap_group *g, ap_row *row, int *code, ap_error *error) {
     row->state = who == INT_MAX ? 1 : -1;
     if (row->state < 0) tell(g, row, who, error);
     return row->state > 0;
-}
-
-int ap_group_general(ap_group *g, int *code, ap_error *error) {
-    *code = MPI_SUCCESS;
-    if (g->general) return g->general > 0;
-    int good = connected(g, code, error), shares = good && ap_mpi_all_near(g->wire);
-    if (g->reason || *code) return 0;
-    int who = ask_all(g, good && shares, code, error);
-    if (*code) return 0;
-    g->general = who == INT_MAX ? 1 : -1;
-    if (good && !shares) g->near = 0; /* they are on one host, and may not share memory there */
-    else if (who == g->rank) fprintf(stderr, "antiphon: calls that no plan is for are left to the MPI library: %s\n", error->text);
-    return g->general > 0;
 }
 
 /* ---- plans ---- */

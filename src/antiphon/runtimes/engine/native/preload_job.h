@@ -14,14 +14,8 @@
 enum {
     AP_SERVED, AP_SILENT, AP_ALONE, AP_BETWEEN, AP_STRANGERS, AP_EMPTY, AP_NO_PLAN, AP_NO_ROOT, AP_FASTER,
     AP_UNMEASURED, AP_SMALL, AP_OTHER_TYPE, AP_OTHER_OPERATOR, AP_LARGE, AP_REFUSED, AP_WAITING,
-    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_FAR, AP_LONG, AP_UNKNOWN_SIZE,
-    AP_OTHER_FORM, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE,
+    AP_NOT_PLANNED, AP_NEW, AP_NO_ROOM, AP_UNEVEN, AP_NONBLOCKING, AP_PERSISTENT, AP_DEVICE,
     AP_NO_SCRATCH, AP_UNLIKE, AP_TRIED, AP_SLOWER, AP_REASONS
-};
-
-/* What MPI has beside the kinds that plans are for. Their calls go by general schedules (preload_general.c). */
-enum {
-    AP_ALLGATHERV = AP_KINDS, AP_ALLTOALLV, AP_GATHERV, AP_SCATTERV, AP_SCAN, AP_EXSCAN, AP_ALLTOALLW, AP_NAMES
 };
 
 #ifndef AP_PYTHON /* what built this library, and where the package is */
@@ -130,7 +124,7 @@ typedef struct {
     char how[16], machine[128], gain[600], notes[600]; /* what is known of the plans; notes: also why there are none */
     uint64_t since; /* the call of a communicator that was the first to go by them; 0: none was */
 } ap_told;
-extern const char *const ap_kind_names[AP_NAMES];
+extern const char *const ap_kind_names[AP_KINDS];
 
 typedef struct { /* what calls have gone by */
     ap_use use;

@@ -29,24 +29,15 @@ static size_t all_pages(void) {
     return pages;
 }
 
-/* What there is to tell of: the pages, and behind them what general schedules did. */
-enum { GENERAL = 2 * AP_NAMES };
-
 static ap_line tell(size_t number) {
-    static const char label[] = "all with all";
     uint32_t t = 0;
-    if (number >= all_pages()) {
-        const size_t i = number - all_pages();
-        const uint32_t ranks = i % 2 ? 0 : (uint32_t)ap_preload.size;
-        return (ap_line){ap_preload.general[i / 2][i % 2], (int)(i / 2), -1, ranks, label, sizeof label - 1};
-    }
     while (number >= ap_preload.table[t].book->pages) number -= ap_preload.table[t++].book->pages;
     return ap_line_of(&ap_preload.table[t], (uint32_t)number);
 }
 
 /* Over all processes; all rows of counts: those of the pages, then why calls were left. */
 static int collect(sums *s) {
-    const size_t left = (size_t)AP_NAMES * AP_REASONS, n = s->pages, counts = n + left;
+    const size_t left = (size_t)AP_KINDS * AP_REASONS, n = s->pages, counts = n + left;
     uint64_t *mine = calloc(3 * n + left, sizeof *mine);
     double *seconds = calloc(n + 1, sizeof *seconds);
     s->calls = calloc(counts, sizeof *s->calls), s->most = calloc(2 * n + 1, sizeof *s->most);
@@ -73,7 +64,7 @@ void ap_report_unused(void) {
     ap_state *p = &ap_preload;
     int kind = -1, why = AP_SERVED;
     if (p->rank || !p->tables || p->served) return;
-    for (int k = 0; k < AP_NAMES; k++)
+    for (int k = 0; k < AP_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++) {
             if (!atomic_load(&p->left[k][r]) || r == AP_SILENT || r == AP_ALONE || r == AP_EMPTY) continue;
             if (r != AP_NO_PLAN && r != AP_NO_ROOT && r != AP_STRANGERS) return;
@@ -85,7 +76,7 @@ void ap_report_unused(void) {
 }
 
 void ap_report(void) {
-    sums s = {.pages = all_pages() + GENERAL};
+    sums s = {.pages = all_pages()};
     ap_line *line = calloc(s.pages + 1, sizeof *line);
     if (collect(&s) && !ap_preload.rank && line) {
         for (size_t i = 0; i < s.pages; i++) {

@@ -8,10 +8,8 @@
 #include "preload_choice.h"
 #include "transport.h"
 
-static const char *const names[AP_NAMES] = {
-    "MPI_Bcast", "MPI_Reduce", "MPI_Scatter", "MPI_Gather", "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce",
-    "MPI_Alltoall", "MPI_Allgatherv", "MPI_Alltoallv", "MPI_Gatherv", "MPI_Scatterv", "MPI_Scan", "MPI_Exscan",
-    "MPI_Alltoallw"};
+static const char *const names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
+                                            "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
 
 /* ---- where its data lies ---- */
 
@@ -34,7 +32,8 @@ static int from_elsewhere(void *here, MPI_Datatype type, int count, MPI_Datatype
     return code ? code : PMPI_Type_commit(made);
 }
 
-int ap_pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into) {
+/* Between elements and plain bytes, of which an element has `size` > 0. */
+static int pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into) {
     const uint64_t most = size < 1u << 30 ? (1u << 30) / size : 1;
     for (uint64_t done = 0; done < count;) {
         uint64_t n = count - done < most ? count - done : most;
@@ -72,8 +71,8 @@ static int copy(const ap_choice *x, const side *s, uint64_t first, uint64_t bloc
     const uint64_t at_once = s->places ? 1 : blocks;
     int code = MPI_SUCCESS;
     for (uint64_t i = first; i < first + blocks && !code; i += at_once)
-        code = ap_pack(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size, at_once * (uint64_t)s->count,
-                       (char *)s->buffer + i * (uint64_t)s->count * (uint64_t)s->size, into);
+        code = pack(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size, at_once * (uint64_t)s->count,
+                    (char *)s->buffer + i * (uint64_t)s->count * (uint64_t)s->size, into);
     return code;
 }
 
@@ -119,7 +118,7 @@ static int locate(ap_choice *x, sides *out, ap_error *error) {
     static const struct { char sends, gets; } everywhere[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
-    const int kind = ap_kind_of_rows(c->kind), even = kind == AP_REDUCESCATTER && ap_listed(&c->gets); /* all alike: of a block */
+    const int kind = c->kind, listed = ap_listed(&c->gets), even = kind == AP_REDUCESCATTER && listed; /* of a block */
     sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
                .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
     int gets = x->at_root || !(kind == AP_REDUCE || kind == AP_GATHER), sends = x->at_root || kind != AP_SCATTER;
@@ -135,8 +134,8 @@ static int locate(ap_choice *x, sides *out, ap_error *error) {
         s.out = s.in; /* nothing is written there: its own block stays where it is */
         s.in.blocks = 0, s.in.user = NULL;
     }
-    if (c->kind == AP_ALLGATHERV) s.out.count = ap_count_at(&c->gets, 0);
-    if (c->kind == AP_ALLGATHERV && !in_a_row(c, x->g->size)) s.out.places = &c->gets;
+    if (kind == AP_ALLGATHER && listed) s.out.count = ap_count_at(&c->gets, 0);
+    if (kind == AP_ALLGATHER && listed && !in_a_row(c, x->g->size)) s.out.places = &c->gets;
     s.in.buffer = s.in.user, s.out.buffer = s.out.user;
     if (s.in.blocks && !ap_type_of(s.in.type, &x->send)) s.in.count = -1;
     if (s.out.blocks && !ap_type_of(s.out.type, &x->recv)) s.out.count = -1;
@@ -155,7 +154,7 @@ static int gather_bytes(ap_choice *x, sides *s, int *back, int *code, ap_error *
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
         if (stage(x, &s->out, AP_STAGED_OUT, error)) return error->code;
-        int own = ap_kind_of_rows(c->kind) == AP_ALLGATHER || c->kind == AP_GATHER;
+        int own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
         int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
         if (loads) *code = copy(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
         *back = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
@@ -201,15 +200,6 @@ static int fail(ap_choice *x, int *code, const ap_error *error) {
     return 1;
 }
 
-/* By a schedule that needs no plan; the same outcomes. */
-static int run_general(ap_choice *x, int *code, ap_error *error) {
-    const ap_call *c = x->call;
-    *code = MPI_SUCCESS;
-    if (!ap_reduces(c->kind)) return ap_general_move(x->g, c, code, error);
-    const ap_elements elements = {x->g, c, x->unit, (uint64_t)x->width, x->type, x->op};
-    return ap_general_fold(&elements, code, error);
-}
-
 static int leave(const ap_choice *x, int reason) {
     if (!x->g || !x->g->rank) ap_report_left(x->call->kind, reason);
     return 0;
@@ -218,8 +208,8 @@ static int leave(const ap_choice *x, int reason) {
 /* Whether its first calls go both ways in turn: nobody has measured the plan, or promised the same order of combining at
  * each call. */
 static int is_tried(const ap_choice *x) {
-    const ap_page *page = x->row ? x->row->page : NULL;
-    return ap_preload.set.tries && page && !x->general && !page->measured && !page->ordered && !ap_is_between_two(x->call->kind);
+    const ap_page *page = x->row->page;
+    return ap_preload.set.tries && !page->measured && !page->ordered;
 }
 
 static int serve(ap_choice *x, double **spent, int *code) {
@@ -240,25 +230,23 @@ static int serve(ap_choice *x, double **spent, int *code) {
         if (anywhere) return leave(x, AP_DEVICE);
     }
     *code = MPI_SUCCESS;
-    double began = ap_preload.set.report ? ap_now() : 0;
-    int works = x->general ? ap_group_general(x->g, code, &error) : x->row->state || ap_row_works(x->g, x->row, code, &error);
-    if (!works) {
+    const double began = ap_preload.set.report ? ap_now() : 0;
+    if (!x->row->state && !ap_row_works(x->g, x->row, code, &error)) {
         if (*code) return fail(x, code, &error);
-        return leave(x, x->g->reason ? x->g->reason : x->general && !x->g->near ? AP_FAR : AP_REFUSED);
+        return leave(x, x->g->reason ? x->g->reason : AP_REFUSED);
     }
     const int op = ap_reduces(x->call->kind) ? x->op : 0; /* all name the same one; types may differ where data is moved */
     int reason = is_tried(x) ? ap_trial_turn(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
     if (*code) return fail(x, code, &error);
     if (reason) return leave(x, reason);
-    int failed = x->general ? run_general(x, code, &error) : run(x, &left, code, &error);
-    if (failed && failed != AP_MISMATCH) return fail(x, code, &error);
+    if (run(x, &left, code, &error)) return fail(x, code, &error);
     if (left) return leave(x, AP_REFUSED);
     if (*spent) ap_trial_over(*spent);
     atomic_store_explicit(&ap_preload.served, 1, memory_order_relaxed);
-    ap_use *use = x->general ? &ap_preload.general[x->call->kind][x->g->size != ap_preload.size] : x->row->use;
+    ap_use *use = x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
-    *code = failed ? ap_raise(x->call->comm, MPI_ERR_TRUNCATE, names[x->call->kind], &error) : MPI_SUCCESS;
+    *code = MPI_SUCCESS;
     return 1;
 }
 
@@ -274,7 +262,7 @@ static int wait_for_plans(ap_choice *x, int *code) {
     ap_error error = {0, ""};
     const ap_call *c = x->call;
     uint64_t unit = x->unit;
-    int plannable = !ap_find_type(x) && !x->general;
+    int plannable = !ap_find_type(x);
     ap_noted noted = {.kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type,
                       .in_place = is_in_place(x)};
     x->unit = unit;
@@ -289,8 +277,8 @@ int ap_serve(const ap_call *call, double **spent, int *code) {
     ap_choice x;
     *spent = NULL;
     if (!ap_preload.on || call->comm == MPI_COMM_NULL) return 0;
-    x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.general = 0, x.bytes = 0;
+    x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.bytes = 0;
     int reason = x.g ? ap_way_of(&x) : AP_SERVED;
-    if (reason == AP_WAITING && call->kind < AP_KINDS && !x.general && (reason = wait_for_plans(&x, code)) < 0) return 1;
+    if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
     return reason ? leave(&x, reason) : serve(&x, spent, code);
 }

@@ -204,6 +204,26 @@ static void prepare(void) {
     if (ap_group_connect(g, &error)) ap_mpi_touch(g->wire, &(ap_pace){0, 0});
 }
 
+/* What is learned of this MPI and these processes; the same at all. False: MPI failed. */
+static int look_around(void) {
+    ap_state *p = &ap_preload;
+    ap_types_begin();
+    int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ap_group_forget, &p->keyval, NULL) &&
+                !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
+    p->packs = all_good(packs());
+    ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
+    return all_good(ready);
+}
+
+int ap_set_up_bare(void) {
+    ap_state *p = &ap_preload;
+    if (p->on) return 1;
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank)) return 0;
+    p->on = look_around();
+    if (p->on) find_near();
+    return p->on;
+}
+
 static void set_up(void) {
     ap_state *p = &ap_preload;
     message m;
@@ -235,13 +255,9 @@ static void set_up(void) {
         ap_complain(p->why, "table %d has ranks on one host that are on several here", p->table[i].position + 1);
         drop_table(i);
     }
-    ap_types_begin();
-    int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ap_group_forget, &p->keyval, NULL) &&
-                !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
-    p->packs = all_good(packs());
+    const int ready = look_around();
     if (p->device < 0) p->device = !all_good(!ap_device_possible());
-    ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
-    p->on = all_good(ready) && (p->tables || p->automatic);
+    p->on = ready && (p->tables || p->automatic);
     if (p->on) find_near();
     if (p->on) prepare();
     if (p->why[0] && !p->rank)

@@ -5,9 +5,8 @@
 
 #include "preload_job.h"
 
-const char *const ap_kind_names[AP_NAMES] = {"broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter",
-                                             "allreduce", "alltoall", "allgatherv", "alltoallv", "gatherv", "scatterv",
-                                             "scan", "exscan", "alltoallw"};
+const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter",
+                                             "allreduce", "alltoall"};
 
 static const char *const reasons[AP_REASONS] = {
     [AP_SERVED] = "",
@@ -21,18 +20,15 @@ static const char *const reasons[AP_REASONS] = {
     [AP_FASTER] = "the table says that the library is faster",
     [AP_UNMEASURED] = "its size was not measured",
     [AP_SMALL] = "it is smaller than ANTIPHON_LEAST and was not measured",
-    [AP_OTHER_TYPE] = "its data type has gaps, or is only moved",
-    [AP_OTHER_OPERATOR] = "its operator is not for its type",
+    [AP_OTHER_TYPE] = "plans do not combine its data type",
+    [AP_OTHER_OPERATOR] = "plans do not combine by its operator",
     [AP_LARGE] = "it is too large for MPI_Pack",
     [AP_REFUSED] = "a process could not run the plan",
     [AP_WAITING] = "its plans were not there yet",
     [AP_NOT_PLANNED] = "no plans could be made",
     [AP_NEW] = "the communicator was new",
     [AP_NO_ROOM] = "other communicators had the memory that may be shared",
-    [AP_FAR] = "no plan is for it, and not all of its processes share memory",
-    [AP_LONG] = "no plan is for it, and MPI was measured to be as fast with so much data",
-    [AP_UNKNOWN_SIZE] = "its size is not known to all, and the table does not serve every size",
-    [AP_OTHER_FORM] = "each of its blocks has a type",
+    [AP_UNEVEN] = "its counts differ",
     [AP_NONBLOCKING] = "it does not wait",
     [AP_DEVICE] = "a buffer is in the memory of a GPU",
     [AP_PERSISTENT] = "it is persistent",
@@ -70,7 +66,7 @@ static void as_text(const ap_account *s) {
         if (p->root >= 0) fprintf(stderr, ", root %d", p->root);
         fputc('\n', stderr);
     }
-    for (int k = 0; k < AP_NAMES; k++)
+    for (int k = 0; k < AP_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++)
             if (s->left[k * AP_REASONS + r])
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
@@ -128,7 +124,7 @@ static void as_json(const ap_account *s, FILE *file) {
     }
     fprintf(file, "\n  ],\n  \"left\": [");
     comma = "";
-    for (int k = 0; k < AP_NAMES; k++)
+    for (int k = 0; k < AP_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++) {
             uint64_t calls = s->left[k * AP_REASONS + r];
             if (!calls) continue;

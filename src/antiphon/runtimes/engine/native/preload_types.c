@@ -20,8 +20,7 @@ static slot *slot_of(MPI_Datatype handle) {
     return &known[at];
 }
 
-/* 's' and 'u': whole numbers with and without a sign, 'f': floating, 'b': bfloat16. The engine does not combine 'x': long
- * floating ones, 'c': complex ones, 'l': truth values, 'y': bytes, 'p': pairs; nobody 'o': others. */
+/* 's' and 'u': whole numbers with and without a sign, 'f': floating, 'b': bfloat16; 'o': others, which plans only move. */
 static int engine_type(char class, int size) {
     static const int whole[2][9] = {{-1, AP_INT8, AP_INT16, -1, AP_INT32, -1, -1, -1, AP_INT64},
                                     {-1, AP_UINT8, AP_UINT16, -1, AP_UINT32, -1, -1, -1, AP_UINT64}};
@@ -38,8 +37,7 @@ static void learn(MPI_Datatype handle, char class) {
     slot *s = slot_of(handle);
     if (s->used || PMPI_Type_size(handle, &size) || size <= 0 || PMPI_Type_get_extent(handle, &low, &extent)) return;
     s->used = 1, s->handle = handle;
-    s->data = (ap_kind_of_data){.size = size, .type = engine_type(class, size), .plain = low == 0 && extent == size,
-                                .class = class, .extent = low ? 0 : extent};
+    s->data = (ap_kind_of_data){.size = size, .type = engine_type(class, size), .plain = low == 0 && extent == size};
 }
 
 /* Those that an MPI has as variables cannot stand in a table that is made when the program is compiled. */
@@ -50,18 +48,13 @@ static void learn_c(void) {
     const MPI_Datatype without[] = {MPI_UNSIGNED_CHAR, MPI_UNSIGNED_SHORT, MPI_UNSIGNED,  MPI_UNSIGNED_LONG,
                                     MPI_UNSIGNED_LONG_LONG, MPI_UINT8_T,   MPI_UINT16_T,  MPI_UINT32_T, MPI_UINT64_T};
     const MPI_Datatype floating[] = {MPI_FLOAT, MPI_DOUBLE};
-    const MPI_Datatype others[] = {MPI_CHAR, MPI_WCHAR, MPI_PACKED};
-    const MPI_Datatype complex[] = {MPI_C_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX};
-    const MPI_Datatype pairs[] = {MPI_FLOAT_INT, MPI_DOUBLE_INT, MPI_LONG_INT, MPI_SHORT_INT, MPI_2INT, MPI_LONG_DOUBLE_INT};
+    const MPI_Datatype others[] = {MPI_CHAR, MPI_WCHAR, MPI_PACKED, MPI_BYTE, MPI_C_BOOL, MPI_LONG_DOUBLE, MPI_C_COMPLEX,
+                                   MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX, MPI_FLOAT_INT, MPI_DOUBLE_INT,
+                                   MPI_LONG_INT, MPI_SHORT_INT, MPI_2INT, MPI_LONG_DOUBLE_INT};
     for (size_t i = 0; i < sizeof with_sign / sizeof *with_sign; i++) learn(with_sign[i], 's');
     for (size_t i = 0; i < sizeof without / sizeof *without; i++) learn(without[i], 'u');
     for (size_t i = 0; i < sizeof floating / sizeof *floating; i++) learn(floating[i], 'f');
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) learn(others[i], 'o');
-    for (size_t i = 0; i < sizeof complex / sizeof *complex; i++) learn(complex[i], 'c');
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) learn(pairs[i], 'p');
-    learn(MPI_LONG_DOUBLE, 'x');
-    learn(MPI_C_BOOL, 'l');
-    learn(MPI_BYTE, 'y');
 #ifdef MPIX_C_FLOAT16
     learn(MPIX_C_FLOAT16, 'f');
 #endif
@@ -78,9 +71,9 @@ static void learn_fortran(void) {
     learn(MPI_REAL, 'f');
     learn(MPI_DOUBLE_PRECISION, 'f');
     learn(MPI_CHARACTER, 'o');
-    learn(MPI_LOGICAL, 'l');
-    learn(MPI_COMPLEX, 'c');
-    learn(MPI_DOUBLE_COMPLEX, 'c');
+    learn(MPI_LOGICAL, 'o');
+    learn(MPI_COMPLEX, 'o');
+    learn(MPI_DOUBLE_COMPLEX, 'o');
 #endif
 #ifdef MPI_INTEGER1
     learn(MPI_INTEGER1, 's');
@@ -130,28 +123,11 @@ int ap_type_of(MPI_Datatype type, ap_kind_of_data *data) {
     return type != MPI_DATATYPE_NULL && !PMPI_Type_size_x(type, &data->size) && data->size >= 0;
 }
 
+int ap_is_built_in(MPI_Datatype type) { return slot_of(type)->used; }
+
 int ap_operator_of(MPI_Op op) {
     if (op == MPI_SUM) return AP_SUM;
     if (op == MPI_PROD) return AP_PROD;
     if (op == MPI_MAX) return AP_MAX;
     return op == MPI_MIN ? AP_MIN : -1;
-}
-
-/* For which classes MPI defines its operators; "": for none, NULL: an operator of the program. */
-static const char *classes_of(MPI_Op op) {
-    if (op == MPI_SUM || op == MPI_PROD) return "sufbxc";
-    if (op == MPI_MAX || op == MPI_MIN) return "sufbx";
-    if (op == MPI_LAND || op == MPI_LOR || op == MPI_LXOR) return "sul";
-    if (op == MPI_BAND || op == MPI_BOR || op == MPI_BXOR) return "suy";
-    if (op == MPI_MAXLOC || op == MPI_MINLOC) return "p";
-    return op == MPI_REPLACE || op == MPI_NO_OP || op == MPI_OP_NULL ? "" : NULL;
-}
-
-/* Of the program's own types those without gaps: what lies there is the elements and nothing else. */
-MPI_Aint ap_combined_by(MPI_Op op, MPI_Datatype type, const ap_kind_of_data *data) {
-    const char *classes = classes_of(op);
-    MPI_Aint low = 0, extent = 0, true_low = 0, true_extent = 0;
-    if (data->class) return !classes || strchr(classes, data->class) ? data->extent : 0;
-    if (classes || PMPI_Type_get_extent(type, &low, &extent) || PMPI_Type_get_true_extent(type, &true_low, &true_extent)) return 0;
-    return !low && !true_low && extent == true_extent && (MPI_Count)extent == data->size ? extent : 0;
 }

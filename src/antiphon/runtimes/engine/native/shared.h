@@ -26,22 +26,12 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);
 ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me);
 /* By member 0, when all others have joined, or never will. */
 void ap_shared_complete(ap_shared *shared);
-/* What a message turned out to be. */
-typedef struct {
-    uint64_t bytes;
-    int elsewhere; /* it comes another way */
-} ap_came;
 
 /* As of a transport (transport.h). */
 int ap_shared_send(ap_shared *shared, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error);
 int ap_shared_receive(ap_shared *shared, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error);
-/* For who does not know how much comes: what is beyond `room` is dropped, and *came tells, when it is done, how much was sent. */
-int ap_shared_receive_any(ap_shared *shared, uint32_t from, uint32_t channel, void *data, size_t room, ap_came *came,
-                          uint32_t number, ap_error *error);
-/* In a message's place: that it goes another way. For one that is received as above. */
-int ap_shared_send_elsewhere(ap_shared *shared, uint32_t to, uint32_t channel, size_t bytes, uint32_t number, ap_error *error);
 /* Copies what can be copied, without waiting. Numbers of messages that are done: at most `most`, their count in *count;
  * *moved: whether anything was. */
 int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int most, int *count, int *moved, ap_error *error);

@@ -51,15 +51,15 @@ static item *new_item(ap_shared *s, const void *data, size_t bytes) {
     return it;
 }
 
-static int begin_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
-                      uint64_t total, ap_error *error) {
+int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+                   ap_error *error) {
     outgoing *o = &s->out[to];
     target *t = grow(s) ? TAKE(s->targets, target) : NULL;
     item *it = t ? to_join(s, to, data, bytes) : NULL;
     if (t && !it && !(it = new_item(s, data, bytes))) free(t), t = NULL;
     if (!t) return ap_fail(error, AP_MEMORY, "out of memory");
     *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
-    it->targets = t, it->left++, it->total = total;
+    it->targets = t, it->left++;
     if (o->last)
         o->last->next = t;
     else
@@ -67,15 +67,6 @@ static int begin_send(ap_shared *s, uint32_t to, uint32_t channel, const void *d
     o->last = t;
     s->active++;
     return AP_OK;
-}
-
-int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
-                   ap_error *error) {
-    return begin_send(s, to, channel, data, bytes, number, bytes, error);
-}
-
-int ap_shared_send_elsewhere(ap_shared *s, uint32_t to, uint32_t channel, size_t bytes, uint32_t number, ap_error *error) {
-    return begin_send(s, to, channel, NULL, 0, number, bytes, error);
 }
 
 static lane *lane_of(incoming *in, uint32_t channel) {
@@ -114,35 +105,20 @@ static int wrong_length(size_t bytes, size_t total, ap_error *error) {
     return ap_fail(error, AP_TRANSPORT, "a message of %zu bytes came where %zu were expected", total, bytes);
 }
 
-/* How long what comes is, or that it goes another way, is known from its first part on. False: that was not asked for. */
-static int is_expected(letter *one, uint64_t total, int elsewhere) {
-    if (!one->came) return one->total == total && elsewhere == (one->bytes != one->total);
-    *one->came = (ap_came){total, elsewhere};
-    one->bytes = elsewhere ? 0 : total, one->total = total;
-    return 1;
-}
-
-/* The next part of it, as far as there is room. */
 static void take_part(letter *one, const unsigned char *from, size_t bytes) {
-    size_t room = one->seen < one->room ? one->room - one->seen : 0;
-    ap_copy(one->data + one->seen, from, bytes < room ? bytes : room);
+    ap_copy(one->data + one->seen, from, bytes);
     one->seen += bytes;
 }
 
 int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error) {
-    return ap_shared_receive_any(s, from, channel, data, bytes, NULL, number, error);
-}
-
-int ap_shared_receive_any(ap_shared *s, uint32_t from, uint32_t channel, void *data, size_t bytes, ap_came *came,
-                          uint32_t number, ap_error *error) {
     lane *l = lane_of(&s->in[from], channel);
     letter *one = l && grow(s) ? TAKE(s->letters, letter) : NULL, *stray = one ? l->stray : NULL;
     if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-    *one = (letter){.data = data, .bytes = bytes, .total = bytes, .room = bytes, .came = came, .number = number};
+    *one = (letter){.data = data, .bytes = bytes, .number = number};
     s->active++;
     if (stray) {
-        if (!is_expected(one, stray->total, stray->total != stray->bytes)) return wrong_length(bytes, stray->total, error);
+        if (stray->bytes != bytes) return wrong_length(bytes, stray->bytes, error);
         take_part(one, stray->own, stray->seen);
         l->stray = stray->next;
         forget(s, stray);
@@ -233,11 +209,9 @@ static int has_room(ap_shared *s, const item *it) {
 static void post(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *here, uint32_t bytes) {
     entry *e = &o->queue->entries[o->head % QUEUE];
     e->channel = t->channel, e->block = (uint16_t)block, e->bytes = (uint16_t)bytes;
-    e->total = t->of->total, e->call = s->call;
+    e->total = t->of->bytes, e->call = s->call;
     if (block != NO_BLOCK)
         s->users[block]++, o->held++;
-    else if (t->of->total != t->of->bytes)
-        e->block = ELSEWHERE;
     else if (bytes)
         memcpy(e->here, here, bytes);
     o->block[o->head % QUEUE] = block;
@@ -306,8 +280,7 @@ static letter *stray_of(ap_shared *s, lane *l, const entry *e) {
     letter *one = l->stray_last;
     if (l->stray && one->seen < one->bytes) return one;
     if (!(one = TAKE(s->letters, letter))) return NULL;
-    const size_t bytes = e->block == ELSEWHERE ? 0 : e->total;
-    *one = (letter){.bytes = bytes, .total = e->total, .room = bytes, .own = malloc(bytes ? bytes : 1)};
+    *one = (letter){.bytes = e->total, .own = malloc(e->total ? e->total : 1)};
     one->data = one->own;
     if (!one->own) {
         forget(s, one);
@@ -328,8 +301,7 @@ static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) 
         if (l && !one && (!in->asked || (e->block != NO_BLOCK && s->stuck < STUCK))) return AP_OK;
         if (l && !one) one = stray_of(s, l, e);
         if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        int good = one->seen ? one->total == e->total : is_expected(one, e->total, e->block == ELSEWHERE);
-        if (!good || e->bytes > one->bytes - one->seen) return wrong_length(one->bytes, e->total, error);
+        if (one->bytes != e->total || e->bytes > one->bytes - one->seen) return wrong_length(one->bytes, e->total, error);
         if (e->bytes) take_part(one, data_of(s, from, e), e->bytes);
         atomic_store_explicit(&in->queue->tail, ++in->tail, memory_order_release);
         ring(s, from);

@@ -12,7 +12,6 @@
  * yet is taken out of the way. CALLS of each, with STAGES each, that the others can look at. */
 enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, HERE = 40, FRESH = 16, LATE = 64, STUCK = 4, CALLS = 64, STAGES = 4 };
 #define NO_BLOCK UINT16_MAX
-#define ELSEWHERE (NO_BLOCK - 1) /* of an entry: the message goes another way */
 
 /* ---- in the memory that is shared ---- */
 
@@ -73,7 +72,6 @@ struct item {
     target *targets;
     uint64_t look; /* the last one that tried it */
     uint32_t left, late;
-    uint64_t total; /* more than `bytes`: it goes another way, and only that is told */
 };
 
 typedef struct {
@@ -88,9 +86,6 @@ typedef struct letter {
     struct letter *next;
     unsigned char *data, *own;
     size_t bytes, seen;
-    uint64_t total; /* as of an item */
-    size_t room;    /* of `data`: what is beyond is dropped */
-    ap_came *came;  /* of a receive of any length, else NULL */
     uint32_t number;
 } letter;
 

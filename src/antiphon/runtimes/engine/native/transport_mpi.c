@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "exchange.h"
 #include "mpi_types.h"
 
 /* Fruitless looks at shared memory: where there are more processes than processors, until it sleeps, from NAP microseconds
@@ -19,10 +18,6 @@ static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->
 static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer) && w->leg && w->once && bytes >= w->once) {
-        w->leg[number].came.elsewhere = 1;
-        return ap_shared_send_elsewhere(w->shared, (uint32_t)w->near[peer], channel, bytes, number, error);
-    }
     if (goes_near(w, peer))
         return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
@@ -31,8 +26,6 @@ static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data
 static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer) && w->leg)
-        return ap_shared_receive_any(w->shared, (uint32_t)w->near[peer], channel, data, bytes, &w->leg[number].came, number, error);
     if (goes_near(w, peer))
         return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
@@ -68,26 +61,6 @@ static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbe
     }
 }
 
-/* Of messages that are done, those that have only been announced, here or there: they go by MPI now. */
-static int start_announced(mpi_wire *w, uint32_t *numbers, int *count, ap_error *error) {
-    int kept = 0, code = AP_OK;
-    for (int i = 0; i < *count && !code; i++) {
-        ap_leg *leg = &w->leg[numbers[i]];
-        if (!leg->came.elsewhere) {
-            numbers[kept++] = numbers[i];
-            continue;
-        }
-        const uint64_t bytes = leg->comes ? leg->came.bytes : leg->bytes;
-        void *data = leg->data;
-        leg->came.elsewhere = 0;
-        if (bytes > leg->bytes && !(data = leg->scrap = malloc(bytes)))
-            code = ap_fail(error, AP_MEMORY, "no memory for a block of %llu bytes", (unsigned long long)bytes);
-        if (!code) code = ap_mpi_start(w, !leg->comes, leg->peer, 0, data, bytes, numbers[i], error);
-    }
-    *count = kept;
-    return code;
-}
-
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
  * it has to do: so sleeps are short, between two of them MPI is called several times, as what it does for others takes
  * several steps, and who has messages with MPI himself does not sleep. */
@@ -112,7 +85,6 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, most, count, error);
     for (unsigned turn = 0;; turn++) {
         int moved, more = 0, code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
-        if (!code && w->leg) code = start_announced(w, numbers, count, error);
         if (!code && w->active && *count < most) code = ap_mpi_far(w, 0, 0, numbers + *count, most - *count, &more, error);
         *count += more;
         if (code || *count || !block) return code;
@@ -360,37 +332,21 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     return NULL;
 }
 
-int ap_mpi_all_near(const ap_wire *wire) {
-    const mpi_wire *w = (const mpi_wire *)wire;
-    for (uint32_t r = 0; r < wire->ranks; r++)
-        if (!w->shared || (w->process_of[r] >= 0 && w->near[r] < 0)) return 0;
-    return 1;
-}
-
-int ap_mpi_any_length(ap_wire *wire, ap_leg *leg, size_t least, double timeout, ap_error *error) {
-    mpi_wire *w = (mpi_wire *)wire;
-    int code = MPI_SUCCESS;
-    if (least && w->comm == MPI_COMM_NULL) {
-        if (ap_mpi_meet(w->of, timeout, "the first call whose long blocks go by MPI", error)) return error->code;
-        code = connect_far(w);
-    }
-    w->leg = leg, w->once = least;
-    return code ? ap_mpi_failed(error, "MPI could not connect", code) : AP_OK;
-}
-
-void ap_mpi_known_length(ap_wire *wire) { ((mpi_wire *)wire)->leg = NULL; }
-
 void ap_mpi_touch(ap_wire *wire, ap_pace *pace) {
     mpi_wire *w = (mpi_wire *)wire;
     if (w->shared) ap_shared_touch(w->shared, pace);
 }
 
-ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+MPI_Comm ap_mpi_comm(int number) {
 #ifdef MPI_ABI_VERSION
-    return ap_mpi_open(PMPI_Comm_fromint(comm), rank_of, ranks, NULL, error);
+    return PMPI_Comm_fromint(number);
 #else
-    return ap_mpi_open(PMPI_Comm_f2c((MPI_Fint)comm), rank_of, ranks, NULL, error);
+    return PMPI_Comm_f2c((MPI_Fint)number);
 #endif
+}
+
+ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+    return ap_mpi_open(ap_mpi_comm(comm), rank_of, ranks, NULL, error);
 }
 
 const char *ap_mpi_library(void) {

@@ -5,8 +5,6 @@
 #include <mpi.h>
 #include "api.h"
 
-struct ap_leg;
-
 /* What is known of the processes of a communicator before its wire is opened. */
 typedef struct {
     const int32_t *near; /* those that share memory have the same number, -1: shares with nobody */
@@ -24,17 +22,12 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
 int ap_mpi_near(MPI_Comm world, int32_t *near_of);
 /* Touches the memory of a wire, which calls would else do (touch.h). */
 void ap_mpi_touch(ap_wire *wire, ap_pace *pace);
-/* For the next exchange (exchange.h), of processes that all share memory: each message is as long as its sender says, and from
- * `least` bytes on (0: never) it goes by MPI, which copies it once; the receiver hears that through memory. Collective. */
-int ap_mpi_any_length(ap_wire *wire, struct ap_leg *leg, size_t least, double timeout, ap_error *error);
-void ap_mpi_known_length(ap_wire *wire); /* that was all */
 /* Collective over `comm`, where `timeout` > 0: until all are here and know it, or AP_TIMEOUT. What MPI itself
  * does then has no end. */
 int ap_mpi_meet(MPI_Comm comm, double timeout, const char *where, ap_error *error);
 /* Collective over `comm`: the least of what they say; with a `timeout` > 0 as ap_mpi_meet. */
 int ap_mpi_least(MPI_Comm comm, int mine, int *least, double timeout, const char *where, ap_error *error);
-/* Whether its processes all share memory; the same at all of them. */
-int ap_mpi_all_near(const ap_wire *wire);
+MPI_Comm ap_mpi_comm(int number); /* by its number in Fortran */
 /* As ap_mpi_open, for callers that know a communicator by its number in Fortran. */
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);
 /* Collective over all processes of the job: how many of them share this host. Without it a wire guesses. */

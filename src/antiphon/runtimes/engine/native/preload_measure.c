@@ -1,0 +1,139 @@
+/* What a call takes as a program makes it: by a plan, all the way that a call takes under the preloaded library, or by the
+ * MPI library alone. For `tune --on mpi` (runtimes/measure), in processes that have not preloaded anything. */
+#include <stdlib.h>
+
+#include "preload.h"
+#include "preload_measure.h"
+#include "transport.h"
+#include "transport_mpi.h"
+
+/* A program as if it were the only page of a table. */
+typedef struct measured_plan {
+    struct measured_plan *next;
+    ap_program *program;
+    ap_page page;
+    ap_matched matched;
+} measured_plan;
+
+struct ap_measure {
+    MPI_Comm comm;
+    ap_group *group;
+    int32_t *rank_of;
+    uint32_t ranks;
+    measured_plan *plans;
+};
+
+void ap_measure_close(ap_measure *m) {
+    if (!m) return;
+    if (m->group) m->group->found = (ap_matched){.rows = 0}; /* which is freed below */
+    if (m->comm != MPI_COMM_NULL) PMPI_Comm_free(&m->comm);
+    for (measured_plan *p = m->plans, *next; p; p = next) next = p->next, ap_unmatch(&p->matched), free(p);
+    free(m->rank_of), free(m);
+}
+
+ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
+    ap_measure *m = calloc(1, sizeof *m);
+    MPI_Comm theirs = ap_mpi_comm(comm);
+    int processes = 0, good = m && ap_set_up_bare() && !PMPI_Comm_size(theirs, &processes);
+    if (m) m->comm = MPI_COMM_NULL, m->ranks = ranks;
+    if (good) good = !PMPI_Comm_dup(theirs, &m->comm);
+    if (good) m->group = ap_group_of(m->comm);
+    if (good) m->rank_of = malloc((size_t)processes * sizeof *m->rank_of);
+    good = good && m->group && m->rank_of;
+    for (int i = 0; good && i < processes; i++) m->rank_of[i] = rank_of[i];
+    if (good) return m;
+    ap_measure_close(m);
+    ap_fail(error, AP_TRANSPORT, "MPI could not prepare a communicator to measure on");
+    return NULL;
+}
+
+static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call *call) {
+    for (measured_plan *p = m->plans; p; p = p->next)
+        if (p->program == program) return p;
+    measured_plan *p = calloc(1, sizeof *p);
+    const ap_range range = {.kind = (uint32_t)call->kind, .root = call->root, .stop = UINT64_MAX};
+    if (!p) return NULL;
+    p->next = m->plans, m->plans = p, p->program = program;
+    p->page = (ap_page){.kind = range.kind, .root = call->root, .stop = UINT64_MAX, .measured = 1, .label = ""};
+    ap_matched *f = &p->matched;
+    *f = (ap_matched){.me = (uint32_t)m->rank_of[m->group->rank], .ranks = m->ranks,
+                      .rank_of = malloc((size_t)m->group->size * sizeof *f->rank_of), .row = calloc(1, sizeof *f->row),
+                      .chooser = ap_chooser_open(&range, 1, (uint32_t)m->group->size)};
+    if (!f->rank_of || !f->row || !f->chooser) return NULL;
+    for (int i = 0; i < m->group->size; i++) f->rank_of[i] = m->rank_of[i];
+    f->rows = 1;
+    *f->row = (ap_row){.page = &p->page, .program = program, .range = range};
+    return p;
+}
+
+static MPI_Datatype mpi_type(int type) {
+    switch (type) {
+    case AP_INT8: return MPI_INT8_T;
+    case AP_UINT8: return MPI_UINT8_T;
+    case AP_INT16: return MPI_INT16_T;
+    case AP_UINT16: return MPI_UINT16_T;
+    case AP_INT32: return MPI_INT32_T;
+    case AP_UINT32: return MPI_UINT32_T;
+    case AP_INT64: return MPI_INT64_T;
+    case AP_UINT64: return MPI_UINT64_T;
+    case AP_FLOAT32: return MPI_FLOAT;
+    case AP_FLOAT64: return MPI_DOUBLE;
+    default: return MPI_DATATYPE_NULL;
+    }
+}
+
+static MPI_Op mpi_op(int op) { return op == AP_PROD ? MPI_PROD : op == AP_MAX ? MPI_MAX : op == AP_MIN ? MPI_MIN : MPI_SUM; }
+
+static int call_library(const ap_call *c) {
+    const int n = (int)c->send_count, m = (int)c->recv_count;
+    switch (c->kind) {
+    case AP_BROADCAST: return PMPI_Bcast(c->recv, m, c->recv_type, c->root, c->comm);
+    case AP_REDUCE: return PMPI_Reduce(c->send, c->recv, m, c->recv_type, c->op, c->root, c->comm);
+    case AP_ALLREDUCE: return PMPI_Allreduce(c->send, c->recv, m, c->recv_type, c->op, c->comm);
+    case AP_REDUCESCATTER: return PMPI_Reduce_scatter_block(c->send, c->recv, m, c->recv_type, c->op, c->comm);
+    case AP_ALLGATHER: return PMPI_Allgather(c->send, n, c->send_type, c->recv, m, c->recv_type, c->comm);
+    case AP_ALLTOALL: return PMPI_Alltoall(c->send, n, c->send_type, c->recv, m, c->recv_type, c->comm);
+    case AP_GATHER: return PMPI_Gather(c->send, n, c->send_type, c->recv, m, c->recv_type, c->root, c->comm);
+    case AP_SCATTER: return PMPI_Scatter(c->send, n, c->send_type, c->recv, m, c->recv_type, c->root, c->comm);
+    default: return MPI_ERR_ARG;
+    }
+}
+
+/* True if the call was done by the plan. */
+static int call_plan(const ap_call *c, int *code) {
+    double *spent;
+    return ap_serve(c, &spent, code);
+}
+
+/* A barrier before each call and the mean over the processes of the seconds within it, as benchmarks of MPI report it: what
+ * a root that does not wait saves its program counts, and so does what the others wait. */
+int ap_measure_calls(ap_measure *m, ap_program *program, const ap_measured_call *what, uint32_t calls, double *seconds,
+                     ap_error *error) {
+    const MPI_Datatype type = mpi_type(what->type);
+    const ap_call call = {.kind = what->kind, .root = what->root, .comm = m->comm,
+                          .send = what->kind == AP_BROADCAST ? MPI_IN_PLACE : what->send, .recv = what->recv,
+                          .send_count = what->count, .recv_count = what->count, .send_type = type, .recv_type = type,
+                          .op = mpi_op(what->op)};
+    double spent = 0;
+    int code = MPI_SUCCESS;
+    if (type == MPI_DATATYPE_NULL) return ap_fail(error, AP_UNSUPPORTED, "MPI has no such data type");
+    if (program) {
+        const measured_plan *p = plan_of(m, program, &call);
+        if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
+        m->group->found = p->matched, m->group->reason = AP_SERVED;
+    }
+    const uint32_t first = calls > 1 ? calls / 4 : 0; /* what others did before the first calls shows in these */
+    for (uint32_t i = 0; i < calls + first && !code; i++) {
+        PMPI_Barrier(m->comm);
+        const double began = PMPI_Wtime();
+        if (!program)
+            code = call_library(&call);
+        else if (!call_plan(&call, &code))
+            return ap_fail(error, AP_UNSUPPORTED, "the call does not go by the plan");
+        if (i >= first) spent += PMPI_Wtime() - began;
+    }
+    if (!code) code = PMPI_Allreduce(&spent, seconds, 1, MPI_DOUBLE, MPI_SUM, m->comm);
+    if (code) return ap_fail(error, AP_TRANSPORT, "MPI could not carry out a call");
+    *seconds /= (double)calls * m->group->size;
+    return AP_OK;
+}
