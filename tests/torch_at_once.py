@@ -35,7 +35,7 @@ def check_at_once(rank: int, size: int) -> dict[str, Any]:
 def by_whom(rank: int, size: int) -> list[str]:
     """The threads that carried out calls: one alone, one that is not waited for, one after such a one, a large one."""
     group: Any = dist.new_group()
-    real, rule, threads, asked_for = group.calls.allreduce_several, asked.at_once, list[str](), threading.Event()
+    real, rule, threads, asked_for = group.calls.allreduce_as_one, asked.at_once, list[str](), threading.Event()
 
     def seen(*given: Any) -> None:
         threads.append(threading.current_thread().name)
@@ -50,7 +50,7 @@ def by_whom(rank: int, size: int) -> list[str]:
             asked_for.set()
         return found
 
-    group.calls.allreduce_several = seen
+    group.calls.allreduce_as_one = seen
     lines = [torch.full((count,), float(rank + number)) for number, count in enumerate((3, 3, 3, 1 << 18))]
     dist.all_reduce(lines[0], group=group)
     work = dist.all_reduce(lines[1], group=group, async_op=True)
@@ -58,7 +58,7 @@ def by_whom(rank: int, size: int) -> list[str]:
         dist.all_reduce(lines[2], group=group)
     assert work is not None
     assert work.is_completed(), "calls are done in the order in which they are made"
-    group.calls.allreduce_several = real
+    group.calls.allreduce_as_one = real
     dist.all_reduce(lines[3], group=group)
     for number, line in enumerate(lines):
         assert (line == sum(range(size)) + size * number).all()
@@ -75,13 +75,13 @@ def heard(rank: int, size: int) -> int:
             signal.setitimer(signal.ITIMER_REAL, 0.05)
         else:
             time.sleep(0.6)
-        real = group.calls.allreduce_several
+        real = group.calls.allreduce_as_one
 
         def seen(*given: Any) -> None:
             real(*given)
             count.append("over")
 
-        group.calls.allreduce_several = seen
+        group.calls.allreduce_as_one = seen
         dist.all_reduce(line, group=group)
     finally:
         signal.signal(signal.SIGALRM, old)
