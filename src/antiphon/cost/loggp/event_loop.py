@@ -156,10 +156,10 @@ def _simulate(
             break
         m, kind, clear_port = number, DONE, -1
         if cut is None:
-            if number >= count:  # a port that somebody queues for is clear
-                clear_port = number - count
-            else:
+            if number < count:
                 kind = event[number]
+            else:  # a port that somebody queues for is clear
+                clear_port = number - count
         else:
             m, kind = number if number < count else number - count, event[number]
             if ports and (kind == FREE or kind == LANDED):
