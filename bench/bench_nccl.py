@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from _common import print_table
 from fit_nccl import LARGE, LEAST, SMALL, algorithms_of
+from published import FIT, HELD_OUT, ONE_FOR_ALL, published
 
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs, prices
 from antiphon.cost.nccl.gpus import gpu_of
 from antiphon.cost.nccl.place import place_of
-from antiphon.cost.nccl.published import FIT, HELD_OUT, ONE_FOR_ALL, published
 from antiphon.show.pictures.chart import DARK, FONT, GREY, Frame
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size

@@ -11,10 +11,10 @@ import sys
 
 import numpy as np
 from _common import print_table
+from published import published
 
 from antiphon.cost.nccl.msccl import SHIPPED, moved_by, shipped_algorithms
 from antiphon.cost.nccl.place import place_of
-from antiphon.cost.nccl.published import published
 from antiphon.topologies import topology
 
 

@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 from _common import print_table
 from numpy.typing import NDArray
+from published import FIT, ONE_FOR_ALL, Published, published
 
 from antiphon.cost.nccl.calls import FOLDER, FORMAT, LL, LL128, PROTOCOLS, SIMPLE, VERSION, Calls, Copies, Nvls, Units
 from antiphon.cost.nccl.choice import CHOSEN, Costs, prices
 from antiphon.cost.nccl.gpus import box_of
 from antiphon.cost.nccl.msccl import ALLPAIRS, shipped_algorithms
 from antiphon.cost.nccl.place import place_of
-from antiphon.cost.nccl.published import FIT, ONE_FOR_ALL, Published, published
 from antiphon.topologies import topology
 
 LEAST = 1024  # bytes: below, only launch and hops count, and those tables have many such rows

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published import FIT, published
 
 import antiphon
 from antiphon.cli import run
@@ -18,7 +19,6 @@ from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.choice import Costs
 from antiphon.cost.nccl.gpus import box_of
 from antiphon.cost.nccl.library import library_here
-from antiphon.cost.nccl.published import FIT, published
 from antiphon.errors import Unsupported
 from antiphon.select import tune
 from antiphon.topologies import topology

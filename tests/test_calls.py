@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import published
 from quick import in_turn
 
 import antiphon
@@ -21,7 +22,6 @@ from antiphon.core.topology import hosts
 from antiphon.cost import Profile, predict
 from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.model import calls
-from antiphon.cost.nccl.published import published
 from antiphon.errors import Invalid, Unsupported
 from antiphon.select import Tuning, plan, tune
 from antiphon.select.replay import rests_on

@@ -16,8 +16,8 @@ from antiphon.core.routes import Routes
 from antiphon.core.schedule import Chunks, Schedule
 from antiphon.cost import LogGP, Profile
 from antiphon.cost.loggp import state as engine
+from antiphon.cost.loggp.event_loop import simulate
 from antiphon.cost.loggp.loggp import loggp
-from antiphon.cost.loggp.messages import simulate_messages
 from antiphon.cost.loggp.run import Simulation
 
 RANKS = 8
@@ -66,7 +66,7 @@ def test_what_nobody_waits_for() -> None:
         nbytes = int(made.chunks.share.sum())
         cost = engine.Cost(*(np.rint(one * engine.GRAINS) for one in ready.cost(nbytes)[0]))
         log = engine.new_log(len(ready.work))
-        grains, last, *_ = simulate_messages(ready.work.graph, cost, ready.work.node, ready.ports, ready.nics, log)
+        grains, last, *_ = simulate(ready.work.graph, cost, None, ready.work.node, ready.ports, ready.nics, log)
         seconds = grains / engine.GRAINS
         found, unlogged = ready.run(nbytes), ready.run(nbytes, False)
         assert (found.seconds, found.last, unlogged.seconds) == (seconds, last, seconds), f"seed {seed}"

@@ -5,6 +5,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from published import FIT, HELD_OUT, ONE_FOR_ALL, published
 
 import antiphon
 from antiphon.cli import run
@@ -14,7 +15,6 @@ from antiphon.cost.nccl.gpus import gpu_of
 from antiphon.cost.nccl.library import OFF, how_near
 from antiphon.cost.nccl.msccl import read_algorithms
 from antiphon.cost.nccl.place import place_of
-from antiphon.cost.nccl.published import FIT, HELD_OUT, ONE_FOR_ALL, published
 from antiphon.errors import Invalid, Unsupported
 from antiphon.topologies import topology
 

@@ -14,13 +14,11 @@ from antiphon.core.routes import NO_ROUTES
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import FIGURES
 from antiphon.cost.loggp import state as engine
-from antiphon.cost.loggp._free import simulate_free
-from antiphon.cost.loggp._order import at_once
-from antiphon.cost.loggp._packets import simulate_packets
-from antiphon.cost.loggp._processors import simulate_processors
 from antiphon.cost.loggp.compiled import fixed
-from antiphon.cost.loggp.messages import simulate_messages
+from antiphon.cost.loggp.event_loop import simulate
 from antiphon.cost.loggp.options import Options
+from antiphon.cost.loggp.passes import at_once, simulate_free
+from antiphon.cost.loggp.processors import simulate_processors
 from antiphon.cost.loggp.work import SentWork
 from antiphon.cost.prediction import Hop, LazyPath, Prediction
 from antiphon.cost.profile import Profile
@@ -168,30 +166,20 @@ class Simulation:
         exact, size, per_byte = self.cost(nbytes)
         cost = engine.Cost(*(np.rint(one * engine.GRAINS) for one in exact))
         ports, nics = self.ports, self.nics
-        received = float(size[work.klass].sum()) if record else 0.0
         if self.options.processors:
             eager = size <= self.options.eager
-            return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log, 0, received)
+            return Outcome(*simulate_processors(work.graph, cost, eager, len(work.node), ports, log), log)
+        cut = None
         if self.options.packets:
-            seconds, last, done, held, received = simulate_packets(
-                work.graph,
-                cost,
-                size,
-                per_byte * engine.GRAINS,
-                float(self.options.limits.packet),
-                work.node,
-                ports,
-                nics,
-                log,
-            )
-            return Outcome(seconds, last, done, log, held, received)
-        ports, nics = self.waited_for(cost)
-        alone = not cost.work.any() or self._at_once[0] <= 1  # no rank combines two at once
-        if alone and work.in_rounds and not (ports or nics or record):
-            wait, moments = work.waits, np.zeros(len(work.waits))
-            seconds, last = simulate_free(work.klass, cost, wait.need, wait.done, wait.before, moments)
-            return Outcome(seconds, last, len(work), log)
-        seconds, last, done, held = simulate_messages(work.graph, cost, work.node, ports, nics, log)
+            cut = engine.Packets(float(self.options.limits.packet), size, per_byte * engine.GRAINS)
+        else:
+            ports, nics = self.waited_for(cost)
+            alone = not cost.work.any() or self._at_once[0] <= 1  # no rank combines two at once
+            if alone and work.in_rounds and not (ports or nics or record):
+                wait, moments = work.waits, np.zeros(len(work.waits))
+                seconds, last = simulate_free(work.klass, cost, wait.need, wait.done, wait.before, moments)
+                return Outcome(seconds, last, len(work), log)
+        seconds, last, done, held, received = simulate(work.graph, cost, cut, work.node, ports, nics, log)
         return Outcome(seconds, last, done, log, held, received)
 
     # ---- what it says ----

@@ -15,12 +15,10 @@ from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.cost.loggp.compiled import compiled, inlined
 from antiphon.cost.loggp.heap import new_queue
 
-# events of a message; at message level it has one at a time
-ASK, SEND, PACKET, FREE = 0, 1, 2, 3  # of its sending side (of packets: number m of the queue)
-ARRIVE, PASS, LANDED, COMBINE, DONE = 4, 5, 6, 7, 8  # of its receiving side (of packets: number of messages + m)
-# what it waited for
+# what a message waited for
 NOTHING, SEND_PORT, NIC_OUT, RECEIVE_PORT, NIC_IN, RANK_BUSY, PROCESSOR = 0, 1, 2, 3, 4, 5, 6
 FAR = -1e300
+ROUNDING = 1e-12  # relative to the time so far: moments closer than this are one
 GRAINS = 1e15  # in a second. Sums of whole ones are exact up to 9 s: what comes to one moment by two ways is seen to
 
 
@@ -55,6 +53,14 @@ class Cost(NamedTuple):
     flight: Floats  # G (b - 1): from the first byte to the last
     busy: Floats  # G b: on a NIC
     work: Floats  # gamma times the bytes that are combined, and what it takes besides; 0: it is not combined
+
+
+class Packets(NamedTuple):
+    """How messages are cut into packets between nodes."""
+
+    nbytes: float  # of a packet
+    size: Floats  # k -> bytes of a message
+    per_byte: Floats  # k -> G, in grains
 
 
 class Log(NamedTuple):

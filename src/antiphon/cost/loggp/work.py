@@ -25,7 +25,7 @@ from antiphon.core.messages import (
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost.figures import LogGP
-from antiphon.cost.loggp import _order as loops
+from antiphon.cost.loggp import passes
 from antiphon.cost.loggp.compiled import fixed
 from antiphon.cost.loggp.state import Graph
 from antiphon.errors import Invalid
@@ -135,7 +135,7 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
         weight, combined = (column.astype(np.int64, copy=False) for column in (weight, combined))
         weight, combined, level = fixed(weight, combined, columns[2])
         klass = np.empty(len(level), np.int32)
-        kinds, count = loops.classes(weight, combined, level, FEW_CLASSES, klass)
+        kinds, count = passes.classes(weight, combined, level, FEW_CLASSES, klass)
         if count <= FEW_CLASSES:
             return klass, list(kinds[:count].T)
     several = [np.unique(column, return_inverse=True) for column in columns]
@@ -147,7 +147,7 @@ def _classes(columns: list[NDArray[Any]]) -> tuple[Ints, list[NDArray[Any]]]:
 def _levels(sent: Messages | MessageGraph, given: LogGP, topology: Topology) -> Ints:
     """The level of every message between ranks; Invalid where the profile has none."""
     src, dst = fixed(sent.src, sent.dst)
-    level: Ints = loops.levels(src, dst, np.stack(given.groups(topology)), np.empty(len(sent), np.int32))
+    level: Ints = passes.levels(src, dst, np.stack(given.groups(topology)), np.empty(len(sent), np.int32))
     missing = np.flatnonzero((level == len(given.levels)) & (src != dst))
     if len(missing):
         a, b = int(src[missing[0]]), int(dst[missing[0]])
@@ -190,8 +190,8 @@ def _graph(found: Messages | MessageGraph, klass: Ints, wait: Waits) -> Graph:
         pointer, release = narrow(pointers(condition[order], len(wait))), narrow(message[order])
     else:
         needed = (wait.need >= 0).astype(np.int32)
-        pointer, release = loops.released(wait.need, len(wait))
-    count, after = loops.chained(wait.done, wait.left, wait.before)
+        pointer, release = passes.released(wait.need, len(wait))
+    count, after = passes.chained(wait.done, wait.left, wait.before)
     return Graph(
         found.src, found.dst, klass, needed, wait.done_ptr, wait.done, wait.left_ptr, wait.left, pointer, release,
         count, after,

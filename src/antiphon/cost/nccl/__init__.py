@@ -1,1 +1,1 @@
-"""What NCCL and RCCL take: published measurements, what a call costs on them, and what NCCL would choose."""
+"""Estimate NCCL and RCCL: the cost of a call, fitted to published measurements, and the choice that NCCL would make."""

@@ -1,6 +1,23 @@
-"""Processor-level simulation: every rank has one processor, which sends, takes in and combines in turn. Compiled.
+"""The event loop of the LogGP simulator in which a rank has one processor (`cpu=shared`, as in LogGOPSim). Compiled.
 
-docs/models/loggp.md tells what is simulated, under `cpu=shared`.
+In `event_loop` the overheads of several messages overlap, and bytes come in whatever the rank does. Here every rank has
+one processor, which does one operation at a time:
+
+    operation   the processor is busy for        and before it begins it needs
+    SENDING     o_s                              the processor and a port to send
+    TAKING      G (b - 1) + o_r                  the processor and a port to receive, L after the sending
+    COMBINING   gamma times the bytes            the processor
+
+Operations of each kind queue in a line per rank. Of the heads of lines that could begin at a moment, the one that was
+set in motion first does. That is why this is a loop of its own: its events are ordered by *turns*, which stay with an
+operation that is put back for a later moment, where `event_loop` orders by when an event was put in (`heap`, which is
+faster but forgets how long an event has been waiting); and what an event does has nothing in common with a stage there.
+Both loops share who gives to whom (`freed_by`), the classes of cost and the log. docs/models/loggp.md specifies the
+model; the example is that of `event_loop`.
+
+The queue is a heap with four children to a node, in two arrays: the event at place i has its moment at times[i], and
+turn << BITS | number at turns[1 + i]; turns[0] is the number of events. The children of place i are 4 i + 1 to 4 i + 4,
+none of which is before it.
 """
 
 from __future__ import annotations
@@ -8,7 +25,6 @@ from __future__ import annotations
 import numpy as np
 
 from antiphon.core.columns import Bools, Floats, Longs
-from antiphon.cost.loggp._turns import BITS, enter, leave, new_turns
 from antiphon.cost.loggp.compiled import compiled
 from antiphon.cost.loggp.state import (
     FAR,
@@ -25,7 +41,8 @@ from antiphon.cost.loggp.state import (
     new_room,
 )
 
-SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line before it for each
+SENDING, TAKING, COMBINING = 0, 1, 2  # what a processor does; each rank has a line for each
+BITS = 31  # of an event's number beside its turn
 
 
 def simulate_processors(
@@ -36,7 +53,7 @@ def simulate_processors(
 
     At the start all is set in motion rank by rank.
 
-    The example of `simulate_messages` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one
+    The example of `event_loop` (o_s = o_r = g = 1 s, L = 2 s, G (b - 1) = 3 s, combining takes 1 s) with one
     processor to a rank. Message 1 is rank 1's, so in motion before 0: rank 0 takes it in from 3 to 7, then 0, in motion
     before the combining of 1, from 7 to 11; 1 and 0 are combined at 12 and 13. Rank 0 then begins to send at 13 and,
     as its port has G (b - 1) and g, at 17:
@@ -69,16 +86,13 @@ def _simulated(  # noqa: PLR0913, PLR0917
 ) -> tuple[float, int, int]:  # fmt: skip
     """What `simulate_processors` says, of a room that is used up; the log is filled where there is one.
 
-    `times`, `turns`: an empty queue (`_turns`); `begin`: the messages that wait for nothing, in the order of turns.
+    `times`, `turns`: an empty queue; `begin`: the messages that wait for nothing, in the order of turns.
 
     Operation m is the sending of message m, operation count + m what its receiver does: taking in, then combining. It
     gets a turn when it is set in motion, and enters the queue for the moment from which it may begin. Taken out, it
     joins its line, or, first in it, goes back in for when processor and port are free, with the turn that it has; then
     it begins. So an operation is in the queue until it comes to its line, and at the head of its line: those behind it
     cannot begin before it does. All that beginning brings about is known at once: it is one event.
-
-    Lines, ports and processors are one scheme for all that a rank does, where `messages` and `_packets` have ports for
-    each end and no processor; with theirs this shares who gives to whom (`freed_by`).
     """
     src, dst, klass = graph.src, graph.dst, graph.klass
     give_ptr, give, early_ptr, early = graph.give_ptr, graph.give, graph.early_ptr, graph.early
@@ -200,3 +214,60 @@ def _simulated(  # noqa: PLR0913, PLR0917
                 enter(times, turns, ready[other], turn[operation])
                 turned += 1
     return last, last_message, finished
+
+
+# ---- the queue: the earliest first, and of one moment what has the oldest turn ----
+
+
+def new_turns(most: int) -> tuple[Floats, Longs]:
+    """Room for so many events: their moments, and how many there are, then turn << BITS | number of each.
+
+    Event 7 has turn 1 and event 5 turn 2; 7 is put back for moment 4 after 5 was put in for it, and yet comes first:
+
+    >>> times, turns = new_turns(2)
+    >>> enter(times, turns, 4.0, 2 << BITS | 5)
+    >>> enter(times, turns, 4.0, 1 << BITS | 7)
+    >>> for _ in range(2):
+    ...     now, what = leave(times, turns)
+    ...     print(now, what >> BITS, what & ((1 << BITS) - 1))
+    4.0 1 7
+    4.0 2 5
+    """
+    return np.empty(most), np.zeros(most + 1, np.int64)
+
+
+@compiled
+def enter(times: Floats, turns: Longs, time: float, what: int) -> None:
+    """An event (turn << BITS | number) at this moment. O(log events)."""
+    at = turns[0]
+    turns[0] += 1
+    while at > 0:  # those that come later go down, on the way from the last place to the top
+        up = (at - 1) >> 2
+        if times[up] < time or (times[up] == time and turns[1 + up] < what):
+            break
+        times[at], turns[1 + at] = times[up], turns[1 + up]
+        at = up
+    times[at], turns[1 + at] = time, what
+
+
+@compiled
+def leave(times: Floats, turns: Longs) -> tuple[float, int]:
+    """The next event, taken out: its moment, and turn << BITS | number. There must be one."""
+    now, first = times[0], turns[1]
+    turns[0] -= 1
+    count = turns[0]
+    time, what = times[count], turns[1 + count]
+    at = 0
+    while True:  # the last takes the place at the top: the earliest child goes up, as long as that is before it
+        best = 4 * at + 1
+        if best >= count:
+            break
+        for child in range(best + 1, min(best + 4, count)):
+            if times[child] < times[best] or (times[child] == times[best] and turns[1 + child] < turns[1 + best]):
+                best = child
+        if time < times[best] or (time == times[best] and what < turns[1 + best]):
+            break
+        times[at], turns[1 + at] = times[best], turns[1 + best]
+        at = best
+    times[at], turns[1 + at] = time, what
+    return now, first

@@ -1,11 +1,11 @@
-"""Published tables of nccl-tests and rccl-tests: facts, each with its public source, and what is checked of them.
+"""Read the published tables of nccl-tests and rccl-tests, and check them: measurements, each with its public source.
 
-The file (`published.json`) has a list of tables; a row is nbytes, then time in microseconds and bus bandwidth in GB/s
-out of place, then both in place, as the tests print them. `part` says what a table is for:
+`data/published.json` is a list of tables. A row has nbytes, then the time in microseconds and the bus bandwidth in GB/s
+out of place, then both in place, as the tests print them. `part` says what a table is used for:
 
-    fit       figures of what a call costs come from these
-    held out  whole machines that no figure comes from: what predictions are judged by
-    told      kept as facts alone (a network that nothing is known of, settings by hand, single rows)
+    fit       the costs of calls are fitted to these (`fit_nccl.py`)
+    held out  whole machines that nothing is fitted to; predictions are checked against them (`bench_nccl.py`)
+    told      used for neither: a network with no other table, settings by hand, single rows
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, quote
 
 FORMAT, VERSION = "antiphon-published", 1
-SHIPPED = Path(__file__).parent / "published.json"
+TABLES = Path(__file__).parent / "data" / "published.json"
 FIT, HELD_OUT, TOLD = PARTS = ("fit", "held out", "told")
 ONE_EACH, ONE_FOR_ALL = "one per GPU", "one for all GPUs"
 AGREES = 0.02  # by what part the bus bandwidth may differ from factor * nbytes / time
@@ -118,6 +118,6 @@ def read_published(data: bytes) -> tuple[Published, ...]:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """The tables that come with Antiphon."""
-    with reading(SHIPPED.name):
-        return read_published(read_bytes(SHIPPED))
+    """Return the tables of `data/published.json`."""
+    with reading(TABLES.name):
+        return read_published(read_bytes(TABLES))
