@@ -35,7 +35,6 @@ from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.onesided.credits import credits
 from antiphon.lower.onesided.form import PUT, SIGNAL, WAIT
-from antiphon.lower.onesided.messages import messages
 from antiphon.lower.onesided.steps import one_sided
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -270,8 +269,7 @@ def test_steps_of_a_program() -> None:
 def test_what_has_gone_round_needs_no_credit(lag: int) -> None:
     """In a ring the sum that comes to a rank has gone by it: its place is free. Scratch used again needs credits."""
     program = program_of("allreduce", "full:ranks=8", "ring", lag=lag)
-    found = messages(program)
-    asked = [int(credits(program, found, farther=farther).sum()) for farther in (False, True)]
+    asked = [int(credits(program, farther=farther).sum()) for farther in (False, True)]
     assert asked == ([176, 80] if lag == 1 else [8 * 2 * 6, 0])
 
 

@@ -6,8 +6,7 @@ whole number apart lie equally far from each other at all sizes: so comparing po
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,17 +17,11 @@ from antiphon.core.program.run import op_text
 from antiphon.errors import Invalid
 
 
-@dataclass(frozen=True, eq=False)
-class Messages:
-    """Every send with its receive, by sender, receiver, channel and time; and the streams of the sends.
+class Envelopes(NamedTuple):
+    """What both sides of every message of `Program.pairs` must agree on."""
 
-    `whole`, `part` of `begin` and `end`: stretches of the line, neighbours of an operation without pieces as one.
-    """
-
-    send: Longs
-    receive: Longs
-    facts: Longs  # per message: from, to, channel, when, pieces, stretches
-    stream: Longs  # per stretch: whole and part of its begin, whole and part of its end
+    headers: Longs  # per message: from, to, channel, when, pieces, stretches
+    stretches: Longs  # of the line, per stretch: whole and part of its begin, whole and part of its end
 
 
 def complain(program: Program, bad: Bools, what: str) -> None:
@@ -37,8 +30,11 @@ def complain(program: Program, bad: Bools, what: str) -> None:
         raise Invalid(f"{op_text(program, int(np.argmax(bad)))}: {what}")
 
 
-def refuse_form(program: Program) -> Messages:
-    """Invalid, naming rank and operation, where a number makes no sense; else its messages. O(n log n)."""
+def refuse_form(program: Program) -> Envelopes:
+    """Raise Invalid, naming rank and operation, where a number makes no sense; return the envelopes of its messages.
+
+    O(n log n).
+    """
     refuse_collective(program.collective)
     _refuse_columns(program)
     refuse_work(program)
@@ -46,12 +42,12 @@ def refuse_form(program: Program) -> Messages:
     _refuse_points(program)
     _refuse_buffers(program)
     _refuse_slots(program)
-    return _messages(program)
+    return _envelopes(program)
 
 
-def refuse_other_messages(mine: Messages, theirs: Messages) -> None:
+def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
     """In place and out of place must have the same messages, as ranks may mix them."""
-    if not (np.array_equal(mine.facts, theirs.facts) and np.array_equal(mine.stream, theirs.stream)):
+    if not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)):
         raise Invalid("its messages in place are others than out of place; ranks could not mix them")
 
 
@@ -223,31 +219,26 @@ def _refuse_slots(program: Program) -> None:
 # ---- messages ----
 
 
-def _messages(program: Program) -> Messages:
-    """The sends of a way and its receives, both in order, must be the same messages."""
-    sends, receives = (np.flatnonzero(program.kind == kind) for kind in (SEND, RECEIVE))
-    ways = []
-    for rows, ends in ((sends, (program.rank, program.peer)), (receives, (program.peer, program.rank))):
-        order = np.lexsort((rows, program.when[rows], program.channel[rows], ends[1][rows], ends[0][rows]))
-        ways.append(rows[order])
-    if len(sends) != len(receives):
-        raise Invalid(f"{len(sends)} sends and {len(receives)} receives; every send needs its receive")
-    mine, theirs = ways
+def _envelopes(program: Program) -> Envelopes:
+    """Compare each send with its receive; raise Invalid where they are not the same message."""
+    send, receive = program.pairs
+    if len(send) != len(receive):
+        raise Invalid(f"{len(send)} sends and {len(receive)} receives; every send needs its receive")
     first, count, stretch = _streams(program)
     columns = [
-        (program.rank[mine], program.peer[theirs]), (program.peer[mine], program.rank[theirs]),
-        (program.channel[mine], program.channel[theirs]), (program.when[mine], program.when[theirs]),
-        (program.pieces[mine], program.pieces[theirs]), (count[mine], count[theirs]),
+        (program.rank[send], program.peer[receive]), (program.peer[send], program.rank[receive]),
+        (program.channel[send], program.channel[receive]), (program.when[send], program.when[receive]),
+        (program.pieces[send], program.pieces[receive]), (count[send], count[receive]),
     ]  # fmt: skip
     bad = np.zeros(program.operations, bool)
     for a, b in columns:
-        bad[mine[a != b]] = True
+        bad[send[a != b]] = True
     complain(program, bad, "no receive of this time, pieces and stretches takes what it sends")
-    stream = stretch[ranges(first[mine], count[mine])]
-    other = np.any(stream != stretch[ranges(first[theirs], count[theirs])], axis=1)
-    bad[np.repeat(mine, count[mine])[other]] = True
+    sent = stretch[ranges(first[send], count[send])]
+    differs = np.any(sent != stretch[ranges(first[receive], count[receive])], axis=1)
+    bad[np.repeat(send, count[send])[differs]] = True
     complain(program, bad, "its receive takes it as other stretches of the line")
-    return Messages(mine, theirs, np.stack([a for a, _ in columns], axis=1), stream)
+    return Envelopes(np.stack([a for a, _ in columns], axis=1), sent)
 
 
 def _streams(program: Program) -> tuple[Longs, Longs, Longs]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, Longs, ranges, starts
 from antiphon.core.program.cells import Cells, by_memory, cells_of
-from antiphon.core.program.form import Messages, complain, refuse_form, refuse_other_messages
+from antiphon.core.program.form import Envelopes, complain, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
 from antiphon.core.program.order import pairs_of, unordered
 from antiphon.core.program.run import op_text
@@ -37,8 +37,8 @@ def prove(*programs: Program) -> None:
     """
     seed = secrets.randbits(256)
     found = [_proven(program, seed) for program in _with_all_points(programs)]
-    for messages, sent in found[1:]:
-        refuse_other_messages(found[0][0], messages)
+    for envelopes, sent in found[1:]:
+        refuse_other_messages(found[0][0], envelopes)
         if not np.array_equal(found[0][1], sent):
             raise Invalid("its messages in place carry other data than out of place; ranks could not mix them")
 
@@ -56,14 +56,14 @@ def _with_all_points(programs: Sequence[Program]) -> list[Program]:
     ]
 
 
-def _proven(program: Program, seed: int) -> tuple[Messages, Words]:
-    """Its messages, and what is in them."""
-    messages = refuse_form(program)
+def _proven(program: Program, seed: int) -> tuple[Envelopes, Words]:
+    """The envelopes of its messages, and what is in them."""
+    envelopes = refuse_form(program)
     cells = cells_of(program)
     source = _sources(cells)
-    values = _values(cells, messages, source, seed)
+    values = _values(cells, source, seed)
     _refuse_results(cells, values, source)
-    return messages, values.sent
+    return envelopes, values.sent
 
 
 # ---- what is read, and in which order ----
@@ -181,7 +181,7 @@ class _Values:
     wanted_count: Longs
 
 
-def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Values:
+def _values(cells: Cells, source: Longs, seed: int) -> _Values:
     """Those of a time need only those of earlier times: one step for each time that occurs.
 
     An access that writes has the sum of what its operation reads: value[write] = sum of value[source[read]]. What is
@@ -193,7 +193,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     >>> program = lower(star())
     >>> cells = cells_of(program)
     >>> source = _sources(cells)
-    >>> values = _values(cells, refuse_form(program), source, 1)
+    >>> values = _values(cells, source, 1)
     >>> values.count[:3].tolist(), values.count[source[cells.outputs]].tolist(), values.wanted_count.tolist()
     ([1, 1, 3], [3, 3, 3], [3, 3, 3])
     """
@@ -203,7 +203,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     # at the start: what the collective gives
     sums[cells.inputs], count[cells.inputs] = given[0][rows], given[1][rows]
     program = cells.program
-    target, taken, crossing = _moves(cells, messages)
+    target, taken, crossing = _moves(cells)
     taken = source[taken]
     carried = taken[:crossing]
     when = program.when[cells.op[target]]
@@ -226,7 +226,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     return _Values(sums, count, sums[carried], *wanted)
 
 
-def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs, int]:
+def _moves(cells: Cells) -> tuple[Longs, Longs, int]:
     """For everything that is written: the access that writes, and each access that reads what goes into it; the first
     so many are by messages."""
     program = cells.program
@@ -237,13 +237,13 @@ def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs, int]:
     )
     total = np.diff(length[ptr])
     start = head[ptr[:-1]]
-    mine, theirs = messages.send, messages.receive
+    send, receive = program.pairs
     folds = np.flatnonzero(program.kind == FOLD)
     operands = ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
     each = cells.length[operands]
     result = cells.head[ptr[:-1][program.part_op[operands]]]
-    received = ranges(start[theirs], total[theirs])
-    read = np.concatenate([ranges(start[mine], total[mine]), ranges(cells.head[operands], each)])
+    received = ranges(start[receive], total[receive])
+    read = np.concatenate([ranges(start[send], total[send]), ranges(cells.head[operands], each)])
     return np.concatenate([received, ranges(result, each)]), read, len(received)
 
 

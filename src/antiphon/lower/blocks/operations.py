@@ -24,6 +24,7 @@ class Values:
     several, or several times, or it is there in the end)."""
 
     ranks: list[list[Operation]]
+    messages: list[tuple[Operation, Operation]]  # sends with their receives, as `Program.pairs`; none without data
     writer: list[Operation]
     reader: list[Operation | None]
     scratch: list[int]  # per rank: its first cell of scratch
@@ -38,14 +39,17 @@ class Values:
 
 def values(program: Program, bound: Bound, apart: bool) -> Values:
     """Linear in cells moved. `apart`: nothing reaches over the end of a block of the collective in a user's buffer."""
-    found = Values([], [], [], [])
+    found = Values([], [], [], [], [])
+    by_row: list[Operation] = []  # of a row that is cut, the last of its operations
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
         base = bases(size)
         found.scratch.append(base[SCRATCH])
         edges = _Edges(bound.unit if apart else 0, base[SCRATCH], base[1])
-        made = _rank(program, bound, rank, base, edges)
+        made = _rank(program, bound, rank, base, edges, by_row)
         found.ranks.append(_versions(found, made, base[SCRATCH] + size[SCRATCH], edges))
+    pairs = zip(*(rows.tolist() for rows in program.pairs), strict=True)  # messages are never cut
+    found.messages += [(by_row[send], by_row[receive]) for send, receive in pairs if by_row[send].kind == SEND]
     return found
 
 
@@ -57,7 +61,10 @@ def bases(sizes: list[int]) -> list[int]:
 # ---- operations ----
 
 
-def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges) -> list[Operation]:
+def _rank(
+    program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges, by_row: list[Operation]
+) -> list[Operation]:  # fmt: skip
+    """The operations of a rank, in order; `by_row` grows by one for each row of the program."""
     low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
     parts = program.part_ptr[low : high + 1].tolist()
     begin, end = parts[0], parts[-1]
@@ -79,6 +86,7 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edg
                 length = mine[0][1]
                 kind, here = (asked, mine) if length else (JOIN, [])
                 made.append(Operation(kind, rank, whens[number], peers[number], channels[number], here, after, length))
+                by_row.append(made[-1])
                 continue
         else:
             after = [one for w in awaited for one in by_number[w]]
@@ -93,6 +101,7 @@ def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edg
             length = one[0][1] if kind == FOLD or len(one) == 1 else sum(count for _, count in one)
             made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, after, length))
         by_number.append(made[-len(stretches) :])
+        by_row.append(made[-1])
     return made
 
 

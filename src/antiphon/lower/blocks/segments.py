@@ -8,7 +8,7 @@ it came has the segment that it came by as its **parent**.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
@@ -27,11 +27,10 @@ def flow(values: Values, most: int, fused: bool = True) -> None:
         for one in values.every():
             if one.kind == FOLD:
                 _direct(values, one)
-    pairs = _pairs(values)
-    edges, cuts = _cuts(values, pairs, most)
+    edges, cuts = _cuts(values, most)
     for fold, some in cuts.items():
         fold.pieces = _pieces(fold, some, fold.pieces[0].memory)
-    for send, receive in pairs:
+    for send, receive in values.messages:
         runs = receive.runs
         if send not in edges and send.length <= most and not (runs and runs[0].fold in cuts):  # as nearly all
             piece = runs[0].fold.pieces[0] if runs else None
@@ -57,13 +56,11 @@ def dissolve(values: Values) -> None:
         one.segments = one.runs = one.pieces = ()
 
 
-def _cuts(
-    values: Values, pairs: list[tuple[Operation, Operation]], most: int
-) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
+def _cuts(values: Values, most: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
     """Where sends end or are cut, and where folds that have pieces are cut: of those that are cut at all."""
     cuts = {one: set(range(most, one.length, most)) for one in values.every() if one.pieces and one.length > most}
     edges: dict[Operation, set[int]] = {}
-    for send, receive in pairs:
+    for send, receive in values.messages:
         some = receive.runs
         if len(send.spans) == len(receive.spans) == 1 and (not some or some[0].count == receive.length):
             continue
@@ -130,15 +127,6 @@ def unjoined(one: Operation) -> Iterable[Operation]:
             if other.kind == JOIN:
                 work.extend(other.waits)
     return [other for other in found if other.kind != JOIN]
-
-
-def _pairs(values: Values) -> list[tuple[Operation, Operation]]:
-    """Sends with their receives: the k-th of a way with the k-th."""
-    ways: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
-    for one in values.every():
-        if one.kind == RECEIVE:
-            ways[one.peer, one.rank, one.channel].append(one)
-    return [(one, ways[one.rank, one.peer, one.channel].popleft()) for one in values.every() if one.kind == SEND]
 
 
 def _ends(one: Operation) -> set[int]:

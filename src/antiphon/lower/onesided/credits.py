@@ -7,10 +7,9 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, starts
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import RECEIVE, SEND
-from antiphon.lower.onesided.messages import Messages
 
 
-def credits(program: Program, found: Messages, *, farther: bool) -> Bools:
+def credits(program: Program, *, farther: bool) -> Bools:
     """Of each message whether its receiver must. O(n log n), and with `farther` a step for every time of the program.
 
     A place is free, as far as its sender knows, where the receive waits for nothing, or for what came from that sender,
@@ -19,15 +18,13 @@ def credits(program: Program, found: Messages, *, farther: bool) -> Bools:
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
-    >>> from antiphon.lower.onesided.messages import messages
     >>> rows = [(0, 0, 1, 0, 1), (1, 0, 0, 2, 1), (2, 0, 2, 1, 0), (2, 0, 2, 0, 0)]
     >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2, who tells both
-    >>> table = messages(program)
-    >>> program.rank[table.send].tolist(), program.rank[table.receive].tolist()
+    >>> program.rank[program.pairs.send].tolist(), program.rank[program.pairs.receive].tolist()
     ([0, 1, 2, 2], [2, 0, 0, 1])
-    >>> credits(program, table, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
+    >>> credits(program, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
     [False, False, False, True]
-    >>> credits(program, table, farther=True).tolist()  # but it has by way of 0
+    >>> credits(program, farther=True).tolist()  # but it has by way of 0
     [False, False, False, False]
     """
     p = program
@@ -35,14 +32,14 @@ def credits(program: Program, found: Messages, *, farther: bool) -> Bools:
     crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
     known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
     send = np.full(p.operations, -1, np.int64)
-    send[found.receive] = found.send
+    send[p.pairs.receive] = p.pairs.send
     asked = np.flatnonzero(~known & (send[p.wait_op] >= 0))
     if farther and len(asked):
         first, behind = _trees(program, send)
         before, after = first[p.wait[asked]], first[send[p.wait_op[asked]]]
         known[asked] = (before <= after) & (after < behind[p.wait[asked]])
     lacking = np.bincount(p.wait_op[~known], minlength=p.operations)
-    needed: Bools = lacking[found.receive] > 0
+    needed: Bools = lacking[p.pairs.receive] > 0
     return needed
 
 

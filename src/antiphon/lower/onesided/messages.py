@@ -1,43 +1,14 @@
-"""The k-th send of a way is met with its k-th receive: what goes from where to where."""
+"""What each message of a program moves: from where to where, and how much."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from antiphon.core.columns import Bools, Longs, pointers
+from antiphon.core.columns import Bools, pointers
 from antiphon.core.program import Bound, Program
-from antiphon.core.program.kinds import RECEIVE, SEND
 from antiphon.lower.onesided.form import Move, Place
-
-
-@dataclass(frozen=True, eq=False)
-class Messages:
-    """Rows of operations: sends with their receives."""
-
-    send: Longs
-    receive: Longs
-
-
-def messages(program: Program) -> Messages:
-    """O(n log n).
-
-    >>> from antiphon.core.example import star
-    >>> from antiphon.lower.lowering import lower
-    >>> program = lower(star())
-    >>> table = messages(program)
-    >>> table.send.tolist(), table.receive.tolist()
-    ([3, 4, 5, 7], [6, 8, 1, 0])
-    >>> program.rank[table.send].tolist(), program.rank[table.receive].tolist()
-    ([0, 0, 1, 2], [1, 2, 0, 0])
-    """
-    p = program
-    send, receive = (np.flatnonzero(p.kind == kind) for kind in (SEND, RECEIVE))
-    send = send[np.lexsort((send, p.when[send], p.channel[send], p.peer[send], p.rank[send]))]
-    receive = receive[np.lexsort((receive, p.when[receive], p.channel[receive], p.rank[receive], p.peer[receive]))]
-    return Messages(send, receive)
 
 
 class Moves:
@@ -45,16 +16,17 @@ class Moves:
     each move; `columns`: buffer and chunk of its source and of its target, and its size. `empty`: whether a message
     moves nothing."""
 
-    def __init__(self, program: Program, bound: Bound, found: Messages) -> None:
-        self.program, self.bound, self.found = program, bound, found
-        self.ptr = pointers(program.rank[found.send], program.ranks)  # sends stand by rank
+    def __init__(self, program: Program, bound: Bound) -> None:
+        self.program, self.bound = program, bound
+        send, receive = program.pairs
+        self.ptr = pointers(program.rank[send], program.ranks)  # sends stand by rank
         until = np.concatenate([[0], np.cumsum(bound.length)])
-        self.empty: Bools = until[program.part_ptr[found.send]] == until[program.part_ptr[found.send + 1]]
+        self.empty: Bools = until[program.part_ptr[send]] == until[program.part_ptr[send + 1]]
         one = ~self.empty
-        for rows in (found.send, found.receive):
+        for rows in (send, receive):
             one &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
         plain = np.flatnonzero(one)
-        mine, theirs = program.part_ptr[found.send[plain]], program.part_ptr[found.receive[plain]]
+        mine, theirs = program.part_ptr[send[plain]], program.part_ptr[receive[plain]]
         columns = (bound.buffer[mine], bound.begin[mine], bound.buffer[theirs], bound.begin[theirs], bound.length[mine])
         several = [(at, *move) for at in np.flatnonzero(~one & ~self.empty).tolist() for move in self._cut(at)]
         more = np.array(several, np.int64).reshape(-1, 6).T
@@ -62,14 +34,14 @@ class Moves:
         order = np.argsort(message, kind="stable")
         self.message = message[order]
         self.columns = [np.concatenate(some)[order] for some in zip(columns, more[1:], strict=True)]
-        self.first = pointers(self.message, len(found.send))
+        self.first = pointers(self.message, len(send))
 
     def of(self, rank: int) -> Callable[[int], list[Move]]:
         """Of a message that this rank sends; made when they are asked for, of one rank after another."""
         low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
         first = self.first[low : high + 1].tolist()
         some = slice(first[0], first[-1])
-        peer = self.program.peer[self.found.send[self.message[some]]].tolist()
+        peer = self.program.peer[self.program.pairs.send[self.message[some]]].tolist()
         source, begin, target, at, size = (column[some].tolist() for column in self.columns)
         places = (zip(source, begin, strict=True), zip(target, at, strict=True))
         moves = list(map(Move, peer, *places, size))
@@ -80,7 +52,7 @@ class Moves:
         return of
 
     def _cut(self, at: int) -> list[tuple[int, int, int, int, int]]:
-        mine, theirs = (self._parts(int(rows[at])) for rows in (self.found.send, self.found.receive))
+        mine, theirs = (self._parts(int(rows[at])) for rows in self.program.pairs)
         return [(*move.source, *move.target, move.size) for move in _cut(0, mine, theirs)]
 
     def _parts(self, row: int) -> list[tuple[int, int, int]]:

@@ -40,7 +40,7 @@ from antiphon.lower.onesided.form import (
     Streams,
 )
 from antiphon.lower.onesided.line import Fold, RankSteps, Touched, plainly, together
-from antiphon.lower.onesided.messages import Moves, joined, messages
+from antiphon.lower.onesided.messages import Moves, joined
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -53,7 +53,7 @@ def one_sided(
     by switches. `touched`: the buffer, and from where to where, that a rank touches by a place and a size. `operands`:
     of a fold that is one step. `pull`: who receives gets, of what no switch does. O(n log n)."""
     whole = OneSided(program, bound, known, touched, operands)
-    dealt = _Pulled(whole, streams(program, whole.found, most, whole.known)) if pull else whole.dealt(most)
+    dealt = _Pulled(whole, streams(program, most, whole.known)) if pull else whole.dealt(most)
     every = [dealt.steps(rank) for rank in range(program.ranks)]
     return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
 
@@ -67,13 +67,13 @@ class OneSided:
     ) -> None:  # fmt: skip
         self.program, self.bound, self.touched, self.operands = program, bound, touched, operands
         self.known = known or Switched.none(program)
-        self.found = messages(program)
-        self.moves = Moves(program, bound, self.found)
-        self.receive = self.found.receive.tolist()
-        credit = credits(program, self.found, farther=not self.known.switches)
-        self.told: Bools = credit | self.known.bare[self.found.send]  # what must be told before
+        self.moves = Moves(program, bound)
+        send, receive = program.pairs
+        self.receive = receive.tolist()
+        credit = credits(program, farther=not self.known.switches)
+        self.told: Bools = credit | self.known.bare[send]  # what must be told before
         self.credit = self.told.tolist()
-        self.bare = self.known.bare[self.found.send].tolist()
+        self.bare = self.known.bare[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
         self.part = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
         self.length, self.ptr = bound.length.tolist(), program.part_ptr.tolist()
@@ -82,7 +82,7 @@ class OneSided:
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
 
     def dealt(self, most: int) -> _Dealt:
-        return _Dealt(self, streams(self.program, self.found, most, self.known))
+        return _Dealt(self, streams(self.program, most, self.known))
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +127,7 @@ class _Dealt:
     def __init__(self, whole: OneSided, stream: Longs) -> None:
         self.whole, self.stream = whole, stream
         self.count = int(stream.max(initial=-1)) + 1
-        program, send = whole.program, whole.found.send
+        program, send = whole.program, whole.program.pairs.send
         number, step = stream[send], program.when[send] // 2
         source, target = program.rank[send], program.peer[send]
         order = np.lexsort((target, source, step, number))

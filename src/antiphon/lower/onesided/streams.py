@@ -7,39 +7,37 @@ import numpy as np
 from antiphon.core.columns import Longs, dense, distinct, pointers
 from antiphon.core.program import Program
 from antiphon.core.program.kinds import JOIN
-from antiphon.lower.onesided.messages import Messages
 from antiphon.lower.onesided.switched import Switched
 
 
-def streams(program: Program, found: Messages, most: int, known: Switched) -> Longs:
+def streams(program: Program, most: int, known: Switched) -> Longs:
     """Of each operation its stream, of at most `most`. What waits for each other, a send and its receive, and what one
     switch does are in the same; the rest is dealt out so that every rank has about as much to do in each.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
-    >>> from antiphon.lower.onesided.messages import messages
     >>> program = lower(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
     >>> program.rank.tolist(), program.kind.tolist(), program.peer.tolist()
     ([0, 0, 0, 1, 1, 1], [1, 0, 2, 1, 0, 2], [1, 1, 0, 0, 0, 1])
-    >>> streams(program, messages(program), 2, Switched.none(program)).tolist()
+    >>> streams(program, 2, Switched.none(program)).tolist()
     [0, 0, 1, 0, 0, 1]
     """
-    part = _parts(program, found, known)
+    part = _parts(program, known)
     parts = int(part.max(initial=-1)) + 1
     if parts <= most:
         return part
     return _dealt(program, part, parts, most)[part]
 
 
-def _parts(program: Program, found: Messages, known: Switched) -> Longs:
+def _parts(program: Program, known: Switched) -> Longs:
     """Connected components, numbered by their first operation."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     helped = np.flatnonzero(known.part >= 0)
     asked = np.array([*known.asked, 0], np.int64)[known.part[helped]]
-    src = np.concatenate([program.wait_op, found.send, helped])
-    dst = np.concatenate([program.wait, found.receive, asked])
+    src = np.concatenate([program.wait_op, program.pairs.send, helped])
+    dst = np.concatenate([program.wait, program.pairs.receive, asked])
     shape = (program.operations, program.operations)
     joined = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
     label = connected_components(joined, directed=False)[1].astype(np.int64)
