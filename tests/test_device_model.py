@@ -34,7 +34,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError
 from antiphon.lower.device.table import tables
 from antiphon.lower.onesided import steps
-from antiphon.lower.onesided.credits import credits
+from antiphon.lower.onesided.streams import credits
 from antiphon.registry import table
 from antiphon.runtimes.device import group
 from antiphon.runtimes.engine.build import DEVICE

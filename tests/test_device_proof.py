@@ -21,7 +21,7 @@ from quick import in_turn
 
 import antiphon
 from antiphon.lower.onesided import steps
-from antiphon.lower.onesided.credits import credits
+from antiphon.lower.onesided.streams import credits
 from antiphon.runtimes.device.group import CALLS
 from antiphon.runtimes.engine.build import DEVICE
 

@@ -1,8 +1,13 @@
-"""The type of programs, and their addresses at a size. What everything means is told in docs/program.md."""
+"""The type of programs, their addresses at a size or in equal chunks, and a program for a subset of the ranks.
+
+What every column means is described in docs/program.md. A program holds for every size: `bind` places it at one, and
+`chunked` at the smallest one at which no address is rounded, which formats that count in chunks scale."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,7 +17,7 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.interpret.buffers import sides
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 
 SEND, RECEIVE, FOLD, JOIN = range(4)
 NAMES = ("send", "receive", "fold", "join")
@@ -240,3 +245,76 @@ def usage(program: Program, unit: int) -> Usage:
         bind(program, unit).sizes[:, SCRATCH].tolist(), program.operations, len(program.part_begin),
         len(program.wait), messages,
     )  # fmt: skip
+
+
+# ---- equal chunks ----
+
+
+def grain(program: Program) -> int:
+    """The least number of elements of a unit at which every point lies at a whole number without rounding. O(points).
+
+    Two ranks that swap their blocks whole, and in halves:
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> whole = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]
+    >>> halves = [*whole, (0, 2, 0, 1, 0), (0, 3, 1, 0, 0)]
+    >>> grain(lower(of_rows("allgather", 2, whole))), grain(lower(of_rows("allgather", 2, halves, parts=2)))
+    (1, 2)
+    """
+    return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_part, initial=0)))
+
+
+def chunked(program: Program, most: int, what: str) -> Bound:
+    """The addresses of a program counted in chunks: those at its grain. `most`: chunks that a buffer may have.
+
+    Of all sizes with count elements in a block, runtimes take those that the grain divides, and scale the addresses.
+    Unsupported, in the name of `what`, where a buffer has more chunks.
+    """
+    least = grain(program)
+    heaviest = int(max(size.max(initial=0) for size in program.weights))
+    if least * max(heaviest, 1) > most:
+        raise Unsupported(
+            f"{what}: all its chunks are equal, and to cut a unit into {least} of them makes {least * heaviest} in a "
+            f"buffer, of at most {most}; take fewer chunks, or a planner that cuts blocks evenly"
+        )
+    bound = bind(program, least)
+    scratch = int(bound.sizes.max(initial=0))
+    if scratch > most:
+        raise Unsupported(
+            f"{what}: {scratch} chunks of scratch at one rank, of at most {most}; take fewer chunks, or another planner"
+        )
+    return bound
+
+
+# ---- subsets of the ranks ----
+
+
+def job_of(collective: Collective) -> tuple[int, ...]:
+    """The ranks of a job that does this: who takes part; all, where the collective itself names its ranks."""
+    return collective.members if collective.custom is None else tuple(range(collective.ranks))
+
+
+def counted_anew(collective: Collective, members: Sequence[int]) -> Collective:
+    """The same of just these, by their places among them."""
+    if len(members) == collective.ranks:
+        return collective
+    number = {rank: place for place, rank in enumerate(members)}
+    roots = tuple(number[root] for root in collective.roots)
+    return Collective(collective.kind, len(members), roots=roots, weights=collective.weights)
+
+
+def among(program: Program, members: Sequence[int]) -> Program:
+    """All ranks of it are members, which are counted anew in their order; the others must have nothing to do."""
+    if len(members) == program.ranks:
+        return program
+    keep = np.asarray(members)
+    number = np.full(program.ranks, -1)
+    number[keep] = np.arange(len(keep))
+    outside = np.setdiff1d(np.arange(program.ranks), keep)
+    pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
+    if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
+        raise Unsupported("a rank that does not take part would have to help; plan on the machine without it (--only)")
+    less: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
+    collective = counted_anew(program.collective, members)
+    return replace(program, collective=collective, peer=number[program.peer], **less)

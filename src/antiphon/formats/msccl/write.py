@@ -12,10 +12,9 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.msccl.words import KINDS, NODES, SLOTS
-from antiphon.lower.blocks.blocks import blocks
-from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
+from antiphon.formats.msccl.read import KINDS, NODES, SLOTS
+from antiphon.lower.blocks.blocks import Blocks, Numbered, Place, Row, blocks
+from antiphon.lower.blocks.place import Limits
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
 from antiphon.lower.uncollected import uncollected

@@ -1,19 +1,134 @@
-"""The operations of a program by chunk, and which of them read what was written where.
+"""Operations of a program by chunk, and which of them read what was written where; and all that they become.
+
+Steps and thread blocks hold segments (of messages) and pieces (of folds), which hold operations: the types stand first.
 
 All buffers of a rank are one row of **cells**: input, output, scratch, and between them a cell that is none, so that no
-stretch leads from one into the next. What an operation writes into a cell is a
-**version**; versions of all ranks are numbered, those of an operation one after another in the order of its stream.
-"""
+stretch leads from one into the next. What an operation writes into a cell is a **version**; versions of all ranks are
+numbered, those of an operation one after another in the order of its stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
 from antiphon.core.program.kinds import SCRATCH
-from antiphon.lower.blocks.parts import Operation, Span
+
+RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
+SENDS = ("s", "rcs", "rrs", "rrcs")
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    rank: int
+    channel: int
+    send: int
+    recv: int
+    steps: list[Step] = field(default_factory=list)
+    seen: dict[Block, int] = field(default_factory=dict)  # of other blocks, up to which step they are surely done
+    load: int = 0  # steps of the file that it has or that are promised to it
+    sent: int = -1  # its last step that sends
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """`src` and `dst` are cells, -1 where there is none."""
+
+    verb: str
+    src: int
+    dst: int
+    count: int
+    block: Block
+    place: int = -1
+    waits: list[Step] = field(default_factory=list)
+    seen: dict[Block, int] = field(default_factory=dict)
+
+
+def dissolve_blocks(blocks: list[list[Block]]) -> None:
+    """Blocks no longer know their steps: so all are freed at once, and not by the collector of circles."""
+    for mine in blocks:
+        for block in mine:
+            for step in block.steps:
+                step.waits, step.seen = [], {}
+            block.steps, block.seen = [], {}
+
+
+Span = tuple[int, int]  # first cell, and how many
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """`spans`: of a message its stretches in order; of a fold the result and the operands, all of one length.
+
+    `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
+    `first`: the first version that it writes. `segments`: those of a send, and of its receive. `runs`: which stretches
+    of a received message are folded as it comes, `pieces`: which of a fold. `done`: the steps that it ends with, at
+    most one of each block. `behind`: by block, steps that a message did not wait for as it went past its own
+    place (see `place`): whoever writes there later must. (There are millions of them; what has none has no list.)
+    """
+
+    kind: int
+    rank: int
+    when: int
+    peer: int
+    channel: int
+    spans: list[Span]
+    waits: list[Operation]
+    length: int  # of what it writes or sends
+    versions: Sequence[int] = ()
+    first: int = -1
+    segments: Sequence[Segment] = ()
+    runs: Sequence[Run] = ()
+    pieces: Sequence[Piece] = ()
+    done: Sequence[Step] = ()
+    behind: dict[Block, Step] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """Which stretch of a received message one operand of a fold is, and where it lies if it is not folded at once."""
+
+    offset: int
+    count: int
+    fold: Operation
+    receive: Operation
+    cell: int
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """A stretch of a fold that is done as messages come, one after another. `memory`: first cells of operands that
+    lie somewhere, the result's own first if it is one of them."""
+
+    fold: Operation
+    offset: int
+    count: int
+    cell: int
+    memory: list[int]
+    chain: list[Segment]
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """`src`, `dst`: cells at either end. `step`: what receives it."""
+
+    send: Operation
+    receive: Operation
+    offset: int
+    count: int
+    src: int
+    dst: int
+    piece: Piece | None = None
+    parent: Segment | None = None
+    child: Segment | None = None
+    passing: bool = False  # what it makes is read by its child alone
+    lane: int = 0
+    step: Step | None = None
+
+
+# ---- operations and versions ----
+
 
 SEVERAL = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
 

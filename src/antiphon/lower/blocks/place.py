@@ -3,28 +3,125 @@
 At each time, first what a rank does by itself, then all sends, then all receives. Blocks do their steps in this order,
 and a step waits for steps of earlier times only (a direct fold also for the one before it in its chain). Where all
 blocks send only or receive only, the smallest unfinished time always goes on, as in docs/program.md. A block that also
-sends on what it receives may wait for an empty slot at a later time: `queues` tells whether all get through.
+sends on what it receives may wait for an empty slot at a later time: `blocks.find_stuck` checks whether all get
+through.
 
 A message that is folded as it comes goes past its own place, and does not wait for who still reads that. Who writes
 there later waits for the fold or for what follows it, and so for those readers: they are `behind` it. Where the fold's
 result takes the place of one of its messages, the first step of the fold waits for them instead.
 
-What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again.
-"""
+What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
-from antiphon.lower.blocks.lanes import Lane
-from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.operations import Values
-from antiphon.lower.blocks.parts import Operation, Segment
-from antiphon.lower.blocks.segments import unjoined
-from antiphon.lower.blocks.steps import Block, Step
-from antiphon.lower.blocks.waiting import Needs, Wanted, add, add_behind, before, ends, inherit, latest, needed
+from antiphon.lower.blocks.operations import Block, Operation, Segment, Step, Values
+from antiphon.lower.blocks.segments import Lane, unjoined
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The defaults are those of MSCCL's executor, per rank unless it says otherwise."""
+
+    steps: int = 64  # of a block
+    channels: int = 32
+    blocks: int = 1024
+    per_channel: int = 32  # blocks with sends on one channel, and blocks with receives
+    waited: int = 128  # blocks that others wait for: their number is an int8
+    count: int = 71  # chunks of a step
+    chunks: int = 2**15 - 1  # of a buffer: offsets are int16
+    slots: int = 2  # messages under way in a queue
+    fused: bool = True  # steps that receive and at once add, or send on
+    together: int = 32  # what a step waits for itself; for more, steps that do nothing else gather them
+
+
+# ---- what a step waits for ----
+
+
+Wanted = dict[Block, Step]
+
+
+class Needs(NamedTuple):
+    """What a step waits for, and whether something of that is still missing."""
+
+    wanted: Wanted
+    missing: bool
+
+
+def add(wanted: Wanted, step: Step) -> None:
+    known = wanted.get(step.block)
+    if known is None or known.place < step.place:
+        wanted[step.block] = step
+
+
+def latest(waits: Iterable[Operation]) -> Wanted:
+    """Of every block the last step that belongs to any of these operations."""
+    found: Wanted = {}
+    for one in waits:
+        for step in one.done:
+            known = found.get(step.block)
+            if known is None or known.place < step.place:
+                found[step.block] = step
+    return found
+
+
+def before(waits: Iterable[Operation]) -> Wanted:
+    """Which steps come before one that writes."""
+    wanted = latest(waits)
+    add_behind(wanted, waits)
+    return wanted
+
+
+def add_behind(wanted: Wanted, waits: Iterable[Operation]) -> None:
+    for one in waits:
+        if one.behind:
+            for step in one.behind.values():
+                add(wanted, step)
+
+
+def inherit(one: Operation) -> None:
+    """What is behind it: its own, and that of all that it waits for, as far as the steps that it ends with do not imply
+    it."""
+    left = one.behind or {}
+    add_behind(left, one.waits)
+    if left:
+        one.behind = {block: step for block, step in left.items() if not any(_implies(end, step) for end in one.done)}
+
+
+def _implies(end: Step, step: Step) -> bool:
+    return (end.block is step.block and step.place <= end.place) or end.seen.get(step.block, -1) >= step.place
+
+
+def ends(steps: list[Step]) -> list[Step]:
+    if len(steps) == 1:
+        return steps
+    found: Wanted = {}
+    for step in steps:
+        add(found, step)
+    return list(found.values())
+
+
+def needed(block: Block, wanted: Wanted) -> list[Step]:
+    """What of it the block does not know yet, and what none of the others implies."""
+    seen = block.seen
+    need = [one for one in wanted.values() if one.block is not block and seen.get(one.block, -1) < one.place]
+    if len(need) < 2:
+        return need
+    return [
+        one
+        for one in need
+        if not any(other is not one and other.seen.get(one.block, -1) >= one.place for other in need)
+    ]
+
+
+# ---- blocks and channels ----
+
 
 FUSED = {"r": "rcs", "rrc": "rrcs"}
 

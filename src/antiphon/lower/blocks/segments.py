@@ -1,21 +1,24 @@
-"""Messages cut into segments, each moved by one step at either end, and what becomes of them at once.
+"""Messages cut into segments, each moved by one step at either end; what becomes of them at once; and their channels.
 
 A message received only to be folded is folded as it comes (**direct**), where all else that the fold waits for is there
 at earlier times, and what the message waits for whose place the result takes: so receives still wait for nothing but
 what is done earlier, and programs cannot deadlock for that reason (docs/program.md). A segment that is sent on just as
 it came has the segment that it came by as its **parent**.
-"""
+
+A block has one rank to receive from and one to send to, on one channel. So a **lane** holds for a rank and the one that
+it receives from whom it sends on to, each at most once; chains of segments that agree share a lane, and thereby
+channels. A chain that fits none is cut."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
-from antiphon.lower.blocks.operations import Values
-from antiphon.lower.blocks.parts import Operation, Piece, Run, Segment
+from antiphon.lower.blocks.operations import Operation, Piece, Run, Segment, Values
 
 Part = TypeVar("Part", Piece, Segment)
 
@@ -46,7 +49,7 @@ def flow(values: Values, most: int, fused: bool = True) -> None:
     _parents(values)
 
 
-def dissolve(values: Values) -> None:
+def dissolve_segments(values: Values) -> None:
     """No segment knows another any more, nor its operations: so all are freed at once, and not by the collector of
     circles, which takes a third of the time that making them takes."""
     for one in values.every():
@@ -222,3 +225,94 @@ def _parents(values: Values) -> None:
                 segment.passing = False
                 continue
             segment.parent, parent.child = parent, segment
+
+
+# ---- lanes ----
+
+
+Turn = tuple[int, int, int]  # a rank, whom it receives from, and whom it sends on to
+
+
+@dataclass(eq=False)
+class Lane:
+    after: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, from): to
+    before: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, to): from
+
+    def fits(self, turn: Turn) -> bool:
+        rank, source, target = turn
+        return self.after.get((rank, source), target) == target and self.before.get((rank, target), source) == source
+
+    def add(self, turn: Turn) -> None:
+        rank, source, target = turn
+        self.after[rank, source], self.before[rank, target] = target, source
+
+
+def lanes(values: Values, most: int, refused: set[Turn]) -> list[Lane]:
+    """Every segment gets its lane; turns of `refused` are none. Linear in segments and lanes."""
+    made = [Lane()]
+    known: dict[tuple[int, ...], int] = {}
+    work = list(_heads(values))
+    work.reverse()
+    while work:
+        chain = [work.pop()]
+        while (child := chain[-1].child) is not None:
+            if _turn(child) in refused:
+                work.append(_cut(child))
+            else:
+                chain.append(child)
+        path = (*(one.send.rank for one in chain), chain[-1].receive.rank)
+        if path not in known:
+            number, kept = _lane(made, [_turn(one) for one in chain[1:]], most)
+            if kept < len(chain) - 1:
+                work.append(_cut(chain[kept + 1]))
+                chain = chain[: kept + 1]
+            known[(*(one.send.rank for one in chain), chain[-1].receive.rank)] = number
+        else:
+            number = known[path]
+        for one in chain:
+            one.lane = number
+    return made
+
+
+def by_channel(values: Values, channels: int) -> list[Lane]:
+    """A lane for each channel of a program that has several: messages on different ones have no order."""
+    for one in values.every():
+        if one.kind == SEND:
+            for segment in one.segments:
+                segment.lane, segment.parent, segment.child, segment.passing = one.channel, None, None, False
+    return [Lane() for _ in range(channels)]
+
+
+def _heads(values: Values) -> Iterator[Segment]:
+    for one in values.every():
+        if one.kind == SEND:
+            for segment in one.segments:
+                if segment.parent is None:
+                    yield segment
+
+
+def _turn(segment: Segment) -> Turn:
+    assert segment.parent is not None
+    return segment.send.rank, segment.parent.send.rank, segment.receive.rank
+
+
+def _cut(segment: Segment) -> Segment:
+    assert segment.parent is not None
+    segment.parent.child = None
+    segment.parent = None
+    segment.passing = False
+    return segment
+
+
+def _lane(made: list[Lane], turns: list[Turn], most: int) -> tuple[int, int]:
+    """The lane that a chain goes on, and how many of its turns are kept."""
+    number = next((at for at, lane in enumerate(made) if all(lane.fits(turn) for turn in turns)), len(made))
+    if number == len(made) < most:
+        made.append(Lane())
+    number, kept = min(number, len(made) - 1), 0
+    for turn in turns:
+        if not made[number].fits(turn):
+            break
+        made[number].add(turn)
+        kept += 1
+    return number, kept

@@ -30,11 +30,11 @@ from antiphon.lower.onesided.form import (
     PACKETS,
     UNPACK,
     Move,
+    Moves,
     Place,
     Step,
 )
-from antiphon.lower.onesided.line import Fold, RankSteps, together
-from antiphon.lower.onesided.messages import Moves
+from antiphon.lower.onesided.steps import Fold, RankSteps, together
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 

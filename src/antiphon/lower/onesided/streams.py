@@ -1,13 +1,79 @@
-"""What a program does in parts that never touch each other: they may go on side by side without a word between them."""
+"""Two decisions about the messages of a program: in which stream each goes, and which need a credit.
+
+A **credit** is the receiver's signal that a place is free, where its sender cannot know that by itself."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Longs, dense, distinct, pointers
+from antiphon.core.columns import Bools, Longs, dense, distinct, pointers, starts
 from antiphon.core.program import Program
-from antiphon.core.program.kinds import JOIN
+from antiphon.core.program.kinds import JOIN, RECEIVE, SEND
 from antiphon.lower.onesided.switched import Switched
+
+
+def credits(program: Program, *, farther: bool) -> Bools:
+    """Of each message whether its receiver must. O(n log n), and with `farther` a step for every time of the program.
+
+    A place is free, as far as its sender knows, where the receive waits for nothing, or for what came from that sender,
+    or has reached it, in an earlier step; or, `farther`, for what leads to the send by way of whatever ranks: the sum
+    that comes back around a ring says that its first term has been read. (Not where switches do what leads there.)
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> rows = [(0, 0, 1, 0, 1), (1, 0, 0, 2, 1), (2, 0, 2, 1, 0), (2, 0, 2, 0, 0)]
+    >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2, who tells both
+    >>> program.rank[program.pairs.send].tolist(), program.rank[program.pairs.receive].tolist()
+    ([0, 1, 2, 2], [2, 0, 0, 1])
+    >>> credits(program, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
+    [False, False, False, True]
+    >>> credits(program, farther=True).tolist()  # but it has by way of 0
+    [False, False, False, False]
+    """
+    p = program
+    known = np.zeros(len(p.wait), bool)
+    crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
+    known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
+    send = np.full(p.operations, -1, np.int64)
+    send[p.pairs.receive] = p.pairs.send
+    asked = np.flatnonzero(~known & (send[p.wait_op] >= 0))
+    if farther and len(asked):
+        first, behind = _trees(program, send)
+        before, after = first[p.wait[asked]], first[send[p.wait_op[asked]]]
+        known[asked] = (before <= after) & (after < behind[p.wait[asked]])
+    lacking = np.bincount(p.wait_op[~known], minlength=p.operations)
+    needed: Bools = lacking[p.pairs.receive] > 0
+    return needed
+
+
+def _trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
+    """Operations in trees: above a receive stands its send, above others the latest that they wait for. They are
+    numbered so that what stands below one has the numbers from its own on: the first, and the one behind the last."""
+    p = program
+    above = send.copy()
+    order = np.lexsort((p.when[p.wait], p.wait_op))
+    last = order[np.append(starts(p.wait_op[order])[1:], True)[: len(order)]]
+    last = last[send[p.wait_op[last]] < 0]
+    above[p.wait_op[last]] = p.wait[last]
+    time = 2 * p.when.astype(np.int64) + (send >= 0)  # what stands above is earlier
+    by_time = np.argsort(time, kind="stable")
+    levels = np.split(by_time, np.flatnonzero(starts(time[by_time]))[1:])
+    size = np.ones(p.operations + 1, np.int64)
+    for rows in reversed(levels):
+        np.add.at(size, above[rows], size[rows])  # the last counts what stands nowhere
+    beside = np.argsort(above, kind="stable")
+    until = np.cumsum(size[:-1][beside])
+    new = starts(above[beside])
+    begin = (until - size[:-1][beside])[new]
+    place = np.empty(p.operations, np.int64)  # among those below the same
+    place[beside] = until - size[:-1][beside] - begin[np.cumsum(new) - 1]
+    first = np.full(p.operations + 1, -1, np.int64)
+    for rows in levels:
+        first[rows] = first[above[rows]] + 1 + place[rows]
+    return first[:-1], (first + size)[:-1]
+
+
+# ---- streams ----
 
 
 def streams(program: Program, most: int, known: Switched) -> Longs:
