@@ -207,13 +207,13 @@ def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, t
 def _bind(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Table) -> None:
     """Sends and receives of a joint say so. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
-    mine = joint[rows].astype(np.int64)
-    first = mine[starts(message)]
-    if np.any(mine != first[message]):
+    joints = joint[rows].astype(np.int64)
+    first = joints[starts(message)]
+    if np.any(joints != first[message]):
         raise Unsupported("programs: rows of two joints go between two ranks in one step; take fewer pieces")
-    bound = np.flatnonzero(mine >= 0)
+    bound = np.flatnonzero(joints >= 0)
     sends = doers.reader[: len(joint)][rows[bound]]
-    table.joint += [(doers.arrives[rows[bound]], mine[bound]), (sends, mine[bound])]
+    table.joint += [(doers.arrives[rows[bound]], joints[bound]), (sends, joints[bound])]
 
 
 def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
@@ -232,12 +232,12 @@ def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, sour
     first = rows[starts(movement.message)]
     begin, end = line.begin[schedule.chunk[rows]], line.end[schedule.chunk[rows]]
     sides: list[Longs] = []
-    for kind, mine, other, base in (
+    for kind, own_rank, other, base in (
         (RECEIVE, schedule.dst, schedule.src, target),
         (SEND, schedule.src, schedule.dst, source),
     ):
         chunk = schedule.chunk[first]
-        number = table.add(kind, mine[first], other[first], line.pieces[chunk], 2 * work.time[first], chunk)
+        number = table.add(kind, own_rank[first], other[first], line.pieces[chunk], 2 * work.time[first], chunk)
         operation = np.full(schedule.transfers, -1, np.int64)
         operation[rows] = number[movement.message]
         _run_parts(table, begin, end, base[rows], operation[rows], movement.joined)
@@ -481,7 +481,7 @@ def lower(
 
 def both(schedule: Schedule, *, channels: int = 1, lag: int = 1) -> list[Program]:
     """Out of place, then in place where there is such a program: what belongs into one file."""
-    made = [lower(schedule, channels=channels, lag=lag)]
+    programs = [lower(schedule, channels=channels, lag=lag)]
     with contextlib.suppress(Unsupported):
-        made.append(lower(schedule, in_place=True, channels=channels, lag=lag))
-    return made
+        programs.append(lower(schedule, in_place=True, channels=channels, lag=lag))
+    return programs

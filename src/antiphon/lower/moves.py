@@ -82,14 +82,18 @@ def _first_in_first_out(pool: Longs, pools: int, begin: Longs, free: Longs) -> t
     span = int(max(begin.max(), free.max())) + 1
     order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
     head = pointers(pool[order], pools)
-    mine = pool[order]
-    nth = np.arange(count) - head[mine]
-    freed = np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[mine]
-    slots = np.maximum.accumulate(nth + 1 - freed + mine * (count + 1)) - mine * (count + 1)  # slots so far
+    pool_sorted = pool[order]
+    nth = np.arange(count) - head[pool_sorted]
+    freed = (
+        np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
+    )
+    slots = np.maximum.accumulate(nth + 1 - freed + pool_sorted * (count + 1)) - pool_sorted * (
+        count + 1
+    )  # slots so far
     slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
     again = slots == slots_before
     before = np.full(count, -1, np.int64)
-    before[order[again]] = by_end[(head[mine] + nth - slots_before)[again]]
+    before[order[again]] = by_end[(head[pool_sorted] + nth - slots_before)[again]]
     index = np.full(count, -1, np.int64)
     index[order[~again]] = slots[~again] - 1
     root = np.where(before >= 0, before, np.arange(count))
@@ -98,7 +102,7 @@ def _first_in_first_out(pool: Longs, pools: int, begin: Longs, free: Longs) -> t
         if np.array_equal(further, root):
             break
         root = further
-    last = np.append(starts(mine)[1:], True)
+    last = np.append(starts(pool_sorted)[1:], True)
     return index[root], before, slots[last]
 
 
@@ -157,18 +161,18 @@ def moves(work: Prepared) -> Moves:
     bare[group[waiting]] = False
     real = np.flatnonzero((values.row >= 0) & bare[values.owner])
     waiting[values.row[real][starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
-    kept = waiting | (~folded[group] & hidden)
+    stays = waiting | (~folded[group] & hidden)
     crossing, message, joined = _messages(work, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
     # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
     stretch = np.full(schedule.transfers, -1, np.int64)
-    here = kept[crossing]
-    fresh = here & ~(joined & np.concatenate([[False], here[:-1]]))[: len(here)]
+    is_kept = stays[crossing]
+    fresh = is_kept & ~(joined & np.concatenate([[False], is_kept[:-1]]))[: len(is_kept)]
     number = np.cumsum(fresh) - 1
-    stretch[crossing[here]] = number[here]
-    own = inner[kept[inner]]
+    stretch[crossing[is_kept]] = number[is_kept]
+    own = inner[stays[inner]]
     stretch[own] = np.arange(len(own)) + int(fresh.sum())
-    ending = here & np.append(~(joined & here)[1:], True)[: len(here)]
+    ending = is_kept & np.append(~(joined & is_kept)[1:], True)[: len(is_kept)]
     head = np.concatenate([crossing[fresh], own])
     tail = np.concatenate([crossing[ending], own])
     # where versions lie that have no place in a user's buffer: in the stretch of their row, or of their first operand
@@ -236,16 +240,18 @@ def folds(work: Prepared, movement: Moves) -> Folds:
     ([0, -1, -1], [0, 1, 2], [0, 7, 6])
     """
     values, line = work.values, work.line
-    held = values.row >= 0
-    held[held] = movement.waiting[values.row[held]]
+    is_held = values.row >= 0
+    is_held[is_held] = movement.waiting[values.row[is_held]]
     base = movement.base[values.operand]
-    base[held] = len(work.places) + movement.stretch[values.row[held]]
+    base[is_held] = len(work.places) + movement.stretch[values.row[is_held]]
     groups = np.flatnonzero(movement.folded)
     version = values.version[groups]
     chunk, rank = values.order.chunk[version], values.order.rank[version]
     count = values.count[groups]
-    most = int(count.max(initial=0)) + 1
-    key, bound = packed((rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, most))
+    count_bound = int(count.max(initial=0)) + 1
+    key, bound = packed(
+        (rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, count_bound)
+    )
     order = order_of(*packed((key, bound), (line.place[chunk], len(line.place))))
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
     joined = ~starts(key) & (line.pieces[chunk] == 1)

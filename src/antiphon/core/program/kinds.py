@@ -79,12 +79,12 @@ class Program:
     joint: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for column in fields(self):
+            value = getattr(self, column.name)
             if isinstance(value, np.ndarray):
                 value = np.ascontiguousarray(value, np.int64)
                 value.setflags(write=False)
-                object.__setattr__(self, one.name, value)
+                object.__setattr__(self, column.name, value)
 
     @property
     def ranks(self) -> int:
@@ -271,18 +271,18 @@ def chunked(program: Program, most: int, what: str) -> Bound:
     Of all sizes with count elements in a block, runtimes take those that the grain divides, and scale the addresses.
     Unsupported, in the name of `what`, where a buffer has more chunks.
     """
-    least = grain(program)
+    unit = grain(program)
     heaviest = int(max(size.max(initial=0) for size in program.weights))
-    if least * max(heaviest, 1) > most:
+    if unit * max(heaviest, 1) > most:
         raise Unsupported(
-            f"{what}: all its chunks are equal, and to cut a unit into {least} of them makes {least * heaviest} in a "
+            f"{what}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * heaviest} in a "
             f"buffer, of at most {most}; take fewer chunks, or a planner that cuts blocks evenly"
         )
-    bound = bind(program, least)
-    scratch = int(bound.sizes.max(initial=0))
-    if scratch > most:
+    bound = bind(program, unit)
+    largest = int(bound.sizes.max(initial=0))
+    if largest > most:
         raise Unsupported(
-            f"{what}: {scratch} chunks of scratch at one rank, of at most {most}; take fewer chunks, or another planner"
+            f"{what}: {largest} chunks of scratch at one rank, of at most {most}; take fewer chunks, or another planner"
         )
     return bound
 
@@ -315,6 +315,6 @@ def among(program: Program, members: Sequence[int]) -> Program:
     pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
     if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
         raise Unsupported("a rank that does not take part would have to help; plan on the machine without it (--only)")
-    less: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
+    shortened: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
     collective = counted_anew(program.collective, members)
-    return replace(program, collective=collective, peer=number[program.peer], **less)
+    return replace(program, collective=collective, peer=number[program.peer], **shortened)

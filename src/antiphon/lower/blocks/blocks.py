@@ -19,56 +19,56 @@ from antiphon.lower.uncollected import uncollected
 
 def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
     """Blocks that never come to their end. Linear in steps, unless queues are often full."""
-    every = [block for mine in blocks for block in mine]
+    every = [block for rank_blocks in blocks for block in rank_blocks]
     at = dict.fromkeys(every, 0)
-    left = {block: block.steps[0].count for block in every if block.steps}
+    remaining = {block: block.steps[0].count for block in every if block.steps}
     sent: dict[tuple[int, int, int], int] = defaultdict(int)
-    taken: dict[tuple[int, int, int], int] = defaultdict(int)
+    received: dict[tuple[int, int, int], int] = defaultdict(int)
     sleepers: dict[object, list[Block]] = defaultdict(list)
     work = [block for block in every if block.steps]
     while work:
         block = work.pop()
         come = (block.recv, block.rank, block.channel)
         go = (block.rank, block.send, block.channel)
-        steps, here, rest = block.steps, at[block], left[block]
-        while here < len(steps):
-            step = steps[here]
+        steps, place, rest = block.steps, at[block], remaining[block]
+        while place < len(steps):
+            step = steps[place]
             missing = None
-            for one in step.waits:
-                if (here if one.block is block else at[one.block]) <= one.place:
-                    missing = one.block
+            for awaited in step.waits:
+                if (place if awaited.block is block else at[awaited.block]) <= awaited.place:
+                    missing = awaited.block
                     break
             if missing is not None:
                 sleepers[missing].append(block)
                 break
-            many = rest
+            count = rest
             if step.verb in RECEIVES:
-                full = sent[come] - taken[come]
+                full = sent[come] - received[come]
                 if not full:
                     sleepers[come, "full"].append(block)
                     break
-                many = min(many, full)
+                count = min(count, full)
             if step.verb in SENDS:
-                empty = slots - (sent[go] - taken[go])
+                empty = slots - (sent[go] - received[go])
                 if empty <= 0:
                     sleepers[go, "empty"].append(block)
                     break
-                many = min(many, empty)
-                sent[go] += many
+                count = min(count, empty)
+                sent[go] += count
                 if (go, "full") in sleepers:
                     work += sleepers.pop((go, "full"))
             if step.verb in RECEIVES:
-                taken[come] += many
+                received[come] += count
                 if (come, "empty") in sleepers:
                     work += sleepers.pop((come, "empty"))
-            rest -= many
+            rest -= count
             if not rest:
-                here += 1
-                at[block] = here
-                rest = steps[here].count if here < len(steps) else 0
+                place += 1
+                at[block] = place
+                rest = steps[place].count if place < len(steps) else 0
                 if block in sleepers:
                     work += sleepers.pop(block)
-        left[block] = rest
+        remaining[block] = rest
     return [block for block in every if at[block] < len(block.steps)]
 
 
@@ -115,13 +115,15 @@ class Blocks:
 def numbered(program: Program, bound: Bound, values: Values, blocks: list[list[Block]], limits: Limits) -> Blocks:
     """Linear in steps and cells."""
     ranks, sizes = [], []
-    for rank, mine in enumerate(blocks):
+    for rank, rank_blocks in enumerate(blocks):
         size = [int(each) for each in bound.sizes[rank]]
-        used = _scratch(mine, values.scratch[rank], size[SCRATCH])
-        where = _Cells(size, used)
-        ranks.append(_rank(rank, [block for block in mine if block.steps], where, limits))
+        used = _scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
+        cells = _Cells(size, used)
+        ranks.append(_rank(rank, [block for block in rank_blocks if block.steps], cells, limits))
         sizes.append((size[INPUT], size[OUTPUT], max(used, default=-1) + 1))
-    return Blocks(program, bound.unit, sizes, ranks, 1 + max((b.channel for mine in ranks for b in mine), default=0))
+    return Blocks(
+        program, bound.unit, sizes, ranks, 1 + max((b.channel for rank_blocks in ranks for b in rank_blocks), default=0)
+    )
 
 
 @dataclass(frozen=True)
@@ -147,14 +149,14 @@ def _scratch(blocks: list[Block], first: int, size: int) -> list[int]:
                 if cell >= first:
                     touched[cell - first : cell - first + step.count] = b"\1" * step.count
     places, at = [], -1
-    for one in touched:
-        at += one
+    for is_touched in touched:
+        at += is_touched
         places.append(at)
     return places
 
 
-def _rank(rank: int, blocks: list[Block], where: _Cells, limits: Limits) -> list[Numbered]:
-    awaited = {one.block for block in blocks for step in block.steps for one in step.waits}
+def _rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
+    awaited = {awaited_step.block for block in blocks for step in block.steps for awaited_step in step.waits}
     if len(awaited) > limits.waited:
         raise Unsupported(
             f"rank {rank} waits for {len(awaited)} thread blocks, and only {limits.waited} have numbers that can be "
@@ -169,21 +171,23 @@ def _rank(rank: int, blocks: list[Block], where: _Cells, limits: Limits) -> list
         for step in block.steps:
             row += max(len(step.waits), 1)
             at[step] = row - 1
-    flags = {one for block in blocks for step in block.steps for one in step.waits}
-    made = []
+    flags = {awaited_step for block in blocks for step in block.steps for awaited_step in step.waits}
+    numbered_blocks = []
     for block in blocks:
         verbs = {step.verb for step in block.steps}
         send = block.send if verbs & set(SENDS) else -1
         recv = block.recv if verbs & set(RECEIVES) else -1
-        here = Numbered(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
+        numbered_block = Numbered(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
         for step in block.steps:
-            after = [(number[one.block], at[one]) for one in step.waits]
-            here.rows += [Row("nop", None, None, 0, one, False) for one in after[:-1]]
-            src, dst = where.place(step.src), where.place(step.dst)
-            here.rows.append(Row(step.verb, src, dst, step.count, after[-1] if after else None, step in flags))
-        part_reductions(here.rows)
-        made.append(here)
-    return made
+            after = [(number[awaited_step.block], at[awaited_step]) for awaited_step in step.waits]
+            numbered_block.rows += [Row("nop", None, None, 0, awaited_step, False) for awaited_step in after[:-1]]
+            src, dst = cells.place(step.src), cells.place(step.dst)
+            numbered_block.rows.append(
+                Row(step.verb, src, dst, step.count, after[-1] if after else None, step in flags)
+            )
+        part_reductions(numbered_block.rows)
+        numbered_blocks.append(numbered_block)
+    return numbered_blocks
 
 
 def part_reductions(rows: list[Row]) -> None:
@@ -216,20 +220,20 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
     limits = limits or Limits()
     bound = chunked(program, limits.chunks, what)
     best: tuple[int, Values, list[list[Block]]] | None = None
-    for most in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
-        if most == 0 and best is not None:
+    for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
+        if lane_limit == 0 and best is not None:
             break
         try:
-            found, lanes_used = _placed(program, bound, limits, apart, most)
+            attempt, lanes_used = _placed(program, bound, limits, apart, lane_limit)
         except Full:
             continue
-        many = max(len(mine) for mine in found[1])
-        if best is None or many < best[0]:
+        block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
+        if best is None or block_count < best[0]:
             if best is not None:
                 dissolve_blocks(best[2])
-            best = many, *found
+            best = block_count, *attempt
         else:
-            dissolve_blocks(found[1])
+            dissolve_blocks(attempt[1])
         if lanes_used == 1:
             break
     if best is None:
@@ -237,28 +241,28 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
             f"{what}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    done = numbered(program, bound, best[1], best[2], limits)
+    result = numbered(program, bound, best[1], best[2], limits)
     dissolve_blocks(best[2])
-    return done
+    return result
 
 
 def _placed(
-    program: Program, bound: Bound, limits: Limits, apart: bool, most: int
+    program: Program, bound: Bound, limits: Limits, apart: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
     """Blocks on so many lanes, and how many are used. With 0, and where blocks that send on what they receive get stuck
     again and again because each waits for an empty slot of the next, none does so: then nothing gets stuck, as messages
     and waits go by the times of the program."""
     refused: set[Turn] = set()
-    for tried in range(MOST_TRIED + 1):
-        known = values(program, bound, apart)
-        flow(known, limits.count, limits.fused)
-        alone = not most or tried == MOST_TRIED
-        ways = by_channel(known, program.channels) if alone else lanes(known, most, refused)
-        made = place(known, ways, limits)
-        waiting = find_stuck(made, limits.slots)
-        dissolve_segments(known)
+    for attempt in range(MOST_TRIED + 1):
+        by_chunk = values(program, bound, apart)
+        flow(by_chunk, limits.count, limits.fused)
+        alone = not lane_limit or attempt == MOST_TRIED
+        lanes_used = by_channel(by_chunk, program.channels) if alone else lanes(by_chunk, lane_limit, refused)
+        placed = place(by_chunk, lanes_used, limits)
+        waiting = find_stuck(placed, limits.slots)
+        dissolve_segments(by_chunk)
         if not waiting:
-            return (known, made), len(ways)
+            return (by_chunk, placed), len(lanes_used)
         refused |= {_turn(block) for block in waiting if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")
 

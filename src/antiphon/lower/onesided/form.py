@@ -68,27 +68,28 @@ class Moves:
         self.ptr = pointers(program.rank[send], program.ranks)  # sends stand by rank
         until = np.concatenate([[0], np.cumsum(bound.length)])
         self.empty: Bools = until[program.part_ptr[send]] == until[program.part_ptr[send + 1]]
-        one = ~self.empty
+        is_single = ~self.empty
         for rows in (send, receive):
-            one &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
-        plain = np.flatnonzero(one)
-        mine, theirs = program.part_ptr[send[plain]], program.part_ptr[receive[plain]]
-        columns = (bound.buffer[mine], bound.begin[mine], bound.buffer[theirs], bound.begin[theirs], bound.length[mine])
-        several = [(at, *move) for at in np.flatnonzero(~one & ~self.empty).tolist() for move in self._cut(at)]
-        more = np.array(several, np.int64).reshape(-1, 6).T
-        message = np.concatenate([plain, more[0]])
+            is_single &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
+        single = np.flatnonzero(is_single)
+        send_part, receive_part = program.part_ptr[send[single]], program.part_ptr[receive[single]]
+        source, target = ((bound.buffer[part], bound.begin[part]) for part in (send_part, receive_part))
+        columns = (*source, *target, bound.length[send_part])
+        multiple = [(at, *move) for at in np.flatnonzero(~is_single & ~self.empty).tolist() for move in self._cut(at)]
+        cut_moves = np.array(multiple, np.int64).reshape(-1, 6).T
+        message = np.concatenate([single, cut_moves[0]])
         order = np.argsort(message, kind="stable")
         self.message = message[order]
-        self.columns = [np.concatenate(some)[order] for some in zip(columns, more[1:], strict=True)]
+        self.columns = [np.concatenate(parts)[order] for parts in zip(columns, cut_moves[1:], strict=True)]
         self.first = pointers(self.message, len(send))
 
     def of(self, rank: int) -> Callable[[int], list[Move]]:
         """Of a message that this rank sends; made when they are asked for, of one rank after another."""
         low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
         first = self.first[low : high + 1].tolist()
-        some = slice(first[0], first[-1])
-        peer = self.program.peer[self.program.pairs.send[self.message[some]]].tolist()
-        source, begin, target, at, size = (column[some].tolist() for column in self.columns)
+        rows = slice(first[0], first[-1])
+        peer = self.program.peer[self.program.pairs.send[self.message[rows]]].tolist()
+        source, begin, target, at, size = (column[rows].tolist() for column in self.columns)
         places = (zip(source, begin, strict=True), zip(target, at, strict=True))
         moves = list(map(Move, peer, *places, size))
 
@@ -98,47 +99,47 @@ class Moves:
         return of
 
     def _cut(self, at: int) -> list[tuple[int, int, int, int, int]]:
-        mine, theirs = (self._parts(int(rows[at])) for rows in self.program.pairs)
-        return [(*move.source, *move.target, move.size) for move in _cut(0, mine, theirs)]
+        sent, received = (self._parts(int(rows[at])) for rows in self.program.pairs)
+        return [(*move.source, *move.target, move.size) for move in _cut(0, sent, received)]
 
     def _parts(self, row: int) -> list[tuple[int, int, int]]:
-        bound, some = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
-        columns = (bound.buffer[some].tolist(), bound.begin[some].tolist(), bound.length[some].tolist())
+        bound, rows = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
+        columns = (bound.buffer[rows].tolist(), bound.begin[rows].tolist(), bound.length[rows].tolist())
         return list(zip(*columns, strict=True))
 
 
-def _cut(peer: int, mine: list[tuple[int, int, int]], theirs: list[tuple[int, int, int]]) -> list[Move]:
-    made: list[Move] = []
-    into = iter(theirs)
+def _cut(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
+    moves: list[Move] = []
+    into = iter(received)
     target: Place = (0, 0)
-    room = 0
-    for buffer, begin, length in mine:
+    remaining = 0
+    for buffer, begin, length in sent:
         done = 0
         while done < length:
-            while not room:
-                where, at, room = next(into)
+            while not remaining:
+                where, at, remaining = next(into)
                 target = where, at
-            count = min(length - done, room)
-            made.append(Move(peer, (buffer, begin + done), target, count))
-            done, room = done + count, room - count
+            count = min(length - done, remaining)
+            moves.append(Move(peer, (buffer, begin + done), target, count))
+            done, remaining = done + count, remaining - count
             target = target[0], target[1] + count
-    return joined(made)
+    return joined(moves)
 
 
-def joined(made: list[Move]) -> list[Move]:
+def joined(moves: list[Move]) -> list[Move]:
     """Neighbours that go on where the one before ends, on both sides, as one."""
-    if len(made) < 2:
-        return made
-    out: list[Move] = []
-    for move in made:
-        if out:
-            last = out[-1]
+    if len(moves) < 2:
+        return moves
+    runs: list[Move] = []
+    for move in moves:
+        if runs:
+            last = runs[-1]
             source, target = (
                 (last.source[0], last.source[1] + last.size),
                 (last.target[0], last.target[1] + last.size),
             )
             if (move.peer, move.source, move.target) == (last.peer, source, target):
-                out[-1] = last._replace(size=last.size + move.size)
+                runs[-1] = last._replace(size=last.size + move.size)
                 continue
-        out.append(move)
-    return out
+        runs.append(move)
+    return runs

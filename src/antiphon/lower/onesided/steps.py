@@ -82,12 +82,12 @@ class RankSteps:
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
         """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
         touched, rank = self.touched, self.rank
-        some = [(*touched(rank, place, size), False) for place, size in reads]
-        some += [(*touched(rank, place, size), True) for place, size in writes]
-        if self.awaited or self._meets(some):
+        accesses = [(*touched(rank, place, size), False) for place, size in reads]
+        accesses += [(*touched(rank, place, size), True) for place, size in writes]
+        if self.awaited or self._meets(accesses):
             self.sync()
         self.made.append(step)
-        for buffer, begin, end, writes_it in some:
+        for buffer, begin, end, writes_it in accesses:
             if end - begin == 1:
                 self.ones[buffer, begin] = writes_it or self.ones.get((buffer, begin), False)
             else:
@@ -127,14 +127,14 @@ class RankSteps:
             self.touch_ones(Step(kind, (), tuple(moves)), (moves[0].source,))
             return
         for buffer in sorted({move.source[0] for move in moves}):
-            some = [move for move in moves if move.source[0] == buffer]
-            for low in range(0, len(some), MOST_PEERS):
-                batch = tuple(some[low : low + MOST_PEERS])
+            from_buffer = [move for move in moves if move.source[0] == buffer]
+            for low in range(0, len(from_buffer), MOST_PEERS):
+                batch = tuple(from_buffer[low : low + MOST_PEERS])
                 self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
 
-    def _meets(self, some: list[tuple[int, int, int, bool]]) -> bool:
+    def _meets(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         ones, wide = self.ones, self.wide
-        for buffer, begin, end, writes in some:
+        for buffer, begin, end, writes in accesses:
             if end - begin == 1:
                 wrote = ones.get((buffer, begin))
                 if wrote or (writes and wrote is not None):
@@ -282,12 +282,12 @@ class _Dealt:
         self._deal_messages(rank, work)
         self._deal_folds(rank, work)
         known = self.whole.known
-        for number, one in zip(self.stream[known.asked].tolist(), known.switches, strict=True):
-            if one.rank == rank:
-                work[number].turns[one.step].switches.append(
-                    Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
-                )
-        return [self._written(rank, one).steps() for one in work]
+        for number, switch in zip(self.stream[known.asked].tolist(), known.switches, strict=True):
+            if switch.rank == rank:
+                kind = SWITCH if switch.combines else SPREAD
+                step = Step(kind, switch.ranks, (), switch.target, (switch.source,), switch.size)
+                work[number].turns[switch.step].switches.append(step)
+        return [self._written(rank, turns).steps() for turns in work]
 
     def _written(self, rank: int, work: _RankTurns) -> _Rank:
         return _Rank(rank, work, self.whole.touched, self.whole.operands)
@@ -323,8 +323,8 @@ class _Dealt:
         whole = self.whole
         for at in rows:
             receive = whole.receive[at]
-            for one in {receive, whole.known.send_of.get(receive, receive)}:
-                turn.after.update(whole.wait[whole.wait_ptr[one] : whole.wait_ptr[one + 1]])
+            for row in {receive, whole.known.send_of.get(receive, receive)}:
+                turn.after.update(whole.wait[whole.wait_ptr[row] : whole.wait_ptr[row + 1]])
 
     def _deal_folds(self, rank: int, work: list[_RankTurns]) -> None:
         whole = self.whole
@@ -369,14 +369,14 @@ def _fresh(ranks: int, groups: Longs) -> Bools:
     array([ True, False,  True])
     """
     number, step, source, target = groups
-    way, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
-    ways, first = np.unique(way, return_index=True)
-    begin = np.zeros(len(way), bool)
+    forth, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
+    unique_ways, first = np.unique(forth, return_index=True)
+    begin = np.zeros(len(forth), bool)
     begin[first] = True
-    at = np.searchsorted(ways, back).clip(max=max(len(ways) - 1, 0))
-    heard = (ways[at] == back) & (step[first][at] < step) if len(ways) else begin
-    found: Bools = begin & ~heard
-    return found
+    at = np.searchsorted(unique_ways, back).clip(max=max(len(unique_ways) - 1, 0))
+    has_answer = (unique_ways[at] == back) & (step[first][at] < step) if len(unique_ways) else begin
+    is_first_unheard: Bools = begin & ~has_answer
+    return is_first_unheard
 
 
 class _Rank:
@@ -397,11 +397,11 @@ class _Rank:
                 self._tell(SIGNAL, turn.credits)
             if turn.asked:
                 self._tell(WAIT, turn.asked)
-            left = self._fold(turn.moves) if self.held else turn.moves
+            remaining = self._fold(turn.moves) if self.held else turn.moves
             for step in turn.switches:
                 self.line.combine(step, step.operands[:1])
-            if left:
-                self.line.put(PUT, left)
+            if remaining:
+                self.line.put(PUT, remaining)
             if turn.to:
                 self._tell(SIGNAL, turn.to)
             if turn.awaited:
@@ -419,17 +419,17 @@ class _Rank:
             self.line.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
         self.line.awaited |= kind == WAIT
 
-    def _fold(self, asked: list[Move]) -> list[Move]:
+    def _fold(self, moves: list[Move]) -> list[Move]:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
-        left = asked
+        remaining = moves
         for fold in self.held:
-            along = [move for move in left if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
+            along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
             if len(fold.operands) == 1:
                 along = []
-            left = [move for move in left if move not in along] if along else left
+            remaining = [move for move in remaining if move not in along] if along else remaining
             self._combine(fold.into, fold.operands, fold.size, tuple(along))
         self.held = []
-        return left
+        return remaining
 
     def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
         """Where there are more operands than a step takes, what has been combined so far is one of the next."""

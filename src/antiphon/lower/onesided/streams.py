@@ -31,17 +31,17 @@ def credits(program: Program, *, farther: bool) -> Bools:
     [False, False, False, False]
     """
     p = program
-    known = np.zeros(len(p.wait), bool)
+    is_known = np.zeros(len(p.wait), bool)
     crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
-    known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
+    is_known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
     send = np.full(p.operations, -1, np.int64)
     send[p.pairs.receive] = p.pairs.send
-    asked = np.flatnonzero(~known & (send[p.wait_op] >= 0))
-    if farther and len(asked):
+    unknown = np.flatnonzero(~is_known & (send[p.wait_op] >= 0))
+    if farther and len(unknown):
         first, behind = _trees(program, send)
-        before, after = first[p.wait[asked]], first[send[p.wait_op[asked]]]
-        known[asked] = (before <= after) & (after < behind[p.wait[asked]])
-    lacking = np.bincount(p.wait_op[~known], minlength=p.operations)
+        before, after = first[p.wait[unknown]], first[send[p.wait_op[unknown]]]
+        is_known[unknown] = (before <= after) & (after < behind[p.wait[unknown]])
+    lacking = np.bincount(p.wait_op[~is_known], minlength=p.operations)
     needed: Bools = lacking[p.pairs.receive] > 0
     return needed
 
@@ -88,11 +88,11 @@ def streams(program: Program, most: int, known: Switched) -> Longs:
     >>> streams(program, 2, Switched.none(program)).tolist()
     [0, 0, 1, 0, 0, 1]
     """
-    part = _parts(program, known)
-    parts = int(part.max(initial=-1)) + 1
-    if parts <= most:
-        return part
-    return _dealt(program, part, parts, most)[part]
+    component = _parts(program, known)
+    component_count = int(component.max(initial=-1)) + 1
+    if component_count <= most:
+        return component
+    return _dealt(program, component, component_count, most)[component]
 
 
 def _parts(program: Program, known: Switched) -> Longs:
@@ -101,9 +101,9 @@ def _parts(program: Program, known: Switched) -> Longs:
     from scipy.sparse.csgraph import connected_components
 
     helped = np.flatnonzero(known.part >= 0)
-    asked = np.array([*known.asked, 0], np.int64)[known.part[helped]]
+    asked_sends = np.array([*known.asked, 0], np.int64)[known.part[helped]]
     src = np.concatenate([program.wait_op, program.pairs.send, helped])
-    dst = np.concatenate([program.wait, program.pairs.receive, asked])
+    dst = np.concatenate([program.wait, program.pairs.receive, asked_sends])
     shape = (program.operations, program.operations)
     joined = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
     label = connected_components(joined, directed=False)[1].astype(np.int64)
@@ -114,29 +114,29 @@ def _parts(program: Program, known: Switched) -> Longs:
     return number[label]
 
 
-def _dealt(program: Program, part: Longs, parts: int, most: int) -> Longs:
+def _dealt(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
     """Of each part its stream: the one where its busiest rank has the least to do. Parts between two ranks go by pairs:
     a channel serves both ways."""
     rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)
-    keys = distinct(part * program.ranks + rank)
+    keys = distinct(component * program.ranks + rank)
     of, who = keys // program.ranks, keys % program.ranks
-    ptr = pointers(of, parts)
-    pair = np.arange(parts) + program.ranks**2
-    two = np.flatnonzero(np.diff(ptr) == 2)
-    pair[two] = who[ptr[two]] * program.ranks + who[ptr[two] + 1]
+    ptr = pointers(of, component_count)
+    pair = np.arange(component_count) + program.ranks**2
+    of_two_ranks = np.flatnonzero(np.diff(ptr) == 2)
+    pair[of_two_ranks] = who[ptr[of_two_ranks]] * program.ranks + who[ptr[of_two_ranks] + 1]
     group = dense(pair, int(pair.max()) + 1)[1]
-    load_keys, at = np.unique(group[part] * program.ranks + rank, return_inverse=True)
+    load_keys, at = np.unique(group[component] * program.ranks + rank, return_inverse=True)
     load = np.bincount(at, weights=work).astype(np.int64)
     groups, ranks = load_keys // program.ranks, load_keys % program.ranks
     begin = pointers(groups, int(group.max()) + 1)
-    loads = np.zeros((most, program.ranks), np.int64)
+    loads = np.zeros((stream_count, program.ranks), np.int64)
     stream = np.empty(len(begin) - 1, np.int64)
     first = np.unique(group, return_index=True)[1]
     for number in np.argsort(first, kind="stable").tolist():
         rows = slice(int(begin[number]), int(begin[number + 1]))
-        here = ranks[rows]
-        busiest = loads[:, here].max(axis=1)
+        rank_columns = ranks[rows]
+        busiest = loads[:, rank_columns].max(axis=1)
         chosen = int(np.argmin(busiest))
-        loads[chosen, here] += load[rows]
+        loads[chosen, rank_columns] += load[rows]
         stream[number] = chosen
     return stream[group]
