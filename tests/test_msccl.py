@@ -22,9 +22,8 @@ from antiphon.formats.msccl import write
 from antiphon.formats.msccl.code import code_of, codes_of
 from antiphon.formats.msccl.read import Algorithm, read_msccl
 from antiphon.formats.msccl.write import bytes_of, msccl_xml, xml_of
-from antiphon.lower.blocks.blocks import blocks
-from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.numbered import Row, part_reductions
+from antiphon.lower.blocks.blocks import Row, blocks, part_reductions
+from antiphon.lower.blocks.place import Limits
 from antiphon.lower.machine.judge import judge
 from antiphon.planners.table import TABLE
 

@@ -22,21 +22,20 @@ import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Program
+from antiphon.core.program.kinds import chunked
 from antiphon.core.serialize import loads
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import emit
 from antiphon.formats.msccl.code import codes_of
 from antiphon.formats.msccl.read import read_msccl
-from antiphon.formats.mscclpp import blocks, limits, write
+from antiphon.formats.mscclpp import blocks, shape, write
 from antiphon.formats.mscclpp.read import plan_of, read_plan
-from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.onesided.credits import credits
 from antiphon.lower.onesided.form import PUT, SIGNAL, WAIT
-from antiphon.lower.onesided.messages import messages
 from antiphon.lower.onesided.steps import one_sided
+from antiphon.lower.onesided.streams import credits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "fuzz"))
@@ -73,9 +72,9 @@ def test_what_is_written_is_right(case: tuple[str, str, str]) -> None:
         plan = json.loads(text)
         for gpu in plan["gpus"]:
             assert gpu["input_chunks"] > 0 < gpu["output_chunks"]
-            assert len(gpu["semaphores"]) <= limits.MOST_SEMAPHORES
+            assert len(gpu["semaphores"]) <= shape.MOST_SEMAPHORES
             for block in gpu["threadblocks"]:
-                assert len(block["ops"]) <= limits.MOST_OPERATIONS
+                assert len(block["ops"]) <= shape.MOST_OPERATIONS
 
 
 MACHINES = [
@@ -134,7 +133,7 @@ def test_what_a_block_does_not_take_goes_on_in_the_next(most: int) -> None:
 def test_more_streams_where_few_are_too_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with very many ranks, by smaller limits: before all goes into few long lines, as many streams as there are."""
     monkeypatch.setattr(blocks, "MOST_OPERATIONS", 8)
-    monkeypatch.setattr(write, "MOST_BLOCKS", 14)
+    monkeypatch.setattr(blocks, "MOST_BLOCKS", 14)
     schedule = antiphon.plan("allgather", antiphon.topology("ring:ranks=12"), planner="ring").at(0).schedule
     text = write.json_of(lower(schedule), blocks=2, packets=True)
     assert judge(plan_of(text).code) is None
@@ -147,7 +146,7 @@ def test_few_streams_in_long_lines_of_blocks(monkeypatch: pytest.MonkeyPatch) ->
     blocks, one for those that are left."""
     for module, name, value in (
         (blocks, "MOST_OPERATIONS", 16), (blocks, "MOST_SEMAPHORES", 2), (blocks, "MOST_BARRIERS", 2),
-        (write, "MOST_BLOCKS", 14),
+        (blocks, "MOST_BLOCKS", 14),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     text = files_of("allreduce", "ring:ranks=12", "ring", blocks=14)["plan0.json"]
@@ -270,8 +269,7 @@ def test_steps_of_a_program() -> None:
 def test_what_has_gone_round_needs_no_credit(lag: int) -> None:
     """In a ring the sum that comes to a rank has gone by it: its place is free. Scratch used again needs credits."""
     program = program_of("allreduce", "full:ranks=8", "ring", lag=lag)
-    found = messages(program)
-    asked = [int(credits(program, found, farther=farther).sum()) for farther in (False, True)]
+    asked = [int(credits(program, farther=farther).sum()) for farther in (False, True)]
     assert asked == ([176, 80] if lag == 1 else [8 * 2 * 6, 0])
 
 

@@ -56,6 +56,29 @@ from antiphon.formats.program import both, lower
 from antiphon.registry import call
 
 
+@pytest.mark.parametrize(
+    ("spec", "kind", "planner", "channels"),
+    [
+        ("full:ranks=5", "alltoall", "direct", 1), ("dgx1v", "allreduce", "multi-ring", 3),
+        ("ring:ranks=4", "allgather", "ring", 2), ("full:ranks=8", "broadcast", "binomial-tree", 1),
+    ],
+)  # fmt: skip
+def test_pairs_are_the_sends_and_receives_of_every_channel_in_order(
+    spec: str, kind: str, planner: str, channels: int
+) -> None:
+    """Against queues: operations of a rank stand in the order of their times."""
+    program = lower(planned(spec, kind, planner), channels=channels)
+    rank, peer, channel = program.rank.tolist(), program.peer.tolist(), program.channel.tolist()
+    queues: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
+    for row, operation in enumerate(program.kind.tolist()):
+        if operation in (SEND, RECEIVE):
+            ends = (rank[row], peer[row]) if operation == SEND else (peer[row], rank[row])
+            queues.setdefault((*ends, channel[row]), ([], []))[operation].append(row)
+    expected = [pair for way in sorted(queues) for pair in zip(*queues[way], strict=True)]
+    assert list(zip(*(rows.tolist() for rows in program.pairs), strict=True)) == expected
+    assert len(expected) == int((program.kind == SEND).sum()) > 0
+
+
 def planned(spec: str, kind: str, planner: str, **options: Any) -> Schedule:
     return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **options).at(0).schedule
 

@@ -21,8 +21,8 @@ from quick import examples
 import antiphon
 from antiphon.core.collective import Collective
 from antiphon.core.program import FOLD, RECEIVE, SEND, Program, check, decode, encode, prove
+from antiphon.core.program.form import MOST_STRETCHES
 from antiphon.core.program.kinds import OUTPUT, SCRATCH
-from antiphon.core.program.limits import MOST_STRETCHES
 from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported

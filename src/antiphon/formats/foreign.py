@@ -29,11 +29,11 @@ def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
     """Who reads such a file; None: nobody here."""
     start = opening(data)
     if start.startswith("<") and re.search(r"<\s*algo\b", start):
-        from antiphon.formats.msccl.foreign import read as read_xml
+        from antiphon.formats.msccl.code import read as read_xml
 
         return read_xml
     if start.startswith("{") and b'"gpus"' in data and b'"threadblocks"' in data:
-        from antiphon.formats.mscclpp.foreign import read as read_json
+        from antiphon.formats.mscclpp.read import read as read_json
 
         return read_json
     return None

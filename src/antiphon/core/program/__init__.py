@@ -4,13 +4,25 @@
 random legal orders, the check that a program is right, its file and its text.
 """
 
-from antiphon.core.program.among import among, counted_anew, job_of
 from antiphon.core.program.check import check
-from antiphon.core.program.codec import decode, encode
-from antiphon.core.program.kinds import FOLD, JOIN, RECEIVE, SEND, Bound, Program, Usage, bind, usage
+from antiphon.core.program.codec import decode, dump, encode
+from antiphon.core.program.kinds import (
+    FOLD,
+    JOIN,
+    RECEIVE,
+    SEND,
+    Bound,
+    Messages,
+    Program,
+    Usage,
+    among,
+    bind,
+    counted_anew,
+    job_of,
+    usage,
+)
 from antiphon.core.program.prove import prove
 from antiphon.core.program.run import run_program
-from antiphon.core.program.text import dump
 
 __all__ = [
     "FOLD",
@@ -18,6 +30,7 @@ __all__ = [
     "RECEIVE",
     "SEND",
     "Bound",
+    "Messages",
     "Program",
     "Usage",
     "among",

@@ -14,9 +14,8 @@ import numpy as np
 
 from antiphon.core.columns import Bools, Longs, dense, numbered, order_of, ranges, starts
 from antiphon.core.interpret.buffers import Side, sides
-from antiphon.core.program.form import complain, slot_of, writes
+from antiphon.core.program.form import MOST_STRETCHES, complain, slot_of, writes
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, Program
-from antiphon.core.program.limits import MOST_STRETCHES
 from antiphon.errors import Unsupported
 
 

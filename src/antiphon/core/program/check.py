@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from antiphon.core.columns import Bools, distinct
 from antiphon.core.interpret.buffers import sides
+from antiphon.core.program.form import MOST_ELEMENTS
 from antiphon.core.program.kinds import Program, bind
-from antiphon.core.program.limits import MOST_ELEMENTS
 from antiphon.core.program.prove import prove
 from antiphon.core.program.run import run_program
 from antiphon.errors import Invalid, Unsupported

@@ -1,10 +1,13 @@
-"""The file of a program, byte by byte as docs/program.md lays it out; every damage is refused when it is read."""
+"""A program as the bytes of a file, laid out as in docs/program.md, and as text for people.
+
+Every damage of a file is refused when it is read."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,8 @@ from numpy.typing import NDArray
 
 from antiphon.core.collective import KINDS, Collective, Relation
 from antiphon.core.columns import Longs, pointers
-from antiphon.core.program.kinds import SCRATCH, Program
-from antiphon.core.program.limits import refuse_collective, refuse_work
+from antiphon.core.program.form import refuse_collective, refuse_work
+from antiphon.core.program.kinds import FOLD, JOIN, NAMES, RECEIVE, SCRATCH, SEND, Program
 from antiphon.errors import Invalid, Unsupported
 
 MAGIC, VERSION = b"ANTIPROG", 1
@@ -319,3 +322,54 @@ def _misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> str:
     if np.any(points["part"] < 0) or np.any(finish["count"] < 1):
         return "a point or count is negative or 0"
     return ""
+
+
+# ---- as text ----
+
+
+_BUFFERS = ("in", "out", "scratch")
+
+
+def dump(program: Program, rank: int) -> str:
+    """What one rank does, an operation a line. Stretches in units of weight: of the buffer, or of the slot."""
+    if not 0 <= rank < program.ranks:
+        raise Invalid(f"rank: expected 0 to {program.ranks - 1}, got {rank}")
+    weights = tuple(int(w[rank]) for w in program.weights)
+    place = "in place" if program.in_place else "out of place"
+    slots = int(program.slot_ptr[rank + 1] - program.slot_ptr[rank])
+    lines = [f"rank {rank}: {program.label}, {place}; in {weights[0]}, out {weights[1]}, {slots} slots"]
+    first = int(program.op_ptr[rank])
+    for row in range(first, int(program.op_ptr[rank + 1])):
+        parts = [_part(program, i) for i in range(int(program.part_ptr[row]), int(program.part_ptr[row + 1]))]
+        kind, peer, pieces = int(program.kind[row]), int(program.peer[row]), int(program.pieces[row])
+        does = {SEND: f"{' '.join(parts)} to {peer}", RECEIVE: f"{' '.join(parts)} from {peer}", JOIN: ""}
+        does[FOLD] = f"{parts[0]} = {' + '.join(parts[1:])}" if kind == FOLD and parts else ""
+        waits = [str(int(w) - first) for w in program.wait[program.wait_ptr[row] : program.wait_ptr[row + 1]]]
+        more = [f"in {pieces} pieces"] if pieces > 1 else []
+        more += [f"channel {int(program.channel[row])}"] if program.channels > 1 else []
+        more += [f"after {' '.join(waits)}"] if waits else []
+        text = f"{row - first:6d}  @{int(program.when[row])}  {NAMES[kind]} {does[kind]}".rstrip()
+        lines.append(text + (f"  ({', '.join(more)})" if more else ""))
+    for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
+        begin, end = (
+            _point(program, int(point[row])) + int(program.base_shift[program.finish_base[row]])
+            for point in (program.finish_begin, program.finish_end)
+        )
+        lines.append(f"   avg  out[{begin}:{end}] / {int(program.finish_count[row])}")
+    return "\n".join(lines) + "\n\n"
+
+
+def _point(program: Program, point: int) -> Fraction:
+    part = Fraction(int(program.point_part[point]), program.denominator)
+    return int(program.point_whole[point]) + part
+
+
+def _part(program: Program, part: int) -> str:
+    base = int(program.part_base[part])
+    begin, end = _point(program, int(program.part_begin[part])), _point(program, int(program.part_end[part]))
+    buffer = int(program.base_buffer[base])
+    if buffer == SCRATCH:
+        origin = _point(program, int(program.base_origin[base]))
+        return f"slot{int(program.base_slot[base])}[{begin - origin}:{end - origin}]"
+    shift = int(program.base_shift[base])
+    return f"{_BUFFERS[buffer]}[{begin + shift}:{end + shift}]"

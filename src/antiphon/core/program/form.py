@@ -1,34 +1,76 @@
-"""Whether the columns of a program make sense for every number of elements: names, places, times and messages.
+"""Whether the columns of a program make sense for every number of elements: limits, names, places, times and messages.
 
-It shares nothing with the lowering. A point lies at an element that ascends with it at every size, and two points a
-whole number apart lie equally far from each other at all sizes: so comparing points decides for all of them.
-"""
+Limits are checked by the numbers alone, before any memory is taken (docs/program.md, Limits). It shares nothing with
+the lowering. A point lies at an element that ascends with it at every size, and two points a whole number apart lie
+equally far from each other at all sizes: so comparing points decides for all of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from antiphon.core.collective import Collective
 from antiphon.core.columns import Bools, Longs, ranges, starts
 from antiphon.core.program.kinds import FOLD, INPUT, JOIN, RECEIVE, SCRATCH, SEND, Program
-from antiphon.core.program.limits import oversized, refuse_collective, refuse_work
 from antiphon.core.program.run import op_text
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
+
+MOST_WEIGHT = 2**61  # of all blocks together
+MOST_PAIRS = 2**24  # of a block and a rank that has or needs it
+MOST_WORK = 2**25  # of a rank: pieces * (1 + parts + waits), all operations together
+FEW_PIECES, MOST_PIECES = 4, 2**20  # of a rank: of all operations with more than a few pieces, all pieces together
+MOST_STRETCHES = 2**22  # that a proof looks at: atoms of all parts, inputs and outputs; some 250 bytes each
+MOST_ELEMENTS = 2**22  # of all buffers of all ranks in a run of `check`
 
 
-@dataclass(frozen=True, eq=False)
-class Messages:
-    """Every send with its receive, by sender, receiver, channel and time; and the streams of the sends.
+def refuse_collective(collective: Collective) -> None:
+    """Unsupported where the relation alone would fill the memory, or its places leave 64 bits."""
+    members, roots = len(collective.members), max(len(collective.roots), 1)
+    others = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
+    if members * others.get(collective.kind, roots) > MOST_PAIRS:
+        raise Unsupported(
+            f"a program for {collective.kind} among {members} ranks has more than 2^24 blocks at its ranks"
+        )
+    if int(collective.weights.sum()) > MOST_WEIGHT:
+        raise Unsupported("its blocks weigh more than 2^61 together; give them smaller weights")
 
-    `whole`, `part` of `begin` and `end`: stretches of the line, neighbours of an operation without pieces as one.
-    """
 
-    send: Longs
-    receive: Longs
-    facts: Longs  # per message: from, to, channel, when, pieces, stretches
-    stream: Longs  # per stretch: whole and part of its begin, whole and part of its end
+def refuse_work(program: Program) -> None:
+    """Unsupported where a rank has more to do than an engine takes."""
+    parts, waits = np.diff(program.part_ptr), np.diff(program.wait_ptr)
+    each = program.pieces.astype(np.float64) * (1 + parts + waits)
+    many = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
+    for what, amounts, most in (("", many, MOST_PIECES), (", of their parts and waits", each, MOST_WORK)):
+        work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
+        if np.any(work > most):
+            rank, pieces = int(np.argmax(work)), int(program.pieces.max())
+            raise Unsupported(
+                f"no engine runs this: rank {rank} has {work[rank]:.0f} pieces of operations{what}, at most {most} are "
+                f"taken; use fewer pieces than {pieces}, about {max(int(pieces * most / work[rank]), 1)}"
+            )
+
+
+def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
+    """Which slots weigh more than the greatest part that is written into them. `size`: of every slot, whole and part;
+    `written`: slot, whole and part of every part that is written."""
+    into, whole, part = written
+    order = np.lexsort((part, whole, into))
+    last = np.append(into[order][1:] != into[order][:-1], True)[: len(order)]
+    most_whole, most_part = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
+    most_whole[into[order][last]] = whole[order][last]
+    most_part[into[order][last]] = part[order][last]
+    return np.asarray((size[0] > most_whole) | ((size[0] == most_whole) & (size[1] > most_part)))
+
+
+# ---- form ----
+
+
+class Envelopes(NamedTuple):
+    """What both sides of every message of `Program.pairs` must agree on."""
+
+    headers: Longs  # per message: from, to, channel, when, pieces, stretches
+    stretches: Longs  # of the line, per stretch: whole and part of its begin, whole and part of its end
 
 
 def complain(program: Program, bad: Bools, what: str) -> None:
@@ -37,8 +79,11 @@ def complain(program: Program, bad: Bools, what: str) -> None:
         raise Invalid(f"{op_text(program, int(np.argmax(bad)))}: {what}")
 
 
-def refuse_form(program: Program) -> Messages:
-    """Invalid, naming rank and operation, where a number makes no sense; else its messages. O(n log n)."""
+def refuse_form(program: Program) -> Envelopes:
+    """Raise Invalid, naming rank and operation, where a number makes no sense; return the envelopes of its messages.
+
+    O(n log n).
+    """
     refuse_collective(program.collective)
     _refuse_columns(program)
     refuse_work(program)
@@ -46,12 +91,12 @@ def refuse_form(program: Program) -> Messages:
     _refuse_points(program)
     _refuse_buffers(program)
     _refuse_slots(program)
-    return _messages(program)
+    return _envelopes(program)
 
 
-def refuse_other_messages(mine: Messages, theirs: Messages) -> None:
+def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
     """In place and out of place must have the same messages, as ranks may mix them."""
-    if not (np.array_equal(mine.facts, theirs.facts) and np.array_equal(mine.stream, theirs.stream)):
+    if not all(np.array_equal(a, b) for a, b in zip(first, second, strict=True)):
         raise Invalid("its messages in place are others than out of place; ranks could not mix them")
 
 
@@ -223,31 +268,26 @@ def _refuse_slots(program: Program) -> None:
 # ---- messages ----
 
 
-def _messages(program: Program) -> Messages:
-    """The sends of a way and its receives, both in order, must be the same messages."""
-    sends, receives = (np.flatnonzero(program.kind == kind) for kind in (SEND, RECEIVE))
-    ways = []
-    for rows, ends in ((sends, (program.rank, program.peer)), (receives, (program.peer, program.rank))):
-        order = np.lexsort((rows, program.when[rows], program.channel[rows], ends[1][rows], ends[0][rows]))
-        ways.append(rows[order])
-    if len(sends) != len(receives):
-        raise Invalid(f"{len(sends)} sends and {len(receives)} receives; every send needs its receive")
-    mine, theirs = ways
+def _envelopes(program: Program) -> Envelopes:
+    """Compare each send with its receive; raise Invalid where they are not the same message."""
+    send, receive = program.pairs
+    if len(send) != len(receive):
+        raise Invalid(f"{len(send)} sends and {len(receive)} receives; every send needs its receive")
     first, count, stretch = _streams(program)
     columns = [
-        (program.rank[mine], program.peer[theirs]), (program.peer[mine], program.rank[theirs]),
-        (program.channel[mine], program.channel[theirs]), (program.when[mine], program.when[theirs]),
-        (program.pieces[mine], program.pieces[theirs]), (count[mine], count[theirs]),
+        (program.rank[send], program.peer[receive]), (program.peer[send], program.rank[receive]),
+        (program.channel[send], program.channel[receive]), (program.when[send], program.when[receive]),
+        (program.pieces[send], program.pieces[receive]), (count[send], count[receive]),
     ]  # fmt: skip
     bad = np.zeros(program.operations, bool)
     for a, b in columns:
-        bad[mine[a != b]] = True
+        bad[send[a != b]] = True
     complain(program, bad, "no receive of this time, pieces and stretches takes what it sends")
-    stream = stretch[ranges(first[mine], count[mine])]
-    other = np.any(stream != stretch[ranges(first[theirs], count[theirs])], axis=1)
-    bad[np.repeat(mine, count[mine])[other]] = True
+    sent = stretch[ranges(first[send], count[send])]
+    differs = np.any(sent != stretch[ranges(first[receive], count[receive])], axis=1)
+    bad[np.repeat(send, count[send])[differs]] = True
     complain(program, bad, "its receive takes it as other stretches of the line")
-    return Messages(mine, theirs, np.stack([a for a, _ in columns], axis=1), stream)
+    return Envelopes(np.stack([a for a, _ in columns], axis=1), sent)
 
 
 def _streams(program: Program) -> tuple[Longs, Longs, Longs]:

@@ -1,10 +1,15 @@
-"""The type of programs, and their addresses at a size. What everything means is told in docs/program.md."""
+"""The type of programs, their addresses at a size or in equal chunks, and a program for a subset of the ranks.
+
+What every column means is described in docs/program.md. A program holds for every size: `bind` places it at one, and
+`chunked` at the smallest one at which no address is rounded, which formats that count in chunks scale."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +17,19 @@ from numpy.typing import NDArray
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Longs
 from antiphon.core.interpret.buffers import sides
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
 
 SEND, RECEIVE, FOLD, JOIN = range(4)
 NAMES = ("send", "receive", "fold", "join")
 INPUT, OUTPUT, SCRATCH = range(3)
 MAX_UNIT = 2**62
+
+
+class Messages(NamedTuple):
+    """Every send of a program with its receive: rows of operations, by sender, receiver, channel and time."""
+
+    send: Longs
+    receive: Longs
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +79,12 @@ class Program:
     joint: Longs = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for column in fields(self):
+            value = getattr(self, column.name)
             if isinstance(value, np.ndarray):
                 value = np.ascontiguousarray(value, np.int64)
                 value.setflags(write=False)
-                object.__setattr__(self, one.name, value)
+                object.__setattr__(self, column.name, value)
 
     @property
     def ranks(self) -> int:
@@ -94,6 +106,32 @@ class Program:
     @cached_property
     def wait_op(self) -> Longs:
         return np.repeat(np.arange(self.operations), np.diff(self.wait_ptr))
+
+    @cached_property
+    def pairs(self) -> Messages:
+        """The messages: the k-th send from one rank to another on a channel is met by the k-th receive there.
+
+        This is the one place that pairs them. A program that `prove` has not seen may have more sends than receives;
+        then the columns differ in length. O(n log n), once.
+
+        Rank 0 of `core.example.star` adds what ranks 1 and 2 send (rows 5 and 7, received in rows 1 and 0), and sends
+        the sum to both (rows 3 and 4, received in rows 6 and 8):
+
+        >>> from antiphon.core.example import star
+        >>> from antiphon.lower.lowering import lower
+        >>> program = lower(star())
+        >>> " ".join(f"{NAMES[kind]}@{rank}" for kind, rank in zip(program.kind, program.rank))
+        'receive@0 receive@0 fold@0 send@0 send@0 send@1 receive@1 send@2 receive@2'
+        >>> program.pairs.send.tolist(), program.pairs.receive.tolist()
+        ([3, 4, 5, 7], [6, 8, 1, 0])
+        """
+        send, receive = (np.flatnonzero(self.kind == kind) for kind in (SEND, RECEIVE))
+        ends = (self.rank[send], self.peer[send]), (self.peer[receive], self.rank[receive])
+        ordered = [
+            rows[np.lexsort((rows, self.when[rows], self.channel[rows], target, source))]
+            for rows, (source, target) in zip((send, receive), ends, strict=True)
+        ]
+        return Messages(*ordered)
 
     @cached_property
     def weights(self) -> tuple[Longs, Longs]:
@@ -207,3 +245,76 @@ def usage(program: Program, unit: int) -> Usage:
         bind(program, unit).sizes[:, SCRATCH].tolist(), program.operations, len(program.part_begin),
         len(program.wait), messages,
     )  # fmt: skip
+
+
+# ---- equal chunks ----
+
+
+def grain(program: Program) -> int:
+    """The least number of elements of a unit at which every point lies at a whole number without rounding. O(points).
+
+    Two ranks that swap their blocks whole, and in halves:
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> whole = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]
+    >>> halves = [*whole, (0, 2, 0, 1, 0), (0, 3, 1, 0, 0)]
+    >>> grain(lower(of_rows("allgather", 2, whole))), grain(lower(of_rows("allgather", 2, halves, parts=2)))
+    (1, 2)
+    """
+    return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_part, initial=0)))
+
+
+def chunked(program: Program, most: int, what: str) -> Bound:
+    """The addresses of a program counted in chunks: those at its grain. `most`: chunks that a buffer may have.
+
+    Of all sizes with count elements in a block, runtimes take those that the grain divides, and scale the addresses.
+    Unsupported, in the name of `what`, where a buffer has more chunks.
+    """
+    unit = grain(program)
+    heaviest = int(max(size.max(initial=0) for size in program.weights))
+    if unit * max(heaviest, 1) > most:
+        raise Unsupported(
+            f"{what}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * heaviest} in a "
+            f"buffer, of at most {most}; take fewer chunks, or a planner that cuts blocks evenly"
+        )
+    bound = bind(program, unit)
+    largest = int(bound.sizes.max(initial=0))
+    if largest > most:
+        raise Unsupported(
+            f"{what}: {largest} chunks of scratch at one rank, of at most {most}; take fewer chunks, or another planner"
+        )
+    return bound
+
+
+# ---- subsets of the ranks ----
+
+
+def job_of(collective: Collective) -> tuple[int, ...]:
+    """The ranks of a job that does this: who takes part; all, where the collective itself names its ranks."""
+    return collective.members if collective.custom is None else tuple(range(collective.ranks))
+
+
+def counted_anew(collective: Collective, members: Sequence[int]) -> Collective:
+    """The same of just these, by their places among them."""
+    if len(members) == collective.ranks:
+        return collective
+    number = {rank: place for place, rank in enumerate(members)}
+    roots = tuple(number[root] for root in collective.roots)
+    return Collective(collective.kind, len(members), roots=roots, weights=collective.weights)
+
+
+def among(program: Program, members: Sequence[int]) -> Program:
+    """All ranks of it are members, which are counted anew in their order; the others must have nothing to do."""
+    if len(members) == program.ranks:
+        return program
+    keep = np.asarray(members)
+    number = np.full(program.ranks, -1)
+    number[keep] = np.arange(len(keep))
+    outside = np.setdiff1d(np.arange(program.ranks), keep)
+    pointers = {name: getattr(program, name) for name in ("base_ptr", "slot_ptr", "op_ptr", "finish_ptr")}
+    if any(np.diff(ptr)[outside].any() for ptr in pointers.values()):
+        raise Unsupported("a rank that does not take part would have to help; plan on the machine without it (--only)")
+    shortened: dict[str, Any] = {name: np.append(0, np.cumsum(np.diff(ptr)[keep])) for name, ptr in pointers.items()}
+    collective = counted_anew(program.collective, members)
+    return replace(program, collective=collective, peer=number[program.peer], **shortened)

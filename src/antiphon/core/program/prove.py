@@ -1,11 +1,10 @@
 """Whether a program is the collective that it says it is: for every number of elements, type and operator.
 
 Nothing is run and no size is tried. Every access of an atom reads one definite version of what lies there, the last
-that was written before in the order of operations; waits must say the same, and then any legal order gives the same
-values. A value is a multiset of contributions; instead of listing them, each contribution is a random number of 128
-bits, drawn anew for every proof, and a value their sum with their count. Different multisets of n contributions have
-equal sums with a probability below n^2 / 2^128, whoever made the program.
-"""
+that was written before in the order of operations; waits must say the same (`unordered`), and then any legal order
+gives the same values. A value is a multiset of contributions; instead of listing them, each contribution is a random
+number of 128 bits, drawn anew for every proof, and a value their sum with their count. Different multisets of n
+contributions have equal sums with a probability below n^2 / 2^128, whoever made the program."""
 
 from __future__ import annotations
 
@@ -17,13 +16,85 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, ranges, starts
+from antiphon.core.columns import Bools, Longs, distinct, ranges, starts
 from antiphon.core.program.cells import Cells, by_memory, cells_of
-from antiphon.core.program.form import Messages, complain, refuse_form, refuse_other_messages
+from antiphon.core.program.form import Envelopes, complain, refuse_form, refuse_other_messages
 from antiphon.core.program.kinds import FOLD, Program
-from antiphon.core.program.order import pairs_of, unordered
 from antiphon.core.program.run import op_text
-from antiphon.errors import Invalid
+from antiphon.errors import Invalid, Unsupported
+
+MOST_STEPS = 2**24  # waits that are followed, for all pairs together
+MOST_LEVELS = 1000  # waits from one to the other
+
+
+def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
+    """For every pair whether the later one may start before the earlier one is done.
+
+    `piecewise`: it is enough that piece i waits for piece i. Waits count through other operations; where one has other
+    pieces than the next, or none, all waits for all. One look-up for direct waits; the others are followed side by
+    side. Unsupported where that takes too long: lowering makes ways of two waits, seldom three.
+
+    Operation 1 waits for 0, 2 for 1; so 2 comes after 0, but nothing keeps 3 from overtaking 2:
+
+    >>> from types import SimpleNamespace as Namespace
+    >>> waits = {"wait_ptr": np.array([0, 0, 1, 2, 2]), "wait": np.array([0, 1]), "wait_op": np.array([1, 2])}
+    >>> program = Namespace(operations=4, pieces=np.ones(4, np.int64), **waits)
+    >>> unordered(program, np.array([0, 0, 2]), np.array([1, 2, 3]), np.zeros(3, bool))
+    array([False, False,  True])
+    """
+    pieces, count = program.pieces, max(program.operations, 1)
+    edges = np.sort(program.wait_op * count + program.wait)
+    open_ = np.flatnonzero(~_direct(edges, later * count + earlier))
+    coarse = pieces[earlier] > 1
+    coarse &= (pieces[earlier] == pieces[later]) & ~piecewise  # a direct wait would be of pieces only
+    todo = np.union1d(open_, np.flatnonzero(coarse))
+    missing = np.zeros(len(earlier), bool)
+    missing[todo] = True
+    pair, at = todo, later[todo]
+    whole = np.zeros(len(todo), bool)
+    first, many = program.wait_ptr[:-1], np.diff(program.wait_ptr)
+    steps = levels = 0
+    while len(pair):
+        each = many[at]
+        steps, levels = steps + int(each.sum()), levels + 1
+        if steps > MOST_STEPS or levels > MOST_LEVELS:
+            raise Unsupported("it has too many waits that lead from one to the next; not proven")
+        to = program.wait[ranges(first[at], each)]
+        before, pair, whole = np.repeat(at, each), np.repeat(pair, each), np.repeat(whole, each)
+        whole |= (pieces[to] != pieces[before]) | (pieces[to] == 1)
+        missing[pair[(to == earlier[pair]) & (whole | piecewise[pair])]] = False
+        go = (to > earlier[pair]) & missing[pair]
+        key = distinct((pair[go] * count + to[go]) * 2 + whole[go])
+        pair, at, whole = key // 2 // count, key // 2 % count, key % 2 == 1
+    return missing
+
+
+def _direct(among: Longs, wanted: Longs) -> Bools:
+    """Which of these are there; `among` ascends. O(wanted log among).
+
+    >>> _direct(np.array([3, 5, 9]), np.array([5, 4, 9]))
+    array([ True, False,  True])
+    """
+    if not len(among):
+        return np.zeros(len(wanted), bool)
+    at = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
+    return np.asarray(among[at] == wanted)
+
+
+def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:
+    """The distinct pairs of two operations; where one of equal pairs asks for more, that. One sort.
+
+    >>> pairs_of(np.array([0, 2, 0]), np.array([1, 3, 1]), np.array([True, True, False]), 4)
+    (array([0, 2]), array([1, 3]), array([False,  True]))
+    """
+    count = max(operations, 1)
+    key = np.sort((later * count + earlier) * 2 + piecewise)
+    key = key[starts(key // 2)]
+    return key // 2 % count, key // 2 // count, key % 2 == 1
+
+
+# ---- the proof ----
+
 
 MANY = 2**40  # contributions, from where on they are no longer counted
 Words = NDArray[np.uint64]
@@ -37,8 +108,8 @@ def prove(*programs: Program) -> None:
     """
     seed = secrets.randbits(256)
     found = [_proven(program, seed) for program in _with_all_points(programs)]
-    for messages, sent in found[1:]:
-        refuse_other_messages(found[0][0], messages)
+    for envelopes, sent in found[1:]:
+        refuse_other_messages(found[0][0], envelopes)
         if not np.array_equal(found[0][1], sent):
             raise Invalid("its messages in place carry other data than out of place; ranks could not mix them")
 
@@ -56,14 +127,14 @@ def _with_all_points(programs: Sequence[Program]) -> list[Program]:
     ]
 
 
-def _proven(program: Program, seed: int) -> tuple[Messages, Words]:
-    """Its messages, and what is in them."""
-    messages = refuse_form(program)
+def _proven(program: Program, seed: int) -> tuple[Envelopes, Words]:
+    """The envelopes of its messages, and what is in them."""
+    envelopes = refuse_form(program)
     cells = cells_of(program)
     source = _sources(cells)
-    values = _values(cells, messages, source, seed)
+    values = _values(cells, source, seed)
     _refuse_results(cells, values, source)
-    return messages, values.sent
+    return envelopes, values.sent
 
 
 # ---- what is read, and in which order ----
@@ -181,7 +252,7 @@ class _Values:
     wanted_count: Longs
 
 
-def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Values:
+def _values(cells: Cells, source: Longs, seed: int) -> _Values:
     """Those of a time need only those of earlier times: one step for each time that occurs.
 
     An access that writes has the sum of what its operation reads: value[write] = sum of value[source[read]]. What is
@@ -193,7 +264,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     >>> program = lower(star())
     >>> cells = cells_of(program)
     >>> source = _sources(cells)
-    >>> values = _values(cells, refuse_form(program), source, 1)
+    >>> values = _values(cells, source, 1)
     >>> values.count[:3].tolist(), values.count[source[cells.outputs]].tolist(), values.wanted_count.tolist()
     ([1, 1, 3], [3, 3, 3], [3, 3, 3])
     """
@@ -203,7 +274,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     # at the start: what the collective gives
     sums[cells.inputs], count[cells.inputs] = given[0][rows], given[1][rows]
     program = cells.program
-    target, taken, crossing = _moves(cells, messages)
+    target, taken, crossing = _moves(cells)
     taken = source[taken]
     carried = taken[:crossing]
     when = program.when[cells.op[target]]
@@ -226,7 +297,7 @@ def _values(cells: Cells, messages: Messages, source: Longs, seed: int) -> _Valu
     return _Values(sums, count, sums[carried], *wanted)
 
 
-def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs, int]:
+def _moves(cells: Cells) -> tuple[Longs, Longs, int]:
     """For everything that is written: the access that writes, and each access that reads what goes into it; the first
     so many are by messages."""
     program = cells.program
@@ -237,13 +308,13 @@ def _moves(cells: Cells, messages: Messages) -> tuple[Longs, Longs, int]:
     )
     total = np.diff(length[ptr])
     start = head[ptr[:-1]]
-    mine, theirs = messages.send, messages.receive
+    send, receive = program.pairs
     folds = np.flatnonzero(program.kind == FOLD)
     operands = ranges(ptr[:-1][folds] + 1, np.diff(ptr)[folds] - 1)
     each = cells.length[operands]
     result = cells.head[ptr[:-1][program.part_op[operands]]]
-    received = ranges(start[theirs], total[theirs])
-    read = np.concatenate([ranges(start[mine], total[mine]), ranges(cells.head[operands], each)])
+    received = ranges(start[receive], total[receive])
+    read = np.concatenate([ranges(start[send], total[send]), ranges(cells.head[operands], each)])
     return np.concatenate([received, ranges(result, each)]), read, len(received)
 
 

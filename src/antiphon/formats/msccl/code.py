@@ -1,11 +1,10 @@
-"""What MSCCL's executor does with an algorithm, for the machine to judge.
+"""What MSCCL's executor does with an algorithm, for the machine to check.
 
 The executor takes the steps of a thread block as they stand, but for these: a nop is no step of its own, its dependency
 is waited for by the next step, which must have one itself; one that nothing follows is forgotten. Consecutive `re` into
 one place from one buffer, of which none but the first waits and none but the last has a flag, are one step, with the
 count of the last. A step counts as many as the dependencies that it waits for, or the reductions that it is; with
-hasdep it shows this count when it is done, and who waits for a step waits until the block shows so much.
-"""
+hasdep it shows this count when it is done, and who waits for a step waits until the block shows so much."""
 
 from __future__ import annotations
 
@@ -14,8 +13,21 @@ from dataclasses import dataclass, field
 
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported
-from antiphon.formats.msccl.read import Algorithm, Gpu, Step, ThreadBlock
-from antiphon.formats.msccl.words import READS, RECEIVES, ROOM, SENDS, SLOTS, WRITES
+from antiphon.formats.lint.form import Head
+from antiphon.formats.msccl.read import (
+    READS,
+    RECEIVES,
+    ROOM,
+    SENDS,
+    SLOTS,
+    WRITES,
+    Algorithm,
+    Gpu,
+    Step,
+    ThreadBlock,
+    read_msccl,
+)
+from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Block, Code, Instruction, Places
 from antiphon.lower.uncollected import uncollected
 
@@ -325,3 +337,30 @@ class _Messages:
 
 
 _Spot = tuple[Gpu, ThreadBlock, Step]
+
+
+# ---- for checks of files that others wrote ----
+
+
+FORMAT = "msccl-xml"
+
+
+def read(data: bytes, name: str) -> Written:
+    """Wrong, naming rank, thread block and step, where it asks for what cannot be: then there is no code to judge."""
+    told = read_msccl(data)
+    try:
+        codes = {"in place" if code.in_place else "out of place": code for code in codes_of(told)}
+    except Invalid as error:
+        raise Wrong("form", str(error)) from None
+    roots = next((code.collective.roots for code in codes.values()), ())
+    extra = {
+        "blocks": max(len(gpu.blocks) for gpu in told.gpus), "scratch": max(gpu.sizes[2] for gpu in told.gpus),
+        "used": max(named_scratch(told)),
+    }  # fmt: skip
+    head = Head(
+        FORMAT, told.name or name, told.collective, told.ranks, told.in_place, told.out_of_place, told.sizes[0],
+        told.sizes[1] or None, told.chunks, told.channels, told.protocol,
+        frozenset(step.verb for gpu in told.gpus for block in gpu.blocks for step in block.steps),
+        roots[0] if roots else None, tuple(told.notes), extra,
+    )  # fmt: skip
+    return Written(head, codes)

@@ -1,4 +1,4 @@
-"""MSCCL XML as it stands in a file, whoever wrote it."""
+"""MSCCL XML as it stands in a file, whoever wrote it; the words of the format, and what its executor holds."""
 
 from __future__ import annotations
 
@@ -9,9 +9,26 @@ from dataclasses import dataclass, field
 
 from antiphon.core.files import name_of, read_bytes
 from antiphon.errors import Invalid, quote
-from antiphon.formats.msccl.words import KINDS, SLOTS, VERBS
 from antiphon.formats.xml import LONGEST, Attributes, encoding, opening, read_xml
 from antiphon.lower.uncollected import uncollected
+
+KINDS = {
+    kind: kind
+    for kind in ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
+}
+SLOTS = {
+    "Simple": 2,
+    "LL": 8,
+    "LL128": 8,
+}  # messages under way from one block to another: a Simple one takes 4 of 8 steps
+ROOM = {"Simple": 2**21, "LL": 2**14, "LL128": 50176}  # bytes of a message, the least of the known executors by default
+NODES = 4095  # elements of a file that one rank keeps
+VERBS = {verb: verb for verb in ("s", "r", "rcs", "rrs", "rrc", "rrcs", "cpy", "re", "nop")}
+SENDS = ("s", "rcs", "rrs", "rrcs")
+RECEIVES = ("r", "rcs", "rrs", "rrc", "rrcs")
+READS = ("s", "rrs", "rrc", "rrcs", "cpy", "re")  # at src
+WRITES = ("r", "rcs", "rrc", "rrcs", "cpy", "re")  # at dst
+
 
 MOST_BYTES = 2**30
 MOST_RANKS = 1024

@@ -13,11 +13,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.msccl.words import KINDS, NODES, SLOTS
+from antiphon.formats.msccl.read import KINDS, NODES, SLOTS
 from antiphon.formats.served import refuse_served
-from antiphon.lower.blocks.blocks import blocks
-from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.numbered import Blocks, Numbered, Place, Row
+from antiphon.lower.blocks.blocks import Blocks, Numbered, Place, Row, blocks
+from antiphon.lower.blocks.place import Limits
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Places
 from antiphon.lower.uncollected import uncollected

@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
+from antiphon.core.collective import Collective
+from antiphon.core.program import Bound, Program
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
-from antiphon.formats.mscclpp.limits import (
+from antiphon.formats.mscclpp.shape import (
+    FEW_CELLS,
     KINDS,
     MEMORY,
     MOST_BARRIERS,
+    MOST_BLOCKS,
     MOST_CHANNELS,
     MOST_OF_ONE,
     MOST_OPERATIONS,
@@ -42,8 +46,16 @@ from antiphon.lower.onesided.form import (
     Step,
 )
 from antiphon.lower.onesided.form import SWITCH as SWITCHES
+from antiphon.lower.onesided.packets import ByPackets
+from antiphon.lower.onesided.steps import OneSided
+from antiphon.lower.onesided.switched import INSTEAD, Switched
+from antiphon.lower.uncollected import uncollected
 
 NOP = '{"name":"nop"}'
+WHAT = "back end mscclpp-json"
+MOST_CHUNKS = 2**20
+FEW = 4  # streams, where more do not fit
+Dealt = tuple[int, Callable[[int], list[list[Step]]]]  # how many streams, and what a rank does in each
 CROWD = 7  # so many blocks at a barrier: then semaphores and barriers link more of them than there may be
 
 
@@ -367,3 +379,73 @@ def kinds_of(whole: int | None) -> Callable[[int], str]:
     if whole is None:
         return KINDS.__getitem__
     return (KINDS[whole], KINDS[whole], KINDS[2]).__getitem__
+
+
+# ---- all ranks ----
+
+
+def whole_of(collective: Collective) -> int:
+    """In place: whether the input or the output that callers hand over is the one buffer, whole."""
+    return INPUT if collective.kind in ("reducescatter", "scatter") else OUTPUT
+
+
+def gpus_of(
+    program: Program, bound: Bound, known: Switched, blocks: int, far: Callable[[int, int], bool]
+) -> list[Gpu]:  # fmt: skip
+    kind = _kinds(program)
+    groups = sorted({(ranks, kind(buffer)) for ranks, buffer in known.groups})
+    if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
+        raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
+    ends = [Ends(rank, far, kind, [one for one in groups if rank in one[0]]) for rank in range(program.ranks)]
+    whole = OneSided(program, bound, known)
+
+    def dealt(most: int) -> Dealt:
+        made = whole.dealt(most)
+        return made.count, made.steps
+
+    return _fitting(ends, blocks, dealt)
+
+
+def gpus_by_packets(program: Program, blocks: int, far: Callable[[int, int], bool]) -> tuple[Bound, list[Gpu]]:
+    whole = chunked(program, MOST_CHUNKS, WHAT)
+    bound, packets = whole, ByPackets(program, whole)
+
+    def dealt(most: int) -> Dealt:
+        nonlocal bound
+        count, steps, bound = packets.dealt(most)
+        return count, steps
+
+    gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, dealt)
+    if int(bound.sizes.sum()) > FEW_CELLS:
+        raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
+    return bound, gpus
+
+
+def _kinds(program: Program) -> Callable[[int], str]:
+    return kinds_of(whole_of(program.collective) if program.in_place else None)
+
+
+@uncollected()
+def _fitting(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> list[Gpu]:
+    """In as many streams as asked; where blocks are too full for these, in more, as far as there are more; and at last
+    in few, where signals and waits of several are one, with long lines of blocks."""
+    why, streams, tried = "", 0, 0
+    tries = [(most, 2) for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
+    for most, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
+        if crowd == 2 and streams < tried:  # there are no more than these
+            continue
+        (streams, steps_of), made, tried = dealt(most), list[Gpu](), most
+        try:
+            for one in ends:
+                steps = steps_of(one.rank)
+                if sum(map(len, steps)) > MOST_BLOCKS * MOST_OPERATIONS:  # in more streams it would not be less
+                    streams = 0
+                made.append(gpu_of(one, steps, crowd))
+                if len(made[-1].blocks) > MOST_BLOCKS:
+                    needs = f"rank {one.rank} needs {len(made[-1].blocks)} thread blocks"
+                    raise Unsupported(f"{needs}, of at most {MOST_BLOCKS} that are there at once")
+        except Unsupported as error:
+            why = str(error)
+            continue
+        return made
+    raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.mscclpp.lanes import Cells, Item, Lane, Machine, Threads
-from antiphon.formats.mscclpp.limits import KINDS, MEMORY, PORT
-from antiphon.formats.mscclpp.shape import Buffer, Inner
+from antiphon.formats.mscclpp.shape import KINDS, MEMORY, PORT, Buffer, Inner
 from antiphon.formats.mscclpp.wiring import Names, Wiring
 from antiphon.lower.machine.code import Instruction
 

@@ -1,4 +1,4 @@
-"""An execution plan, read: what its head says, and what all its thread blocks do, for `lower.machine.judge`."""
+"""An execution plan, read: its head, and what all its thread blocks do, for `lower.machine.judge`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from antiphon.core.collective import Collective
 from antiphon.core.files import name_of, read_bytes, reading
+from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported
+from antiphon.formats.lint.form import Head
 from antiphon.formats.mscclpp.lanes import Lanes, Machine, Spot
-from antiphon.formats.mscclpp.limits import SCRATCH
 from antiphon.formats.mscclpp.operations import WHOLE, Reader, Window
-from antiphon.formats.mscclpp.shape import File, Gpu, Inner, Operation, parsed
+from antiphon.formats.mscclpp.shape import SCRATCH, File, Gpu, Inner, Operation, parsed
 from antiphon.formats.mscclpp.wiring import MOST_WIDTH, Names, Wiring, collective_of, grain_of
+from antiphon.formats.written import Written, Wrong
 from antiphon.lower.machine.code import Code, Instruction
 from antiphon.lower.uncollected import uncollected
 
@@ -247,3 +249,27 @@ class _Rank:
             for spot in leave:  # the first waits for them, all others for the first
                 self.machine.wait_more(spot, awaited if spot is leave[0] else (leave[0],))
             before = visits
+
+
+# ---- for checks of files that others wrote ----
+
+
+FORMAT = "mscclpp-json"
+
+
+def read(data: bytes, name: str) -> Written:
+    """Wrong where it is a plan in form, and asks for what cannot be: then there is no code to judge."""
+    file = parsed(data)
+    try:
+        told = plan_of(data)
+    except Invalid as error:
+        raise Wrong("form", str(error)) from None
+    collective = told.code.collective
+    largest = max(int(side.size.max(initial=0)) for side in sides(collective))
+    head = Head(
+        FORMAT, told.name or name, collective.kind, collective.ranks, file.inplace, not file.inplace, told.smallest,
+        told.largest, told.code.grain * largest, 0, told.protocol,
+        frozenset(one.name for gpu in file.gpus for block in gpu.threadblocks for one in block.ops),
+        collective.roots[0] if collective.roots else None, (), {"alignment": told.alignment},
+    )  # fmt: skip
+    return Written(head, {"in place" if file.inplace else "out of place": told.code})

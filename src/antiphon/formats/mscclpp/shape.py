@@ -1,7 +1,7 @@
-"""The form of an execution plan: what must stand where, and the limits that the loader does not check.
+"""The form of an execution plan: what must stand where, and the limits of MSCCL++'s executor.
 
-The loader reads by name and ignores what it does not know; so does this. What it needs must be there.
-"""
+The executor has room for so much and does not check it (execution_common.hpp, as of 2026). The loader reads by name and
+ignores what it does not know; so does this. What it needs must be there."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import msgspec
 
 from antiphon.core.jsontext import check_keys, decode
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.limits import (
-    LL,
-    MEMORY,
-    MOST_BARRIERS,
-    MOST_CHANNELS,
-    MOST_OF_ONE,
-    MOST_OPERATIONS,
-    MOST_PLACES,
-    MOST_SEMAPHORES,
-    PORT,
-    SWITCH,
-)
+
+MOST_OPERATIONS = 64  # of a thread block, those within a pipeline counted with it
+MOST_CHANNELS = 16  # of each type in a thread block, and so many remote buffers
+MOST_OF_ONE = 8  # channels of an operation
+MOST_PLACES = 10  # sources of an operation, and destinations
+MOST_SEMAPHORES = 16  # of a GPU, and in an operation
+MOST_BARRIERS = 16  # of a GPU
+MOST_BLOCKS = 108  # of a GPU: all must be there at once, and an A100 has so many multiprocessors
+MOST_OFFSET = 2**32  # bytes: offsets are numbers of 32 bits
+SCRATCH = 2**26  # bytes that plans with reuse_resources share
+FEW_CELLS = 2**21  # chunks of all buffers of a plan, of which a short file may speak: ours
+LL = "LL"  # the protocol of packets
+
+MEMORY, PORT, SWITCH = "memory", "port", "switch"
+KINDS = ("i", "o", "s")  # input, output, scratch, in the order of core.program.kinds
+
+
+# ---- form ----
+
 
 MOST_RANKS = 2**14
 MOST_CONNECTIONS = 2**14  # of a type, of one GPU

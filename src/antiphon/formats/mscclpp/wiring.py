@@ -12,8 +12,18 @@ from dataclasses import replace
 from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.limits import FEW_CELLS, KINDS, LL, MEMORY, PORT, SWITCH
-from antiphon.formats.mscclpp.shape import MOST_CONNECTIONS, File, Gpu, ThreadBlock
+from antiphon.formats.mscclpp.shape import (
+    FEW_CELLS,
+    KINDS,
+    LL,
+    MEMORY,
+    MOST_CONNECTIONS,
+    PORT,
+    SWITCH,
+    File,
+    Gpu,
+    ThreadBlock,
+)
 from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Places
 
 MOST_WIDTH = 2**10  # cells of a chunk

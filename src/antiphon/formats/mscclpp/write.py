@@ -3,8 +3,7 @@
 Every rank has a channel to each peer in each stream; data goes straight to where it is wanted. Joints of the schedule
 are what switches do (`lower.onesided.switched`). Sizes are multiples of the alignment and of the chunks. All ranks must
 hand over buffers that lie equally far behind the beginning of their allocation: the executor reckons remote addresses
-with its own.
-"""
+with its own. A small module, register.py, beside the plans hands them to MSCCL++."""
 
 from __future__ import annotations
 
@@ -16,31 +15,109 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.plan import GPU_LIBRARIES, Plan
 from antiphon.core.program import SEND, Bound, Program, among, counted_anew, job_of
-from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
+from antiphon.core.program.kinds import SCRATCH, chunked
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.mscclpp.blocks import CROWD, BlockText, Ends, Gpu, gpu_of, kinds_of
-from antiphon.formats.mscclpp.limits import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, MOST_OPERATIONS, SWITCH
-from antiphon.formats.mscclpp.register import registration
+from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Gpu, gpus_by_packets, gpus_of
+from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
 from antiphon.formats.served import refuse_served
-from antiphon.lower.grain import chunked
 from antiphon.lower.lowering import lower
-from antiphon.lower.onesided.form import Step
-from antiphon.lower.onesided.packets import ByPackets, fit
-from antiphon.lower.onesided.steps import OneSided
+from antiphon.lower.onesided.packets import fit
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 from antiphon.planners.shared.places import hosts
 from antiphon.units import parse_size
 
-WHAT = "back end mscclpp-json"
-MOST_CHUNKS = 2**20
-Dealt = tuple[int, Callable[[int], list[list[Step]]]]  # how many streams, and what a rank does in each
-FEW = 4  # streams, where more do not fit
+_TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by Antiphon; unproven on GPUs.
+
+    import register
+    builder = mscclpp.ext.AlgorithmCollectionBuilder()
+    register.register(builder, rank, world_size, ranks_per_node)
+
+`register` refuses, with a RuntimeError that says why, what the plans are not for. `select` chooses by collective, size
+and place; for a call that no plan fits it gives None, and MSCCL++ goes on with its own. So it does for calls with a
+root, which requests do not tell. With a selector of your own, call `select(algorithms, request)` from it. Older
+versions have an ExecutionPlanRegistry instead: use `fitting` with that.
+"""
+
+import os
+
+COLLECTIVE = {collective!r}
+RANKS = {ranks}
+RANKS_PER_NODE = {per_node}  # 0: any
+ROOTS = {roots!r}
+# file, name of the plan, in place, smallest and largest size in bytes, and what sizes must be multiples of
+PLANS = (
+{rows})
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def check(world_size, ranks_per_node):
+    """RuntimeError where the plans are for other jobs."""
+    if world_size != RANKS:
+        raise RuntimeError(f"these plans are for {{RANKS}} ranks, not for {{world_size}}")
+    if RANKS_PER_NODE and ranks_per_node != RANKS_PER_NODE:
+        raise RuntimeError(f"these plans are for {{RANKS_PER_NODE}} ranks per node, not for {{ranks_per_node}}")
+    for file, *_ in PLANS:
+        if not os.path.isfile(os.path.join(_HERE, file)):
+            raise RuntimeError(f"{{file}} is missing beside {{__file__}}")
+
+
+def fitting(collective, nbytes, in_place, root=None):
+    """The name of the plan for a call, or None."""
+    if collective != COLLECTIVE or (ROOTS and root is not None and (root,) != ROOTS):
+        return None
+    for _, name, place, smallest, largest, unit in PLANS:
+        if place == in_place and smallest <= nbytes <= largest and nbytes and nbytes % unit == 0:
+            return name
+    return None
+
+
+def select(algorithms, request):
+    """A selector: what fits the request, of the algorithms that were registered, by collective and name."""
+    if ROOTS or request.world_size != RANKS or (RANKS_PER_NODE and request.n_ranks_per_node != RANKS_PER_NODE):
+        return None
+    mode = request.buffer_mode()
+    in_place = getattr(mode, "name", str(mode)).upper().replace("_", "").endswith("INPLACE")
+    name = fitting(request.collective, request.message_size, in_place)
+    return algorithms.get(COLLECTIVE, {{}}).get(name) if name else None
+
+
+def register(builder, rank, world_size, ranks_per_node):
+    """Add all plans, and the selector, to an AlgorithmCollectionBuilder of mscclpp.ext; gives the algorithms."""
+    check(world_size, ranks_per_node)
+    import mscclpp
+
+    made = []
+    for file, name, *_ in PLANS:
+        plan = mscclpp.ExecutionPlan(os.path.join(_HERE, file), rank)
+        constraint = mscclpp.Algorithm.Constraint(world_size=RANKS, n_ranks_per_node=RANKS_PER_NODE)
+        made.append(mscclpp.Algorithm(id=name, execution_plan=plan, tags={{}}, constraint=constraint))
+        builder.add_algorithm_builder(made[-1])
+    builder.set_algorithm_selector(select)
+    return made
+'''
+
+
+Row = tuple[str, str, bool, int, int, int]
+
+
+def registration(collective: Collective, rows: list[Row], per_node: int) -> bytes:
+    """`rows`: file, name, in place, smallest and largest size, and of what a multiple. `per_node`: ranks of each host,
+    0 where these differ."""
+    told = "".join(f"    {row!r},\n" for row in rows)
+    return _TEXT.format(
+        collective=collective.kind, ranks=collective.ranks, per_node=per_node, roots=collective.roots, rows=told
+    ).encode()
+
+
+# ---- plans ----
+
+
 _NEVER = 2**20  # steps until scratch is used again
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
@@ -92,7 +169,7 @@ def mscclpp_json(
                 start = end
             if stop is None or start < stop:
                 program, bound, known = _program(schedule, in_place, lag)
-                made.append(("", program, bound, _gpus(program, bound, known, blocks, far), (start, stop)))
+                made.append(("", program, bound, gpus_of(program, bound, known, blocks, far), (start, stop)))
             for which, of, places, gpus, span in made:
                 head = _Head(of, places, span, threads, alignment, name, flagged=bool(which))
                 file = f"plan{number}{which}{'-in-place' if in_place else ''}.json"
@@ -108,10 +185,10 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
     if packets:
         if not fit(program):
             raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
-        bound, gpus = _flagged(program, blocks, lambda a, b: False)
+        bound, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
         return _Head(program, bound, (0, None), 1024, 16, "", flagged=True).text(gpus)
     bound, known = _switched(program)
-    gpus = _gpus(program, bound, known, blocks, lambda a, b: False)
+    gpus = gpus_of(program, bound, known, blocks, lambda a, b: False)
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
 
 
@@ -175,76 +252,9 @@ def _by_packets(
     if not fit(program) or any(map(far, program.rank[sends].tolist(), program.peer[sends].tolist())):
         return None
     try:
-        return program, *_flagged(program, blocks, far)
+        return program, *gpus_by_packets(program, blocks, far)
     except Unsupported:
         return None
-
-
-def _flagged(program: Program, blocks: int, far: Callable[[int, int], bool]) -> tuple[Bound, list[Gpu]]:
-    whole = chunked(program, MOST_CHUNKS, WHAT)
-    bound, packets = whole, ByPackets(program, whole)
-
-    def dealt(most: int) -> Dealt:
-        nonlocal bound
-        count, steps, bound = packets.dealt(most)
-        return count, steps
-
-    gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, dealt)
-    if int(bound.sizes.sum()) > FEW_CELLS:
-        raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
-    return bound, gpus
-
-
-def _gpus(
-    program: Program, bound: Bound, known: Switched, blocks: int, far: Callable[[int, int], bool]
-) -> list[Gpu]:  # fmt: skip
-    kind = _kinds(program)
-    groups = sorted({(ranks, kind(buffer)) for ranks, buffer in known.groups})
-    if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
-        raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
-    ends = [Ends(rank, far, kind, [one for one in groups if rank in one[0]]) for rank in range(program.ranks)]
-    whole = OneSided(program, bound, known)
-
-    def dealt(most: int) -> Dealt:
-        made = whole.dealt(most)
-        return made.count, made.steps
-
-    return _fitting(ends, blocks, dealt)
-
-
-def _kinds(program: Program) -> Callable[[int], str]:
-    return kinds_of(whole_of(program.collective) if program.in_place else None)
-
-
-@uncollected()
-def _fitting(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> list[Gpu]:
-    """In as many streams as asked; where blocks are too full for these, in more, as far as there are more; and at last
-    in few, where signals and waits of several are one, with long lines of blocks."""
-    why, streams, tried = "", 0, 0
-    tries = [(most, 2) for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
-    for most, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
-        if crowd == 2 and streams < tried:  # there are no more than these
-            continue
-        (streams, steps_of), made, tried = dealt(most), list[Gpu](), most
-        try:
-            for one in ends:
-                steps = steps_of(one.rank)
-                if sum(map(len, steps)) > MOST_BLOCKS * MOST_OPERATIONS:  # in more streams it would not be less
-                    streams = 0
-                made.append(gpu_of(one, steps, crowd))
-                if len(made[-1].blocks) > MOST_BLOCKS:
-                    needs = f"rank {one.rank} needs {len(made[-1].blocks)} thread blocks"
-                    raise Unsupported(f"{needs}, of at most {MOST_BLOCKS} that are there at once")
-        except Unsupported as error:
-            why = str(error)
-            continue
-        return made
-    raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")
-
-
-def whole_of(collective: Collective) -> int:
-    """In place: whether the input or the output that callers hand over is the one buffer, whole."""
-    return INPUT if collective.kind in ("reducescatter", "scatter") else OUTPUT
 
 
 def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[int, int]]:

@@ -1,20 +1,210 @@
-"""A program as thread blocks."""
+"""From a program to thread blocks: operations, segments, lanes, placing, a test for deadlocks, and numbers.
+
+`blocks` runs these stages and is what formats call. It makes `Blocks`, which a format writes as they stand."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
 from antiphon.core.program import Bound, Program
+from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
-from antiphon.lower.blocks.lanes import Turn, by_channel, lanes
-from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.numbered import Blocks, numbered
-from antiphon.lower.blocks.operations import Values, values
-from antiphon.lower.blocks.place import Full, place
-from antiphon.lower.blocks.queues import stuck
-from antiphon.lower.blocks.segments import dissolve as unbound
-from antiphon.lower.blocks.segments import flow
-from antiphon.lower.blocks.steps import Block, dissolve
-from antiphon.lower.grain import chunked
+from antiphon.lower.blocks.operations import RECEIVES, SENDS, Block, Step, Values, bases, dissolve_blocks, values
+from antiphon.lower.blocks.place import Full, Limits, place
+from antiphon.lower.blocks.segments import Turn, by_channel, dissolve_segments, flow, lanes
 from antiphon.lower.uncollected import uncollected
+
+
+def find_stuck(blocks: list[list[Block]], slots: int) -> list[Block]:
+    """Blocks that never come to their end. Linear in steps, unless queues are often full."""
+    every = [block for rank_blocks in blocks for block in rank_blocks]
+    at = dict.fromkeys(every, 0)
+    remaining = {block: block.steps[0].count for block in every if block.steps}
+    sent: dict[tuple[int, int, int], int] = defaultdict(int)
+    received: dict[tuple[int, int, int], int] = defaultdict(int)
+    sleepers: dict[object, list[Block]] = defaultdict(list)
+    work = [block for block in every if block.steps]
+    while work:
+        block = work.pop()
+        come = (block.recv, block.rank, block.channel)
+        go = (block.rank, block.send, block.channel)
+        steps, place, rest = block.steps, at[block], remaining[block]
+        while place < len(steps):
+            step = steps[place]
+            missing = None
+            for awaited in step.waits:
+                if (place if awaited.block is block else at[awaited.block]) <= awaited.place:
+                    missing = awaited.block
+                    break
+            if missing is not None:
+                sleepers[missing].append(block)
+                break
+            count = rest
+            if step.verb in RECEIVES:
+                full = sent[come] - received[come]
+                if not full:
+                    sleepers[come, "full"].append(block)
+                    break
+                count = min(count, full)
+            if step.verb in SENDS:
+                empty = slots - (sent[go] - received[go])
+                if empty <= 0:
+                    sleepers[go, "empty"].append(block)
+                    break
+                count = min(count, empty)
+                sent[go] += count
+                if (go, "full") in sleepers:
+                    work += sleepers.pop((go, "full"))
+            if step.verb in RECEIVES:
+                received[come] += count
+                if (come, "empty") in sleepers:
+                    work += sleepers.pop((come, "empty"))
+            rest -= count
+            if not rest:
+                place += 1
+                at[block] = place
+                rest = steps[place].count if place < len(steps) else 0
+                if block in sleepers:
+                    work += sleepers.pop(block)
+        remaining[block] = rest
+    return [block for block in every if at[block] < len(block.steps)]
+
+
+# ---- numbers ----
+
+
+FUSED_REDUCTIONS = 16
+Place = tuple[int, int]  # a buffer and the chunk in it
+
+
+@dataclass(slots=True)
+class Row:
+    """A step. `src`, `dst`: None where it has none. `after`: block and step that it waits for. `flag`: whether others
+    may wait for it."""
+
+    verb: str
+    src: Place | None
+    dst: Place | None
+    count: int
+    after: tuple[int, int] | None
+    flag: bool
+
+
+@dataclass(slots=True)
+class Numbered:
+    channel: int
+    send: int
+    recv: int
+    rows: list[Row] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Blocks of all ranks, in their numbers. `sizes`: per rank chunks of input, output and scratch. `unit`: chunks of a
+    unit of weight."""
+
+    program: Program
+    unit: int
+    sizes: list[tuple[int, int, int]]
+    ranks: list[list[Numbered]]
+    channels: int
+
+
+def numbered(program: Program, bound: Bound, values: Values, blocks: list[list[Block]], limits: Limits) -> Blocks:
+    """Linear in steps and cells."""
+    ranks, sizes = [], []
+    for rank, rank_blocks in enumerate(blocks):
+        size = [int(each) for each in bound.sizes[rank]]
+        used = _scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
+        cells = _Cells(size, used)
+        ranks.append(_rank(rank, [block for block in rank_blocks if block.steps], cells, limits))
+        sizes.append((size[INPUT], size[OUTPUT], max(used, default=-1) + 1))
+    return Blocks(
+        program, bound.unit, sizes, ranks, 1 + max((b.channel for rank_blocks in ranks for b in rank_blocks), default=0)
+    )
+
+
+@dataclass(frozen=True)
+class _Cells:
+    sizes: list[int]
+    scratch: list[int]  # per chunk of scratch as it was its place now
+
+    def place(self, cell: int) -> Place | None:
+        if cell < 0:
+            return None
+        first = bases(self.sizes)
+        buffer = SCRATCH if cell >= first[SCRATCH] else OUTPUT if cell >= first[OUTPUT] else INPUT
+        at = cell - first[buffer]
+        return buffer, self.scratch[at] if buffer == SCRATCH else at
+
+
+def _scratch(blocks: list[Block], first: int, size: int) -> list[int]:
+    """Chunks of scratch that nothing touches are left out: per chunk its place among those that are used."""
+    touched = bytearray(size)
+    for block in blocks:
+        for step in block.steps:
+            for cell in (step.src, step.dst):
+                if cell >= first:
+                    touched[cell - first : cell - first + step.count] = b"\1" * step.count
+    places, at = [], -1
+    for is_touched in touched:
+        at += is_touched
+        places.append(at)
+    return places
+
+
+def _rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
+    awaited = {awaited_step.block for block in blocks for step in block.steps for awaited_step in step.waits}
+    if len(awaited) > limits.waited:
+        raise Unsupported(
+            f"rank {rank} waits for {len(awaited)} thread blocks, and only {limits.waited} have numbers that can be "
+            "waited for (a block receives from one rank, so what so many send cannot all be added up); take a planner "
+            "with fewer partners (recmult, halving-doubling, ring) or fewer ranks"
+        )
+    blocks = sorted(blocks, key=lambda block: block not in awaited)
+    number = {block: at for at, block in enumerate(blocks)}
+    at: dict[Step, int] = {}
+    for block in blocks:
+        row = 0
+        for step in block.steps:
+            row += max(len(step.waits), 1)
+            at[step] = row - 1
+    flags = {awaited_step for block in blocks for step in block.steps for awaited_step in step.waits}
+    numbered_blocks = []
+    for block in blocks:
+        verbs = {step.verb for step in block.steps}
+        send = block.send if verbs & set(SENDS) else -1
+        recv = block.recv if verbs & set(RECEIVES) else -1
+        numbered_block = Numbered(block.channel if send >= 0 or recv >= 0 else 0, send, recv)
+        for step in block.steps:
+            after = [(number[awaited_step.block], at[awaited_step]) for awaited_step in step.waits]
+            numbered_block.rows += [Row("nop", None, None, 0, awaited_step, False) for awaited_step in after[:-1]]
+            src, dst = cells.place(step.src), cells.place(step.dst)
+            numbered_block.rows.append(
+                Row(step.verb, src, dst, step.count, after[-1] if after else None, step in flags)
+            )
+        part_reductions(numbered_block.rows)
+        numbered_blocks.append(numbered_block)
+    return numbered_blocks
+
+
+def part_reductions(rows: list[Row]) -> None:
+    """The runtime takes local reductions into one place from one buffer as one, with the count of the last, until one
+    of them has a flag; and has room for so many. So a flag ends those that must not be one."""
+    group = 0
+    for last, row in pairwise(rows):
+        group += 1
+        together = last.verb == row.verb == "re" and last.dst == row.dst and row.after is None and not last.flag
+        if together and (last.count != row.count or group >= FUSED_REDUCTIONS):
+            last.flag, together = True, False
+        if not together:
+            group = 0
+
+
+# ---- all stages ----
+
 
 MOST_TRIED = 3
 
@@ -30,20 +220,20 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
     limits = limits or Limits()
     bound = chunked(program, limits.chunks, what)
     best: tuple[int, Values, list[list[Block]]] | None = None
-    for most in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
-        if most == 0 and best is not None:
+    for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
+        if lane_limit == 0 and best is not None:
             break
         try:
-            found, lanes_used = _placed(program, bound, limits, apart, most)
+            attempt, lanes_used = _placed(program, bound, limits, apart, lane_limit)
         except Full:
             continue
-        many = max(len(mine) for mine in found[1])
-        if best is None or many < best[0]:
+        block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
+        if best is None or block_count < best[0]:
             if best is not None:
-                dissolve(best[2])
-            best = many, *found
+                dissolve_blocks(best[2])
+            best = block_count, *attempt
         else:
-            dissolve(found[1])
+            dissolve_blocks(attempt[1])
         if lanes_used == 1:
             break
     if best is None:
@@ -51,28 +241,28 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
             f"{what}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
-    done = numbered(program, bound, best[1], best[2], limits)
-    dissolve(best[2])
-    return done
+    result = numbered(program, bound, best[1], best[2], limits)
+    dissolve_blocks(best[2])
+    return result
 
 
 def _placed(
-    program: Program, bound: Bound, limits: Limits, apart: bool, most: int
+    program: Program, bound: Bound, limits: Limits, apart: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
     """Blocks on so many lanes, and how many are used. With 0, and where blocks that send on what they receive get stuck
     again and again because each waits for an empty slot of the next, none does so: then nothing gets stuck, as messages
     and waits go by the times of the program."""
     refused: set[Turn] = set()
-    for tried in range(MOST_TRIED + 1):
-        known = values(program, bound, apart)
-        flow(known, limits.count, limits.fused)
-        alone = not most or tried == MOST_TRIED
-        ways = by_channel(known, program.channels) if alone else lanes(known, most, refused)
-        made = place(known, ways, limits)
-        waiting = stuck(made, limits.slots)
-        unbound(known)
+    for attempt in range(MOST_TRIED + 1):
+        by_chunk = values(program, bound, apart)
+        flow(by_chunk, limits.count, limits.fused)
+        alone = not lane_limit or attempt == MOST_TRIED
+        lanes_used = by_channel(by_chunk, program.channels) if alone else lanes(by_chunk, lane_limit, refused)
+        placed = place(by_chunk, lanes_used, limits)
+        waiting = find_stuck(placed, limits.slots)
+        dissolve_segments(by_chunk)
         if not waiting:
-            return (known, made), len(ways)
+            return (by_chunk, placed), len(lanes_used)
         refused |= {_turn(block) for block in waiting if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")
 

@@ -1,19 +1,134 @@
-"""The operations of a program by chunk, and which of them read what was written where.
+"""Operations of a program by chunk, and which of them read what was written where; and all that they become.
+
+Steps and thread blocks hold segments (of messages) and pieces (of folds), which hold operations: the types stand first.
 
 All buffers of a rank are one row of **cells**: input, output, scratch, and between them a cell that is none, so that no
-stretch leads from one into the next. What an operation writes into a cell is a
-**version**; versions of all ranks are numbered, those of an operation one after another in the order of its stream.
-"""
+stretch leads from one into the next. What an operation writes into a cell is a **version**; versions of all ranks are
+numbered, those of an operation one after another in the order of its stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
 from antiphon.core.program.kinds import SCRATCH
-from antiphon.lower.blocks.parts import Operation, Span
+
+RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
+SENDS = ("s", "rcs", "rrs", "rrcs")
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    rank: int
+    channel: int
+    send: int
+    recv: int
+    steps: list[Step] = field(default_factory=list)
+    seen: dict[Block, int] = field(default_factory=dict)  # of other blocks, up to which step they are surely done
+    load: int = 0  # steps of the file that it has or that are promised to it
+    sent: int = -1  # its last step that sends
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """`src` and `dst` are cells, -1 where there is none."""
+
+    verb: str
+    src: int
+    dst: int
+    count: int
+    block: Block
+    place: int = -1
+    waits: list[Step] = field(default_factory=list)
+    seen: dict[Block, int] = field(default_factory=dict)
+
+
+def dissolve_blocks(blocks: list[list[Block]]) -> None:
+    """Blocks no longer know their steps: so all are freed at once, and not by the collector of circles."""
+    for rank_blocks in blocks:
+        for block in rank_blocks:
+            for step in block.steps:
+                step.waits, step.seen = [], {}
+            block.steps, block.seen = [], {}
+
+
+Span = tuple[int, int]  # first cell, and how many
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """`spans`: of a message its stretches in order; of a fold the result and the operands, all of one length.
+
+    `versions`: of what it reads, one per cell: of a send in the order of the stream, of a fold operand by operand.
+    `first`: the first version that it writes. `segments`: those of a send, and of its receive. `runs`: which stretches
+    of a received message are folded as it comes, `pieces`: which of a fold. `done`: the steps that it ends with, at
+    most one of each block. `behind`: by block, steps that a message did not wait for as it went past its own
+    place (see `place`): whoever writes there later must. (There are millions of them; what has none has no list.)
+    """
+
+    kind: int
+    rank: int
+    when: int
+    peer: int
+    channel: int
+    spans: list[Span]
+    waits: list[Operation]
+    length: int  # of what it writes or sends
+    versions: Sequence[int] = ()
+    first: int = -1
+    segments: Sequence[Segment] = ()
+    runs: Sequence[Run] = ()
+    pieces: Sequence[Piece] = ()
+    done: Sequence[Step] = ()
+    behind: dict[Block, Step] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """Which stretch of a received message one operand of a fold is, and where it lies if it is not folded at once."""
+
+    offset: int
+    count: int
+    fold: Operation
+    receive: Operation
+    cell: int
+
+
+@dataclass(eq=False, slots=True)
+class Piece:
+    """A stretch of a fold that is done as messages come, one after another. `memory`: first cells of operands that
+    lie somewhere, the result's own first if it is one of them."""
+
+    fold: Operation
+    offset: int
+    count: int
+    cell: int
+    memory: list[int]
+    chain: list[Segment]
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """`src`, `dst`: cells at either end. `step`: what receives it."""
+
+    send: Operation
+    receive: Operation
+    offset: int
+    count: int
+    src: int
+    dst: int
+    piece: Piece | None = None
+    parent: Segment | None = None
+    child: Segment | None = None
+    passing: bool = False  # what it makes is read by its child alone
+    lane: int = 0
+    step: Step | None = None
+
+
+# ---- operations and versions ----
+
 
 SEVERAL = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
 
@@ -24,6 +139,7 @@ class Values:
     several, or several times, or it is there in the end)."""
 
     ranks: list[list[Operation]]
+    messages: list[tuple[Operation, Operation]]  # sends with their receives, as `Program.pairs`; none without data
     writer: list[Operation]
     reader: list[Operation | None]
     scratch: list[int]  # per rank: its first cell of scratch
@@ -38,15 +154,18 @@ class Values:
 
 def values(program: Program, bound: Bound, apart: bool) -> Values:
     """Linear in cells moved. `apart`: nothing reaches over the end of a block of the collective in a user's buffer."""
-    found = Values([], [], [], [])
+    result = Values([], [], [], [], [])
+    by_row: list[Operation] = []  # of a row that is cut, the last of its operations
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
         base = bases(size)
-        found.scratch.append(base[SCRATCH])
+        result.scratch.append(base[SCRATCH])
         edges = _Edges(bound.unit if apart else 0, base[SCRATCH], base[1])
-        made = _rank(program, bound, rank, base, edges)
-        found.ranks.append(_versions(found, made, base[SCRATCH] + size[SCRATCH], edges))
-    return found
+        operations = _rank(program, bound, rank, base, edges, by_row)
+        result.ranks.append(_versions(result, operations, base[SCRATCH] + size[SCRATCH], edges))
+    pairs = zip(*(rows.tolist() for rows in program.pairs), strict=True)  # messages are never cut
+    result.messages += [(by_row[send], by_row[receive]) for send, receive in pairs if by_row[send].kind == SEND]
+    return result
 
 
 def bases(sizes: list[int]) -> list[int]:
@@ -57,43 +176,52 @@ def bases(sizes: list[int]) -> list[int]:
 # ---- operations ----
 
 
-def _rank(program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges) -> list[Operation]:
+def _rank(
+    program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges, by_row: list[Operation]
+) -> list[Operation]:  # fmt: skip
+    """The operations of a rank, in order; `by_row` grows by one for each row of the program."""
     low, high = int(program.op_ptr[rank]), int(program.op_ptr[rank + 1])
-    parts = program.part_ptr[low : high + 1].tolist()
-    begin, end = parts[0], parts[-1]
+    part_ptr = program.part_ptr[low : high + 1].tolist()
+    begin, end = part_ptr[0], part_ptr[-1]
     buffer = bound.buffer[begin:end].tolist()
     columns = zip(buffer, bound.begin[begin:end].tolist(), bound.length[begin:end].tolist(), strict=True)
     spans = [(base[kind] + first, count) for kind, first, count in columns]
-    waits = program.wait_ptr[low : high + 1].tolist()
-    wait = (program.wait[waits[0] : waits[-1]] - low).tolist()
+    wait_ptr = program.wait_ptr[low : high + 1].tolist()
+    wait = (program.wait[wait_ptr[0] : wait_ptr[-1]] - low).tolist()
     kinds, whens = program.kind[low:high].tolist(), program.when[low:high].tolist()
     peers, channels = program.peer[low:high].tolist(), program.channel[low:high].tolist()
-    made: list[Operation] = []
+    operations: list[Operation] = []
     by_number: list[list[Operation]] = []
-    for number, asked in enumerate(kinds):
-        mine = spans[parts[number] - begin : parts[number + 1] - begin]
-        awaited = wait[waits[number] - waits[0] : waits[number + 1] - waits[0]]
+    for number, row_kind in enumerate(kinds):
+        mine = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
+        awaited = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
         if not edge.grain:  # nothing is cut
-            after = [made[w] for w in awaited]
-            if asked == FOLD or len(mine) == 1:  # nor joined, as nearly everywhere
+            after = [operations[w] for w in awaited]
+            if row_kind == FOLD or len(mine) == 1:  # nor joined, as nearly everywhere
                 length = mine[0][1]
-                kind, here = (asked, mine) if length else (JOIN, [])
-                made.append(Operation(kind, rank, whens[number], peers[number], channels[number], here, after, length))
+                kind, row_spans = (row_kind, mine) if length else (JOIN, [])
+                operations.append(
+                    Operation(kind, rank, whens[number], peers[number], channels[number], row_spans, after, length)
+                )
+                by_row.append(operations[-1])
                 continue
         else:
-            after = [one for w in awaited for one in by_number[w]]
-        if asked == FOLD:
+            after = [operation for w in awaited for operation in by_number[w]]
+        if row_kind == FOLD:
             stretches = [folded for folded in edge.fold(mine) if folded[0][1]]
         else:
             joined = edge.message(mine)
             stretches = [joined] if joined else []
-        kind = asked if stretches else JOIN  # what moves nothing only waits
+        kind = row_kind if stretches else JOIN  # what moves nothing only waits
         stretches = stretches or [[]]
-        for one in stretches:
-            length = one[0][1] if kind == FOLD or len(one) == 1 else sum(count for _, count in one)
-            made.append(Operation(kind, rank, whens[number], peers[number], channels[number], one, after, length))
-        by_number.append(made[-len(stretches) :])
-    return made
+        for stretch in stretches:
+            length = stretch[0][1] if kind == FOLD or len(stretch) == 1 else sum(count for _, count in stretch)
+            operations.append(
+                Operation(kind, rank, whens[number], peers[number], channels[number], stretch, after, length)
+            )
+        by_number.append(operations[-len(stretches) :])
+        by_row.append(operations[-1])
+    return operations
 
 
 @dataclass(frozen=True)
@@ -145,66 +273,69 @@ class _Edges:
 # ---- versions ----
 
 
-def _versions(found: Values, made: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
+def _versions(values: Values, operations: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
     """Who reads what whom wrote, at one rank. A fold that goes on where the one before it ends, of what the same
     operations wrote, is one with that; what is left is returned."""
-    writer, reader = found.writer, found.reader
+    writer, reader = values.writer, values.reader
     holds = [-1] * cells
-    kept: list[Operation] = []
+    remaining: list[Operation] = []
     instead: dict[Operation, Operation] = {}
     sources: list[list[int]] = []  # of the last operation kept, by operand
-    for one in made:
+    for operation in operations:
         if instead:
-            one.waits = list(dict.fromkeys(instead.get(other, other) for other in one.waits))
-        spans = one.spans if one.kind == SEND else one.spans[1:] if one.kind == FOLD else []
+            operation.waits = list(dict.fromkeys(instead.get(other, other) for other in operation.waits))
+        spans = operation.spans if operation.kind == SEND else operation.spans[1:] if operation.kind == FOLD else []
         reads = [holds[cell : cell + count] for cell, count in spans]
-        last = kept[-1] if kept else None
-        if one.kind == FOLD and last is not None and _follows(last, one, edge) and _alike(writer, sources, reads):
-            last.length += one.length
+        last = remaining[-1] if remaining else None
+        continues = operation.kind == FOLD and last is not None and _follows(last, operation, edge)
+        if last is not None and continues and _alike(writer, sources, reads):
+            last.length += operation.length
             last.spans = [(cell, last.length) for cell, _ in last.spans]
-            last.waits = list(dict.fromkeys([*last.waits, *one.waits]))
+            last.waits = list(dict.fromkeys([*last.waits, *operation.waits]))
             sources = [before + after for before, after in zip(sources, reads, strict=True)]
             last.versions = [version for versions in sources for version in versions]
-            instead[one], into = last, last
+            instead[operation], into = last, last
         else:
-            kept.append(one)
-            sources, into = reads, one
-            one.versions = reads[0] if len(reads) == 1 else [version for versions in reads for version in versions]
+            remaining.append(operation)
+            sources, into = reads, operation
+            operation.versions = (
+                reads[0] if len(reads) == 1 else [version for versions in reads for version in versions]
+            )
         for versions in reads:
             for version in versions:
                 if version >= 0:
                     reader[version] = into if reader[version] is None else SEVERAL
-        if one.kind in (RECEIVE, FOLD):
+        if operation.kind in (RECEIVE, FOLD):
             at = len(writer)
-            if into is one:
-                one.first = at
-            for cell, count in one.spans if one.kind == RECEIVE else one.spans[:1]:
+            if into is operation:
+                operation.first = at
+            for cell, count in operation.spans if operation.kind == RECEIVE else operation.spans[:1]:
                 holds[cell : cell + count] = range(at, at + count)
                 at += count
-            if one.length == 1:
+            if operation.length == 1:
                 writer.append(into)
                 reader.append(None)
             else:
-                writer.extend([into] * one.length)
-                reader.extend([None] * one.length)
-    for version in holds[: found.scratch[-1]]:
+                writer.extend([into] * operation.length)
+                reader.extend([None] * operation.length)
+    for version in holds[: values.scratch[-1]]:
         if version >= 0:
             reader[version] = SEVERAL
-    return kept
+    return remaining
 
 
-def _follows(last: Operation, one: Operation, edge: _Edges) -> bool:
+def _follows(last: Operation, operation: Operation, edge: _Edges) -> bool:
     """Whether a fold begins where the one before it ends, in all its stretches."""
-    if last.kind != FOLD or last.when != one.when or len(last.spans) != len(one.spans):
+    if last.kind != FOLD or last.when != operation.when or len(last.spans) != len(operation.spans):
         return False
-    pairs = zip(last.spans, one.spans, strict=True)
+    pairs = zip(last.spans, operation.spans, strict=True)
     return all(cell + count == other and not edge.at(other) for (cell, count), (other, _) in pairs)
 
 
 def _alike(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
     """Whether the same operation wrote each operand of the one and of the other."""
-    for mine, theirs in zip(before, after, strict=True):
-        a, b = mine[-1], theirs[0]
+    for earlier, later in zip(before, after, strict=True):
+        a, b = earlier[-1], later[0]
         if (a < 0) != (b < 0) or (a >= 0 and writer[a] is not writer[b]):
             return False
     return True

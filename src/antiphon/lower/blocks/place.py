@@ -3,28 +3,127 @@
 At each time, first what a rank does by itself, then all sends, then all receives. Blocks do their steps in this order,
 and a step waits for steps of earlier times only (a direct fold also for the one before it in its chain). Where all
 blocks send only or receive only, the smallest unfinished time always goes on, as in docs/program.md. A block that also
-sends on what it receives may wait for an empty slot at a later time: `queues` tells whether all get through.
+sends on what it receives may wait for an empty slot at a later time: `blocks.find_stuck` checks whether all get
+through.
 
 A message that is folded as it comes goes past its own place, and does not wait for who still reads that. Who writes
 there later waits for the fold or for what follows it, and so for those readers: they are `behind` it. Where the fold's
 result takes the place of one of its messages, the first step of the fold waits for them instead.
 
-What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again.
-"""
+What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
 from antiphon.errors import Unsupported
-from antiphon.lower.blocks.lanes import Lane
-from antiphon.lower.blocks.limits import Limits
-from antiphon.lower.blocks.operations import Values
-from antiphon.lower.blocks.parts import Operation, Segment
-from antiphon.lower.blocks.segments import unjoined
-from antiphon.lower.blocks.steps import Block, Step
-from antiphon.lower.blocks.waiting import Needs, Wanted, add, add_behind, before, ends, inherit, latest, needed
+from antiphon.lower.blocks.operations import Block, Operation, Segment, Step, Values
+from antiphon.lower.blocks.segments import Lane, unjoined
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The defaults are those of MSCCL's executor, per rank unless it says otherwise."""
+
+    steps: int = 64  # of a block
+    channels: int = 32
+    blocks: int = 1024
+    per_channel: int = 32  # blocks with sends on one channel, and blocks with receives
+    waited: int = 128  # blocks that others wait for: their number is an int8
+    count: int = 71  # chunks of a step
+    chunks: int = 2**15 - 1  # of a buffer: offsets are int16
+    slots: int = 2  # messages under way in a queue
+    fused: bool = True  # steps that receive and at once add, or send on
+    together: int = 32  # what a step waits for itself; for more, steps that do nothing else gather them
+
+
+# ---- what a step waits for ----
+
+
+Wanted = dict[Block, Step]
+
+
+class Needs(NamedTuple):
+    """What a step waits for, and whether something of that is still missing."""
+
+    wanted: Wanted
+    missing: bool
+
+
+def add(needs: Wanted, step: Step) -> None:
+    latest_step = needs.get(step.block)
+    if latest_step is None or latest_step.place < step.place:
+        needs[step.block] = step
+
+
+def latest(waits: Iterable[Operation]) -> Wanted:
+    """Of every block the last step that belongs to any of these operations."""
+    steps: Wanted = {}
+    for operation in waits:
+        for step in operation.done:
+            latest_step = steps.get(step.block)
+            if latest_step is None or latest_step.place < step.place:
+                steps[step.block] = step
+    return steps
+
+
+def before(waits: Iterable[Operation]) -> Wanted:
+    """Which steps come before one that writes."""
+    needs = latest(waits)
+    add_behind(needs, waits)
+    return needs
+
+
+def add_behind(needs: Wanted, waits: Iterable[Operation]) -> None:
+    for operation in waits:
+        if operation.behind:
+            for step in operation.behind.values():
+                add(needs, step)
+
+
+def inherit(operation: Operation) -> None:
+    """What is behind it: its own, and that of all that it waits for, as far as the steps that it ends with do not imply
+    it."""
+    behind = operation.behind or {}
+    add_behind(behind, operation.waits)
+    if behind:
+        operation.behind = {
+            block: step for block, step in behind.items() if not any(_implies(end, step) for end in operation.done)
+        }
+
+
+def _implies(end: Step, step: Step) -> bool:
+    return (end.block is step.block and step.place <= end.place) or end.seen.get(step.block, -1) >= step.place
+
+
+def ends(steps: list[Step]) -> list[Step]:
+    if len(steps) == 1:
+        return steps
+    latest_steps: Wanted = {}
+    for step in steps:
+        add(latest_steps, step)
+    return list(latest_steps.values())
+
+
+def needed(block: Block, needs: Wanted) -> list[Step]:
+    """What of it the block does not know yet, and what none of the others implies."""
+    seen = block.seen
+    missing = [step for step in needs.values() if step.block is not block and seen.get(step.block, -1) < step.place]
+    if len(missing) < 2:
+        return missing
+    return [
+        step
+        for step in missing
+        if not any(other is not step and other.seen.get(step.block, -1) >= step.place for other in missing)
+    ]
+
+
+# ---- blocks and channels ----
+
 
 FUSED = {"r": "rcs", "rrc": "rrcs"}
 
@@ -53,29 +152,29 @@ class _Placing:
 
     def go(self) -> list[list[Block]]:
         by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
-        for one in self.values.every():
-            kinds = by_time.get(one.when)
+        for operation in self.values.every():
+            kinds = by_time.get(operation.when)
             if kinds is None:
-                kinds = by_time[one.when] = [], [], []
-            kinds[1 if one.kind == SEND else 2 if one.kind == RECEIVE else 0].append(one)
+                kinds = by_time[operation.when] = [], [], []
+            kinds[1 if operation.kind == SEND else 2 if operation.kind == RECEIVE else 0].append(operation)
         for time in sorted(by_time):
             alone, sends, receives = by_time[time]
-            for one in alone:
-                if one.kind == FOLD:
-                    self._fold(one)
-                elif one.kind == JOIN:
-                    one.done = list(latest(one.waits).values())
-                    inherit(one)
-            for one in sends:
-                for segment in one.segments:
+            for operation in alone:
+                if operation.kind == FOLD:
+                    self._fold(operation)
+                elif operation.kind == JOIN:
+                    operation.done = list(latest(operation.waits).values())
+                    inherit(operation)
+            for operation in sends:
+                for segment in operation.segments:
                     self._send(segment)
-                inherit(one)
-            for one in receives:
-                for segment in one.segments:
+                inherit(operation)
+            for operation in receives:
+                for segment in operation.segments:
                     if segment.step is None:
                         self._receive(segment)
-                one.done = ends([each.step for each in one.segments if each.step is not None])
-                inherit(one)
+                operation.done = ends([each.step for each in operation.segments if each.step is not None])
+                inherit(operation)
         return self.blocks
 
     # ---- what is done alone ----
@@ -106,17 +205,17 @@ class _Placing:
         step: Step | None = None
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
-            here = order
+            numbers = order
             wanted = latest(first) if low == 0 else {}
             if low == 0:
                 add_behind(wanted, fold.waits)
             if operands[order[0]][0] == result:
-                here = order[1:]
-            for place, number in enumerate(here):
-                verb = "cpy" if place == 0 and here is order else "re"
+                numbers = order[1:]
+            for place, number in enumerate(numbers):
+                verb = "cpy" if place == 0 and numbers is order else "re"
                 if low == 0:
-                    for one in later.get(number, ()):
-                        for each in one.done:
+                    for operation in later.get(number, ()):
+                        for each in operation.done:
                             add(wanted, each)
                 if step is not None:
                     add(wanted, step)
@@ -138,18 +237,18 @@ class _Placing:
         early = {order[0], order[min(1, len(order) - 1)]}
         first: list[Operation] = []
         later: dict[int, list[Operation]] = defaultdict(list)
-        for one in fold.waits:
-            of = brings.get(one, set())
-            if one.kind == RECEIVE and len(of) == 1 and not of & early:
-                later[next(iter(of))].append(one)
+        for operation in fold.waits:
+            operands = brings.get(operation, set())
+            if operation.kind == RECEIVE and len(operands) == 1 and not operands & early:
+                later[next(iter(operands))].append(operation)
             else:
-                first.append(one)
+                first.append(operation)
         return first, later
 
     def _near(self, rank: int, wanted: Wanted) -> Block | None:
         """A block that receives, among those waited for: in it one need not wait for that."""
-        some = [step for step in wanted.values() if step.block.recv >= 0]
-        return max(some, key=lambda step: step.place).block if some else None
+        receiving = [step for step in wanted.values() if step.block.recv >= 0]
+        return max(receiving, key=lambda step: step.place).block if receiving else None
 
     def _alone(
         self, rank: int, verb: str, src: int, dst: int, count: int, wanted: Wanted, near: Block | None
@@ -190,10 +289,10 @@ class _Placing:
         if block.send != segment.receive.rank or step.place <= block.sent or step.verb not in FUSED:
             return None
         producer = parent.receive if parent.piece is None else parent.piece.fold
-        others = [one for one in segment.send.waits if one is not producer]
-        for other in latest(others).values() if others else ():
-            known = step.place if other.block is block else step.seen.get(other.block, -1)
-            if other.place > known:
+        other_waits = [operation for operation in segment.send.waits if operation is not producer]
+        for other in latest(other_waits).values() if other_waits else ():
+            last_place = step.place if other.block is block else step.seen.get(other.block, -1)
+            if other.place > last_place:
                 return None
         incoming = self._needs(segment)
         rank, peer, lane = segment.receive.rank, segment.send.rank, segment.lane
@@ -223,9 +322,9 @@ class _Placing:
             return Needs(before(receive.waits), False)
         if piece.chain[0] is segment:
             wanted = before(unjoined(piece.fold))
-            for one in piece.chain:
-                if one.dst == piece.cell:
-                    for step in before(one.receive.waits).values():
+            for member in piece.chain:
+                if member.dst == piece.cell:
+                    for step in before(member.receive.waits).values():
                         add(wanted, step)
             return Needs(wanted, False)
         last = piece.chain[piece.chain.index(segment) - 1].step
@@ -240,10 +339,10 @@ class _Placing:
             segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
             return
         if segment.receive.waits and segment.dst != piece.cell:
-            left = before(segment.receive.waits)
+            behind = before(segment.receive.waits)
             for each in (piece.fold.behind or {}).values():
-                add(left, each)
-            piece.fold.behind = left
+                add(behind, each)
+            piece.fold.behind = behind
         if piece.chain[0] is segment:
             verb, src = ("rrc", piece.memory[0]) if piece.memory else ("r", -1)
         else:
@@ -280,9 +379,9 @@ class _Placing:
         if block is not None:
             return self._room(block, need)
         send, recv = self._peers(rank, lane, peer, sending)
-        most = self.limits.per_channel
+        limit = self.limits.per_channel
         return not (
-            (send >= 0 and self.sending[rank, number] >= most) or (recv >= 0 and self.receiving[rank, number] >= most)
+            (send >= 0 and self.sending[rank, number] >= limit) or (recv >= 0 and self.receiving[rank, number] >= limit)
         )
 
     def _peers(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
@@ -313,11 +412,11 @@ class _Placing:
 
     def _cost(self, block: Block, need: Needs) -> int:
         """Steps in a file of one in this block that waits for that."""
-        many = len(need.wanted) + need.missing
-        if many < 2:
+        count = len(need.wanted) + need.missing
+        if count < 2:
             return 1
-        many = len(needed(block, need.wanted)) + need.missing
-        return max(1, min(many, self.limits.together))
+        count = len(needed(block, need.wanted)) + need.missing
+        return max(1, min(count, self.limits.together))
 
     def _room(self, block: Block, need: Needs) -> bool:
         return block.load + self._cost(block, need) <= self.limits.steps
@@ -325,23 +424,23 @@ class _Placing:
     def _put(self, step: Step, wanted: Wanted) -> Step:
         """Append a step to its block; what it waits for is there already."""
         block = step.block
-        need = needed(block, wanted)
+        missing = needed(block, wanted)
         together = self.limits.together
-        while len(need) > together:
-            some = {one.block: one for one in need[:together]}
-            gathers = Step("cpy", -1, -1, 0, self._mine(block.rank, some))
-            self._put(gathers, some)
-            need = [*need[together:], gathers]
-        if need:
-            seen = dict(block.seen)
-            for one in need:
-                for other, place in one.seen.items():
-                    if place > seen.get(other, -1):
-                        seen[other] = place
-                seen[one.block] = max(one.place, seen.get(one.block, -1))
-            seen.pop(block, None)
-            block.seen = seen
-        step.waits, step.seen, step.place = need, block.seen, len(block.steps)
+        while len(missing) > together:
+            gathered = {awaited.block: awaited for awaited in missing[:together]}
+            gathers = Step("cpy", -1, -1, 0, self._mine(block.rank, gathered))
+            self._put(gathers, gathered)
+            missing = [*missing[together:], gathers]
+        if missing:
+            seen_places = dict(block.seen)
+            for awaited in missing:
+                for other, place in awaited.seen.items():
+                    if place > seen_places.get(other, -1):
+                        seen_places[other] = place
+                seen_places[awaited.block] = max(awaited.place, seen_places.get(awaited.block, -1))
+            seen_places.pop(block, None)
+            block.seen = seen_places
+        step.waits, step.seen, step.place = missing, block.seen, len(block.steps)
         block.steps.append(step)
-        block.load += max(1, len(need))
+        block.load += max(1, len(missing))
         return step

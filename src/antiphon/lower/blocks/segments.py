@@ -1,75 +1,79 @@
-"""Messages cut into segments, each moved by one step at either end, and what becomes of them at once.
+"""Messages cut into segments, each moved by one step at either end; what becomes of them at once; and their channels.
 
 A message received only to be folded is folded as it comes (**direct**), where all else that the fold waits for is there
 at earlier times, and what the message waits for whose place the result takes: so receives still wait for nothing but
 what is done earlier, and programs cannot deadlock for that reason (docs/program.md). A segment that is sent on just as
 it came has the segment that it came by as its **parent**.
-"""
+
+A block has one rank to receive from and one to send to, on one channel. So a **lane** holds for a rank and the one that
+it receives from whom it sends on to, each at most once; chains of segments that agree share a lane, and thereby
+channels. A chain that fits none is cut."""
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
 from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND
-from antiphon.lower.blocks.operations import Values
-from antiphon.lower.blocks.parts import Operation, Piece, Run, Segment
+from antiphon.lower.blocks.operations import Operation, Piece, Run, Segment, Values
 
 Part = TypeVar("Part", Piece, Segment)
 
 
-def flow(values: Values, most: int, fused: bool = True) -> None:
-    """Segments and pieces of all operations. `most`: chunks of a step. `fused`: what is received only to be added is
-    added as it comes."""
+def flow(values: Values, max_chunks: int, fused: bool = True) -> None:
+    """Segments and pieces of all operations. `max_chunks`: chunks of a step. `fused`: what is received only to be
+    added is added as it comes."""
     if fused:
-        for one in values.every():
-            if one.kind == FOLD:
-                _direct(values, one)
-    pairs = _pairs(values)
-    edges, cuts = _cuts(values, pairs, most)
-    for fold, some in cuts.items():
-        fold.pieces = _pieces(fold, some, fold.pieces[0].memory)
-    for send, receive in pairs:
+        for operation in values.every():
+            if operation.kind == FOLD:
+                _direct(values, operation)
+    edges, cuts = _cuts(values, max_chunks)
+    for fold, fold_cuts in cuts.items():
+        fold.pieces = _pieces(fold, fold_cuts, fold.pieces[0].memory)
+    for send, receive in values.messages:
         runs = receive.runs
-        if send not in edges and send.length <= most and not (runs and runs[0].fold in cuts):  # as nearly all
+        if send not in edges and send.length <= max_chunks and not (runs and runs[0].fold in cuts):  # as nearly all
             piece = runs[0].fold.pieces[0] if runs else None
             segments = [Segment(send, receive, 0, send.length, send.spans[0][0], receive.spans[0][0], piece)]
         else:
-            segments = _segments(send, receive, edges.get(send) or {receive.length}, cuts, most)
+            segments = _segments(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
         send.segments = receive.segments = segments
-    for one in values.every():  # chains in the order in which messages are received
-        if one.kind == RECEIVE:
-            for segment in one.segments:
+    for operation in values.every():  # chains in the order in which messages are received
+        if operation.kind == RECEIVE:
+            for segment in operation.segments:
                 if segment.piece is not None:
                     segment.piece.chain.append(segment)
     _parents(values)
 
 
-def dissolve(values: Values) -> None:
+def dissolve_segments(values: Values) -> None:
     """No segment knows another any more, nor its operations: so all are freed at once, and not by the collector of
     circles, which takes a third of the time that making them takes."""
-    for one in values.every():
-        if one.kind == SEND:
-            for segment in one.segments:
+    for operation in values.every():
+        if operation.kind == SEND:
+            for segment in operation.segments:
                 segment.piece = segment.parent = segment.child = segment.step = None
-        one.segments = one.runs = one.pieces = ()
+        operation.segments = operation.runs = operation.pieces = ()
 
 
-def _cuts(
-    values: Values, pairs: list[tuple[Operation, Operation]], most: int
-) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
+def _cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
     """Where sends end or are cut, and where folds that have pieces are cut: of those that are cut at all."""
-    cuts = {one: set(range(most, one.length, most)) for one in values.every() if one.pieces and one.length > most}
+    cuts = {
+        operation: set(range(max_chunks, operation.length, max_chunks))
+        for operation in values.every()
+        if operation.pieces and operation.length > max_chunks
+    }
     edges: dict[Operation, set[int]] = {}
-    for send, receive in pairs:
-        some = receive.runs
-        if len(send.spans) == len(receive.spans) == 1 and (not some or some[0].count == receive.length):
+    for send, receive in values.messages:
+        runs = receive.runs
+        if len(send.spans) == len(receive.spans) == 1 and (not runs or runs[0].count == receive.length):
             continue
-        some = receive.runs = sorted(some, key=lambda run: run.offset)
+        runs = receive.runs = sorted(runs, key=lambda run: run.offset)
         edges[send] = _ends(send) | _ends(receive)
-        for run in some:
+        for run in runs:
             edges[send] |= {run.offset, run.offset + run.count}
             inside = {at - run.offset for at in edges[send] if run.offset < at < run.offset + run.count}
             if inside:
@@ -82,7 +86,7 @@ def _direct(values: Values, fold: Operation) -> None:
     others, the result's own first."""
     length, versions, writers = fold.length, fold.versions, values.writer
     runs: list[Run] = []
-    others: list[int] = []
+    other_cells: list[int] = []
     busy: set[Operation] = set()
     for at, (cell, _) in zip(range(0, len(versions), length), fold.spans[1:], strict=True):
         first = versions[at]
@@ -94,62 +98,53 @@ def _direct(values: Values, fold: Operation) -> None:
         ):  # fmt: skip
             runs.append(Run(first - writer.first, length, fold, writer, cell))
         else:
-            others.append(cell)
+            other_cells.append(cell)
             busy.update([writers[version] for version in versions[at : at + length] if version >= 0])
     if not runs:
         return
-    mine = {run.receive for run in runs} - busy
+    direct = {run.receive for run in runs} - busy
     result = fold.spans[0][0]
-    awaited = [one for one in unjoined(fold) if one not in mine]
+    awaited = [operation for operation in unjoined(fold) if operation not in direct]
     for run in runs:
-        if run.cell == result and run.receive in mine:  # which the first step then waits for
+        if run.cell == result and run.receive in direct:  # which the first step then waits for
             awaited += unjoined(run.receive)
-    latest = max([one.when for one in awaited], default=-1)
+    latest = max([operation.when for operation in awaited], default=-1)
     for run in runs:
-        if run.receive in mine and run.receive.when > latest:
+        if run.receive in direct and run.receive.when > latest:
             run.receive.runs = [*run.receive.runs, run]
         else:
-            others.append(run.cell)
-    if len(others) < len(fold.spans) - 1:
-        fold.pieces = [Piece(fold, 0, length, result, sorted(others, key=lambda cell: cell != result), [])]
+            other_cells.append(run.cell)
+    if len(other_cells) < len(fold.spans) - 1:
+        fold.pieces = [Piece(fold, 0, length, result, sorted(other_cells, key=lambda cell: cell != result), [])]
 
 
-def unjoined(one: Operation) -> Iterable[Operation]:
+def unjoined(operation: Operation) -> Iterable[Operation]:
     """What it waits for, through joins."""
-    for other in one.waits:
+    for other in operation.waits:
         if other.kind == JOIN:
             break
     else:
-        return one.waits
-    found: dict[Operation, None] = {}
-    work = deque(one.waits)
+        return operation.waits
+    visited: dict[Operation, None] = {}
+    work = deque(operation.waits)
     while work:
         other = work.popleft()
-        if other not in found:
-            found[other] = None
+        if other not in visited:
+            visited[other] = None
             if other.kind == JOIN:
                 work.extend(other.waits)
-    return [other for other in found if other.kind != JOIN]
+    return [other for other in visited if other.kind != JOIN]
 
 
-def _pairs(values: Values) -> list[tuple[Operation, Operation]]:
-    """Sends with their receives: the k-th of a way with the k-th."""
-    ways: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
-    for one in values.every():
-        if one.kind == RECEIVE:
-            ways[one.peer, one.rank, one.channel].append(one)
-    return [(one, ways[one.rank, one.peer, one.channel].popleft()) for one in values.every() if one.kind == SEND]
-
-
-def _ends(one: Operation) -> set[int]:
+def _ends(message: Operation) -> set[int]:
     """Where its stretches end within its stream."""
-    if len(one.spans) == 1:
-        return {one.spans[0][1]}
-    found, at = set(), 0
-    for _, count in one.spans:
+    if len(message.spans) == 1:
+        return {message.spans[0][1]}
+    offsets, at = set(), 0
+    for _, count in message.spans:
         at += count
-        found.add(at)
-    return found
+        offsets.add(at)
+    return offsets
 
 
 def _pieces(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
@@ -160,22 +155,22 @@ def _pieces(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
     ]
 
 
-def _beginning(some: Sequence[Part], offset: int) -> Part | None:
+def _beginning(stretches: Sequence[Part], offset: int) -> Part | None:
     """The one that begins there."""
-    for one in some:
-        if one.offset == offset:
-            return one
+    for stretch in stretches:
+        if stretch.offset == offset:
+            return stretch
     return None
 
 
 def _segments(
-    send: Operation, receive: Operation, edges: set[int], cuts: dict[Operation, set[int]], most: int
+    send: Operation, receive: Operation, edges: set[int], cuts: dict[Operation, set[int]], max_chunks: int
 ) -> list[Segment]:  # fmt: skip
     edges = edges | {0}
     for run in receive.runs:
         edges |= {run.offset + at for at in cuts.get(run.fold, ())}
     ordered = sorted(edges)
-    made: list[Segment] = []
+    segments: list[Segment] = []
     of_run = {run.offset: run for run in receive.runs}
     current: Run | None = None
     source, target = _Walk(send), _Walk(receive)
@@ -186,18 +181,18 @@ def _segments(
         src, dst = source.cell(low), target.cell(low)
         if current is not None:
             piece = _beginning(current.fold.pieces, low - current.offset)
-            made.append(Segment(send, receive, low, high - low, src, dst, piece))
+            segments.append(Segment(send, receive, low, high - low, src, dst, piece))
             continue
-        for at in range(low, high, most):
-            made.append(Segment(send, receive, at, min(most, high - at), src + at - low, dst + at - low))
-    return made
+        for at in range(low, high, max_chunks):
+            segments.append(Segment(send, receive, at, min(max_chunks, high - at), src + at - low, dst + at - low))
+    return segments
 
 
 class _Walk:
     """Cells of a stream by offset, asked for in ascending order."""
 
-    def __init__(self, one: Operation) -> None:
-        self.spans, self.number, self.start = one.spans, 0, 0
+    def __init__(self, operation: Operation) -> None:
+        self.spans, self.number, self.start = operation.spans, 0, 0
 
     def cell(self, offset: int) -> int:
         while offset >= self.start + self.spans[self.number][1]:
@@ -208,15 +203,15 @@ class _Walk:
 
 def _parents(values: Values) -> None:
     """Which segments are just what came by another one."""
-    for one in values.every():
-        if one.kind != SEND:
+    for operation in values.every():
+        if operation.kind != SEND:
             continue
-        for segment in one.segments:
-            first = one.versions[segment.offset]
+        for segment in operation.segments:
+            first = operation.versions[segment.offset]
             if first < 0:
                 continue
             if segment.count > 1:
-                read = one.versions[segment.offset : segment.offset + segment.count]
+                read = operation.versions[segment.offset : segment.offset + segment.count]
                 if read != list(range(first, first + segment.count)):
                     continue
             writer = values.writer[first]
@@ -228,9 +223,100 @@ def _parents(values: Values) -> None:
             elif (piece := _beginning(writer.pieces, first - writer.first)) is not None:
                 after = len(piece.memory) > 1
                 parent = None if after else piece.chain[-1]
-                segment_passes = piece.cell >= values.scratch[one.rank]
-                segment.passing = segment_passes and values.only(first, segment.count, one)
+                segment_passes = piece.cell >= values.scratch[operation.rank]
+                segment.passing = segment_passes and values.only(first, segment.count, operation)
             if parent is None or parent.count != segment.count or parent.child is not None:
                 segment.passing = False
                 continue
             segment.parent, parent.child = parent, segment
+
+
+# ---- lanes ----
+
+
+Turn = tuple[int, int, int]  # a rank, whom it receives from, and whom it sends on to
+
+
+@dataclass(eq=False)
+class Lane:
+    after: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, from): to
+    before: dict[tuple[int, int], int] = field(default_factory=dict)  # (rank, to): from
+
+    def fits(self, turn: Turn) -> bool:
+        rank, source, target = turn
+        return self.after.get((rank, source), target) == target and self.before.get((rank, target), source) == source
+
+    def add(self, turn: Turn) -> None:
+        rank, source, target = turn
+        self.after[rank, source], self.before[rank, target] = target, source
+
+
+def lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
+    """Every segment gets its lane; turns of `refused` are none. Linear in segments and lanes."""
+    open_lanes = [Lane()]
+    lane_of_path: dict[tuple[int, ...], int] = {}
+    work = list(_heads(values))
+    work.reverse()
+    while work:
+        chain = [work.pop()]
+        while (child := chain[-1].child) is not None:
+            if _turn(child) in refused:
+                work.append(_cut(child))
+            else:
+                chain.append(child)
+        path = (*(segment.send.rank for segment in chain), chain[-1].receive.rank)
+        if path not in lane_of_path:
+            number, turns_taken = _lane(open_lanes, [_turn(segment) for segment in chain[1:]], max_lanes)
+            if turns_taken < len(chain) - 1:
+                work.append(_cut(chain[turns_taken + 1]))
+                chain = chain[: turns_taken + 1]
+            lane_of_path[(*(segment.send.rank for segment in chain), chain[-1].receive.rank)] = number
+        else:
+            number = lane_of_path[path]
+        for segment in chain:
+            segment.lane = number
+    return open_lanes
+
+
+def by_channel(values: Values, channels: int) -> list[Lane]:
+    """A lane for each channel of a program that has several: messages on different ones have no order."""
+    for operation in values.every():
+        if operation.kind == SEND:
+            for segment in operation.segments:
+                segment.lane, segment.parent, segment.child, segment.passing = operation.channel, None, None, False
+    return [Lane() for _ in range(channels)]
+
+
+def _heads(values: Values) -> Iterator[Segment]:
+    for operation in values.every():
+        if operation.kind == SEND:
+            for segment in operation.segments:
+                if segment.parent is None:
+                    yield segment
+
+
+def _turn(segment: Segment) -> Turn:
+    assert segment.parent is not None
+    return segment.send.rank, segment.parent.send.rank, segment.receive.rank
+
+
+def _cut(segment: Segment) -> Segment:
+    assert segment.parent is not None
+    segment.parent.child = None
+    segment.parent = None
+    segment.passing = False
+    return segment
+
+
+def _lane(open_lanes: list[Lane], turns: list[Turn], max_lanes: int) -> tuple[int, int]:
+    """The lane that a chain goes on, and how many of its turns are kept."""
+    number = next((at for at, lane in enumerate(open_lanes) if all(lane.fits(turn) for turn in turns)), len(open_lanes))
+    if number == len(open_lanes) < max_lanes:
+        open_lanes.append(Lane())
+    number, turns_taken = min(number, len(open_lanes) - 1), 0
+    for turn in turns:
+        if not open_lanes[number].fits(turn):
+            break
+        open_lanes[number].add(turn)
+        turns_taken += 1
+    return number, turns_taken

@@ -15,8 +15,7 @@ from antiphon.core.columns import Longs
 from antiphon.core.program.kinds import OUTPUT
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Unsupported
-from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, Step
-from antiphon.lower.onesided.messages import joined
+from antiphon.lower.onesided.form import FOLD, SYNC, Move, Place, Step, joined
 from antiphon.planners.radix.permrecmult import layout
 from antiphon.planners.shared.rows import Seats
 

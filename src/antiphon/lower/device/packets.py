@@ -23,7 +23,7 @@ from antiphon.core.program.kinds import SCRATCH
 from antiphon.lower.device.atoms import Atoms
 from antiphon.lower.onesided import packets as others
 from antiphon.lower.onesided.form import FOLD, PACKETS, PUT, SIGNAL, SYNC, WAIT, Move, Place, Step, Streams
-from antiphon.lower.onesided.line import RankSteps
+from antiphon.lower.onesided.steps import RankSteps
 
 PACKED = 2**18  # bytes: above that none are tried, which take twice the room of their data
 MANY = 2_000  # steps of a rank: with more of them nothing is sent on as it comes

@@ -1,6 +1,6 @@
 """From a program to puts, signals and waits: what runtimes do whose ranks write into each other's memory.
 
-`form`: the steps. `messages`: sends met with their receives, and cut into moves. `credits`: who must say that a place
-is free. `streams`: what can go on side by side. `steps`: what every rank does, in order, in every stream; `packets`:
-the same where data says by itself that it has come. `line`: what both are made of.
+`form`: steps, and what messages move. `streams`: what can go on side by side, and which messages need a credit.
+`switched`: what switches do of a program. `steps`: what every rank does, in order, in every stream; `packets`: the same
+where data says by itself that it has come.
 """

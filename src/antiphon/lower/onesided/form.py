@@ -1,13 +1,18 @@
-"""Steps of one rank in one stream, one after another, by many threads together.
+"""Steps of one rank in one stream, one after another, by many threads together; and what messages move.
 
 Between any two ranks a stream has one **channel**: either side can signal the other, and wait for as many signals.
 Threads run ahead of each other from `SYNC` to `SYNC`: what one step writes or has waited for, a later one may use only
-behind a sync.
-"""
+behind a sync. `Moves` holds what each message of a program moves."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
+
+from antiphon.core.columns import Bools, pointers
+from antiphon.core.program import Bound, Program
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
 NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
@@ -47,3 +52,94 @@ class Step(NamedTuple):
 
 
 Streams = list[list[list[Step]]]  # by stream, then by rank
+
+
+# ---- what messages move ----
+
+
+class Moves:
+    """What each message moves, cut where a part of either side ends; neighbours on both sides are one. `message`: of
+    each move; `columns`: buffer and chunk of its source and of its target, and its size. `empty`: whether a message
+    moves nothing."""
+
+    def __init__(self, program: Program, bound: Bound) -> None:
+        self.program, self.bound = program, bound
+        send, receive = program.pairs
+        self.ptr = pointers(program.rank[send], program.ranks)  # sends stand by rank
+        until = np.concatenate([[0], np.cumsum(bound.length)])
+        self.empty: Bools = until[program.part_ptr[send]] == until[program.part_ptr[send + 1]]
+        is_single = ~self.empty
+        for rows in (send, receive):
+            is_single &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
+        single = np.flatnonzero(is_single)
+        send_part, receive_part = program.part_ptr[send[single]], program.part_ptr[receive[single]]
+        source, target = ((bound.buffer[part], bound.begin[part]) for part in (send_part, receive_part))
+        columns = (*source, *target, bound.length[send_part])
+        multiple = [(at, *move) for at in np.flatnonzero(~is_single & ~self.empty).tolist() for move in self._cut(at)]
+        cut_moves = np.array(multiple, np.int64).reshape(-1, 6).T
+        message = np.concatenate([single, cut_moves[0]])
+        order = np.argsort(message, kind="stable")
+        self.message = message[order]
+        self.columns = [np.concatenate(parts)[order] for parts in zip(columns, cut_moves[1:], strict=True)]
+        self.first = pointers(self.message, len(send))
+
+    def of(self, rank: int) -> Callable[[int], list[Move]]:
+        """Of a message that this rank sends; made when they are asked for, of one rank after another."""
+        low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
+        first = self.first[low : high + 1].tolist()
+        rows = slice(first[0], first[-1])
+        peer = self.program.peer[self.program.pairs.send[self.message[rows]]].tolist()
+        source, begin, target, at, size = (column[rows].tolist() for column in self.columns)
+        places = (zip(source, begin, strict=True), zip(target, at, strict=True))
+        moves = list(map(Move, peer, *places, size))
+
+        def of(at: int) -> list[Move]:
+            return moves[first[at - low] - first[0] : first[at - low + 1] - first[0]]
+
+        return of
+
+    def _cut(self, at: int) -> list[tuple[int, int, int, int, int]]:
+        sent, received = (self._parts(int(rows[at])) for rows in self.program.pairs)
+        return [(*move.source, *move.target, move.size) for move in _cut(0, sent, received)]
+
+    def _parts(self, row: int) -> list[tuple[int, int, int]]:
+        bound, rows = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
+        columns = (bound.buffer[rows].tolist(), bound.begin[rows].tolist(), bound.length[rows].tolist())
+        return list(zip(*columns, strict=True))
+
+
+def _cut(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
+    moves: list[Move] = []
+    into = iter(received)
+    target: Place = (0, 0)
+    remaining = 0
+    for buffer, begin, length in sent:
+        done = 0
+        while done < length:
+            while not remaining:
+                where, at, remaining = next(into)
+                target = where, at
+            count = min(length - done, remaining)
+            moves.append(Move(peer, (buffer, begin + done), target, count))
+            done, remaining = done + count, remaining - count
+            target = target[0], target[1] + count
+    return joined(moves)
+
+
+def joined(moves: list[Move]) -> list[Move]:
+    """Neighbours that go on where the one before ends, on both sides, as one."""
+    if len(moves) < 2:
+        return moves
+    runs: list[Move] = []
+    for move in moves:
+        if runs:
+            last = runs[-1]
+            source, target = (
+                (last.source[0], last.source[1] + last.size),
+                (last.target[0], last.target[1] + last.size),
+            )
+            if (move.peer, move.source, move.target) == (last.peer, source, target):
+                runs[-1] = last._replace(size=last.size + move.size)
+                continue
+        runs.append(move)
+    return runs

@@ -30,11 +30,11 @@ from antiphon.lower.onesided.form import (
     PACKETS,
     UNPACK,
     Move,
+    Moves,
     Place,
     Step,
 )
-from antiphon.lower.onesided.line import Fold, RankSteps, together
-from antiphon.lower.onesided.messages import Moves, messages
+from antiphon.lower.onesided.steps import Fold, RankSteps, together
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -53,8 +53,8 @@ class ByPackets:
     """The steps of a program that is fit, and that uses no scratch again."""
 
     def __init__(self, program: Program, bound: Bound) -> None:
-        self.program, self.bound, self.found = program, bound, messages(program)
-        self.moves = Moves(program, bound, self.found)
+        self.program, self.bound = program, bound
+        self.moves = Moves(program, bound)
         folds = np.flatnonzero(program.kind == FOLDS)
         self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
 
@@ -64,10 +64,10 @@ class ByPackets:
         Linear in operations, times their parts.
         """
         program = self.program
-        stream = streams(program, self.found, most, Switched.none(program))
+        stream = streams(program, most, Switched.none(program))
         count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
         turn = stream * times + program.when // 2
-        sent = _Sent.of(program, self.found.send[self.moves.message], self.moves.columns, turn)
+        sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn)
         folds = self.folds[np.lexsort((turn[self.folds], program.rank[self.folds]))]
         places = _Places(program, self.bound, sent, folds)
         work = _RankWork(program, self.bound, turn, sent, folds, places)

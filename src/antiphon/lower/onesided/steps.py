@@ -8,6 +8,8 @@ one can always go on.
 
 Between two ranks signals are only counted. They are sent and awaited in the same order: by step, credits first.
 
+`RankSteps` writes the steps of a rank down, with a sync wherever one needs it. `OneSided` says which they are.
+
 Pulled instead of pushed, a step has no credits: a rank signals who may read its places, waits until it may read those
 of others, gets what it needs into places of its own, signals that it has, and waits until others have. So in a step
 nobody waits for what somebody does later in it, and behind it all of its places are its own again.
@@ -16,14 +18,15 @@ nobody waits for what somebody does later in it, and behind it all of its places
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from antiphon.core.columns import Bools, Longs, pointers
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import FOLD as FOLDS
-from antiphon.lower.onesided.credits import credits
 from antiphon.lower.onesided.form import (
     FOLD,
     GET,
@@ -33,16 +36,143 @@ from antiphon.lower.onesided.form import (
     SIGNAL,
     SPREAD,
     SWITCH,
+    SYNC,
     WAIT,
     Move,
+    Moves,
     Place,
     Step,
     Streams,
+    joined,
 )
-from antiphon.lower.onesided.line import Fold, RankSteps, Touched, plainly, together
-from antiphon.lower.onesided.messages import Moves, joined, messages
-from antiphon.lower.onesided.streams import streams
+from antiphon.lower.onesided.streams import credits, streams
 from antiphon.lower.onesided.switched import Switched
+
+# ---- the steps of a rank, with syncs ----
+
+_SYNC = Step(SYNC)
+Touched = Callable[[int, Place, int], tuple[int, int, int]]
+
+
+def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
+    return place[0], place[1], place[1] + size
+
+
+@dataclass(eq=False)
+class RankSteps:
+    """Of a rank. `touched`: the buffer, and from where to where, that it touches by a place and a size. `ones`, `wide`:
+    what it touched since the last sync, and whether it wrote there: single chunks by their places, and all else.
+    `awaited`: it has waited for something since then."""
+
+    rank: int
+    touched: Touched = plainly
+    made: list[Step] = field(default_factory=list)
+    ones: dict[Place, bool] = field(default_factory=dict)
+    wide: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    awaited: bool = False
+
+    @property
+    def fresh(self) -> bool:
+        return bool(self.ones or self.wide)
+
+    def sync(self) -> None:
+        self.made.append(_SYNC)
+        self.ones, self.wide, self.awaited = {}, [], False
+
+    def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
+        """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
+        touched, rank = self.touched, self.rank
+        accesses = [(*touched(rank, place, size), False) for place, size in reads]
+        accesses += [(*touched(rank, place, size), True) for place, size in writes]
+        if self.awaited or self._meets(accesses):
+            self.sync()
+        self.made.append(step)
+        for buffer, begin, end, writes_it in accesses:
+            if end - begin == 1:
+                self.ones[buffer, begin] = writes_it or self.ones.get((buffer, begin), False)
+            else:
+                self.wide.append((buffer, begin, end, writes_it))
+
+    def touch_ones(self, step: Step, reads: Sequence[Place], writes: Sequence[Place] = ()) -> None:
+        """The same of single chunks, as nearly all are."""
+        if self.wide or self.touched is not plainly:
+            self.touch(step, [(place, 1) for place in reads], [(place, 1) for place in writes])
+            return
+        ones, meets = self.ones, self.awaited
+        for place in reads:
+            if ones.get(place):
+                meets = True
+        for place in writes:
+            if place in ones:
+                meets = True
+        if meets:
+            self.sync()
+            ones = self.ones
+        self.made.append(step)
+        for place in reads:
+            ones.setdefault(place, False)
+        for place in writes:
+            ones[place] = True
+
+    def combine(self, step: Step, reads: Sequence[Place]) -> None:
+        """Append a step that makes of what it reads what it writes at `into`."""
+        if step.size == 1:
+            self.touch_ones(step, reads, (step.into,))
+        else:
+            self.touch(step, [(place, step.size) for place in reads], [(step.into, step.size)])
+
+    def put(self, kind: int, moves: list[Move]) -> None:
+        """Append steps that write at others what is here: each from one buffer, as many moves as a step takes."""
+        if len(moves) == 1 and moves[0].size == 1:  # as nearly always
+            self.touch_ones(Step(kind, (), tuple(moves)), (moves[0].source,))
+            return
+        for buffer in sorted({move.source[0] for move in moves}):
+            from_buffer = [move for move in moves if move.source[0] == buffer]
+            for low in range(0, len(from_buffer), MOST_PEERS):
+                batch = tuple(from_buffer[low : low + MOST_PEERS])
+                self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
+
+    def _meets(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
+        ones, wide = self.ones, self.wide
+        for buffer, begin, end, writes in accesses:
+            if end - begin == 1:
+                wrote = ones.get((buffer, begin))
+                if wrote or (writes and wrote is not None):
+                    return True
+            else:
+                for (other, at), wrote in ones.items():
+                    if (writes or wrote) and buffer == other and begin <= at < end:
+                        return True
+            for other, start, stop, wrote in wide:
+                if (writes or wrote) and buffer == other and begin < stop and start < end:
+                    return True
+        return False
+
+
+class Fold(NamedTuple):
+    """`size` chunks at each of `operands`, combined at `into`; `rows` of the program."""
+
+    rows: tuple[int, ...]
+    into: Place
+    operands: tuple[Place, ...]
+    size: int
+
+
+def together(folds: list[Fold]) -> list[Fold]:
+    """Folds whose result and operands all go on where those of the one before end, as one."""
+    out: list[Fold] = []
+    for fold in folds:
+        if out:
+            last = out[-1]
+            behind = [(place[0], place[1] + last.size) for place in (last.into, *last.operands)]
+            if behind == [fold.into, *fold.operands]:
+                out[-1] = Fold((*last.rows, *fold.rows), last.into, last.operands, last.size + fold.size)
+                continue
+        out.append(fold)
+    return out
+
+
+# ---- who does what, step by step ----
 
 
 def one_sided(
@@ -53,7 +183,7 @@ def one_sided(
     by switches. `touched`: the buffer, and from where to where, that a rank touches by a place and a size. `operands`:
     of a fold that is one step. `pull`: who receives gets, of what no switch does. O(n log n)."""
     whole = OneSided(program, bound, known, touched, operands)
-    dealt = _Pulled(whole, streams(program, whole.found, most, whole.known)) if pull else whole.dealt(most)
+    dealt = _Pulled(whole, streams(program, most, whole.known)) if pull else whole.dealt(most)
     every = [dealt.steps(rank) for rank in range(program.ranks)]
     return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
 
@@ -67,13 +197,13 @@ class OneSided:
     ) -> None:  # fmt: skip
         self.program, self.bound, self.touched, self.operands = program, bound, touched, operands
         self.known = known or Switched.none(program)
-        self.found = messages(program)
-        self.moves = Moves(program, bound, self.found)
-        self.receive = self.found.receive.tolist()
-        credit = credits(program, self.found, farther=not self.known.switches)
-        self.told: Bools = credit | self.known.bare[self.found.send]  # what must be told before
+        self.moves = Moves(program, bound)
+        send, receive = program.pairs
+        self.receive = receive.tolist()
+        credit = credits(program, farther=not self.known.switches)
+        self.told: Bools = credit | self.known.bare[send]  # what must be told before
         self.credit = self.told.tolist()
-        self.bare = self.known.bare[self.found.send].tolist()
+        self.bare = self.known.bare[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
         self.part = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
         self.length, self.ptr = bound.length.tolist(), program.part_ptr.tolist()
@@ -82,7 +212,7 @@ class OneSided:
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
 
     def dealt(self, most: int) -> _Dealt:
-        return _Dealt(self, streams(self.program, self.found, most, self.known))
+        return _Dealt(self, streams(self.program, most, self.known))
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +257,7 @@ class _Dealt:
     def __init__(self, whole: OneSided, stream: Longs) -> None:
         self.whole, self.stream = whole, stream
         self.count = int(stream.max(initial=-1)) + 1
-        program, send = whole.program, whole.found.send
+        program, send = whole.program, whole.program.pairs.send
         number, step = stream[send], program.when[send] // 2
         source, target = program.rank[send], program.peer[send]
         order = np.lexsort((target, source, step, number))
@@ -152,12 +282,12 @@ class _Dealt:
         self._deal_messages(rank, work)
         self._deal_folds(rank, work)
         known = self.whole.known
-        for number, one in zip(self.stream[known.asked].tolist(), known.switches, strict=True):
-            if one.rank == rank:
-                work[number].turns[one.step].switches.append(
-                    Step(SWITCH if one.combines else SPREAD, one.ranks, (), one.target, (one.source,), one.size)
-                )
-        return [self._written(rank, one).steps() for one in work]
+        for number, switch in zip(self.stream[known.asked].tolist(), known.switches, strict=True):
+            if switch.rank == rank:
+                kind = SWITCH if switch.combines else SPREAD
+                step = Step(kind, switch.ranks, (), switch.target, (switch.source,), switch.size)
+                work[number].turns[switch.step].switches.append(step)
+        return [self._written(rank, turns).steps() for turns in work]
 
     def _written(self, rank: int, work: _RankTurns) -> _Rank:
         return _Rank(rank, work, self.whole.touched, self.whole.operands)
@@ -193,8 +323,8 @@ class _Dealt:
         whole = self.whole
         for at in rows:
             receive = whole.receive[at]
-            for one in {receive, whole.known.send_of.get(receive, receive)}:
-                turn.after.update(whole.wait[whole.wait_ptr[one] : whole.wait_ptr[one + 1]])
+            for row in {receive, whole.known.send_of.get(receive, receive)}:
+                turn.after.update(whole.wait[whole.wait_ptr[row] : whole.wait_ptr[row + 1]])
 
     def _deal_folds(self, rank: int, work: list[_RankTurns]) -> None:
         whole = self.whole
@@ -239,14 +369,14 @@ def _fresh(ranks: int, groups: Longs) -> Bools:
     array([ True, False,  True])
     """
     number, step, source, target = groups
-    way, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
-    ways, first = np.unique(way, return_index=True)
-    begin = np.zeros(len(way), bool)
+    forth, back = (number * ranks + source) * ranks + target, (number * ranks + target) * ranks + source
+    unique_ways, first = np.unique(forth, return_index=True)
+    begin = np.zeros(len(forth), bool)
     begin[first] = True
-    at = np.searchsorted(ways, back).clip(max=max(len(ways) - 1, 0))
-    heard = (ways[at] == back) & (step[first][at] < step) if len(ways) else begin
-    found: Bools = begin & ~heard
-    return found
+    at = np.searchsorted(unique_ways, back).clip(max=max(len(unique_ways) - 1, 0))
+    has_answer = (unique_ways[at] == back) & (step[first][at] < step) if len(unique_ways) else begin
+    is_first_unheard: Bools = begin & ~has_answer
+    return is_first_unheard
 
 
 class _Rank:
@@ -267,11 +397,11 @@ class _Rank:
                 self._tell(SIGNAL, turn.credits)
             if turn.asked:
                 self._tell(WAIT, turn.asked)
-            left = self._fold(turn.moves) if self.held else turn.moves
+            remaining = self._fold(turn.moves) if self.held else turn.moves
             for step in turn.switches:
                 self.line.combine(step, step.operands[:1])
-            if left:
-                self.line.put(PUT, left)
+            if remaining:
+                self.line.put(PUT, remaining)
             if turn.to:
                 self._tell(SIGNAL, turn.to)
             if turn.awaited:
@@ -289,17 +419,17 @@ class _Rank:
             self.line.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
         self.line.awaited |= kind == WAIT
 
-    def _fold(self, asked: list[Move]) -> list[Move]:
+    def _fold(self, moves: list[Move]) -> list[Move]:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
-        left = asked
+        remaining = moves
         for fold in self.held:
-            along = [move for move in left if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
+            along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
             if len(fold.operands) == 1:
                 along = []
-            left = [move for move in left if move not in along] if along else left
+            remaining = [move for move in remaining if move not in along] if along else remaining
             self._combine(fold.into, fold.operands, fold.size, tuple(along))
         self.held = []
-        return left
+        return remaining
 
     def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
         """Where there are more operands than a step takes, what has been combined so far is one of the next."""

@@ -1,45 +1,109 @@
-"""What a program does in parts that never touch each other: they may go on side by side without a word between them."""
+"""Two decisions about the messages of a program: in which stream each goes, and which need a credit.
+
+A **credit** is the receiver's signal that a place is free, where its sender cannot know that by itself."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from antiphon.core.columns import Longs, dense, distinct, pointers
+from antiphon.core.columns import Bools, Longs, dense, distinct, pointers, starts
 from antiphon.core.program import Program
-from antiphon.core.program.kinds import JOIN
-from antiphon.lower.onesided.messages import Messages
+from antiphon.core.program.kinds import JOIN, RECEIVE, SEND
 from antiphon.lower.onesided.switched import Switched
 
 
-def streams(program: Program, found: Messages, most: int, known: Switched) -> Longs:
+def credits(program: Program, *, farther: bool) -> Bools:
+    """Of each message whether its receiver must. O(n log n), and with `farther` a step for every time of the program.
+
+    A place is free, as far as its sender knows, where the receive waits for nothing, or for what came from that sender,
+    or has reached it, in an earlier step; or, `farther`, for what leads to the send by way of whatever ranks: the sum
+    that comes back around a ring says that its first term has been read. (Not where switches do what leads there.)
+
+    >>> from antiphon.core.example import of_rows
+    >>> from antiphon.lower.lowering import lower
+    >>> rows = [(0, 0, 1, 0, 1), (1, 0, 0, 2, 1), (2, 0, 2, 1, 0), (2, 0, 2, 0, 0)]
+    >>> program = lower(of_rows("allreduce", 3, rows), in_place=True)  # 1 adds to 0, 0 to 2, who tells both
+    >>> program.rank[program.pairs.send].tolist(), program.rank[program.pairs.receive].tolist()
+    ([0, 1, 2, 2], [2, 0, 0, 1])
+    >>> credits(program, farther=False).tolist()  # 2 cannot know that 1 has sent what it had there
+    [False, False, False, True]
+    >>> credits(program, farther=True).tolist()  # but it has by way of 0
+    [False, False, False, False]
+    """
+    p = program
+    is_known = np.zeros(len(p.wait), bool)
+    crossing = (p.kind[p.wait] == SEND) | (p.kind[p.wait] == RECEIVE)
+    is_known[crossing] = p.peer[p.wait[crossing]] == p.peer[p.wait_op[crossing]]
+    send = np.full(p.operations, -1, np.int64)
+    send[p.pairs.receive] = p.pairs.send
+    unknown = np.flatnonzero(~is_known & (send[p.wait_op] >= 0))
+    if farther and len(unknown):
+        first, behind = _trees(program, send)
+        before, after = first[p.wait[unknown]], first[send[p.wait_op[unknown]]]
+        is_known[unknown] = (before <= after) & (after < behind[p.wait[unknown]])
+    lacking = np.bincount(p.wait_op[~is_known], minlength=p.operations)
+    needed: Bools = lacking[p.pairs.receive] > 0
+    return needed
+
+
+def _trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
+    """Operations in trees: above a receive stands its send, above others the latest that they wait for. They are
+    numbered so that what stands below one has the numbers from its own on: the first, and the one behind the last."""
+    p = program
+    above = send.copy()
+    order = np.lexsort((p.when[p.wait], p.wait_op))
+    last = order[np.append(starts(p.wait_op[order])[1:], True)[: len(order)]]
+    last = last[send[p.wait_op[last]] < 0]
+    above[p.wait_op[last]] = p.wait[last]
+    time = 2 * p.when.astype(np.int64) + (send >= 0)  # what stands above is earlier
+    by_time = np.argsort(time, kind="stable")
+    levels = np.split(by_time, np.flatnonzero(starts(time[by_time]))[1:])
+    size = np.ones(p.operations + 1, np.int64)
+    for rows in reversed(levels):
+        np.add.at(size, above[rows], size[rows])  # the last counts what stands nowhere
+    beside = np.argsort(above, kind="stable")
+    until = np.cumsum(size[:-1][beside])
+    new = starts(above[beside])
+    begin = (until - size[:-1][beside])[new]
+    place = np.empty(p.operations, np.int64)  # among those below the same
+    place[beside] = until - size[:-1][beside] - begin[np.cumsum(new) - 1]
+    first = np.full(p.operations + 1, -1, np.int64)
+    for rows in levels:
+        first[rows] = first[above[rows]] + 1 + place[rows]
+    return first[:-1], (first + size)[:-1]
+
+
+# ---- streams ----
+
+
+def streams(program: Program, most: int, known: Switched) -> Longs:
     """Of each operation its stream, of at most `most`. What waits for each other, a send and its receive, and what one
     switch does are in the same; the rest is dealt out so that every rank has about as much to do in each.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
-    >>> from antiphon.lower.onesided.messages import messages
     >>> program = lower(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
     >>> program.rank.tolist(), program.kind.tolist(), program.peer.tolist()
     ([0, 0, 0, 1, 1, 1], [1, 0, 2, 1, 0, 2], [1, 1, 0, 0, 0, 1])
-    >>> streams(program, messages(program), 2, Switched.none(program)).tolist()
+    >>> streams(program, 2, Switched.none(program)).tolist()
     [0, 0, 1, 0, 0, 1]
     """
-    part = _parts(program, found, known)
-    parts = int(part.max(initial=-1)) + 1
-    if parts <= most:
-        return part
-    return _dealt(program, part, parts, most)[part]
+    component = _parts(program, known)
+    component_count = int(component.max(initial=-1)) + 1
+    if component_count <= most:
+        return component
+    return _dealt(program, component, component_count, most)[component]
 
 
-def _parts(program: Program, found: Messages, known: Switched) -> Longs:
+def _parts(program: Program, known: Switched) -> Longs:
     """Connected components, numbered by their first operation."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
     helped = np.flatnonzero(known.part >= 0)
-    asked = np.array([*known.asked, 0], np.int64)[known.part[helped]]
-    src = np.concatenate([program.wait_op, found.send, helped])
-    dst = np.concatenate([program.wait, found.receive, asked])
+    asked_sends = np.array([*known.asked, 0], np.int64)[known.part[helped]]
+    src = np.concatenate([program.wait_op, program.pairs.send, helped])
+    dst = np.concatenate([program.wait, program.pairs.receive, asked_sends])
     shape = (program.operations, program.operations)
     joined = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=shape)
     label = connected_components(joined, directed=False)[1].astype(np.int64)
@@ -50,29 +114,29 @@ def _parts(program: Program, found: Messages, known: Switched) -> Longs:
     return number[label]
 
 
-def _dealt(program: Program, part: Longs, parts: int, most: int) -> Longs:
+def _dealt(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
     """Of each part its stream: the one where its busiest rank has the least to do. Parts between two ranks go by pairs:
     a channel serves both ways."""
     rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)
-    keys = distinct(part * program.ranks + rank)
+    keys = distinct(component * program.ranks + rank)
     of, who = keys // program.ranks, keys % program.ranks
-    ptr = pointers(of, parts)
-    pair = np.arange(parts) + program.ranks**2
-    two = np.flatnonzero(np.diff(ptr) == 2)
-    pair[two] = who[ptr[two]] * program.ranks + who[ptr[two] + 1]
+    ptr = pointers(of, component_count)
+    pair = np.arange(component_count) + program.ranks**2
+    of_two_ranks = np.flatnonzero(np.diff(ptr) == 2)
+    pair[of_two_ranks] = who[ptr[of_two_ranks]] * program.ranks + who[ptr[of_two_ranks] + 1]
     group = dense(pair, int(pair.max()) + 1)[1]
-    load_keys, at = np.unique(group[part] * program.ranks + rank, return_inverse=True)
+    load_keys, at = np.unique(group[component] * program.ranks + rank, return_inverse=True)
     load = np.bincount(at, weights=work).astype(np.int64)
     groups, ranks = load_keys // program.ranks, load_keys % program.ranks
     begin = pointers(groups, int(group.max()) + 1)
-    loads = np.zeros((most, program.ranks), np.int64)
+    loads = np.zeros((stream_count, program.ranks), np.int64)
     stream = np.empty(len(begin) - 1, np.int64)
     first = np.unique(group, return_index=True)[1]
     for number in np.argsort(first, kind="stable").tolist():
         rows = slice(int(begin[number]), int(begin[number + 1]))
-        here = ranks[rows]
-        busiest = loads[:, here].max(axis=1)
+        rank_columns = ranks[rows]
+        busiest = loads[:, rank_columns].max(axis=1)
         chosen = int(np.argmin(busiest))
-        loads[chosen, here] += load[rows]
+        loads[chosen, rank_columns] += load[rows]
         stream[number] = chosen
     return stream[group]

@@ -1,4 +1,7 @@
-"""Transfers as messages and copies, scratch for what must wait, and combinations: what the operations are made of."""
+"""Transfers as messages and copies, the slots of scratch in which data waits, and folds: what operations are made of.
+
+Second stage of `lower`. A row goes straight to the place of its value or into a stretch of scratch; stretches are
+dealt to slots, which are used again and again."""
 
 from __future__ import annotations
 
@@ -8,9 +11,102 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs, order_of, packed, ranges, starts
+from antiphon.core.columns import Bools, Longs, numbered, order_of, packed, pointers, ranges, starts
 from antiphon.core.messages import messages
-from antiphon.lower.rows import Prepared
+from antiphon.lower.rows import DataLine, Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Per stretch its slot (numbered by rank) and the stretch that had it before, -1; per slot its class."""
+
+    slot: Longs
+    before: Longs
+    ptr: Longs  # by rank
+    of_class: Longs
+    class_whole: Longs
+    class_part: Longs
+    class_pieces: Longs
+
+
+def dealt(
+    line: DataLine, ranks: int, where: tuple[Longs, Longs, Longs, Longs], life: tuple[Longs, Longs], lag: int
+) -> Slots:
+    """Give every stretch (rank, first and last point, pieces; begin and end of its life) a slot of its class.
+
+    A slot is taken up again by the stretch that begins next, the one that is free for longest first, and not before
+    `lag` steps after its last use, so that one step's receives need not wait for the last step's combinations.
+    Whether a slot is free when stretch k begins depends only on how many have begun and ended, so no loop is needed.
+    O(n log n).
+
+    Stretches of rank 0 as long as the first block, which live from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
+    the slot of the first.
+
+    >>> from antiphon.core.example import star
+    >>> point, same = np.zeros(3, np.int64), np.ones(3, np.int64)
+    >>> slots = dealt(DataLine.of(star()), 1, (point, point, same, same), (np.array([0, 1, 3]), np.array([2, 5, 4])), 0)
+    >>> slots.slot.tolist(), slots.before.tolist(), slots.ptr.tolist()
+    ([0, 1, 0], [-1, -1, 0], [0, 2])
+    """
+    rank, begin, end, pieces = where
+    whole, part = line.whole[end] - line.whole[begin], line.part[end] - line.part[begin]
+    whole, part = whole - (part < 0), part % line.denominator
+    kind = numbered(whole, part, pieces)
+    kinds = int(kind.max(initial=-1)) + 1
+    one = np.zeros(kinds, np.int64)
+    one[kind] = np.arange(len(kind))
+    pool = numbered(rank, kind)
+    pools = int(pool.max(initial=-1)) + 1
+    number = np.zeros(pools, np.int64)
+    number[pool] = np.arange(len(pool))
+    index, before, many = _first_in_first_out(pool, pools, life[0], life[1] + 1 + 2 * lag)
+    base = np.cumsum(many) - many
+    of_rank, of_kind = rank[number], kind[number]
+    ptr = pointers(np.repeat(of_rank, many), ranks)
+    slot = base[pool] + index - ptr[rank] if len(rank) else index
+    return Slots(slot, before, ptr, np.repeat(of_kind, many), whole[one], part[one], pieces[one])
+
+
+def _first_in_first_out(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[Longs, Longs, Longs]:
+    """Per stretch the number of its slot in its pool, and who had it before; per pool how many slots there are.
+    O(n log n).
+
+    One pool; the slot of the first is free from 2 on:
+
+    >>> _first_in_first_out(np.zeros(3, np.int64), 1, np.array([0, 1, 3]), np.array([2, 6, 5]))
+    (array([0, 1, 0]), array([-1, -1,  0]), array([2]))
+    """
+    count = len(pool)
+    if not count:
+        return pool, pool, np.zeros(pools, np.int64)
+    span = int(max(begin.max(), free.max())) + 1
+    order, by_end = order_of(pool * span + begin, pools * span), order_of(pool * span + free, pools * span)
+    head = pointers(pool[order], pools)
+    pool_sorted = pool[order]
+    nth = np.arange(count) - head[pool_sorted]
+    freed = (
+        np.searchsorted((pool * span + free)[by_end], (pool * span + begin)[order], side="right") - head[pool_sorted]
+    )
+    slots = np.maximum.accumulate(nth + 1 - freed + pool_sorted * (count + 1)) - pool_sorted * (
+        count + 1
+    )  # slots so far
+    slots_before = np.where(nth > 0, np.concatenate([[0], slots[:-1]]), 0)
+    again = slots == slots_before
+    before = np.full(count, -1, np.int64)
+    before[order[again]] = by_end[(head[pool_sorted] + nth - slots_before)[again]]
+    index = np.full(count, -1, np.int64)
+    index[order[~again]] = slots[~again] - 1
+    root = np.where(before >= 0, before, np.arange(count))
+    while True:  # to the first one of the slot, twice as far each time
+        further = root[root]
+        if np.array_equal(further, root):
+            break
+        root = further
+    last = np.append(starts(pool_sorted)[1:], True)
+    return index[root], before, slots[last]
+
+
+# ---- moves and folds ----
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,18 +161,18 @@ def moves(work: Prepared) -> Moves:
     bare[group[waiting]] = False
     real = np.flatnonzero((values.row >= 0) & bare[values.owner])
     waiting[values.row[real][starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
-    kept = waiting | (~folded[group] & hidden)
+    stays = waiting | (~folded[group] & hidden)
     crossing, message, joined = _messages(work, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
     # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
     stretch = np.full(schedule.transfers, -1, np.int64)
-    here = kept[crossing]
-    fresh = here & ~(joined & np.concatenate([[False], here[:-1]]))[: len(here)]
+    is_kept = stays[crossing]
+    fresh = is_kept & ~(joined & np.concatenate([[False], is_kept[:-1]]))[: len(is_kept)]
     number = np.cumsum(fresh) - 1
-    stretch[crossing[here]] = number[here]
-    own = inner[kept[inner]]
+    stretch[crossing[is_kept]] = number[is_kept]
+    own = inner[stays[inner]]
     stretch[own] = np.arange(len(own)) + int(fresh.sum())
-    ending = here & np.append(~(joined & here)[1:], True)[: len(here)]
+    ending = is_kept & np.append(~(joined & is_kept)[1:], True)[: len(is_kept)]
     head = np.concatenate([crossing[fresh], own])
     tail = np.concatenate([crossing[ending], own])
     # where versions lie that have no place in a user's buffer: in the stretch of their row, or of their first operand
@@ -144,16 +240,18 @@ def folds(work: Prepared, movement: Moves) -> Folds:
     ([0, -1, -1], [0, 1, 2], [0, 7, 6])
     """
     values, line = work.values, work.line
-    held = values.row >= 0
-    held[held] = movement.waiting[values.row[held]]
+    is_held = values.row >= 0
+    is_held[is_held] = movement.waiting[values.row[is_held]]
     base = movement.base[values.operand]
-    base[held] = len(work.places) + movement.stretch[values.row[held]]
+    base[is_held] = len(work.places) + movement.stretch[values.row[is_held]]
     groups = np.flatnonzero(movement.folded)
     version = values.version[groups]
     chunk, rank = values.order.chunk[version], values.order.rank[version]
     count = values.count[groups]
-    most = int(count.max(initial=0)) + 1
-    key, bound = packed((rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, most))
+    count_bound = int(count.max(initial=0)) + 1
+    key, bound = packed(
+        (rank, work.schedule.collective.ranks), (values.moment[version], work.times), (count, count_bound)
+    )
     order = order_of(*packed((key, bound), (line.place[chunk], len(line.place))))
     groups, key, chunk, count = groups[order], key[order], chunk[order], count[order]
     joined = ~starts(key) & (line.pieces[chunk] == 1)
