@@ -22,7 +22,8 @@ import antiphon
 machine = antiphon.topology("dgx1v", only=[0, 1, 2, 3])
 limits = antiphon.bound("allreduce", machine)
 plan: antiphon.Plan = antiphon.plan("allreduce", machine, planner="ring", nbytes="64MiB")
-fault = antiphon.verify(plan, proof=True)
+report = antiphon.verify(plan, proof=True)
+right: bool = report.ok and report.fault is None
 best = antiphon.tune("allreduce", machine, nbytes="1KB:1MB", planners=["ring"], budget="2s")
 first = best.ranges[0]
 who, seconds = first.candidate.planner, first.seconds

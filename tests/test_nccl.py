@@ -216,10 +216,10 @@ def test_files_of_calls() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB:1GB:1000", "--json"]) == 0
+    assert run(["predict", "--library", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB:1GB:1000", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["algorithm"] for row in rows][::2] == [RING, NVLS]
-    assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
+    assert run(["predict", "--library", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
     line, told = capsys.readouterr().out.splitlines()[1:]
     assert "ring ll" in line
     assert "24/132" in line
@@ -230,9 +230,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--as", "nccl", "allreduce"], "tell collective and machine"),
-        (["--as", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: not with --as"),
-        (["plan.json", "hgx-h100"], "need --as nccl"),
+        (["--library", "nccl", "allreduce"], "name collective and machine"),
+        (["--library", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: not with --library"),
+        (["plan.json", "hgx-h100"], "need --library nccl"),
     ],
 )
 def test_what_the_command_refuses(

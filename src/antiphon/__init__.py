@@ -5,7 +5,7 @@ The functions bear the names of the commands:
     machine = antiphon.topology("dgx1v")
     limits = antiphon.bound("allreduce", machine)
     plan = antiphon.plan("allreduce", machine, planner="ring")
-    fault = antiphon.verify(plan)           # None: the plan is right
+    assert antiphon.verify(plan)            # a report: true if the plan is right, else with .fault
     rows = antiphon.run(plan, "64MiB")
     best = antiphon.tune("allreduce", machine)         # every planner, every size; best.plan, best.ranges
     rows = antiphon.predict(best.plan, "1KB:1GB")
@@ -84,7 +84,7 @@ from antiphon.api.traces import trace  # noqa: E402
 from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
 
 __all__ = [
-    "Collective", "Frontier", "Places", "Plan", "Profile", "Topology", "Tuning", "Writing",
+    "Collective", "Frontier", "Places", "Plan", "Profile", "Report", "Topology", "Tuning", "Writing",
     "backends", "bench", "bound", "build", "check", "collective", "comm", "compose", "degrade", "export",
     "fit", "frontier", "lab", "load", "models", "plan", "planners", "predict", "predict_library", "replay", "report",
     "reproduce", "run", "runtimes", "save", "simulate", "topologies", "topology", "trace", "tune", "tune_over",
@@ -93,6 +93,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from antiphon import errors as errors
+    from antiphon.api._report import Report
     from antiphon.author import Places, Writing
     from antiphon.core.collective import Collective
     from antiphon.core.plan import Plan
@@ -102,7 +103,8 @@ if TYPE_CHECKING:
 else:  # imported when somebody asks for them
     _TYPES = {
         "Collective": "core.collective", "Frontier": "select", "Places": "author", "Plan": "core.plan",
-        "Profile": "cost", "Topology": "core.topology", "Tuning": "select", "Writing": "author",
+        "Profile": "cost", "Report": "api._report", "Topology": "core.topology",
+        "Tuning": "select", "Writing": "author",
     }  # fmt: skip
 
     def __getattr__(name):

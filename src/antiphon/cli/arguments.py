@@ -48,7 +48,7 @@ Usual = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
-        help="what predicts the times: see antiphon models (default: calls on known GPUs, else alpha-beta)",
+        help="what predicts the times: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
     ),
 ]  # fmt: skip
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it into this file")]

@@ -35,7 +35,7 @@ def replay_command(
         list[str] | None, typer.Option("--planner", metavar="NAME", help="without a table: just this one (again: more)")
     ] = None,
     library: Annotated[
-        str, typer.Option("--as", metavar="LIBRARY", help="nccl or rccl, with options, to compare with")
+        str, typer.Option("--library", metavar="LIBRARY", help="nccl or rccl, with options, to compare with")
     ] = "",
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", min=0, help="the ranks share N cores (0: they do not)")

@@ -22,7 +22,7 @@ SHOWN = 40
 
 
 def merge_command(
-    files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `simulate --trace` write them")],
+    files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `predict --trace` write them")],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write all of them here (.json)")],
     json: Json = False,
 ) -> None:
@@ -51,7 +51,7 @@ def read_command(
     with working("reading"):
         found = trace("read", files)
         plan: Plan | None = found["plan"]
-        fault = None if plan is None else verify(plan)
+        fault = None if plan is None else verify(plan).fault
     if fault is not None:
         raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
     if out is not None and plan is None:
