@@ -49,7 +49,7 @@ def test_a_written_plan_is_a_plan_like_any_other(tmp_path: Path, monkeypatch: py
     assert antiphon.load("plan.json", antiphon.Plan).entries[0].schedule.same_as(w.schedule)
     assert antiphon.verify("plan.json", proof=True)
     assert antiphon.predict("plan.json", "1MB")[0]["seconds"] > 0
-    assert antiphon.simulate("plan.json", "1MB", trace="trace.json")[0]["seconds"] > 0
+    assert antiphon.traces.simulate("plan.json", "1MB", trace="trace.json")[0]["seconds"] > 0
     antiphon.save({"allreduce": w.plan}, "table.json")
     assert antiphon.load("table.json", antiphon.Plan).entries[0].schedule.same_as(w.schedule)
     (told,) = antiphon.run("plan.json", "64KiB", dtype="float32")

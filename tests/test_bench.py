@@ -231,7 +231,7 @@ def test_names_are_looked_at_before_anything_is_compiled(
 
     monkeypatch.setattr(fake_ground.Fake, "ready", compiles)
     with pytest.raises(AntiphonError, match=re.escape(said)):
-        antiphon.bench(what, machine, on="fake", **more)  # type: ignore[call-overload]
+        antiphon.measure.bench(what, machine, on="fake", **more)  # type: ignore[call-overload]
     named = [word for key, value in more.items() for word in (f"--{key}", value)]
     assert run(["bench", what, *([machine] if machine else []), *named, "--on", "fake"]) == 2
     assert said in capfd.readouterr().err

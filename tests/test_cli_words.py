@@ -112,7 +112,7 @@ def test_only_near_misses_are_guessed(name: str, known: list[str], guess: str) -
 def test_nccl_takes_no_schedules(library: str) -> None:
     plan = antiphon.plan("allreduce", "ring:ranks=4")
     with pytest.raises(Unsupported, match=r"takes no schedules.*export PLAN --to nccl-tuner"):
-        antiphon.check(plan, library, "1MB")
+        antiphon.verify(plan, runtime=library, nbytes="1MB")
 
 
 def test_options_that_a_function_does_not_have() -> None:

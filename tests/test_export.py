@@ -50,7 +50,7 @@ def test_backends(capsys: Capture) -> None:
         assert row["available"] is True
         assert row["missing"] == ""
         assert row["needs"] == (["nbytes"] if name in ("chakra", "goal", "piccl-xml") else [])
-    assert {row["name"] for row in antiphon.backends()} == set(rows)
+    assert {row["name"] for row in antiphon.available.formats()} == set(rows)
 
 
 @pytest.mark.parametrize(("name", "file"), [("goal", "schedule.goal"), ("piccl-xml", "schedule.xml")])

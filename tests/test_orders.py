@@ -112,9 +112,13 @@ def test_pieces_and_relays_change_nothing() -> None:
 @cache
 def tuned() -> Plan:
     found = antiphon.tune(
-        "allreduce", antiphon.topology("full:ranks=6"), nbytes="64B:64MB", planners=PLANNERS, deterministic=True,
-        workers="none", nccl=False,
-    )  # fmt: skip
+        "allreduce",
+        antiphon.topology("full:ranks=6"),
+        nbytes="64B:64MB",
+        planners=PLANNERS,
+        nccl=False,
+        search=antiphon.Search(deterministic=True, workers="none"),
+    )
     plan: Plan = found.plan
     refused = {c.planner: c.reason for c in found.candidates if c.status == "refused"}
     assert "different orders" in refused["ring"]

@@ -138,5 +138,5 @@ def test_ctrl_c_ends_all_plans_with_those_found(
 
 def test_a_frontier_is_stopped_in_python_too(added: Add) -> None:
     added("hangs")
-    found = antiphon.frontier(*RING, planner="hangs", budget=0.2)
+    found = antiphon.frontier.find(*RING, planner="hangs", budget=0.2)
     assert (len(found.points), found.stopped) == (1, "the budget is spent")

@@ -316,11 +316,11 @@ def test_large_heat_maps_stay_small() -> None:
 
 def test_the_heat_map_follows_a_dark_screen_alone_and_is_refused_without_a_sweep(swept: Tuning) -> None:
     assert "prefers-color-scheme: dark" in heatmap_svg(swept)
-    page = antiphon.report(swept)
+    page = antiphon.pages.report(swept)
     assert "Choosing pieces" in page
     assert "prefers-color-scheme" not in page
     plain = quick()
-    assert "Choosing" not in antiphon.report(plain)
+    assert "Choosing" not in antiphon.pages.report(plain)
     with pytest.raises(Invalid, match="no heat map without a sweep"):
         heatmap_svg(plain)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.api import _given
 from antiphon.api._checked import public, size
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 @public
 def predict(
-    plan: PlanLike,
+    plan: PlanLike | CollectiveLike,
     nbytes: Sizes,
     *,
     model: str = "",
     profile: ProfileLike = None,
     collective: str = "",
     topology: MachineLike | None = None,
+    library: str = "",
+    trace: Path | None = None,
 ) -> list[Row]:
     """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note, model,
     rests_on (what the figure is calibrated by, or: not calibrated).
@@ -33,9 +35,23 @@ def predict(
     its figures are known of the machine and of the plan's ranks, and no profile is given, else `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `collective`: of several plans the one for this.
-    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++).
+    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++), and with `library`.
+    `library`: nccl, rccl or msccl: what that would do; then `plan` is a collective or its name, and the rows are those
+    of `predict_library`.
+    `trace`: of one size: follow every message, and write to this file when each is under way (Chrome's trace format);
+    the row then has the path that held it up (critical_path). `model` is then `critical-path` where it is left out.
     """
     from antiphon.cost import predict as price
+
+    if library:
+        if topology is None or model or profile is not None or collective or trace is not None:
+            raise Invalid("library: give a collective, nbytes and topology beside it, and leave the others out")
+        return predict_library(plan, topology, nbytes, library=library)  # type: ignore[arg-type]
+    if trace is not None:
+        return simulate(
+            cast(Any, plan), size(nbytes, "nbytes"), model=model, profile=profile, trace=trace, collective=collective,
+            topology=topology,
+        )  # fmt: skip
 
     return price(_placed(plan, collective, topology), nbytes, model=model, profile=profile)
 
@@ -102,7 +118,7 @@ def predict_library(
     return library_of(library, machine).rows(target.kind, parse_sizes(nbytes))
 
 
-def _placed(plan: PlanLike, collective: str, topology: MachineLike | None) -> Plan:
+def _placed(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
     """On a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 

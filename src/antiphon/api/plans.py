@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from antiphon.api import _given
 from antiphon.api._checked import checked, operator, public, size, yes_or_no
 from antiphon.api._checked import dtype as _dtype
-from antiphon.api._report import Report
+from antiphon.api.report import Report
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, PlanLike, Seconds, Size

@@ -8,6 +8,11 @@ This file imports next to nothing: loading a command takes a while, and Ctrl-C m
 
 from __future__ import annotations
 
+# isort: off
+import antiphon.cli.early_signals  # noqa: F401  # before all others
+
+# isort: on
+
 import sys
 from collections.abc import Sequence
 from functools import cache

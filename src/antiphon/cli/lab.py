@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.running import lab
+from antiphon.api import labs
 from antiphon.cli.arguments import Json, Only, Trace, WhichPlan, machine_and_group
 from antiphon.cli.kinds import COMMAND
 from antiphon.cli.lab_text import labs_text
@@ -40,7 +40,7 @@ def up_command(
     """Make a lab that stays until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
     link for each that the machine has. Nothing outside of these namespaces is touched.
     """
-    row = lab("up", machine_and_group(topo, only, "")[0], scale=scale, name=name)
+    row = labs.up(machine_and_group(topo, only, "")[0], scale=scale, name=name)
     emit(row, labs_text([row]), json)
 
 
@@ -52,13 +52,13 @@ def down_command(
     """End all that runs in a lab, and take it down."""
     if name and every:
         raise Invalid(f"--all takes all labs down, {name} is one; leave one of them out")
-    gone = lab("down", name, every=every)
+    gone = labs.down(name, every=every)
     emit({"down": gone}, f"taken down: {', '.join(gone)}" if gone else "no lab was up", json)
 
 
 def status_command(json: Json = False) -> None:
     """The labs that are up, however they came to be."""
-    rows = lab("status")
+    rows = labs.status()
     emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
 
 
@@ -107,8 +107,8 @@ def run_command(
     sizes = parse_sizes(nbytes, "--nbytes")
     check_outputs({"--trace": trace})
     with working(f"running {what}"):
-        rows = lab(
-            "run", what, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
+        rows = labs.run(
+            what, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
             collective=collective, trace=trace,
         )  # fmt: skip
     emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
@@ -124,7 +124,7 @@ def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, An
     where: Topology | str = what
     if what and (what not in lab_names() or only):
         where = machine_and_group(what, only, "")[0]
-    row = lab("run", where, command=command, **how)
+    row = labs.command(where, command, **how)
     if json:
         emit(row, "", json)
     if row["exit_code"]:

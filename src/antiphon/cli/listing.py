@@ -29,7 +29,7 @@ def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
         row = entry_row(LISTED[kind], name)
         emit(row, entry_text(LISTED[kind], row), json)
         return
-    rows = getattr(machines, "backends" if kind == "formats" else kind)()
+    rows = getattr(machines, kind)()
     texts: Mapping[str, Callable[[list[dict[str, Any]]], str]] = {"formats": _formats_text, "runtimes": runtimes_text}
     emit(rows, texts[kind](rows) if kind in texts else listed_text(LISTED[kind]), json)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.plans import verify
-from antiphon.api.traces import trace
+from antiphon.api.traces import merge, read
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
@@ -33,7 +33,7 @@ def merge_command(
     """
     check_outputs({"-o": out})
     with working("merging"):
-        rows = trace("merge", files, out)
+        rows = merge(files, out)
     lines = table(["trace", "events", "title"], [[row["file"], str(row["events"]), row["title"]] for row in rows])
     emit({"traces": rows}, "\n".join(lines) + trace_text(out), json)
 
@@ -49,8 +49,8 @@ def read_command(
     others as the collectives that each rank calls."""
     check_outputs({"-o": out})
     with working("reading"):
-        found = trace("read", files)
-        plan: Plan | None = found["plan"]
+        found = read(files)
+        plan = found.plan
         fault = None if plan is None else verify(plan).fault
     if fault is not None:
         raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
@@ -58,7 +58,7 @@ def read_command(
         raise Invalid("-o: these traces hold no plan of ours, so there is none to write")
     if out is not None and plan is not None:
         save_plan(out, plan)
-    rows: list[dict[str, Any]] = found["collectives"]
+    rows = list(found.collectives)
     text = "\n".join(_collectives_text(rows)) if plan is None else _plan_text(plan)
     written = "" if out is None else f"\n  written: {out}"
     told = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.machines import topology
+from antiphon.api.measuring import tune as tune_measured
+from antiphon.api.search import Search
 from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli.arguments import (  # fmt: skip
@@ -150,11 +152,13 @@ def tune_command(
     """
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
     _check_files(files, bool(sweep), bool(vary))
+    search = Search(
+        effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
+        deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (),
+    )  # fmt: skip
     options: dict[str, Any] = {
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
-        "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "effort": effort,
-        "workers": workers or None, "seed": seed, "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
-        "plans": plan or None,
+        "nccl": nccl, "search": search,
     }  # fmt: skip
     measuring = {
         "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
@@ -164,7 +168,7 @@ def tune_command(
         if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
             raise Invalid("--factor: --nbytes names one already; leave one of them out")
         how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
-               "library_only": library_only or None}  # fmt: skip
+               "library_only": library_only}  # fmt: skip
         refused = {
             "--vary": vary,
             "--only": only,
@@ -209,7 +213,7 @@ def _measured(
             raise Invalid(f"{name}: does not go together with --on; leave one of them out")
     del options["nccl"]
     with _progress(log=True) as progress:
-        found = tune(coll, topo, progress=progress, **options)
+        found = tune_measured(coll, topo, progress=progress, **options)
     if found is None:
         return
     if out is not None:
@@ -230,9 +234,8 @@ def _tune_over(
     for name, given in {**others, **{name: files[name] for name in ("--report", *PICTURES)}}.items():
         if given:
             raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
-    if options["plans"]:
+    if options["search"].plans:
         raise Invalid("--plan: is for one machine, but --vary asks for several; leave one of them out")
-    options = {name: value for name, value in options.items() if name != "plans"}
     out, group = files["-o"], parse_ranks(ranks, "--ranks") if ranks else None
     with _progress() as progress:
         found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)
