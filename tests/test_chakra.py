@@ -199,7 +199,7 @@ def rows_of(schedule: Schedule) -> list[tuple[int, ...]]:
 
 def back(made: Any, folder: Path, nbytes: int = 10**6, **options: Any) -> Any:
     antiphon.export(made, "chakra", folder, nbytes=nbytes, options=options)
-    return antiphon.traces.read(folder)["plan"]
+    return antiphon.traces.read(folder).plan
 
 
 @pytest.mark.parametrize("order", ["data", "rounds"])
@@ -403,9 +403,9 @@ def test_collectives_of_a_trace(
 ) -> None:
     by_others(proto, tmp_path)
     found = antiphon.traces.read(tmp_path)
-    assert found["plan"] is None
+    assert found.plan is None
     keys = ("rank", "collective", "nbytes", "group", "members", "duration_us")
-    assert [tuple(row[key] for key in keys) for row in found["collectives"]] == [
+    assert [tuple(row[key] for key in keys) for row in found.collectives] == [
         (rank, *one, 7) for rank in range(2)
         for one in (("allreduce", 2**20, "0", None), ("reducescatter", 4096, "1", [0, 2]), ("broadcast", 10, "", None))
     ]  # fmt: skip

@@ -205,3 +205,16 @@ def test_the_report_of_a_wrong_plan(capsys: Capture) -> None:
     assert report.fault is not None
     assert report.as_json()["fault"]["message"] == report.fault.message
     assert antiphon.verify(plan, "line:ranks=4", runtime="msccl", nbytes="1KB").will_run is False
+
+
+def test_the_command_line_has_at_most_160_parameters() -> None:
+    """An option that several commands share counts once: it has one name and one meaning."""
+    parameters = set()
+    pending = [application()]
+    while pending:
+        command: Any = pending.pop()
+        for option in command.params:
+            if not getattr(option, "hidden", False):
+                parameters.add((option.opts[-1] if option.param_type_name == "option" else option.name, option.help))
+        pending += [inner for inner in getattr(command, "commands", {}).values() if inner.name not in COMMANDS]
+    assert 100 < len(parameters) <= 160

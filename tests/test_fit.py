@@ -445,9 +445,8 @@ def test_the_functions_of_the_package(tmp_path: Path) -> None:
     assert [row.vectors for row in rows] == [2, 3]
     assert antiphon.fit.memory(sums()).parameters["gamma"].value == pytest.approx(TRUE["gamma"])
     wrong: Any = "mars"
-    for faulty in (lambda: antiphon.fit(wrong, []), lambda: antiphon.measure.bench(wrong)):
-        with pytest.raises(Invalid, match="'mars'"):
-            faulty()
+    with pytest.raises(Invalid, match="'mars'"):
+        antiphon.measure.bench(wrong)
 
 
 @pytest.mark.parametrize(

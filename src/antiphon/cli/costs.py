@@ -12,6 +12,7 @@ import typer
 from antiphon.api.costs import predict, predict_library, simulate
 from antiphon.cli.arguments import (
     Json,
+    Library,
     Only,
     OnMachine,
     PlanFile,
@@ -157,14 +158,7 @@ def predict_command(
     collective: WhichPlan = "",
     topo: OnMachine = "",
     only: Only = "",
-    library: Annotated[
-        str,
-        typer.Option(
-            "--library",
-            metavar="LIBRARY",
-            help="what nccl, rccl or msccl would do of COLL on TOPO, by published measurements",
-        ),
-    ] = "",
+    library: Library = "",
     trace: Trace = None,
     json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import fitting
-from antiphon.cli.arguments import Json, Png, Svg
+from antiphon.cli.arguments import Csv, Json, Png, Repeat, Svg
 from antiphon.cli.output import check_outputs, emit, write_pictures
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
@@ -77,12 +77,12 @@ def memory_command(
     source: Annotated[
         Path | None, typer.Option("--from", metavar="CSV", help="fit these (vectors,nbytes,seconds); measure nothing")
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="keep the measurements here")] = None,
+    csv: Csv = None,
     vectors: Annotated[int, typer.Option("--vectors", metavar="N", help="add 2, 3, ... N vectors")] = 15,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="of a vector: more than the caches hold")
     ] = "32MiB",
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="runs of each; the median counts")] = 5,
+    repeat: Repeat = 5,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="as many as add in a rank of yours")] = 1,
     on: Annotated[
         str, typer.Option("--on", metavar="WHERE", help="cuda, hip or threads: what the engine for GPUs takes for it")

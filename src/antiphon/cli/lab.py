@@ -10,7 +10,21 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api import labs
-from antiphon.cli.arguments import Json, Only, Trace, WhichPlan, machine_and_group
+from antiphon.cli.arguments import (
+    Dtype,
+    Json,
+    LabName,
+    Only,
+    Op,
+    Repeat,
+    Scale,
+    Seed,
+    Timeout,
+    Topo,
+    Trace,
+    WhichPlan,
+    machine_and_group,
+)
 from antiphon.cli.kinds import COMMAND
 from antiphon.cli.lab_text import labs_text
 from antiphon.cli.output import check_outputs, emit, working
@@ -20,20 +34,11 @@ from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
 from antiphon.units import parse_seconds, parse_sizes
 
-Scale = Annotated[
-    str,
-    typer.Option(
-        "--scale", metavar="SCALE",
-        help='how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: 40 Mbit/s for the fastest)',
-    ),
-]  # fmt: skip
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the lab (default: that of the machine)")]
-
 
 def up_command(
-    topo: Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")],
+    topo: Topo,
     scale: Scale = "",
-    name: Name = "",
+    name: LabName = "",
     only: Only = "",
     json: Json = False,
 ) -> None:
@@ -69,16 +74,14 @@ def run_command(
     ] = "",
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: 600KB, or a range")] = "",
     collective: WhichPlan = "",
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
-    ] = "float32",
-    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,
+    dtype: Dtype = "float32",
+    op: Op = "sum",
+    repeat: Repeat = 3,
+    seed: Seed = 0,
     scale: Scale = "",
-    name: Name = "",
+    name: LabName = "",
     only: Only = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    timeout: Timeout = "600s",
     trace: Trace = None,
     json: Json = False,
 ) -> None:

@@ -12,14 +12,29 @@ from antiphon.api.machines import topology as machine_named
 from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
 from antiphon.cli.arguments import (
+    Budget,
+    Deterministic,
+    Dtype,
+    Effort,
+    Hybrid,
     Json,
+    LabName,
+    Launcher,
+    On,
     Only,
+    Op,
     Output,
     PlanFile,
+    PlannerName,
+    PlannerOption,
     Png,
     Ranks,
+    Repeat,
     Root,
+    Scale,
+    Seed,
     Svg,
+    Timeout,
     Trace,
     WhichPlan,
     check_order,
@@ -40,13 +55,6 @@ from antiphon.show.text import paragraph, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
-Planner = Annotated[
-    str,
-    typer.Option("--planner", metavar="NAME", help="see antiphon list planners (default: ring; of a relation relay)"),
-]
-Options = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
-]
 ChunksOf = Annotated[
     int | None, typer.Option("--chunks", min=1, metavar="C", help="of a planner that can: just this (C, S, R)")
 ]
@@ -59,16 +67,6 @@ Fastest = Annotated[
 KeepAll = Annotated[
     bool, typer.Option("--all", help="keep all that the planner finds: -o plan.json writes plan-1.json, ...")
 ]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
-]
-Budget = Annotated[
-    str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s; the best so far is kept")
-]
-Effort = Annotated[
-    float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")]
 TreeRoot = Annotated[
     int | None, typer.Option("--tree-root", min=0, metavar="RANK", help="of trees with many roots draw this rank's")
 ]
@@ -95,12 +93,12 @@ WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")  # 
 
 
 def plan_command(
-    context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: Planner = "",
-    option: Options = None, chunks: ChunksOf = None, steps: Steps = None, rounds: Rounds = None, root: Root = None,
-    only: Only = "", ranks: Ranks = "", nbytes: ForSize = "", model: Fastest = "", keep_all: KeepAll = False,
-    deterministic: Deterministic = False, budget: Budget = "", effort: Effort = None, seed: Seed = 0,
-    out: Output = None, svg: Svg = None, png: Png = None, tree_root: TreeRoot = None, composed: Composed = None,
-    at_once: AtOnce = False, shares: Shares = "", json: Json = False,
+    context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: PlannerName = "",
+    option: PlannerOption = None, chunks: ChunksOf = None, steps: Steps = None, rounds: Rounds = None,
+    root: Root = None, only: Only = "", ranks: Ranks = "", nbytes: ForSize = "", model: Fastest = "",
+    keep_all: KeepAll = False, deterministic: Deterministic = False, budget: Budget = "", effort: Effort = None,
+    seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None, tree_root: TreeRoot = None,
+    composed: Composed = None, at_once: AtOnce = False, shares: Shares = "", json: Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
@@ -267,28 +265,17 @@ def run_command(
         str, typer.Option("--nbytes", metavar="SIZE", help="of the buffer: 64MiB, 1e6f32, or a range: 1KB:64MB:4")
     ],
     collective: WhichPlan = "",
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", metavar="WHERE", help="local: all ranks in this process; mpi, torch, lab: a process for each"
-        ),
-    ] = "local",
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
-    ] = "float32",
-    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,
-    mpiexec: Annotated[
-        str, typer.Option("--mpiexec", metavar="COMMAND", help='on mpi, the launcher: "mpiexec --hostfile hosts"')
-    ] = "",
-    scale: Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")] = "",
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")] = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    on: On = "local",
+    dtype: Dtype = "float32",
+    op: Op = "sum",
+    repeat: Repeat = 3,
+    seed: Seed = 0,
+    mpiexec: Launcher = "",
+    scale: Scale = "",
+    name: LabName = "",
+    timeout: Timeout = "600s",
     trace: Trace = None,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that the plan leaves idle carry a part, too")
-    ] = False,
+    hybrid: Hybrid = False,
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.

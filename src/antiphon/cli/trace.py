@@ -9,7 +9,7 @@ import typer
 
 from antiphon.api.plans import verify
 from antiphon.api.traces import merge, read
-from antiphon.cli.arguments import Json
+from antiphon.cli.arguments import Json, Output
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.core.plan import Plan
@@ -40,9 +40,7 @@ def merge_command(
 
 def read_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="NAME.RANK.et of some ranks, or their folder")],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the plan here (.json or .json.gz)")
-    ] = None,
+    out: Output = None,
     json: Json = False,
 ) -> None:
     """Read Chakra execution traces: those that `export --to chakra` wrote as their plan, which is proven again; all

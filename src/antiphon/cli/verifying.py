@@ -53,9 +53,7 @@ def verify_command(
     ] = "",
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="with --for: of the call, e.g. 64MiB")] = "",
     in_place: Placed = None,
-    collective: Annotated[
-        str, typer.Option("--collective", metavar="COLL", help="with --for: of a table with several plans, which")
-    ] = "",
+    collective: WhichPlan = "",
     every: Every = False,
     json: Json = False,
 ) -> None:
