@@ -31,8 +31,9 @@ def predict(
 
     `plan`: a plan, its file, or what `tune` gave.
     `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
-    `model`: which (`antiphon.models()`), with its options behind a colon; left out, as `tune` takes it: `calls` where
-    its figures are known of the machine and of the plan's ranks, and no profile is given, else `alpha-beta`.
+    `model`: which (`antiphon.available.models()`), with its options behind a colon; left out, as `tune` takes it:
+    `calls` where its figures are known of the machine and of the plan's ranks, and no profile is given, else
+    `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `collective`: of several plans the one for this.
     `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++), and with `library`.
@@ -71,8 +72,9 @@ def simulate(
 
     `plan`: a plan, its file, or what `tune` gave.
     `nbytes`: one size, such as "64MiB".
-    `model`: which (`antiphon.models()`), with its options behind a colon; left out, `critical-path`, with launch and
-    protocols (`calls:by=critical-path`) where these are known of the machine and the ranks and no profile is given.
+    `model`: which (`antiphon.available.models()`), with its options behind a colon; left out, `critical-path`,
+    with launch and protocols (`calls:by=critical-path`) where these are known of the machine and the ranks and no
+    profile is given.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `trace`: a file for when each message is under way (Chrome's trace format).
     `collective`: of several plans the one for this.

@@ -39,12 +39,12 @@ def plan(  # noqa: PLR0913
 
     `wanted`: a collective, its name or its file.
     `topology`: the machine, its name or its file.
-    `planner`: who plans (`antiphon.planners()`); left out, ring, or relay for a custom collective.
+    `planner`: who plans (`antiphon.available.planners()`); left out, ring, or relay for a custom collective.
     `root`: of a rooted collective the root; left out, the first rank that takes part.
     `ranks`: those that take part; the others may relay. Left out, all.
     `nbytes`: plan for this size, such as "64MiB"; of several schedules the fastest for it is kept. Left out, the one
     nearest to the bandwidth bound, then to that of latency.
-    `model`: what says which is the fastest (`antiphon.models()`; alpha-beta).
+    `model`: what says which is the fastest (`antiphon.available.models()`; alpha-beta).
     `options`: those of the planner, {"pieces": 4}.
     `deterministic`: only schedules that combine every element in one and the same order; SeveralOrders where there
     is none. Without a planner the best of those that can.
