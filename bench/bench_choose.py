@@ -51,7 +51,7 @@ def main() -> None:
         return go(self, deterministic)
 
     choose._Races.go = remembered  # type: ignore[method-assign]
-    found = antiphon.tune(
+    found = antiphon.measure.tune(
         "allreduce", f"full:ranks={ranks}", on=on, nbytes=SIZES, factor=FACTOR, iterations=ITERATIONS, mpiexec=mpiexec
     )
     again = exhaustive(kept[0], 2 * ITERATIONS)

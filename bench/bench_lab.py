@@ -43,15 +43,15 @@ ALLOCATIONS = ["1,4,5,6", "0,1,4", "0,2,4,5", "3,4,6,7", "1,2,5,6,7", "0,1,2,4,5
 
 @contextmanager
 def lab(machine: Topology, name: str) -> Iterator[str]:
-    antiphon.lab("up", machine, scale=SCALE, name=name)
+    antiphon.lab.up(machine, scale=SCALE, name=name)
     try:
         yield name
     finally:
-        antiphon.lab("down", name)
+        antiphon.lab.down(name)
 
 
 def ours(plan: Any, nbytes: int, name: str, repeat: int = REPEAT) -> dict[str, Any]:
-    (row,) = antiphon.lab("run", plan, nbytes, name=name, repeat=repeat)
+    (row,) = antiphon.lab.run(plan, nbytes, name=name, repeat=repeat)
     if not row["correct"]:
         sys.exit(f"{plan}: {row['wrong']} elements are wrong")
     used = [link for link in row["links"] if link["expected"]]

@@ -63,13 +63,13 @@ def main() -> None:
             "LD_PRELOAD": str(library("mpi", str(MPICH / "mpicc"))), "ANTIPHON_TABLE": ":".join(map(str, tables)),
             "ANTIPHON_LEAST": os.environ.get("ANTIPHON_LEAST", ""),
         }  # fmt: skip
-        antiphon.build("mpi", str(MPICH / "mpicc"), tables)
-        antiphon.lab("up", MACHINE, scale="link=40Mbit", name=NAME)
+        antiphon.native.build("mpi", str(MPICH / "mpicc"), tables)
+        antiphon.lab.up(MACHINE, scale="link=40Mbit", name=NAME)
         try:
             command = [str(MPICH / "mpiexec"), "-n", str(RANKS), str(program)]
             found = [row for kind in kinds for row in times([*command, *asked(kind)], settings)]
         finally:
-            antiphon.lab("down", NAME)
+            antiphon.lab.down(NAME)
     rows: list[dict[str, Any]] = [
         {"collective": kind, "nbytes": int(nbytes), "ranks": RANKS, "seconds": float(ours),
          "reference_seconds": float(theirs), "ratio": float(ratio), "wanted": WANTED.get((kind, int(nbytes)))}

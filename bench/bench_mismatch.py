@@ -72,7 +72,7 @@ def as_process(way: str, count: int, where: list[str]) -> None:
 
     if way.startswith("mpi"):
         table = None if "library" in way else where[0]
-        with antiphon.comm(table=table) as c:
+        with antiphon.comm.connect(table=table) as c:
             found = timed(calls_of(c), count)
             rank = c.rank
     elif way == "torch":
@@ -80,7 +80,7 @@ def as_process(way: str, count: int, where: list[str]) -> None:
     else:
         ranks = int(where[0])
         rank = next((rank for rank in range(1, ranks) if not os.fork()), 0)
-        with antiphon.comm(rank=rank, ranks=ranks, address=where[1]) as c:
+        with antiphon.comm.connect(rank=rank, ranks=ranks, address=where[1]) as c:
             found = timed(calls_of(c), count)
     if rank == 0:
         print(json.dumps(found), flush=True)

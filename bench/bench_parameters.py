@@ -32,20 +32,17 @@ def model_of(fidelity: str) -> str:
 
 
 def child(kind: str, fidelity: str) -> None:
-    antiphon.tune(
-        kind, "delta:nodes=2", nbytes="16B:1MiB", model=model_of(fidelity), planners=PLANNERS, sweep={"k": [4]},
-        profile=PROFILE, nccl=False, workers="none", budget=BUDGET,
-    )  # fmt: skip
+    first = antiphon.Search(sweep={"k": [4]}, workers="none", budget=BUDGET)
+    how: dict[str, Any] = {"model": model_of(fidelity), "planners": PLANNERS, "profile": PROFILE, "nccl": False}
+    antiphon.tune(kind, "delta:nodes=2", nbytes="16B:1MiB", search=first, **how)
     heard: list[int] = []
 
     def progress(done: int, total: int, last: str) -> None:
         heard.append(done)
 
     before, begin = cpu_seconds(), time.perf_counter()
-    found = antiphon.tune(
-        kind, MACHINE, nbytes=NBYTES, model=model_of(fidelity), planners=PLANNERS, sweep={"k": SWEEPS[fidelity]},
-        profile=PROFILE, nccl=False, budget=BUDGET, progress=progress,
-    )  # fmt: skip
+    search = antiphon.Search(sweep={"k": SWEEPS[fidelity]}, budget=BUDGET)
+    found = antiphon.tune(kind, MACHINE, nbytes=NBYTES, progress=progress, search=search, **how)
     wall, cpu = time.perf_counter() - begin, cpu_seconds() - before
     assert len(found.sizes) == SIZES
     priced = [one for one in found.candidates if one.status == "ok"]

@@ -48,7 +48,7 @@ def compared(folder: Path, **prices: Any) -> list[dict[str, float]]:
     rows = []
     for block in range(len(list(folder.glob("gloo-*.0.json")))):
         gloo, ours = (sorted(folder.glob(f"{name}-{block}.*.json")) for name in ("gloo", "antiphon"))
-        was, is_ = antiphon.replay(gloo, **prices), antiphon.replay(ours, **prices)
+        was, is_ = antiphon.replay.job(gloo, **prices), antiphon.replay.job(ours, **prices)
         rows.append(
             {
                 "gloo": was["step"]["recorded"], "gloo_replayed": was["step"]["replayed"],
@@ -80,8 +80,8 @@ def backwards(folder: Path, rows: Path) -> dict[str, float]:
     ratios = []
     for block in range(len(list(folder.glob("gloo-*.0.json")))):
         gloo, ours = (sorted(folder.glob(f"{name}-{block}.*.json")) for name in ("gloo", "antiphon"))
-        found = antiphon.replay(ours, measured=by_gloo)["step"]["ours"]
-        ratios.append(found / antiphon.replay(gloo, measured=by_gloo)["step"]["recorded"])
+        found = antiphon.replay.job(ours, measured=by_gloo)["step"]["ours"]
+        ratios.append(found / antiphon.replay.job(gloo, measured=by_gloo)["step"]["recorded"])
     return {"over_measured": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
 
 

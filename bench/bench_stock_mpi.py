@@ -43,7 +43,7 @@ FILES = {
 def by_rules(kind: str, folder: Path) -> list[dict[str, Any]]:
     """For the MPI of this Python: a row for each size."""
     library = library_used(How())
-    found = antiphon.tune(
+    found = antiphon.measure.tune(
         kind, f"full:ranks={RANKS}", on="mpi", library_only=True, nbytes=list(SIZES), iterations=ROUNDS, limit=TUNING
     )
     assert found is not None

@@ -58,7 +58,7 @@ def rank_of_job(rank: int, address: str, begin: float, ranks: int = RANKS) -> di
     """From when the last ranks begin."""
     time.sleep(max(begin + (LATER if rank else 0.0) - time.monotonic(), 0.0))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with antiphon.comm(rank=rank, ranks=ranks, address=address, timeout=LIMIT) as c:
+    with antiphon.comm.connect(rank=rank, ranks=ranks, address=address, timeout=LIMIT) as c:
         seconds = time.monotonic() - begin - LATER
         good = bool((c.allreduce(np.ones(1000)) == ranks).all())
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

@@ -65,7 +65,7 @@ def as_process(pairs: int, sizes: list[str]) -> None:
     wire = engine.mpi(world, range(world.size), world.size)
     trace = Trace(wire, 2**12)
     machine, span = f"full:ranks={world.size}", f"{sizes[0]}:{sizes[-1]}"
-    plans = antiphon.tune("allreduce", machine, nbytes=span, workers="none").plan
+    plans = antiphon.tune("allreduce", machine, nbytes=span, search=antiphon.Search(workers="none")).plan
     for size in sizes:
         nbytes = parse_size(size)
         program = engine.program(encode(both(plans.at(nbytes).schedule)))

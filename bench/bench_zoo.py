@@ -105,7 +105,13 @@ def measured(spec: str, kind: str, sizes: list[int], planners: list[str]) -> dic
     begin = time.process_time()
     machine = antiphon.topology(spec)
     found = antiphon.tune(
-        kind, machine, nbytes=sizes, planners=planners, model="alpha-beta", workers="none", nccl=False
+        kind,
+        machine,
+        nbytes=sizes,
+        planners=planners,
+        model="alpha-beta",
+        nccl=False,
+        search=antiphon.Search(workers="none"),
     )
     limit = antiphon.bound(kind, machine)
     out: dict[str, Any] = {"cpu": round(time.process_time() - begin, 1), "tight": limit.tight}

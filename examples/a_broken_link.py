@@ -3,7 +3,7 @@
 import antiphon
 
 whole = antiphon.topology("dgx1v")
-broken = antiphon.degrade(whole, drop_links="0-3")  # ranks 0 and 3 are no longer linked
+broken = antiphon.machines.degrade(whole, drop_links="0-3")  # ranks 0 and 3 are no longer linked
 
 for kind in ("allreduce", "allgather"):
     best = antiphon.tune(kind, broken, nbytes="1MiB:64MiB", against=whole)

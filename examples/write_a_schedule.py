@@ -16,7 +16,7 @@ with antiphon.write("broadcast", machine, pieces=64) as w:
     descend(w[0, "input", 0], 0)
 
 antiphon.save(w.plan, "plan.json")
-assert antiphon.verify("plan.json", proof=True) is None
+assert antiphon.verify("plan.json", proof=True)
 (row,) = antiphon.run(w.plan, "64KiB")
 assert row["correct"]
 

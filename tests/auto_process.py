@@ -48,7 +48,9 @@ def by_comm() -> tuple[int, int, Any, Any, Any]:
     import antiphon
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    c = antiphon.comm(rank=rank, ranks=ranks, address=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}")
+    c = antiphon.comm.connect(
+        rank=rank, ranks=ranks, address=f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    )
 
     def end() -> Any:
         rows = c.report()

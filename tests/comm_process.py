@@ -150,23 +150,23 @@ def run_mpi(table: str) -> None:
     from mpi4py import MPI
 
     world, told = MPI.COMM_WORLD, {}
-    with antiphon.comm(world, table) as c:
+    with antiphon.comm.connect(world, table) as c:
         check_all(c)
         check_shapes(c)
         check_wrong_calls(c)
         told["table"] = c.report()
-    with antiphon.comm(None) as c:
+    with antiphon.comm.connect(None) as c:
         check_all(c, ("int8", "uint16", "float16", "float64", ml_dtypes.bfloat16))
         told["none"] = c.report()
     some = world.Split(int(world.rank == 1), world.rank)
-    with antiphon.comm(some, table if world.rank != 1 else None) as c:
+    with antiphon.comm.connect(some, table if world.rank != 1 else None) as c:
         rows = [np.full(9, float(r)) for r in range(c.ranks)]
         same(c.allgather(rows[c.rank]), np.concatenate(rows))
         told["some"] = c.report()
     two = world.Split(world.rank % 2, world.rank)
-    refused("ranks", lambda: antiphon.comm(two, table))  # it has no plan for such a group
+    refused("ranks", lambda: antiphon.comm.connect(two, table))  # it has no plan for such a group
     turned = world.Split(0, -world.rank)
-    with antiphon.comm(turned, table) as c:
+    with antiphon.comm.connect(turned, table) as c:
         rows = [np.full(3, float(r)) for r in range(c.ranks)]
         same(c.allreduce(rows[c.rank]), combined(rows, "sum"))
     refused("closed", lambda: c.allreduce(np.ones(1)))
@@ -183,7 +183,7 @@ def run_one(rank: int, ranks: int, address: str, table: str, checks: list[str]) 
     if "odd" in checks and rank == 1:
         ranks += 1
     table_given: Any = table if rank == 0 and table else None
-    with antiphon.comm(rank=rank, ranks=ranks, address=address, table=table_given, timeout=timeout) as c:
+    with antiphon.comm.connect(rank=rank, ranks=ranks, address=address, table=table_given, timeout=timeout) as c:
         if "all" in checks:
             check_all(c)
             check_shapes(c)

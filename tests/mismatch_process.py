@@ -123,7 +123,7 @@ def in_comm(rank: int, ranks: int, addresses: list[str]) -> None:
         if rank >= size:
             continue
         nearness(number)
-        with antiphon.comm(rank=rank, ranks=size, address=address, timeout=TIMEOUT) as c:
+        with antiphon.comm.connect(rank=rank, ranks=size, address=address, timeout=TIMEOUT) as c:
             if case.warm:
                 warm_up(c)
             found = outcome(case, c, together)
@@ -137,7 +137,7 @@ def in_mpi(tables: list[str]) -> None:
     for number, case in enumerate(case for case in cases() if case.warm):
         for way, table in enumerate((*tables, "")):
             nearness(number + way)
-            c = antiphon.comm(MPI.COMM_WORLD, table or None, timeout=TIMEOUT)
+            c = antiphon.comm.connect(MPI.COMM_WORLD, table or None, timeout=TIMEOUT)
             warm_up(c)
             found = outcome(case, c, together)
             tell(row(case, c, table, found))

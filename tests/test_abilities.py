@@ -382,7 +382,9 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
     page = report_html(found, lambda machine: "<svg width='1'></svg>", lambda machine: "")
     assert "without the help of switches no schedule moves more than 257.1 GB/s" in page
     assert "multi-ring and double-binary-tree and nvls" in page
-    plain = antiphon.tune("allreduce", "dgx-a100", nbytes="1MB:2MB", planners=["direct", "ring"], workers="none")
+    plain = antiphon.tune(
+        "allreduce", "dgx-a100", nbytes="1MB:2MB", planners=["direct", "ring"], search=antiphon.Search(workers="none")
+    )
     assert "without" not in tuning_text(plain)
     assert "help of switches" not in report_html(plain, lambda machine: "<svg width='1'></svg>", lambda machine: "")
 

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import antiphon
+from antiphon.deprecations import MOVED
+from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,21 +24,22 @@ import antiphon
 machine = antiphon.topology("dgx1v", only=[0, 1, 2, 3])
 limits = antiphon.bound("allreduce", machine)
 plan: antiphon.Plan = antiphon.plan("allreduce", machine, planner="ring", nbytes="64MiB")
-fault = antiphon.verify(plan, proof=True)
-best = antiphon.tune("allreduce", machine, nbytes="1KB:1MB", planners=["ring"], budget="2s")
+report = antiphon.verify(plan, proof=True)
+right: bool = report.ok and report.fault is None
+best = antiphon.tune("allreduce", machine, nbytes="1KB:1MB", planners=["ring"], search=antiphon.Search(budget="2s"))
 first = best.ranges[0]
 who, seconds = first.candidate.planner, first.seconds
-measured = antiphon.tune("allreduce", machine, on="mpi", factor=4)
+measured = antiphon.measure.tune("allreduce", machine, on="mpi", factor=4)
 rows = antiphon.predict(best.plan, "1KB:1GB", model="alpha-beta")
-(row,) = antiphon.simulate(best.plan, "64MiB", trace="trace.json")
-page = antiphon.report(best)
-points = antiphon.frontier("allgather", machine, budget=10).points
+(row,) = antiphon.predict(best.plan, "64MiB", trace="trace.json")
+page = antiphon.pages.report(best)
+points = antiphon.frontier.find("allgather", machine, budget=10).points
 done = antiphon.run(plan, "64KiB", dtype="int8", repeat=1)
 files = antiphon.export(plan, "goal", nbytes="64MiB", options={"order": "rounds"})
 again = antiphon.load("plan.json", antiphon.Plan)
 antiphon.save(again, "copy.json.gz")
-alpha = antiphon.fit("genmodel", "times.csv", beta=1e-10).parameters["alpha"].value
-times = antiphon.bench("memory", most=3)
+alpha = antiphon.fit.genmodel("times.csv", beta=1e-10).parameters["alpha"].value
+times = antiphon.measure.memory(most=3)
 
 
 def hop(c: antiphon.Places, rank: int) -> antiphon.Places:
@@ -55,13 +58,14 @@ TYPOS = [
     ('best = antiphon.tune("allreduce", machine, nbytes=', 'best = antiphon.tune("allreduce", machine, nbyte='),
     ("best.ranges", "best.rangs"),
     ("first.candidate.planner", "first.candidate.planer"),
-    ("antiphon.frontier(", "antiphon.frontiers("),
+    ("antiphon.frontier.find(", "antiphon.frontiers.find("),
     ('on="mpi"', "on=1"),  # a name of an installed package's runtime is only known when it runs
     ("limits = antiphon.bound", "limits: int = antiphon.bound"),
     ("antiphon.load(", "antiphon.loads("),
-    ('antiphon.fit("genmodel"', 'antiphon.fit("gemodel"'),
+    ("antiphon.fit.genmodel(", "antiphon.fit.gemodel("),
     ("repeat=1", 'repeat="1"'),
     ("chunks=2", "chunk=2"),
+    ('Search(budget="2s")', 'Search(bugdet="2s")'),
     ("copy_to([2, 3])", "copyto([2, 3])"),
     ('hop(w[0, "input", 0], 1)', 'hop(w[0, "input"], "1")'),
     ('w[0, "input", 1:]', 'w["input", 0, 1:]'),
@@ -92,9 +96,20 @@ def test_mypy_finds_every_typo_in_a_users_program(tmp_path: Path) -> None:
     assert complaints == {name for name in programs if name != "right.py"}, said
 
 
+MODULES = (
+    "available", "comm", "fit", "frontier", "lab", "machines", "measure", "native", "pages", "papers", "replay",
+    "traces",
+)  # fmt: skip
+
+
 def public() -> dict[str, Callable[..., Any]]:
+    """All functions that users call, of the package and of its modules."""
     found = {name: getattr(antiphon, name) for name in antiphon.__all__}
-    return {name: one for name, one in found.items() if not isinstance(one, type)}
+    for module in MODULES:
+        shown = getattr(antiphon, module)
+        assert inspect.getdoc(shown)
+        found |= {f"{module}.{name}": getattr(shown, name) for name in shown.__all__}
+    return {name: one for name, one in found.items() if inspect.isfunction(one)}
 
 
 @pytest.mark.parametrize("name", sorted(public()))
@@ -107,11 +122,108 @@ def test_help_tells_every_option(name: str) -> None:
     assert [option for option in asked if option not in listed] == []
 
 
+def test_what_the_package_exports() -> None:
+    functions = [
+        "topology",
+        "collective",
+        "bound",
+        "plan",
+        "tune",
+        "compose",
+        "write",
+        "verify",
+        "predict",
+        "run",
+        "export",
+        "load",
+        "save",
+    ]
+    types = ["Bound", "Collective", "Places", "Plan", "Profile", "Report", "Search", "Topology", "Tuning", "Writing"]
+    assert sorted(antiphon.__all__) == sorted([*functions, *types, "errors"])
+    assert set(antiphon.__all__) <= set(dir(antiphon))
+
+
+def test_tune_takes_at_most_twelve_parameters() -> None:
+    assert len(inspect.signature(antiphon.tune).parameters) == 12
+    assert all(len(inspect.signature(getattr(antiphon, name)).parameters) <= 17 for name in ("plan", "verify", "run"))
+
+
+def test_import_loads_nothing_and_sets_nothing() -> None:
+    """No signal handler, no module put in the place of another, nothing heavy; also in a program named antiphon."""
+    program = """
+import signal, sys
+sys.argv = ["/usr/bin/antiphon"]
+before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+import antiphon
+assert before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+loaded = sorted(name for name in sys.modules if name.partition(".")[0] == "antiphon")
+assert loaded == ["antiphon"], loaded
+import antiphon.planners.table, antiphon.topologies.table
+assert antiphon.planners is sys.modules["antiphon.planners"]
+assert antiphon.topologies.table.__name__ == "antiphon.topologies.table"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_every_old_name_is_there_with_a_warning(name: str) -> None:
+    if name in ("lab", "comm", "replay", "reproduce", "bench", "fit", "frontier"):  # called as functions below
+        assert callable(getattr(antiphon, name))
+        return
+    with pytest.warns(DeprecationWarning, match=re.escape(f"antiphon.{name} is now {MOVED[name].new}")) as warned:
+        _ = value() if inspect.ismodule(value := getattr(antiphon, name)) else value  # type: ignore[operator]
+    assert {warning.filename for warning in warned} == {__file__}
+
+
+@pytest.mark.filterwarnings("ignore:antiphon.* is now antiphon:DeprecationWarning")
+def test_old_functions_do_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    old: Any = antiphon
+    plan = antiphon.plan("allreduce", "dgx1v")
+    assert old.simulate(plan, "1MB") == antiphon.traces.simulate(plan, "1MB")
+    assert old.predict_library("allreduce", "hgx-h100", "1MB") == antiphon.predict(
+        "allreduce", "1MB", topology="hgx-h100", library="nccl"
+    )
+    assert old.reproduce() == antiphon.papers.papers()
+    points = antiphon.frontier.find("allgather", "ring:ranks=4", k=0).as_json()
+    assert old.frontier("allgather", "ring:ranks=4", k=0).as_json() == points
+    assert isinstance(old.frontier("allgather", "ring:ranks=4", k=0), old.Frontier)
+    assert old.degrade("dgx1v", drop_links="0-3") == antiphon.machines.degrade("dgx1v", drop_links="0-3")
+    rows = old.bench("memory", most=4, nbytes=4096, repeat=1)
+    antiphon.save(rows, "times.csv")
+    assert old.fit("memory", "times.csv").as_json() == antiphon.fit.memory("times.csv").as_json()
+
+
+def test_old_parameters_of_tune_are_those_of_search() -> None:
+    old: Any = antiphon
+    search = antiphon.Search(seed=3, workers="none", budget="30s", deterministic=True)
+    given = {"nbytes": "1KB:4KB", "planners": ["ring", "direct"]}
+    new = antiphon.tune("allreduce", "full:ranks=4", search=search, **given)
+    with pytest.warns(DeprecationWarning, match=r"search=antiphon.Search\(budget=..., seed=...") as warned:
+        same = old.tune(
+            "allreduce", "full:ranks=4", seed=3, workers="none", budget="30s", deterministic=True, sweep=None, **given
+        )
+    assert [warning.filename for warning in warned] == [__file__]
+    assert [(r.start, r.candidate.planner, r.seconds) for r in same.ranges] == [
+        (r.start, r.candidate.planner, r.seconds) for r in new.ranges
+    ]
+    with pytest.raises(Invalid, match="is for measuring; give on"):
+        old.tune("allreduce", "full:ranks=4", factor=2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"effort": "x"}, {"budget": 0}, {"seed": -1}, {"deterministic": 1}, {"shortlist": -1}]
+)
+def test_a_search_is_checked_where_it_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match=next(iter(wrong))):
+        antiphon.Search(**wrong)
+
+
 def test_the_options_of_every_form_are_told() -> None:
     """Of what is called in several forms the options stand in the overloads, and in the text."""
     from typing import get_overloads
 
-    for name in ("bench", "fit", "lab", "tune", "export", "load"):
+    for name in ("export", "load"):
         forms = get_overloads(inspect.unwrap(public()[name]))
         assert len(forms) > 1
         told = inspect.getdoc(public()[name]) or ""

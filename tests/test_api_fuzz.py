@@ -8,6 +8,7 @@ import math
 import os
 import random
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def given_files() -> dict[str, Any]:
     """Objects of every kind, and files of every kind and of none."""
     machine = antiphon.topology("ring:ranks=3")
     plan = antiphon.plan("allreduce", machine)
-    tuning = antiphon.tune("all", machine, nbytes="1KB", planners="ring", workers="none", nccl=False)
+    tuning = antiphon.tune(
+        "all", machine, nbytes="1KB", planners="ring", nccl=False, search=antiphon.Search(workers="none")
+    )
     profile = antiphon.Profile("mine", alpha={"link": 1e-6})
     found = {"machine": machine, "plan": plan, "tuning": tuning, "profile": profile, "plans": dict(tuning.plans)}
     for name in ("machine", "plan", "tuning", "profile"):
@@ -51,10 +54,10 @@ def given_files() -> dict[str, Any]:
     antiphon.save(antiphon.collective("gather", machine), "collective.json")
     for kind in ("reducescatter", "allgather"):
         antiphon.save(antiphon.plan(kind, machine), f"{kind}.json")
-    antiphon.save(antiphon.bench("memory", most=3, nbytes=4096, repeat=1), "times.csv")
+    antiphon.save(antiphon.measure.memory(most=3, nbytes=4096, repeat=1), "times.csv")
     antiphon.export(plan, "program", "program")
     antiphon.export(plan, "chakra", "chakra", nbytes="1KB")
-    antiphon.simulate(plan, "1KB", trace="simulated.json")
+    antiphon.traces.simulate(plan, "1KB", trace="simulated.json")
     replay_traces.write(Path(), [replay_traces.ddp(0), replay_traces.ddp(1)])
     Path("damaged.json.gz").write_bytes(gzip.compress(b'{"format": "antiphon-plan"')[:-9])
     Path("cut.json").write_bytes(Path("plan.json").read_bytes()[:200])
@@ -89,49 +92,53 @@ def right_calls(found: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """A small call of each function; of some only what goes wrong may be tried, as what is right starts processes."""
     machine, plan = found["machine"], found["plan"]
     wish = {"wanted": "allreduce", "topology": machine, "ranks": [0, 1]}
-    many = {"wanted": "allgather", "topology": machine, "nbytes": "1KB", "planners": "ring", "workers": "none"}
+    many = {"wanted": "allgather", "topology": machine, "nbytes": "1KB", "planners": "ring",
+            "search": antiphon.Search(workers="none")}  # fmt: skip
     return [
         ("topology", {"spec": "ring:ranks=3", "only": [0, 1]}), ("collective", wish), ("bound", wish),
-        ("degrade", {"topology": "dgx1v", "drop_links": "0-3", "slow": {"1-2": 0.5}, "drop_ranks": [7],
+        ("machines.degrade", {"topology": "dgx1v", "drop_links": "0-3", "slow": {"1-2": 0.5}, "drop_ranks": [7],
                      "fraction": None, "seed": 0}),
         ("plan", {**wish, "planner": "ring", "nbytes": "1KB", "model": "alpha-beta", "seed": 1, "budget": "2s",
                   "options": {}, "deterministic": False, "root": None, "tell": print}),
         ("write", {**wish, "root": None, "chunks": 2, "pieces": 3, "verify": True}),
         ("verify", {"plan": plan, "topology": machine, "proof": True}),
-        ("predict_library", {"wanted": "allreduce", "topology": "hgx-h100", "nbytes": "1KB:4KB", "library": "nccl"}),
+        ("verify", {"plan": plan, "runtime": "rccl-6", "nbytes": "1KB", "dtype": "float32", "op": "sum",
+                    "in_place": True, "collective": ""}),
+        ("Search", {"effort": 1.0, "budget": "2s", "seed": 1, "deterministic": True, "sweep": {},
+                    "plans": ["plan.json"], "shortlist": 2}),
+        ("predict", {"plan": "allreduce", "topology": "hgx-h100", "nbytes": "1KB:4KB", "library": "nccl"}),
         ("predict", {"plan": plan, "nbytes": "1KB:4KB", "model": "alpha-beta", "profile": None, "collective": ""}),
-        ("simulate", {"plan": plan, "nbytes": 1000, "model": "critical-path", "profile": None, "trace": "trace.json"}),
-        ("tune", {**many, "sweep": {}, "root": None, "ranks": None, "budget": 2.0, "seed": 0, "profile": None,
-                  "against": None, "nccl": True, "shortlist": 1, "progress": None, "on": None, "factor": None,
-                  "limit": None, "dtype": None}),
-        ("tune_over", {**many, "topology": "ring", "vary": "ranks=2,3", "deterministic": True}),
+        ("traces.simulate", {"plan": plan, "nbytes": 1000, "model": "critical-path", "profile": None,
+                             "trace": "trace.json"}),
+        ("tune", {**many, "root": None, "ranks": None, "profile": None, "against": None, "nccl": True,
+                  "progress": None}),
+        ("machines.tune_family", {**many, "topology": "ring", "vary": "ranks=2,3"}),
         ("compose", {"plans": ["reducescatter.json", "allgather.json"], "at_once": False, "shares": None}),
-        ("report", {"tuning": found["tuning"]}), ("load", {"path": "plan.json", "kind": antiphon.Plan}),
+        ("pages.report", {"tuning": found["tuning"]}), ("load", {"path": "plan.json", "kind": antiphon.Plan}),
         ("save", {"value": plan, "path": "again.json"}),
         ("export", {"plan": plan, "name": "goal", "folder": "goal", "nbytes": "1KB", "options": {}, "collective": ""}),
-        ("check", {"plan": plan, "runtime": "rccl-6", "nbytes": "1KB", "dtype": "float32", "op": "sum", "processes": 2,
-                   "root": 0, "in_place": True, "collective": ""}),
         ("run", {"plan": plan, "nbytes": "1KB", "on": "local", "dtype": "float32", "op": "sum", "seed": 0, "repeat": 1,
                  "in_place": False, "timeout": 5, "collective": ""}),
-        ("frontier", {"wanted": "alltoall", "topology": machine, "k": 0, "steps": 2, "budget": 1, "seed": 0,
+        ("frontier.find", {"wanted": "alltoall", "topology": machine, "k": 0, "steps": 2, "budget": 1, "seed": 0,
                       "planner": "sccl", "options": {}, "memory": None}),
-        ("fit", {"what": "memory", "measurements": "times.csv"}), ("reproduce", {"name": "?"}),
-        ("bench", {"what": "memory", "nbytes": 4096, "most": 3, "repeat": 1, "threads": 1}),
-        ("bench", {"what": "?", "topology": machine, "nbytes": "1KB", "on": "?", "dtype": "float32", "op": "sum"}),
-        ("lab", {"what": "run", "where": "?", "nbytes": "1KB", "dtype": "float32"}), ("build", {"what": "?"}),
-        ("trace", {"what": "merge", "files": ["simulated.json"], "output": "merged.json"}),
-        ("trace", {"what": "read", "files": "chakra", "output": None}),
-        ("replay", {"files": ["rank0.json", "rank1.json"], "topology": "full:ranks=2", "planners": "ring",
+        ("fit.memory", {"measurements": "times.csv"}), ("papers.reproduce", {"name": "?"}),
+        ("measure.memory", {"nbytes": 4096, "most": 3, "repeat": 1, "threads": 1}),
+        ("measure.bench", {"what": "?", "topology": machine, "nbytes": "1KB", "on": "?", "dtype": "float32",
+                           "op": "sum"}),
+        ("lab.run", {"plan": "?", "nbytes": "1KB", "dtype": "float32"}), ("native.build", {"what": "?"}),
+        ("traces.merge", {"files": ["simulated.json"], "output": "merged.json"}),
+        ("traces.read", {"files": "chakra"}),
+        ("replay.job", {"files": ["rank0.json", "rank1.json"], "topology": "full:ranks=2", "planners": "ring",
                     "model": "alpha-beta", "measured": None, "table": None, "profile": None, "library": "",
                     "cores": None, "progress": None}),
-        ("comm", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
+        ("comm.connect", {"communicator": None, "table": None, "rank": 0, "ranks": 1, "address": "localhost:1"}),
     ]  # fmt: skip
 
 
 KEPT = {
-    "bench": ("what", "on"), "lab": ("what", "where"), "build": ("what",), "trace": ("what",), "reproduce": ("name",),
-    "comm": ("rank", "ranks"), "replay": ("planners",),
-    "tune": ("workers", "planners", "on"), "tune_over": ("workers", "planners"),
+    "measure.bench": ("what", "on"), "lab.run": ("plan",), "native.build": ("what",), "papers.reproduce": ("name",),
+    "comm.connect": ("rank", "ranks"), "replay.job": ("planners",), "tune": ("planners", "search"),
+    "machines.tune_family": ("planners", "search"),
 }  # fmt: skip
 
 
@@ -171,15 +178,15 @@ def test_what_makes_no_sense_is_told_in_our_words(tmp_path: Path, monkeypatch: p
     strange = []
     for number in range(int(os.environ.get("ANTIPHON_FUZZ_CALLS", CALLS))):
         name, given = a_call(chance, calls, wrong)
-        said = told(getattr(antiphon, name), given)
+        said = told(attrgetter(name)(antiphon), given)
         if said:
             strange.append(f"{number}: {name}({', '.join(given)}): {said}")
     assert not strange, "\n".join(strange)
 
 
 NAMES_FIRST: dict[str, tuple[str, dict[str, Any]]] = {
-    "bench": ("what", {}), "lab": ("what", {}), "build": ("what", {}), "reproduce": ("name", {}),
-    "comm": ("ranks", {"rank": 0, "address": "localhost:1"}),
+    "measure.bench": ("what", {}), "native.build": ("what", {}), "papers.reproduce": ("name", {}),
+    "comm.connect": ("ranks", {"rank": 0, "address": "localhost:1"}),
 }  # fmt: skip
 
 
@@ -189,7 +196,9 @@ def test_what_chooses_the_work_makes_no_sense(function: str, tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     name, others = NAMES_FIRST[function]
     wrong = [one for one in wrong_things({}) if not isinstance(one, str | os.PathLike | int | np.integer)]
-    said = {str(number): told(getattr(antiphon, function), {name: one, **others}) for number, one in enumerate(wrong)}
+    said = {
+        str(number): told(attrgetter(function)(antiphon), {name: one, **others}) for number, one in enumerate(wrong)
+    }
     assert not [text for text in said.values() if text]
 
 
@@ -200,11 +209,11 @@ class Silent:
         raise RuntimeError(f"has no {name}, and will not say so")
 
 
-@pytest.mark.parametrize("function", ["verify", "predict", "simulate", "run", "save", "bench"])
+@pytest.mark.parametrize("function", ["verify", "predict", "traces.simulate", "run", "save", "measure.bench"])
 def test_objects_that_raise_are_refused_in_one_line(function: str, tmp_path: Path) -> None:
     others = {"verify": (), "save": (tmp_path / "x.json",)}.get(function, ("1KB",))
     with pytest.raises(AntiphonError) as told:
-        getattr(antiphon, function)(Silent(), *others)
+        attrgetter(function)(antiphon)(Silent(), *others)
     assert "\n" not in str(told.value)
     with pytest.raises(Invalid, match="nbytes: expected a size such as 64KB"):
         antiphon.run(antiphon.plan("allreduce", "ring:ranks=3"), Silent())

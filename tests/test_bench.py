@@ -232,7 +232,7 @@ def test_names_are_looked_at_before_anything_is_compiled(
 
     monkeypatch.setattr(fake_ground.Fake, "ready", compiles)
     with pytest.raises(AntiphonError, match=re.escape(said)):
-        antiphon.bench(what, machine, on="fake", **more)  # type: ignore[call-overload]
+        antiphon.measure.bench(what, machine, on="fake", **more)  # type: ignore[call-overload]
     named = [word for key, value in more.items() for word in (f"--{key}", value)]
     assert run(["bench", what, *([machine] if machine else []), *named, "--on", "fake"]) == 2
     assert said in capfd.readouterr().err
@@ -334,7 +334,7 @@ def test_the_fastest_measured_wins_its_range(monkeypatch: pytest.MonkeyPatch, tm
     assert [one["nbytes"] for one in claims["measurements"]] == [1000, 4000]
     assert not any("served_by" in entry.claims for entry in entries)
     assert found.complete
-    assert antiphon.verify(found.plan) is None
+    assert antiphon.verify(found.plan)
     found.save(tmp_path / "table.json")
     (read,) = plans_of(str(tmp_path / "table.json"))
     assert read.entries[1].claims == claims
@@ -409,7 +409,7 @@ def test_what_was_not_measured_is_left_to_the_library(monkeypatch: pytest.Monkey
     assert {one["nbytes"] for entry in measured for one in entry["measurements"]} == sizes
     assert [(one["served_by"], one["measured"]) for one in rest] == [("library", False)] * 2
     assert not any({"seconds", "reference_seconds", "at"} & set(one) for one in rest)
-    assert antiphon.verify(found.plan) is None
+    assert antiphon.verify(found.plan)
     fake_ground.stop_after.clear()
     found = tuned(lambda wanted: by_steps(wanted, 2.0), monkeypatch, limit=0.0)
     assert not found.complete

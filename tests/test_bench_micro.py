@@ -133,7 +133,7 @@ def test_the_command_on_a_real_runtime(tmp_path: Path, capsys: pytest.CaptureFix
     assert path.read_text().count("\n") == 5
     assert run(["bench", "micro", "--on", "local", "--nbytes", "1KB", "-n", "3", "--iterations", "1"]) == 0
     assert "Blink, V100" in capsys.readouterr().out
-    found = antiphon.bench("micro", "dgx1v", "1KB", on="local", patterns=["mca"], iterations=1)
+    found = antiphon.measure.micro("dgx1v", "1KB", on="local", patterns=["mca"], iterations=1)
     assert found is not None
     assert found[0]["topology"] == topology("dgx1v").name
 
@@ -149,9 +149,9 @@ def test_impossible_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> No
         with pytest.raises(Invalid, match=complaint):
             bench_micro(**{"on": "local", **wish})  # type: ignore[arg-type]
     with pytest.raises(Invalid, match="unknown pattern 'star'"):
-        antiphon.bench("micro", on="local", patterns=["star"])
-    with pytest.raises(TypeError, match="chosen"):
-        antiphon.bench("micro", on="local", chosen=["mimo"])  # type: ignore[call-overload]
+        antiphon.measure.micro(on="local", patterns=["star"])
+    with pytest.raises(Invalid, match="unknown option of micro 'chosen'"):
+        antiphon.measure.micro(on="local", chosen=["mimo"])  # type: ignore[call-arg]
     assert run(["bench", "micro", "--on", "nowhere"]) == 2
 
 

@@ -128,7 +128,7 @@ def test_in_short_only_what_tables_of_it_tell_is_calibrated(said: str, short: st
 def test_ranks_that_no_link_leads_to_are_not_reached_at_once() -> None:
     for kind in ("allreduce", "alltoall"):
         with pytest.raises(Unsupported, match="no link to others of its node"):
-            antiphon.predict_library(kind, only(H100, [0, 1]), 0)
+            antiphon.predict(kind, 0, topology=only(H100, [0, 1]), library="nccl")
     found = tune("allreduce", only(H100, [0, 1]), nbytes="1KB", ranks=[0, 1], workers="none", planners="ring", model="")
     assert (found.model, found.ranges[0].rests_on) == ("calls", "calibrated by h100")
     assert found.ranges[0].speedup == pytest.approx(1, abs=0.02)
@@ -141,9 +141,9 @@ def test_what_is_asked_for_is_said() -> None:
     two = topology("cluster:box=hgx-h100,boxes=2")
     assert told(two, network="ib") == told(two) == "calibrated by h100, ib"
     assert told(two, network="tcpxo") == "calibrated by h100, tcpxo; network taken for tcpxo as asked"
-    (row,) = antiphon.predict_library("allreduce", ring, 1024, library="nccl:gpu=v100")
+    (row,) = antiphon.predict("allreduce", 1024, topology=ring, library="nccl:gpu=v100")
     assert "GPUs taken for v100 as asked" in row["calibrated"]
-    (row,) = antiphon.predict_library("allreduce", "full:ranks=8", 1024, library="msccl:gpu=a100")
+    (row,) = antiphon.predict("allreduce", 1024, topology="full:ranks=8", library="msccl:gpu=a100")
     assert row["calibrated"] == "MSCCL's allpairs ll calibrated by a100-ndv4-msccl; GPUs taken for a100 as asked"
 
 
@@ -200,7 +200,7 @@ def test_each_file_says_whether_several_messages_at_once_were_measured(
 def test_a_protocol_that_nobody_measured_is_named(
     machine: str, collective: str, nbytes: str, algorithm: str, said: str
 ) -> None:
-    (row,) = antiphon.predict_library(collective, machine, nbytes)
+    (row,) = antiphon.predict(collective, nbytes, topology=machine, library="nccl")
     assert row["algorithm"] == algorithm
     more = "" if collective == "allreduce" else f"; {collective} by the figures of allreduce"
     assert row["calibrated"] == library_here(topology(machine)).costs.basis() + more + said
@@ -209,7 +209,7 @@ def test_a_protocol_that_nobody_measured_is_named(
 def test_one_process_rests_on_what_its_launches_take() -> None:
     one: dict[str, Any] = {}
     for machine in ("dgx1v", "dgx-a100"):  # V100's are measured
-        (one[machine],) = antiphon.predict_library("allreduce", machine, 1024, library="nccl:processes=one")
+        (one[machine],) = antiphon.predict("allreduce", 1024, topology=machine, library="nccl:processes=one")
     assert "launches of one process not calibrated" in one["dgx-a100"]["calibrated"]
     assert "not calibrated" not in one["dgx1v"]["calibrated"]
 

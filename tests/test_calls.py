@@ -34,7 +34,7 @@ def seconds(machine: str, planner: str, nbytes: int, model: str = "calls") -> fl
 
 
 def own(machine: str, nbytes: int, algorithm: str) -> float:
-    (row,) = antiphon.predict_library("allreduce", machine, nbytes, library=f"nccl:algorithm={algorithm}")
+    (row,) = antiphon.predict("allreduce", nbytes, topology=machine, library=f"nccl:algorithm={algorithm}")
     return float(row["seconds"])
 
 
@@ -170,7 +170,7 @@ def tuned() -> Tuning:
 
 def test_a_speedup_is_over_what_nccl_would_choose(tuned: Tuning) -> None:
     for r in tuned.ranges:
-        (row,) = antiphon.predict_library("allreduce", "hgx-h100", r.at)
+        (row,) = antiphon.predict("allreduce", r.at, topology="hgx-h100", library="nccl")
         assert r.over == f"{row['algorithm']} {row['protocol']}"
         assert r.speedup == pytest.approx(row["seconds"] / r.seconds)
         assert r.seconds > 5e-6  # never what the wire alone would allow
@@ -185,7 +185,7 @@ def test_every_line_says_what_it_rests_on(tuned: Tuning) -> None:
         "direct": "calibrated by h100" + more, "nvls": "calibrated by h100",
     }  # fmt: skip
     assert [row["over"] for row in told] == [r.over for r in tuned.ranges]
-    assert antiphon.report(tuned).count("calibrated by h100") >= len(told)
+    assert antiphon.pages.report(tuned).count("calibrated by h100") >= len(told)
     plain = tune("allreduce", "hgx-h100", nbytes="1KB", workers="none", planners="direct")
     assert [row["rests_on"] for row in plain.as_json()["ranges"]] == ["not calibrated"]
     assert repr(plain.ranges[0]).endswith(", not calibrated)")
@@ -229,7 +229,12 @@ def test_among_some_ranks_nccl_is_that_of_the_machine_they_make_up() -> None:
     ),
 )
 def test_the_model_where_none_is_asked_for(machine: str, more: dict[str, Any], model: str) -> None:
-    assert antiphon.tune("allreduce", machine, nbytes="1KB", workers="none", planners="ring", **more).model == model
+    assert (
+        antiphon.tune(
+            "allreduce", machine, nbytes="1KB", planners="ring", search=antiphon.Search(workers="none"), **more
+        ).model
+        == model
+    )
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,7 +271,7 @@ def test_predictions_of_plans_say_what_they_rest_on(tmp_path: Path, capsys: pyte
         "alpha-beta": "not calibrated", "calls": "calibrated by h100", "calls:gpu=h100": "calibrated by h100",
         "calls:gpu=b200": "b200 not calibrated; GPUs taken for b200 as asked",
     }  # fmt: skip
-    (row,) = antiphon.simulate(plan, "1MB", profile=Profile(alpha={"nvlink": 1e-6}))
+    (row,) = antiphon.traces.simulate(plan, "1MB", profile=Profile(alpha={"nvlink": 1e-6}))
     assert row["rests_on"] == "profile (unnamed)"
     assert run(["predict", str(path), "--nbytes", "1MB"]) == 0
     said = capsys.readouterr().out
@@ -290,7 +295,7 @@ def test_a_plan_is_priced_by_the_figures_of_its_machine(
 ) -> None:
     plan = antiphon.plan("allgather", machine, planner="ring")
     (priced,) = antiphon.predict(plan, "1MB", profile=profile)
-    (followed,) = antiphon.simulate(plan, "1MB", profile=profile)
+    (followed,) = antiphon.traces.simulate(plan, "1MB", profile=profile)
     assert (priced["model"], followed["model"]) == models
     assert [row["rests_on"].partition("; share")[0] for row in (priced, followed)] == [told, told]
     assert followed["seconds"] <= priced["seconds"] * 1.0001
@@ -305,12 +310,12 @@ def test_a_plan_for_some_ranks_is_priced_as_it_was_tuned(machine: str, ranks: li
     (row,) = antiphon.predict(found.plan, "1MB")
     assert found.model == row["model"] == model
     assert row["seconds"] == pytest.approx(found.ranges[0].seconds)
-    assert antiphon.simulate(found.plan, "1MB")[0]["model"].startswith("calls") == (model == "calls")
+    assert antiphon.traces.simulate(found.plan, "1MB")[0]["model"].startswith("calls") == (model == "calls")
 
 
 def test_a_trace_begins_after_the_launch(tmp_path: Path) -> None:
     plan = antiphon.plan("allgather", "hgx-h100", planner="ring")
-    (row,) = antiphon.simulate(plan, "1MB", trace=tmp_path / "trace.json")
+    (row,) = antiphon.traces.simulate(plan, "1MB", trace=tmp_path / "trace.json")
     events = [one for one in json.loads((tmp_path / "trace.json").read_bytes())["traceEvents"] if one["ph"] == "X"]
     assert row["rests_on"] == "calibrated by h100"
     assert min(one["ts"] for one in events) == pytest.approx(row["terms"]["launch"] * 1e6, abs=1e-3)
@@ -320,8 +325,8 @@ def test_a_trace_begins_after_the_launch(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_trace_of_what_switches_reduce_is_by_another_model_and_the_figure_is_not(tmp_path: Path) -> None:
     plan = antiphon.plan("allreduce", "hgx-h100", planner="nvls")
-    (alone,) = antiphon.simulate(plan, "1MB")
-    (row,) = antiphon.simulate(plan, "1MB", trace=tmp_path / "trace.json")
+    (alone,) = antiphon.traces.simulate(plan, "1MB")
+    (row,) = antiphon.traces.simulate(plan, "1MB", trace=tmp_path / "trace.json")
     assert alone["rests_on"] == "calibrated by h100"
     told = "; the trace is by model critical-path, not calibrated, and takes times of its own"
     assert row == {**alone, "note": alone["note"] + told}

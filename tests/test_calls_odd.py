@@ -41,8 +41,10 @@ def test_a_group_takes_the_same_whatever_the_other_nodes_have(
     (alike,) = antiphon.predict(antiphon.plan("allreduce", same[0], planner="ring", ranks=same[1]), "1MB")
     assert (row["model"], row["rests_on"]) == ("calls", said)
     assert row["seconds"] == pytest.approx(alike["seconds"], rel=1e-12)
-    assert antiphon.simulate(ring, "1MB")[0]["model"].startswith("calls")
-    found = antiphon.tune("allreduce", UNEVEN, nbytes="1MB", ranks=ranks, workers="none", planners="ring")
+    assert antiphon.traces.simulate(ring, "1MB")[0]["model"].startswith("calls")
+    found = antiphon.tune(
+        "allreduce", UNEVEN, nbytes="1MB", ranks=ranks, planners="ring", search=antiphon.Search(workers="none")
+    )
     assert (found.model, found.ranges[0].speedup) == ("calls", pytest.approx(1, abs=0.1 if ranks[-1] < 8 else 0.7))
 
 
@@ -87,7 +89,7 @@ def _cut() -> Topology:
 def test_a_network_cut_in_two_is_refused() -> None:
     machine = _cut()
     with pytest.raises(Unsupported, match=r"no link leads out of \S*host\S* and \d nodes with it"):
-        antiphon.predict_library("allreduce", machine, "1MB")
+        antiphon.predict("allreduce", "1MB", topology=machine, library="nccl")
     assert usual_model(machine, wanted=[collective("allreduce", machine)]) == "alpha-beta"
     price = ByLibrary(machine)
     every, near = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks))), ProcessGroup("1", 16, tuple(range(16)))
@@ -120,7 +122,9 @@ def test_the_switch_of_a_single_host_is_within_it_wherever_its_place_is() -> Non
     for switch in ("nvswitch", "host0/nvswitch"):
         machine = _box(switch)
         (row,) = antiphon.predict(antiphon.plan("allreduce", machine, planner="ring"), "1GB")
-        rows.append((row["seconds"], row["rests_on"], antiphon.predict_library("allreduce", machine, "1GB")))
+        rows.append(
+            (row["seconds"], row["rests_on"], antiphon.predict("allreduce", "1GB", topology=machine, library="nccl"))
+        )
     assert rows[0] == rows[1]
     assert rows[0][0] > 1.2 * 2 * 7 / 8 * 1e9 / 450e9  # not all of the wire
 
@@ -137,5 +141,5 @@ def test_what_has_no_link_within_its_node_is_refused_before_anything_is_planned(
     with pytest.raises(Unsupported, match="no link to others of its node"):
         antiphon.predict(plan, "1MB", model="calls:gpu=h100")
     assert antiphon.predict(plan, "1MB")[0]["model"] == "alpha-beta"
-    found = antiphon.tune("allreduce", machine, nbytes="1KB", workers="none", planners="ring")
+    found = antiphon.tune("allreduce", machine, nbytes="1KB", planners="ring", search=antiphon.Search(workers="none"))
     assert found.model == "alpha-beta"

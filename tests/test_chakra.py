@@ -199,7 +199,7 @@ def rows_of(schedule: Schedule) -> list[tuple[int, ...]]:
 
 def back(made: Any, folder: Path, nbytes: int = 10**6, **options: Any) -> Any:
     antiphon.export(made, "chakra", folder, nbytes=nbytes, options=options)
-    return antiphon.trace("read", folder)["plan"]
+    return antiphon.traces.read(folder).plan
 
 
 @pytest.mark.parametrize("order", ["data", "rounds"])
@@ -211,7 +211,7 @@ def back(made: Any, folder: Path, nbytes: int = 10**6, **options: Any) -> Any:
 def test_plans_come_back(kind: str, spec: str, planner: str, order: str, tmp_path: Path) -> None:
     made = antiphon.plan(kind, spec, **({"planner": planner} if planner else {}))
     found = back(made, tmp_path, order=order)
-    assert antiphon.verify(found) is None
+    assert antiphon.verify(found)
     assert found.topology == made.topology
     assert found.collective == made.collective
     assert rows_of(found.entries[0].schedule) == rows_of(made.at(10**6).schedule)
@@ -228,7 +228,7 @@ def test_any_right_schedule_comes_back(random_case: Any, tmp_path_factory: Any) 
         if "joints" not in str(error) and "fewer pieces" not in str(error):
             raise
         return
-    assert antiphon.verify(found) is None
+    assert antiphon.verify(found)
     assert rows_of(found.entries[0].schedule) == rows_of(made.at(777).schedule)
 
 
@@ -330,24 +330,24 @@ def test_traces_that_do_not_fit_together(tmp_path: Path) -> None:
     fresh()
     changed(tmp_path, 1, lambda parts: parts[:-1])
     with pytest.raises(Invalid, match=r"is not both sent and received|waits for node"):
-        antiphon.trace("read", tmp_path)
+        antiphon.traces.read(tmp_path)
     fresh()
     changed(tmp_path, 1, lambda parts: [*parts, parts[1]])
     with pytest.raises(Invalid, match=r"chakra\.1\.et: node .*: its number is given twice"):
-        antiphon.trace("read", tmp_path)
+        antiphon.traces.read(tmp_path)
     fresh()
     path = tmp_path / "chakra.0.et"
     path.write_bytes(path.read_bytes().replace(b"1000000", b"2000000"))
     with pytest.raises(Invalid, match="is not the message 0 of 333"):
-        antiphon.trace("read", tmp_path)
+        antiphon.traces.read(tmp_path)
     fresh()
     (tmp_path / "chakra.2.et").unlink()
     with pytest.raises(Invalid, match="expected the files of ranks 0 to 2, and there are 2"):
-        antiphon.trace("read", tmp_path)
+        antiphon.traces.read(tmp_path)
     fresh()
     (tmp_path / "other.2.et").write_bytes(b"")
     with pytest.raises(Invalid, match="is of rank 2, too"):
-        antiphon.trace("read", tmp_path)
+        antiphon.traces.read(tmp_path)
 
 
 def test_a_plan_that_was_made_wrong_is_not_right(
@@ -402,10 +402,10 @@ def test_collectives_of_a_trace(
     proto: Callable[[str], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     by_others(proto, tmp_path)
-    found = antiphon.trace("read", tmp_path)
-    assert found["plan"] is None
+    found = antiphon.traces.read(tmp_path)
+    assert found.plan is None
     keys = ("rank", "collective", "nbytes", "group", "members", "duration_us")
-    assert [tuple(row[key] for key in keys) for row in found["collectives"]] == [
+    assert [tuple(row[key] for key in keys) for row in found.collectives] == [
         (rank, *one, 7) for rank in range(2)
         for one in (("allreduce", 2**20, "0", None), ("reducescatter", 4096, "1", [0, 2]), ("broadcast", 10, "", None))
     ]  # fmt: skip
@@ -446,18 +446,18 @@ def test_files_that_are_no_traces(data: bytes, why: str, tmp_path: Path) -> None
     path = tmp_path / "bad.0.et"
     path.write_bytes(data)
     with pytest.raises(AntiphonError, match=why):
-        antiphon.trace("read", path)
+        antiphon.traces.read(path)
 
 
 def test_names_that_tell_no_rank(tmp_path: Path) -> None:
     (tmp_path / "trace.et").write_bytes(b"")
     with pytest.raises(Invalid, match="does not tell its rank"):
-        antiphon.trace("read", [tmp_path / "trace.et"])
+        antiphon.traces.read([tmp_path / "trace.et"])
     (tmp_path / "trace.et").unlink()
     with pytest.raises(Invalid, match="there are 0"):
-        antiphon.trace("read", tmp_path)
+        antiphon.traces.read(tmp_path)
     with pytest.raises(Invalid, match="expected"):
-        antiphon.trace("read", 5)  # type: ignore[call-overload]
+        antiphon.traces.read(5)  # type: ignore[call-overload]
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))

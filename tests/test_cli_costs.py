@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,11 @@ def complaint(capsys: Capture, line: str) -> str:
 
 
 def test_models(capsys: Capture) -> None:
-    found = {row["name"]: row for row in answer(capsys, "models")}
+    found = {row["name"]: row for row in answer(capsys, "list", "models")}
     assert {"alpha-beta", "critical-path", "sccl"} <= set(found)
     assert found["alpha-beta"]["collectives"] == "all"
     assert found["alpha-beta"]["trace"] is True
-    assert run(["models"]) == 0
+    assert run(["list", "models"]) == 0
     assert "steps as barriers" in capsys.readouterr().out
 
 
@@ -84,13 +85,14 @@ def test_a_profile(capsys: Capture) -> None:
     Path("slow.json").write_text('{"format": "antiphon-profile", "version": 1, "alpha": {"nvlink": "1ms"}}')
     (row,) = answer(capsys, "predict", "plan.json", "--nbytes", "1KB", "--profile", "slow.json")["rows"]
     assert row["terms"]["latency"] == pytest.approx(14e-3)
-    (row,) = answer(capsys, "simulate", "plan.json", "--nbytes", "1KB", "--profile", "slow.json")["rows"]
+    traced = ["predict", "plan.json", "--nbytes", "1KB", "--profile", "slow.json", "--trace", "trace.json"]
+    (row,) = answer(capsys, *traced)["rows"]
     assert row["terms"]["latency"] == pytest.approx(14e-3)
 
 
 @pytest.mark.parametrize("model", ["alpha-beta", "critical-path", "sccl"])
 def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
-    command = ["simulate", "plan.json", "--nbytes", "1MB", "--model", model, "--trace", "trace.json"]
+    command = ["predict", "plan.json", "--nbytes", "1MB", "--model", model, "--trace", "trace.json"]
     (row,) = answer(capsys, *command)["rows"]
     assert set(row) >= {"nbytes", "seconds", "algbw", "busbw", "terms", "bottleneck", "critical_path"}
     assert row["critical_path_length"] == 14
@@ -119,7 +121,7 @@ def test_people_see_text(capsys: Capture) -> None:
     assert "  calibrated by v100\n" in out
     assert "held up by" in out
     assert "  model calls\n" in out
-    assert run(["simulate", "plan.json", "--nbytes", "1MB", "--trace", "t.json"]) == 0
+    assert run(["predict", "plan.json", "--nbytes", "1MB", "--trace", "t.json"]) == 0
     out = capsys.readouterr().out
     assert "critical path: " in out
     assert "and 2 more" in out
@@ -137,9 +139,9 @@ def test_people_see_text(capsys: Capture) -> None:
         ("predict plan.json --nbytes 1KB --model alfa-beta", "did you mean 'alpha-beta'"),
         ("predict plan.json --nbytes 1KB --profile nowhere.json", "nowhere.json"),
         ("predict plan.json --nbytes 1KB --profile plan.json", "antiphon-profile"),
-        ("simulate plan.json --nbytes 1KB:1MB", "expected one size"),
-        ("simulate plan.json --nbytes 1KB --model nothing", "unknown model"),
-        ("simulate plan.json --nbytes 1KB --trace missing/trace.json", "missing"),
+        ("predict plan.json --nbytes 1KB:1MB --trace trace.json", "expected one size"),
+        ("predict plan.json --nbytes 1KB --model nothing --trace trace.json", "unknown model"),
+        ("predict plan.json --nbytes 1KB --trace missing/trace.json", "missing"),
     ],
 )
 def test_bad_input(capsys: Capture, line: str, says: str) -> None:
@@ -151,18 +153,20 @@ def test_a_plan_for_a_missing_link_is_refused(capsys: Capture) -> None:
     schedule = plan["entries"][0]["schedule"]
     schedule["dst"][0] = (schedule["src"][0] + 6) % 8
     Path("bad.json").write_text(json.dumps(plan))
-    for command in ("predict", "simulate"):
-        assert "transfer has no link" in complaint(capsys, f"{command} bad.json --nbytes 1KB")
+    for more in ("", " --trace trace.json"):
+        assert "transfer has no link" in complaint(capsys, f"predict bad.json --nbytes 1KB{more}")
 
 
 def test_a_table_gives_the_plan_of_one_collective(capsys: Capture) -> None:
     assert run(["tune", "all", "ring:ranks=3", "--nbytes", "1KB:4KB", "--planner", "ring", "-o", "table.json"]) == 0
     assert run(["plan", "gather", "ring:ranks=3", "--planner", "ring", "-o", "gather.json"]) == 0
     capsys.readouterr()
-    for command in ("predict", "simulate"):
-        rows = answer(capsys, command, "table.json", "--nbytes", "2KB", "--collective", "gather")["rows"]
-        assert rows == answer(capsys, command, "gather.json", "--nbytes", "2KB")["rows"]
-        assert "choose one by --collective" in complaint(capsys, f"{command} table.json --nbytes 2KB")
+    for more in ([], ["--trace", "trace.json"]):
+        rows = answer(capsys, "predict", "table.json", "--nbytes", "2KB", "--collective", "gather", *more)["rows"]
+        assert rows == answer(capsys, "predict", "gather.json", "--nbytes", "2KB", *more)["rows"]
+        assert "choose one by --collective" in complaint(
+            capsys, shlex.join(["predict", "table.json", "--nbytes", "2KB", *more])
+        )
 
 
 def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(
@@ -178,7 +182,7 @@ def test_sizes_are_printed_as_they_were_asked_for_and_the_end_is_among_them(
     assert sizes[-2:] == ["524.288MB", "1GB"]
     assert "KiB" not in text
     assert "to 1GB: link" in text
-    assert run(["predict", "allreduce", "hgx-h100", "--as", "nccl", "--nbytes", "1KB:1MB:8"]) == 0
+    assert run(["predict", "allreduce", "hgx-h100", "--library", "nccl", "--nbytes", "1KB:1MB:8"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:6]] == [
         "1KB", "8KB", "64KB", "512KB", "1MB",
     ]  # fmt: skip

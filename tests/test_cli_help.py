@@ -76,8 +76,9 @@ def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: py
 @pytest.mark.parametrize(
     "command",
     [
-        "planners", "topologies", "models", "backends", "runtimes", "tune --help", "topology show dgx1v",
-        "bound allgather cluster:box=dgx-a100,boxes=4", "predict allreduce hgx-h100 --as nccl --nbytes 1KB:1MB:32",
+        "list planners", "topology list", "list models", "list formats", "list runtimes",
+        "tune --help", "topology show dgx1v",
+        "bound allgather cluster:box=dgx-a100,boxes=4", "predict allreduce hgx-h100 --library nccl --nbytes 1KB:1MB:32",
         "tune allreduce hgx-h100 --planner ring --planner recursive-doubling --nbytes 1KB:1GB:1000 --workers 1",
     ],
 )  # fmt: skip
@@ -87,7 +88,7 @@ def test_text_is_as_wide_as_the_terminal(
     monkeypatch.setenv("COLUMNS", columns)
     widest = max(map(len, printed(capsys, *command.split()).splitlines()))
     assert widest <= int(columns)
-    if command in ("planners", "runtimes", "tune --help"):
+    if command in ("list planners", "list runtimes", "tune --help"):
         assert widest > int(columns) - 16
 
 
@@ -117,7 +118,7 @@ def test_width_of_a_real_terminal(columns: int, widest: int) -> None:
 
 def test_width_where_there_is_no_terminal() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    done = subprocess.run([*COMMAND, "planners"], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run([*COMMAND, "list", "planners"], capture_output=True, text=True, env=environment, check=True)
     assert 84 < max(map(len, done.stdout.splitlines())) <= 100
 
 
@@ -138,6 +139,7 @@ def _read_all(master: int) -> str:
 
 CASES = [
     ("tun", {"tune"}, set()),
+    ("", {"list", "verify"}, {"planners", "check", "simulate", "compose"}),
     ("", {"tune", "plan", "help", "topology"}, {"allreduce"}),
     ("help tu", {"tune"}, set()),
     ("topology ", {"show", "probe", "join"}, {"tune"}),
@@ -154,7 +156,11 @@ CASES = [
     ("bench ", {"genmodel", "micro", "allreduce", "mine.json"}, {"tune"}),
     ("bench allreduce full:ranks=4 --on ", {"mpi", "threads"}, {"nccl-tuner"}),
     ("build ", {"mpi", "nccl-tuner"}, {"goal"}),
-    ("check mine.json --for ", {"msccl", "rccl-6"}, {"goal"}),
+    ("verify mine.json --for ", {"msccl", "rccl-6"}, {"goal"}),
+    ("list ", {"planners", "formats"}, {"ring"}),
+    ("list planners ri", {"ring"}, {"planners"}),
+    ("topology list dg", {"dgx1v"}, {"show"}),
+    ("plan --from ", {"mine.json"}, {"allreduce"}),
     ("run mine.json --dtype bfl", {"bfloat16"}, {"float32"}),
     ("lab run dgx1v -- ./a.out mi", {"mine.json"}, {"micro"}),
     ("-", {"--version", "--help", "--show-completion"}, {"--json"}),

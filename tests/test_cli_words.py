@@ -80,7 +80,7 @@ def test_a_root_is_for_rooted_ones_however_spelled(capsys: Capture) -> None:
         ("bound dgx1v AllReduce", "antiphon bound AllReduce dgx1v"),
         ("frontier dgx1v allgather", "antiphon frontier allgather dgx1v"),
         ("bench full:ranks=4 allreduce", "antiphon bench allreduce full:ranks=4"),
-        ("predict dgx1v allreduce --as nccl --nbytes 1MB", "antiphon predict allreduce dgx1v"),
+        ("predict dgx1v allreduce --library nccl --nbytes 1MB", "antiphon predict allreduce dgx1v"),
     ],
 )
 def test_swapped_arguments(capsys: Capture, arguments: str, right: str) -> None:
@@ -112,7 +112,7 @@ def test_only_near_misses_are_guessed(name: str, known: list[str], guess: str) -
 def test_nccl_takes_no_schedules(library: str) -> None:
     plan = antiphon.plan("allreduce", "ring:ranks=4")
     with pytest.raises(Unsupported, match=r"takes no schedules.*export PLAN --to nccl-tuner"):
-        antiphon.check(plan, library, "1MB")
+        antiphon.verify(plan, runtime=library, nbytes="1MB")
 
 
 def test_options_that_a_function_does_not_have() -> None:
@@ -130,7 +130,7 @@ def test_check_shows_the_file_that_serves(capsys: Capture) -> None:
     short, long = (antiphon.plan("allreduce", "full:ranks=4", planner=name) for name in ("direct", "ring"))
     entries = (replace(short.entries[0], stop=2**16), replace(long.entries[0], start=2**16))
     antiphon.save(replace(short, entries=entries), "table.json")
-    call = ["check", "table.json", "--for", "msccl", "--nbytes", "1MB"]
+    call = ["verify", "table.json", "--for", "msccl", "--nbytes", "1MB"]
     assert run(call) == 0
     brief = capsys.readouterr().out
     assert "will not run" not in brief
@@ -164,11 +164,11 @@ def test_plans_are_equal_by_value() -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/ring.md"]),
-        ("models loggp", ["fidelity=message", "device_radix=auto"]),
-        ("backends goal", ["order=data", "schedule.goal"]),
-        ("runtimes mpi", ["--mpiexec"]),
-        ("topologies ring", ["ranks= (needed)", "bandwidth=25GB/s", "ring:ranks=8"]),
+        ("list planners ring", ["directions=2", "order=auto", "allgather", "docs/planners/ring.md"]),
+        ("list models loggp", ["fidelity=message", "device_radix=auto"]),
+        ("list formats goal", ["order=data", "schedule.goal"]),
+        ("list runtimes mpi", ["--mpiexec"]),
+        ("topology list ring", ["ranks= (needed)", "bandwidth=25GB/s", "ring:ranks=8"]),
     ],
 )
 def test_one_entry_of_a_table(capsys: Capture, command: str, says: list[str]) -> None:
@@ -176,8 +176,8 @@ def test_one_entry_of_a_table(capsys: Capture, command: str, says: list[str]) ->
     text = capsys.readouterr().out
     assert all(word in text for word in says), text
     assert run([*command.split(), "--json"]) == 0
-    assert f'"name": "{command.split()[1]}"' in capsys.readouterr().out
-    assert "did you mean" in complaint(capsys, command.split(maxsplit=1)[0], command.split()[1][:-1] + "x")
+    assert f'"name": "{command.split()[2]}"' in capsys.readouterr().out
+    assert "did you mean" in complaint(capsys, *command.split()[:2], command.split()[2][:-1] + "x")
 
 
 def test_every_entry_of_every_table_can_be_shown(capsys: Capture) -> None:

@@ -120,9 +120,9 @@ if sys.argv[1] != "mpi":
     rank = int(os.fork() == 0)
     if rank:
         os.environ["ANTIPHON_SHARED"] = sys.argv[3]
-    found = antiphon.comm(address=sys.argv[2], rank=rank, ranks=2)
+    found = antiphon.comm.connect(address=sys.argv[2], rank=rank, ranks=2)
 else:
-    found = antiphon.comm(table=sys.argv[2])
+    found = antiphon.comm.connect(table=sys.argv[2])
 def mapped():
     return sum("memfd:antiphon" in line for line in open("/proc/self/maps"))
 got = found.allreduce(np.ones(100_000))
@@ -193,7 +193,7 @@ def test_a_book_that_is_not_its_collective_is_an_error_at_all(tmp_path: Path) ->
 READS = """
 import json, os, sys, antiphon, antiphon.errors
 try:
-    antiphon.comm(table=sys.argv[1]).close()
+    antiphon.comm.connect(table=sys.argv[1]).close()
 except antiphon.errors.Invalid as error:
     os.write(1, json.dumps(str(error)).encode().join([b'{"error": ', b"}\\n"]))
 """
@@ -225,7 +225,7 @@ def test_calls_in_different_order_are_told_and_nothing_goes_on_after_it(first: s
 
     def take_part(rank: int) -> list[str]:
         said = []
-        with antiphon.comm(rank=rank, ranks=2, address=address, timeout=60) as group:
+        with antiphon.comm.connect(rank=rank, ranks=2, address=address, timeout=60) as group:
             for name in (first if rank else "allgather", "reduce", "reducescatter"):
                 with pytest.raises(TransportFailed) as told:
                     getattr(group, name)(np.ones(4))
@@ -244,7 +244,7 @@ def test_calls_in_different_order_are_told_and_nothing_goes_on_after_it(first: s
 
 
 def test_one_process_alone_needs_nothing() -> None:
-    with antiphon.comm(rank=0, ranks=1, address="nowhere:1") as c:
+    with antiphon.comm.connect(rank=0, ranks=1, address="nowhere:1") as c:
         x = np.arange(4.0)
         assert c.allreduce(x, "avg").tolist() == [0, 1, 2, 3]
         assert c.allgather(x).tolist() == c.alltoall(x).tolist() == c.reducescatter(x).tolist() == x.tolist()
@@ -271,7 +271,7 @@ def test_wrong_arguments(how: dict[str, Any], told: str) -> None:
     if how.keys() == {"communicator"}:
         pytest.importorskip("mpi4py")
     with pytest.raises(Invalid, match=told):
-        antiphon.comm(**how)
+        antiphon.comm.connect(**how)
 
 
 # ---- books of groups ----

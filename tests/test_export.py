@@ -1,4 +1,4 @@
-"""antiphon backends, antiphon export: the table of back ends, files whole or not at all, one line for what is wrong."""
+"""antiphon list formats, export: the table of formats, files whole or not at all, one line for what is wrong."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def complaint(capsys: Capture, line: str, code: int = 2) -> str:
 
 
 def test_backends(capsys: Capture) -> None:
-    assert run(["backends"]) == 0
+    assert run(["list", "formats"]) == 0
     assert "LogGOPSim" in capsys.readouterr().out
-    assert run(["backends", "--json"]) == 0
+    assert run(["list", "formats", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(rows) >= {"goal", "piccl-xml"}
     for name, row in rows.items():
         assert row["available"] is True
         assert row["missing"] == ""
         assert row["needs"] == (["nbytes"] if name in ("chakra", "goal", "piccl-xml") else [])
-    assert {row["name"] for row in antiphon.backends()} == set(rows)
+    assert {row["name"] for row in antiphon.available.formats()} == set(rows)
 
 
 @pytest.mark.parametrize(("name", "file"), [("goal", "schedule.goal"), ("piccl-xml", "schedule.xml")])

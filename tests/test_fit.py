@@ -443,15 +443,14 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_the_functions_of_the_package(tmp_path: Path) -> None:
     write_measured(made(seed=1), tmp_path / "times.csv")
-    found = antiphon.fit("genmodel", tmp_path / "times.csv", delta=TRUE["delta"])
+    found = antiphon.fit.genmodel(tmp_path / "times.csv", delta=TRUE["delta"])
     assert found.parameters["delta"].state == "given"
-    rows = antiphon.bench("memory", most=3, nbytes=4096, repeat=2)
+    rows = antiphon.measure.memory(most=3, nbytes=4096, repeat=2)
     assert [row.vectors for row in rows] == [2, 3]
-    assert antiphon.fit("memory", sums()).parameters["gamma"].value == pytest.approx(TRUE["gamma"])
+    assert antiphon.fit.memory(sums()).parameters["gamma"].value == pytest.approx(TRUE["gamma"])
     wrong: Any = "mars"
-    for faulty in (lambda: antiphon.fit(wrong, []), lambda: antiphon.bench(wrong)):
-        with pytest.raises(Invalid, match="'mars'"):
-            faulty()
+    with pytest.raises(Invalid, match="'mars'"):
+        antiphon.measure.bench(wrong)
 
 
 @pytest.mark.parametrize(

@@ -249,9 +249,9 @@ def test_scratch_is_allocated_as_the_file_says(tmp_path: Path, capsys: Capture) 
         assert ("of scratch for such a call" in found) is more
     path = tmp_path / "ring.xml"
     path.write_text(allgather(4).replace('s_chunks="0"', 's_chunks="2000000000"', 1))
-    code, found = told(capsys, "check", str(path), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
-    assert (code, found["runs"]) == (0, True)
-    assert "set s_chunks to 0, as many as its steps use" in [one["instead"] for one in found["files"][0]["findings"]]
+    code, found = told(capsys, "verify", str(path), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
+    assert (code, found["will_run"]) == (0, True)
+    assert "set s_chunks to 0, as many as its steps use" in [one["instead"] for one in found["reasons"]]
 
 
 @pytest.mark.parametrize("name", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
@@ -261,9 +261,9 @@ def test_a_file_in_another_encoding_is_the_same_file(name: str, tmp_path: Path, 
     path.write_bytes(allgather(4).encode(name))
     assert run(["verify", str(path)]) == 0
     assert "right: allgather" in capsys.readouterr().out
-    _, found = told(capsys, "check", str(path), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
+    _, found = told(capsys, "verify", str(path), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
     says = "a mark of its encoding" if name == "utf-8-sig" else f"it is in {name.upper()}"
-    assert any(says in one["why"] for one in found["files"][0]["findings"])
+    assert any(says in one["why"] for one in found["reasons"])
 
 
 def test_an_encoding_that_is_not_read_is_named(tmp_path: Path, capsys: Capture) -> None:
@@ -285,25 +285,25 @@ def test_gather_counts_what_one_rank_gives() -> None:
 
 @pytest.mark.slow
 def test_check_at_the_command_line(ring: Path, tmp_path: Path, capsys: Capture) -> None:
-    code, found = told(capsys, "check", str(ring), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
-    assert (code, found["runs"]) == (0, True)
-    code, found = told(capsys, "check", str(ring), "--for", "rccl-6", "--nbytes", "64KiB", "--out-of-place")
-    assert (code, found["runs"]) == (1, False)
-    assert found["files"][0]["findings"][0]["outcome"] == "refused"
+    code, found = told(capsys, "verify", str(ring), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
+    assert (code, found["will_run"]) == (0, True)
+    code, found = told(capsys, "verify", str(ring), "--for", "rccl-6", "--nbytes", "64KiB", "--out-of-place")
+    assert (code, found["will_run"]) == (1, False)
+    assert found["reasons"][0]["what"] == "refused"
     plan = tmp_path / "plan.json"
     antiphon.save(antiphon.plan("allreduce", antiphon.topology("full:ranks=4"), planner="direct"), plan)
     for runtime in ("msccl", "rccl-6"):
-        code, found = told(capsys, "check", str(plan), "--for", runtime, "--nbytes", "64KiB", "--dtype", "bfloat16")
-        assert (code, found["runs"]) == (0, True)
+        code, found = told(capsys, "verify", str(plan), "--for", runtime, "--nbytes", "64KiB", "--dtype", "bfloat16")
+        assert (code, found["will_run"]) == (0, True)
     many = tmp_path / "many.json"
     antiphon.save(antiphon.plan("alltoall", antiphon.topology("full:ranks=40"), planner="direct"), many)
     for runtime, code in (("msccl", 0), ("rccl-6", 1)):
-        assert run(["check", str(many), "--for", runtime, "--nbytes", "64KB"]) == code
+        assert run(["verify", str(many), "--for", runtime, "--nbytes", "64KB"]) == code
     assert "rank 0 needs more than 64 thread blocks" in capsys.readouterr().out
-    assert run(["check", str(plan), "--for", "rccl-6", "--nbytes", "63"]) == 1
+    assert run(["verify", str(plan), "--for", "rccl-6", "--nbytes", "63"]) == 1
     assert "will NOT run by rccl-6" in capsys.readouterr().out
-    assert run(["check", str(plan), "--for", "rccl", "--nbytes", "64"]) == 2
+    assert run(["verify", str(plan), "--for", "rccl", "--nbytes", "64"]) == 2
     assert "rccl-6" in capsys.readouterr().err
     ring.write_text(ring.read_text().replace('type="r"', 'type="nop"', 1))
-    code, found = told(capsys, "check", str(ring), "--for", "msccl", "--nbytes", "64KiB")
-    assert (code, found["runs"]) == (1, False)
+    code, found = told(capsys, "verify", str(ring), "--for", "msccl", "--nbytes", "64KiB")
+    assert (code, found["will_run"]) == (1, False)

@@ -72,8 +72,10 @@ def test_a_search_ends_with_its_effort_alike() -> None:
 
     def found() -> list[Any]:
         wish = "broadcast", "torus:dims=3x3"
-        points = antiphon.frontier(*wish, effort=EFFORT)
-        tuned = antiphon.tune(*wish, planners=["sccl", "ring"], nbytes="1KB:1MB", effort=EFFORT, workers="none")
+        points = antiphon.frontier.find(*wish, effort=EFFORT)
+        tuned = antiphon.tune(
+            *wish, planners=["sccl", "ring"], nbytes="1KB:1MB", search=antiphon.Search(effort=EFFORT, workers="none")
+        )
         return [points.as_json(), tuned.as_json(), dumps(tuned.plan), dumps(points.plan())]
 
     idle = found()

@@ -144,7 +144,7 @@ def test_random_machines_and_collectives(tmp_path: Path, seed: int, steps: int, 
      ("reducescatter", "mesh:dims=2x3", 1), ("allreduce", "ring:ranks=4", 1), ("alltoall", "star:ranks=3", 1)],
 )  # fmt: skip
 def test_what_labels_claim_is_what_solvers_find(wanted: str, machine: str, k: int, tmp_path: Path) -> None:
-    plan = antiphon.frontier(wanted, machine, k=k, steps=4).plan()
+    plan = antiphon.frontier.find(wanted, machine, k=k, steps=4).plan()
     labels = [entry.schedule.provenance.get("certificate") for entry in plan.entries]
     files = written(plan, tmp_path, "dimacs")
     names = {file.stem for file in files}

@@ -66,7 +66,7 @@ class Here:  # the first thing that the package asks Python for, once it listens
 sys.meta_path.insert(0, Here())
 for name in [n for n in sys.modules if n.split(".")[0] in ("typing", "threading", "signal")]:
     del sys.modules[name]
-sys.argv = ["/usr/bin/antiphon", "topologies"]
+sys.argv = ["/usr/bin/antiphon", "list", "topologies"]
 from antiphon.cli import main
 main()
 """
@@ -90,7 +90,8 @@ def test_a_program_of_others_keeps_its_own_ways() -> None:
 
 def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
     """A shell's background job."""
-    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT); from antiphon.cli import main; main(['models'])"
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT); from antiphon.cli import main; "
+    program += "main(['list', 'models'])"
     ignored = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {program}"
     code, out, said = ended(ignored)
     assert (code, said) == (0, "")
@@ -181,7 +182,7 @@ def test_what_is_found_is_kept(
 
 def test_signals_in_a_thread_of_a_program_are_its_own() -> None:
     found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(run(["models"])))
+    thread = threading.Thread(target=lambda: found.append(run(["list", "models"])))
     thread.start()
     thread.join()
     assert found == [0]

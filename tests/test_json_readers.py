@@ -43,7 +43,7 @@ PLACES = 12  # tokens of a file that are damaged, spread evenly
 
 
 def measured(path: Path) -> None:
-    antiphon.replay([path.with_name("job.json")], topology="full:ranks=2", measured=path)
+    antiphon.replay.job([path.with_name("job.json")], topology="full:ranks=2", measured=path)
 
 
 MANY = ["plan", "MSCCL++ plan", "recorded job"]  # which have most of the fields

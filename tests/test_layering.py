@@ -21,6 +21,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 # A layer is a file or a folder of src/antiphon; it may import from those before it.
 LAYERS = (
     "errors",
+    "deprecations",
     "units",
     "options",
     "core",
@@ -38,6 +39,18 @@ LAYERS = (
     "show",
     "torch",
     "api",
+    "available",
+    "comm",
+    "fit",
+    "frontier",
+    "lab",
+    "machines",
+    "measure",
+    "native",
+    "pages",
+    "papers",
+    "replay",
+    "traces",
     "cli",
     "__main__",
 )

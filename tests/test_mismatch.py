@@ -156,7 +156,7 @@ def side_by_side(ranks: int, do: Any, **options: Any) -> list[Any]:
     (address,) = free_addresses(1)
 
     def one(rank: int) -> Any:
-        with antiphon.comm(rank=rank, ranks=ranks, address=address, **{"timeout": 20.0, **options}) as c:
+        with antiphon.comm.connect(rank=rank, ranks=ranks, address=address, **{"timeout": 20.0, **options}) as c:
             return do(c)
 
     with ThreadPoolExecutor(ranks) as pool:
@@ -192,8 +192,8 @@ def test_a_call_of_another_group_is_an_error_that_names_it() -> None:
 
     def one(rank: int) -> str:
         with (
-            antiphon.comm(rank=rank, ranks=2, address=first, timeout=1.0) as a,
-            antiphon.comm(rank=rank, ranks=2, address=second, timeout=1.0) as b,
+            antiphon.comm.connect(rank=rank, ranks=2, address=first, timeout=1.0) as a,
+            antiphon.comm.connect(rank=rank, ranks=2, address=second, timeout=1.0) as b,
             pytest.raises((TimedOut, TransportFailed)) as told,
         ):
             (a if rank else b).allreduce(np.ones(4))
@@ -227,7 +227,7 @@ def test_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def one(rank: int) -> str:
         with pytest.raises(Invalid) as told:
-            antiphon.comm(rank=rank, ranks=2, address=address, timeout=20.0)
+            antiphon.comm.connect(rank=rank, ranks=2, address=address, timeout=20.0)
         return str(told.value)
 
     with ThreadPoolExecutor(2) as pool:
@@ -258,7 +258,7 @@ def test_ranks_that_only_give_are_told_by_the_next_call_they_take_from() -> None
 
 def giving_only(rank: int, address: str, both: threading.Barrier) -> str:
     try:
-        with antiphon.comm(rank=rank, ranks=2, address=address, timeout=20.0) as c:
+        with antiphon.comm.connect(rank=rank, ranks=2, address=address, timeout=20.0) as c:
             for root in range(2):
                 c.broadcast(np.ones(4), root)
             c.allreduce(np.ones(4))

@@ -104,7 +104,7 @@ def test_one_process_launches_on_one_gpu_after_the_other_while_they_work(
     ],
 )
 def test_what_there_is(machine: str, collective: str, there: set[str], not_there: set[str]) -> None:
-    (row,) = antiphon.predict_library(collective, machine, 2**20)
+    (row,) = antiphon.predict(collective, 2**20, topology=machine, library="nccl")
     found = {row["algorithm"], *(name.split()[0] for name in row["others"])}
     assert there <= found
     assert not not_there & found
@@ -142,19 +142,19 @@ def test_how_near_it_comes_is_told_of_what_has_tables() -> None:
 
 
 def test_pat_needs_one_rank_per_node() -> None:
-    (row,) = antiphon.predict_library("allgather", "star:ranks=4", 1024, library="nccl:gpu=h100,network=ib")
+    (row,) = antiphon.predict("allgather", 1024, topology="star:ranks=4", library="nccl:gpu=h100,network=ib")
     assert row["algorithm"] == RING  # one node
     names = [f"box{i}/gpu0" for i in range(4)]
     machine = topology("star:ranks=4")
     apart = type(machine)(
         "four", 4, 1, machine.link_src, machine.link_dst, machine.link_type, machine.types, places=(*names, "switch")
     )
-    (row,) = antiphon.predict_library("allgather", apart, 1024, library="nccl:gpu=h100,network=ib")
+    (row,) = antiphon.predict("allgather", 1024, topology=apart, library="nccl:gpu=h100,network=ib")
     assert any(name.startswith(PAT) for name in (row["algorithm"], *row["others"]))
 
 
 def test_small_by_ll_and_large_by_the_switches() -> None:
-    small, large = antiphon.predict_library("allreduce", "hgx-h100", ["1KB", "1GB"])
+    small, large = antiphon.predict("allreduce", ["1KB", "1GB"], topology="hgx-h100", library="nccl")
     assert (small["algorithm"], small["protocol"]) == (RING, "ll")
     assert large["algorithm"] == NVLS
     assert 10e-6 < small["seconds"] < 25e-6
@@ -167,11 +167,11 @@ def test_every_line_says_what_it_rests_on() -> None:
         assert set(calls.calibrated_by) <= fitted
         assert not set(calls.calibrated_by) & held
         assert "calibrated" in calls.basis()
-    (b200,) = antiphon.predict_library("allreduce", "hgx-b200", "1KB")
+    (b200,) = antiphon.predict("allreduce", "1KB", topology="hgx-b200", library="nccl")
     assert "not calibrated (all, as of h100)" in b200["calibrated"]
-    (sends,) = antiphon.predict_library("alltoall", "hgx-h100", "1KB")
+    (sends,) = antiphon.predict("alltoall", "1KB", topology="hgx-h100", library="nccl")
     assert "sends not calibrated" in sends["calibrated"]
-    (gather,) = antiphon.predict_library("allgather", "dgx-a100", "1KB")
+    (gather,) = antiphon.predict("allgather", "1KB", topology="dgx-a100", library="nccl")
     assert "allgather by the figures of allreduce" in gather["calibrated"]
 
 
@@ -193,10 +193,10 @@ def test_every_line_says_what_it_rests_on() -> None:
 )
 def test_what_is_refused(library: str, machine: str, said: str | None) -> None:
     if said is None:
-        assert antiphon.predict_library("allreduce", machine, "1KB", library=library)
+        assert antiphon.predict("allreduce", "1KB", topology=machine, library=library)
         return
     with pytest.raises((Invalid, Unsupported), match=said):
-        antiphon.predict_library("allreduce", machine, "1KB", library=library)
+        antiphon.predict("allreduce", "1KB", topology=machine, library=library)
 
 
 def test_files_of_calls() -> None:
@@ -216,10 +216,10 @@ def test_files_of_calls() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB:1GB:1000", "--json"]) == 0
+    assert run(["predict", "--library", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB:1GB:1000", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["algorithm"] for row in rows][::2] == [RING, NVLS]
-    assert run(["predict", "--as", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
+    assert run(["predict", "--library", "nccl", "allreduce", "hgx-h100", "--nbytes", "1KB"]) == 0
     line, *below = capsys.readouterr().out.splitlines()[1:]
     assert "ring ll" in line
     words = " ".join(" ".join(below).split())
@@ -230,9 +230,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--as", "nccl", "allreduce"], "tell collective and machine"),
-        (["--as", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: not with --as"),
-        (["plan.json", "hgx-h100"], "need --as nccl"),
+        (["--library", "nccl", "allreduce"], "name collective and machine"),
+        (["--library", "nccl", "allreduce", "hgx-h100", "--model", "flows"], "--model: not with --library"),
+        (["plan.json", "hgx-h100"], "need --library nccl"),
     ],
 )
 def test_what_the_command_refuses(
@@ -251,8 +251,8 @@ def test_what_the_command_refuses(
     [(511, "ring"), (512, "allpairs"), (458752, "allpairs"), (458753, "ring"), (22806528, "ring"), (22806529, "ring")],
 )
 def test_msccl_takes_what_is_registered_for_the_size(nbytes: int, choice: str) -> None:
-    (row,) = antiphon.predict_library("allreduce", "dgx-a100", [nbytes], library="msccl")
-    (nccl,) = antiphon.predict_library("allreduce", "dgx-a100", [nbytes])
+    (row,) = antiphon.predict("allreduce", [nbytes], topology="dgx-a100", library="msccl")
+    (nccl,) = antiphon.predict("allreduce", [nbytes], topology="dgx-a100", library="nccl")
     assert row["algorithm"] == choice
     inside = 512 <= nbytes <= 22806528
     assert row["why"].startswith("its algorithm in place from" if inside else "no algorithm of MSCCL's here; ")
@@ -264,15 +264,15 @@ def test_msccl_takes_what_is_registered_for_the_size(nbytes: int, choice: str) -
 def test_msccl_is_near_the_table_that_its_figures_are_from() -> None:
     (table,) = [one for one in published() if one.name == "a100-ndv4-msccl"]
     sizes = [row[0] for row in table.rows if 512 <= row[0] <= 2**24]
-    rows = antiphon.predict_library("allreduce", table.topology, sizes, library="msccl")
+    rows = antiphon.predict("allreduce", sizes, topology=table.topology, library="msccl")
     measured = {row[0]: row[3] * 1e-6 for row in table.rows}
     assert max(abs(row["seconds"] / measured[row["nbytes"]] - 1) for row in rows) < 0.05
 
 
 def test_msccl_between_nodes_sends_a_message_to_each_node() -> None:
     machine = "cluster:box=dgx-a100,boxes=4"
-    (row,) = antiphon.predict_library("alltoall", machine, ["64KB"], library="msccl")
-    (nccl,) = antiphon.predict_library("alltoall", machine, ["64KB"])
+    (row,) = antiphon.predict("alltoall", ["64KB"], topology=machine, library="msccl")
+    (nccl,) = antiphon.predict("alltoall", ["64KB"], topology=machine, library="nccl")
     assert (row["algorithm"], row["protocol"]) == ("hierarchical", "simple")
     assert row["calibrated"].endswith("hierarchical simple not calibrated")
     message = shipped_calls()["ib"].message
@@ -282,8 +282,8 @@ def test_msccl_between_nodes_sends_a_message_to_each_node() -> None:
 
 
 def test_msccl_is_on_by_default_in_rccl() -> None:
-    (row,) = antiphon.predict_library("allreduce", "mi300x", ["1KB"], library="msccl")
-    (rccl,) = antiphon.predict_library("allreduce", "mi300x", ["1KB"], library="rccl")
+    (row,) = antiphon.predict("allreduce", ["1KB"], topology="mi300x", library="msccl")
+    (rccl,) = antiphon.predict("allreduce", ["1KB"], topology="mi300x", library="rccl")
     assert row["algorithm"] == "allpairs"
     assert row["seconds"] == rccl["seconds"]
     assert "measured with MSCCL's" in row["calibrated"]
@@ -294,18 +294,18 @@ def test_msccl_is_on_by_default_in_rccl() -> None:
     ("collective", "nbytes", "sms"), [("allreduce", "1KB", 24), ("allreduce", "1GB", 16), ("alltoall", "1MB", 32)]
 )
 def test_what_nccl_takes_of_a_gpu(collective: str, nbytes: str, sms: int) -> None:
-    (row,) = antiphon.predict_library(collective, "hgx-h100", nbytes)
+    (row,) = antiphon.predict(collective, nbytes, topology="hgx-h100", library="nccl")
     assert (row["sms"], row["sms_of"]) == (sms, 132)
 
 
 def test_copies_by_engines_take_no_multiprocessor() -> None:
-    (row,) = antiphon.predict_library("allgather", "dgx-a100", "80MB", library="nccl:algorithm=copies")
+    (row,) = antiphon.predict("allgather", "80MB", topology="dgx-a100", library="nccl:algorithm=copies")
     copies, launch = shipped_calls()["a100"].copies, shipped_calls()["a100"].launch
     assert copies is not None
     assert row["sms"] == 0
     assert row["seconds"] == pytest.approx(launch + 7 * copies.latency + 7 / 8 * 80e6 / (300e9 * copies.share))
     assert "copies not calibrated" in row["calibrated"]
-    (usual,) = antiphon.predict_library("allgather", "dgx-a100", "80MB")
+    (usual,) = antiphon.predict("allgather", "80MB", topology="dgx-a100", library="nccl")
     assert usual["algorithm"] == "ring"  # never by itself
     assert usual["without_sms"] == row["seconds"]
 
@@ -313,10 +313,10 @@ def test_copies_by_engines_take_no_multiprocessor() -> None:
 @pytest.mark.parametrize(("collective", "machine"), [("allreduce", "dgx-a100"), ("allgather", "mi300x")])
 def test_what_no_engine_can_do_is_not_priced(collective: str, machine: str) -> None:
     name = "rccl" if machine == "mi300x" else "nccl"
-    (row,) = antiphon.predict_library(collective, machine, "1MB", library=name)
+    (row,) = antiphon.predict(collective, "1MB", topology=machine, library=name)
     assert row["without_sms"] is None
     with pytest.raises(Unsupported, match="none of copies can do"):
-        antiphon.predict_library(collective, machine, "1MB", library=f"{name}:algorithm=copies")
+        antiphon.predict(collective, "1MB", topology=machine, library=f"{name}:algorithm=copies")
 
 
 def test_tune_says_what_communication_takes() -> None:

@@ -20,7 +20,7 @@ PROGRAM = """
 import json, os, sys, numpy as np, antiphon
 rank, where = int(os.environ["RANK"]), os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"]
 sent = lambda: [int(open(f"/sys/class/net/s{n}/statistics/tx_bytes").read()) for n in (0, 1)]
-with antiphon.comm(rank=rank, ranks=2, address=where, timeout=60, secret="0123456789abcdef") as c:
+with antiphon.comm.connect(rank=rank, ranks=2, address=where, timeout=60, secret="0123456789abcdef") as c:
     x = np.arange(int(sys.argv[1]) * 125_000.0) * (1 - rank)
     before = sent()
     c.broadcast(x, 0)
@@ -61,7 +61,7 @@ def carried(folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str) -> list
     program.write_text(PROGRAM)
     monkeypatch.setenv("ANTIPHON_INTERFACE", devices)
     command = [sys.executable, str(program), str(MEGABYTES), str(out)]
-    row = antiphon.lab("run", pair(), command=command, scale="link=400Mbit", timeout=60)
+    row = antiphon.lab.command(pair(), command=command, scale="link=400Mbit", timeout=60)
     assert row["exit_code"] == 0
     found: list[Any] = json.loads(out.read_text())
     return [one / (MEGABYTES * 10**6) for one in found]

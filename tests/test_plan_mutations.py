@@ -59,7 +59,7 @@ def text_of(name: str) -> bytes:
     if name == "tuned":
         return dumps(antiphon.tune("allreduce", "full:ranks=4", nbytes="1KB:1MB", planners=["ring", "direct"]).plan)
     if name == "frontier":
-        return dumps(antiphon.frontier("allgather", "ring:ranks=4").plan())
+        return dumps(antiphon.frontier.find("allgather", "ring:ranks=4").plan())
     plans = {
         "sccl": lambda: planned("allgather", "ring:ranks=4", "sccl"),
         "sccl for k": lambda: planned("allgather", "ring:ranks=5", "sccl", chunks=1, steps=3, rounds=3),

@@ -715,12 +715,12 @@ def test_tables_are_compiled_before_a_job(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([slow_start, os.environ.get("PYTHONPATH", "")]))
     path = new_table(folder, "before")
-    made = antiphon.build("mpi", openmpi.mpicc, path)
+    made = antiphon.native.build("mpi", openmpi.mpicc, path)
     books = made.parent / "books"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert [book for book in books.iterdir() if book.name.startswith(digest)]
     assert capfd.readouterr() == ("", "")  # whoever asked for it knows what takes so long
     with pytest.raises(AntiphonError, match=r"nothing\.json: No such file"):
-        antiphon.build("mpi", openmpi.mpicc, [path, folder / "nothing.json"])
+        antiphon.native.build("mpi", openmpi.mpicc, [path, folder / "nothing.json"])
     with pytest.raises(AntiphonError, match="takes no tables"):
-        antiphon.build("nccl-tuner", "", path)
+        antiphon.native.build("nccl-tuner", "", path)

@@ -69,7 +69,7 @@ def _asked(kind: str, machine: Topology, nbytes: int, plan: Any, model: str) -> 
     group = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks)))
     price = ByPlans(machine, {kind: plan}, None, "").price(kind, nbytes, 0, group)
     assert price is not None
-    measured = antiphon.bench(plan, nbytes=nbytes, on="local", iterations=1, warmup=0)
+    measured = antiphon.measure.bench(plan, nbytes=nbytes, on="local", iterations=1, warmup=0)
     assert measured
     row = measured[0]
     return {
@@ -82,16 +82,18 @@ def _asked(kind: str, machine: Topology, nbytes: int, plan: Any, model: str) -> 
 def check_all(name: str, kind: str, nbytes: int) -> None:
     """Of one machine and size: what a plan takes is the same whoever tells it, above the bound, and more for more."""
     machine = topology(name)
-    found = antiphon.tune(kind, machine, nbytes=nbytes, workers="none", planners=("ring", "binomial-tree"))
+    found = antiphon.tune(
+        kind, machine, nbytes=nbytes, planners=("ring", "binomial-tree"), search=antiphon.Search(workers="none")
+    )
     (best,) = found.ranges
     assert best.gap is None or best.gap >= 1
     assert antiphon.predict(found.plan, 2 * nbytes)[0]["seconds"] >= best.seconds
     for who, (seconds, rests) in _asked(kind, machine, nbytes, found.plan, found.model).items():
         assert seconds == pytest.approx(best.seconds, rel=1e-12), who
         assert set(rests.split("; ")) <= set(best.rests_on.split("; ")), who
-    assert f"{best.rests_on}</td>" in antiphon.report(found)
+    assert f"{best.rests_on}</td>" in antiphon.pages.report(found)
     if found.model == "calls":
-        (own,) = antiphon.predict_library(kind, machine, nbytes, library=library_here(machine).name)
+        (own,) = antiphon.predict(kind, nbytes, topology=machine, library=library_here(machine).name)
         group = ProcessGroup("0", machine.ranks, tuple(range(machine.ranks)))
         priced = ByLibrary(machine).price(kind, nbytes, 0, group)
         assert priced is not None
@@ -128,7 +130,7 @@ def test_a_job_is_told_the_same_of_a_group_that_no_model_of_nccl_knows() -> None
 
 
 def test_a_frontier_takes_the_points_that_predict_finds_fastest() -> None:
-    found = antiphon.frontier("allgather", "dgx1v", steps=3)
+    found = antiphon.frontier.find("allgather", "dgx1v", steps=3)
     alone = [Plan(found.topology, found.collective, (Entry(0, None, p.schedule, {}),)) for p in found.points]
     for nbytes in (1000, 10**9):
         (row,) = antiphon.predict(found.plan(), nbytes)
@@ -154,6 +156,6 @@ def test_a_thin_network_is_paid_for() -> None:
     """Of a ring one flow leaves two nodes; of an alltoall all that their 16 ranks have for the 16 others."""
     nbytes, machine = 10**10, "cluster:box=hgx-h100,boxes=4,fabric=leaf-spine,oversubscription=4"
     for kind, leaves in (("broadcast", nbytes), ("alltoall", nbytes // 32 * 16 * 16)):
-        (row,) = antiphon.predict_library(kind, machine, nbytes)
+        (row,) = antiphon.predict(kind, nbytes, topology=machine, library="nccl")
         share = shipped_calls()["ib"].share[row["protocol"]]
         assert row["terms"]["bytes"] == pytest.approx(leaves / 200e9 / share)

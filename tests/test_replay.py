@@ -346,7 +346,7 @@ ROWS = [{"collective": "allreduce", "nbytes": 10**6, "seconds": 1 * MS, "in_plac
 
 
 def found(files: Sequence[Path], **given: Any) -> dict[str, Any]:
-    return antiphon.replay(files, **given)
+    return antiphon.replay.job(files, **given)
 
 
 def test_a_replay_by_what_was_measured(tmp_path: Path) -> None:

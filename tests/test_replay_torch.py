@@ -80,6 +80,6 @@ def test_gloo_and_ours_tell_the_same_job(kind: str, wanted: list[tuple[str, int]
     if kind == "ddp":
         assert len(gloo.gradients) == 2 * LAYERS
         assert sum(one.nbytes for one in gloo.gradients) == LAYERS * LAYER
-    found = antiphon.replay(sorted(tmp_path.glob("gloo-0.*.json")), measured=tmp_path / "measured.json")
+    found = antiphon.replay.job(sorted(tmp_path.glob("gloo-0.*.json")), measured=tmp_path / "measured.json")
     assert found["step"]["ours"] > 0
     assert (found["buckets"] is not None) == (kind == "ddp")

@@ -76,7 +76,7 @@ def tuned() -> Tuning:
 
 
 def test_the_page_says_what_was_found_and_loads_nothing(tuned: Tuning) -> None:
-    text = antiphon.report(tuned)
+    text = antiphon.pages.report(tuned)
     page = Page(text)
     for r in tuned.ranges:
         assert r.candidate.planner in page.text
@@ -91,11 +91,11 @@ def test_the_page_says_what_was_found_and_loads_nothing(tuned: Tuning) -> None:
     addresses = set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg"}  # a name, not an address that is loaded
     assert "url(" not in re.sub(r"url\(#", "", text)
-    assert text == antiphon.report(tuned)
+    assert text == antiphon.pages.report(tuned)
 
 
 def test_the_data_of_the_page_are_those_of_the_tuning(tuned: Tuning) -> None:
-    page = Page(antiphon.report(tuned))
+    page = Page(antiphon.pages.report(tuned))
     data = [json.loads(s) for s in page.scripts if s.startswith("{")]
     (chart,) = [d for d in data if "frames" in d]
     assert chart["bytes"] == list(tuned.sizes)
@@ -125,7 +125,7 @@ def test_hostile_names_stay_names(tuned: Tuning) -> None:
     found = replace(
         found, model=HOSTILE, candidates=tuple(replace(c, reason=HOSTILE) if c.reason else c for c in found.candidates)
     )
-    calm, wild = Page(antiphon.report(tuned)), Page(antiphon.report(found))
+    calm, wild = Page(antiphon.pages.report(tuned)), Page(antiphon.pages.report(found))
     assert HOSTILE.replace(" ", "") in wild.text.replace(" ", "")
     assert {tag for tag, _ in wild.tags} <= {tag for tag, _ in calm.tags} | {"polygon", "text", "rect", "g", "li", "ul"}
     assert sum(tag == "script" for tag, _ in wild.tags) == 1 + 1 + len(found.ranges)
@@ -149,14 +149,14 @@ def test_the_chart_is_a_picture_by_itself(tuned: Tuning) -> None:
     assert frame.y(1e9) == frame.top
     single = tune("allgather", topology("ring:ranks=3"), nbytes="1MB", workers=0, planners=["ring"])
     ElementTree.fromstring(chart_svg(single))
-    assert Page(antiphon.report(single)).tags
+    assert Page(antiphon.pages.report(single)).tags
 
 
 def test_an_allocation_without_a_ring_says_what_nccl_would_do() -> None:
     left = only(topology("dgx1v"), [1, 4, 5, 6])
     whole = topology("dgx1v")
     found = tune("broadcast", left, ranks=[1, 4, 5, 6], nbytes="1MB", workers=0, planners=["relay"], against=whole)
-    page = Page(antiphon.report(found))
+    page = Page(antiphon.pages.report(found))
     assert "NCCL falls back to PCIe" in page.text
     assert "What NCCL would do" not in page.text
     assert all(note in page.text for note in found.notes)
@@ -166,17 +166,17 @@ def test_an_allocation_without_a_ring_says_what_nccl_would_do() -> None:
 def test_a_large_machine_has_the_whole_width() -> None:
     for spec, wide in (("dgx1v", False), ("cluster:box=dgx1v,boxes=4", True)):
         found = tune("broadcast", topology(spec), nbytes="1MB", workers=0, planners=["binomial-tree"])
-        assert ('class="split machine wide"' in antiphon.report(found)) is wide
+        assert ('class="split machine wide"' in antiphon.pages.report(found)) is wide
 
 
 @pytest.mark.slow
 def test_several_collectives_and_none_at_all() -> None:
     found = tune("all", topology("ring:ranks=3"), nbytes="1KB:64KB", workers=0, planners=["ring", "relay"][:1])
-    page = Page(antiphon.report(found))
+    page = Page(antiphon.pages.report(found))
     assert sum(dict(a).get("role") == "tab" for _, a in page.tags) == 8
     assert ElementTree.fromstring(chart_svg(found)) is not None
     nothing = replace(found, ranges=(), plans={}, candidates=tuple(c for c in found.candidates if not c.seconds))
-    assert Page(antiphon.report(nothing)).tags
+    assert Page(antiphon.pages.report(nothing)).tags
 
 
 def one(kind: str, spec: str, **options: Any) -> Schedule:

@@ -59,7 +59,7 @@ def test_what_was_published() -> None:
 
 
 def test_table_3() -> None:
-    rows = antiphon.reproduce("sccl-table3")
+    rows = antiphon.papers.reproduce("sccl-table3")
     assert all(row["ok"] and set(row) == KEYS for row in rows)
     points = {row["name"]: tuple(row["ours"][key] for key in ("chunks", "steps", "rounds")) for row in rows}
     assert points["allgather"] == (6, 7, 7)

@@ -106,4 +106,4 @@ def test_plans_of_such_collectives_are_written_read_and_proved(tmp_path: Path) -
     assert found.points
     found.save(tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
-    assert antiphon.verify(plan, proof=True) is None
+    assert antiphon.verify(plan, proof=True)

@@ -474,7 +474,7 @@ def test_an_address_that_others_can_reach_needs_a_secret() -> None:
     for address in ("0.0.0.0:29400", "192.0.2.1:29400", "[2001:db8::1]:29400"):
         for rank in (0, 1):
             with pytest.raises(Invalid, match=r"can be reached from elsewhere.*ANTIPHON_SECRET"):
-                antiphon.comm(rank=rank, ranks=2, address=address, timeout=5)
+                antiphon.comm.connect(rank=rank, ranks=2, address=address, timeout=5)
 
 
 def test_the_order_of_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     made = antiphon.plan("allreduce", "full:ranks=4", planner="ring")
     for model in ("alpha-beta", "critical-path"):
-        antiphon.simulate(made, "1MB", model=model, trace=f"{model}.json")
+        antiphon.traces.simulate(made, "1MB", model=model, trace=f"{model}.json")
     return ["alpha-beta.json", "critical-path.json"]
 
 
@@ -197,7 +197,7 @@ def test_traces_side_by_side(two: list[str], capsys: pytest.CaptureFixture[str])
         "alpha-beta: ranks", "critical-path: ranks", "alpha-beta: links", "critical-path: links"
     ]  # fmt: skip
     check_lines(both)
-    assert antiphon.trace("merge", two, "again.json")[0]["events"] == len(one)
+    assert antiphon.traces.merge(two, "again.json")[0]["events"] == len(one)
     assert Path("again.json").read_bytes() == Path("both.json").read_bytes()
 
 
@@ -221,7 +221,7 @@ def test_a_trace_of_others_beside_ours(two: list[str]) -> None:
     ]
     for text in (json.dumps(others), json.dumps({"schemaVersion": 1, "traceEvents": others})):
         Path("others.json").write_text(text)
-        rows = antiphon.trace("merge", [two[0], "others.json"], "both.json")
+        rows = antiphon.traces.merge([two[0], "others.json"], "both.json")
         assert rows[1] == {"file": "others.json", "title": "others.json", "events": 5, "start_us": 1.7e15}
         both = events_of(Path("both.json").read_bytes())
         found = {e["name"]: e for e in both if e["ph"] == "X" and e["cat"] in ("cpu_op", "kernel")}
@@ -237,7 +237,7 @@ def test_numbers_without_measure_are_no_fault(two: list[str]) -> None:
     huge = "1" + "0" * 400
     event = f'{{"ph": "M", "name": "process_sort_index", "pid": {huge}, "args": {{"sort_index": {huge}}}}}'
     Path("huge.json").write_text(f'{{"traceEvents": [{event}, {{"ph": "s", "ts": 1, "id": {huge}}}]}}')
-    antiphon.trace("merge", [two[0], "huge.json"], "both.json")
+    antiphon.traces.merge([two[0], "huge.json"], "both.json")
     found = [e for e in events_of(Path("both.json").read_bytes()) if e["ph"] == "s" and "cat" not in e]
     assert [e["ts"] for e in found] == [0]
 
@@ -264,17 +264,17 @@ HOSTILE = [
 def test_files_that_are_no_traces(two: list[str], data: bytes, why: str) -> None:
     Path("bad.json").write_bytes(data)
     with pytest.raises(Invalid, match=why) as told:
-        antiphon.trace("merge", [two[0], "bad.json"], "both.json")
+        antiphon.traces.merge([two[0], "bad.json"], "both.json")
     assert str(told.value).startswith("bad.json: ")
     assert not Path("both.json").exists()
 
 
 def test_too_few_and_too_many(two: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Invalid, match="expected 2 to"):
-        antiphon.trace("merge", two[:1], "both.json")
+        antiphon.traces.merge(two[:1], "both.json")
     monkeypatch.setattr(chrome, "MOST_EVENTS", 400)
     with pytest.raises(Unsupported, match="at most 400"):
-        antiphon.trace("merge", two, "both.json")
+        antiphon.traces.merge(two, "both.json")
 
 
 # ---- read by Perfetto itself ----
@@ -282,7 +282,7 @@ def test_too_few_and_too_many(two: list[str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_perfetto_reads_a_simulation(tmp_path: Path) -> None:
     made = antiphon.plan("allreduce", "dgx1v", planner="multi-ring")
-    (row,) = antiphon.simulate(made, "1MB", model="critical-path", trace=tmp_path / "trace.json")
+    (row,) = antiphon.traces.simulate(made, "1MB", model="critical-path", trace=tmp_path / "trace.json")
     with opened(tmp_path / "trace.json") as asked:
         assert asked.complaints() == []
         sent = 2 * 16 * 14
@@ -307,7 +307,7 @@ def test_perfetto_reads_what_takes_no_time(tmp_path: Path) -> None:
     """Of no bytes and no latency: slices of no length."""
     machine = antiphon.topology("full:ranks=3,latency=0")
     made = antiphon.plan("allreduce", machine, planner="ring")
-    antiphon.simulate(made, 0, trace=tmp_path / "trace.json")
+    antiphon.traces.simulate(made, 0, trace=tmp_path / "trace.json")
     with opened(tmp_path / "trace.json") as asked:
         assert asked.one("select count(*) from slice where category = 'send'") == 24
 
@@ -315,7 +315,7 @@ def test_perfetto_reads_what_takes_no_time(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_perfetto_reads_counters(tmp_path: Path) -> None:
     made = antiphon.plan("allreduce", "ss24", planner="hierarchical-ps", options={"fanins": "8x3"})
-    antiphon.simulate(made, "4MB", model="flows", profile="genmodel-table5", trace=tmp_path / "trace.json")
+    antiphon.traces.simulate(made, "4MB", model="flows", profile="genmodel-table5", trace=tmp_path / "trace.json")
     with opened(tmp_path / "trace.json") as asked:
         assert asked.complaints() == []
         assert asked.one("select max(value) from counter") == 1
@@ -324,7 +324,7 @@ def test_perfetto_reads_counters(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_perfetto_reads_two_side_by_side(two: list[str]) -> None:
-    antiphon.trace("merge", two, "both.json")
+    antiphon.traces.merge(two, "both.json")
     with opened(Path("both.json")) as asked:
         assert asked.complaints() == []
         found = asked.rows(

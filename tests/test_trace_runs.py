@@ -382,8 +382,8 @@ def test_lab_beside_its_simulation_in_perfetto(made: Any) -> None:
         pytest.skip(why)
     assert run(["lab", "run", "plan.json", "--nbytes", str(NBYTES), "--trace", "measured.json"]) == 0
     check_run(Path("measured.json"), made, "lab")
-    antiphon.simulate(made, NBYTES, trace="simulated.json")
-    antiphon.trace("merge", ["measured.json", "simulated.json"], "both.json")
+    antiphon.traces.simulate(made, NBYTES, trace="simulated.json")
+    antiphon.traces.merge(["measured.json", "simulated.json"], "both.json")
     with opened(Path("both.json")) as asked:
         assert asked.complaints() == []
         found = asked.rows(

@@ -30,11 +30,18 @@ def written() -> str:
 
 
 def test_a_plan_of_ones_own_may_win(written: str) -> None:
-    found = antiphon.tune("broadcast", MACHINE, root=1, planners="ring", plans=written, nbytes="1KB", workers="none")
+    found = antiphon.tune(
+        "broadcast",
+        MACHINE,
+        root=1,
+        planners="ring",
+        nbytes="1KB",
+        search=antiphon.Search(plans=written, workers="none"),
+    )
     assert {(c.planner, c.status) for c in found.candidates} >= {("plan", "ok"), ("ring", "ok")}
     (best,) = found.ranges
     assert (best.candidate.planner, dict(best.candidate.options)) == ("plan", {"file": "mine.json"})
-    assert antiphon.verify(found.plan) is None
+    assert antiphon.verify(found.plan)
 
 
 def test_on_the_command_line(written: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,9 +60,13 @@ def test_wrong_plans_lose_and_say_why(written: str) -> None:
     plan["entries"][0]["schedule"]["src"][0] = 3
     Path("wrong.json").write_text(json.dumps(plan))
     found = antiphon.tune(
-        "broadcast", MACHINE, root=1, planners="ring", plans=[written, "wrong.json"], nbytes="1KB",
-        workers="none",
-    )  # fmt: skip
+        "broadcast",
+        MACHINE,
+        root=1,
+        planners="ring",
+        nbytes="1KB",
+        search=antiphon.Search(plans=[written, "wrong.json"], workers="none"),
+    )
     ends = {c.options.get("file"): c.status for c in found.candidates if c.planner == "plan"}
     assert ends == {"mine.json": "ok", "wrong.json": "failed"}
 

@@ -163,7 +163,7 @@ def test_one_plan_says_what_ended_the_search(capsys: Capture, added: Add, tmp_pa
     added({name: stubborn_planners.entry(name) for name in ("half", "anything")})
     made = antiphon.plan("allgather", "ring:ranks=4", planner="half")
     assert made.entries[0].claims["stopped"] == "the budget is spent"
-    assert antiphon.verify(made) is None
+    assert antiphon.verify(made)
     assert run(["plan", "allgather", "ring:ranks=4", "--planner", "half"]) == 0
     assert "stopped:   the budget is spent" in capsys.readouterr().out
     told = {}
@@ -175,7 +175,7 @@ def test_one_plan_says_what_ended_the_search(capsys: Capture, added: Add, tmp_pa
     assert run(["plan", "allgather", "ring:ranks=4", "--planner", "half", "--all", "--json", "-o", str(file)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (len(told["plans"]), told["stopped"]) == (1, "the budget is spent")
-    assert antiphon.verify(antiphon.select.load_plans(tmp_path / "plan-1.json")["allgather"]) is None
+    assert antiphon.verify(antiphon.select.load_plans(tmp_path / "plan-1.json")["allgather"])
 
 
 def test_a_report_of_what_was_not_stopped_is_not_bold() -> None:

@@ -450,7 +450,7 @@ def test_predict_refuses_what_is_no_size() -> None:
         with pytest.raises(Invalid):
             predict(plan, wrong)  # type: ignore[arg-type]
         with pytest.raises(Invalid):
-            antiphon.simulate(plan, wrong)  # type: ignore[arg-type]
+            antiphon.traces.simulate(plan, wrong)  # type: ignore[arg-type]
     for strange in ({"alpha": 3}, {"alpha": {"nvlink": "x"}}, {"bandwidth_factor": [1]}):
         with pytest.raises(Invalid):
             Profile(**strange)  # type: ignore[arg-type]

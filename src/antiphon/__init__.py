@@ -1,111 +1,108 @@
 """Antiphon plans collective communication for the machine it will run on.
 
-The functions bear the names of the commands:
-
     machine = antiphon.topology("dgx1v")
     limits = antiphon.bound("allreduce", machine)
     plan = antiphon.plan("allreduce", machine, planner="ring")
-    fault = antiphon.verify(plan)           # None: the plan is right
+    assert antiphon.verify(plan)                       # a report: true if the plan is right, else with .fault
     rows = antiphon.run(plan, "64MiB")
     best = antiphon.tune("allreduce", machine)         # every planner, every size; best.plan, best.ranges
+    quick = antiphon.tune("allreduce", machine, search=antiphon.Search(effort=1, workers=4))
     rows = antiphon.predict(best.plan, "1KB:1GB")
-    rows = antiphon.simulate(best.plan, "64MiB", trace="trace.json")
-    page = antiphon.report(best)                       # HTML
-    points = antiphon.frontier("allgather", machine).points   # from the fewest steps to the least time, with proofs
+    rows = antiphon.predict(best.plan, "64MiB", trace="trace.json")
 
     with antiphon.write("broadcast", "line:ranks=3") as w:    # a schedule of your own; then w.plan
         w[0, "input", 0].copy_to(1).copy_to(2)
 
-    files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a back end
-
-    with antiphon.comm(MPI.COMM_WORLD, "table.json") as c:    # under mpiexec, with NumPy and mpi4py
-        total = c.allreduce(array)
-
+    files = antiphon.export(plan, "goal", nbytes="64MiB")     # for another program, by a format
     plan = antiphon.load("plan.json", antiphon.Plan)          # every file there is
     antiphon.save(plan, "copy.json.gz")
 
-A machine, a collective, a plan or a profile is given as an object, by its name or by its file. What goes wrong is an
-`antiphon.errors.AntiphonError`. `.topologies()`, `.planners()`, `.models()`, `.backends()` and `.runtimes()` list what
-there is.
+A machine, a collective, a plan or a profile is passed as an object, by its name or by its file. What goes wrong is an
+`antiphon.errors.AntiphonError`. More is in modules, imported when they are named:
+
+    available     planners, models, runtimes, formats and topologies: what there is
+    machines      machines with failures, families of machines
+    frontier      the latency-bandwidth frontier, with proofs
+    measure       plans measured, tuning by measurements, what models are fitted to
+    fit           parameters of cost models from measurements
+    lab           the emulated cluster
+    comm          collectives on NumPy arrays
+    torch         the PyTorch backend (`import antiphon.torch` registers it)
+    native        libraries that are compiled here
+    replay        recorded jobs, once more with our plans
+    traces        traces of runs and predictions
+    pages         results as HTML
+    papers        the papers' tables, made again
 """
 
-# These are in memory when Python starts: nothing is looked for on the disk until Ctrl-C is heard.
-import _signal  # type: ignore[import-not-found]  # what `signal` is made of
-import sys
-from os import _exit, getpid
-from os import write as _write
-
-
-def _is_the_command() -> bool:
-    """Whether this process is the command line, by its script or by `python -m antiphon`: not one that imports us."""
-    name = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if name == "-m":  # Python looks for the module, whose name stands before the arguments
-        name = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
-    return name.rpartition("/")[2] == "antiphon"
-
-
-def _leave(number: int, frame: object) -> None:
-    """While nothing is being done yet, nothing is lost by leaving. A child that has just been forked says nothing, and
-    a second signal nothing more."""
-    global _LEAVING  # noqa: PLW0603
-    if _LEAVING:
-        return
-    _LEAVING = True
-    if getpid() == _PROCESS:
-        _write(2, b"antiphon: terminated\n" if number == _signal.SIGTERM else b"antiphon: interrupted\n")
-    _exit(128 + number)
-
-
-_LEAVING = False
-_PROCESS = getpid()
-if _is_the_command():  # antiphon.cli takes over; where Ctrl-C is ignored (in a background job of a shell) it stays so
-    for _number, _usual in ((_signal.SIGINT, _signal.default_int_handler), (_signal.SIGTERM, _signal.SIG_DFL)):
-        if _signal.getsignal(_number) == _usual:
-            _signal.signal(_number, _leave)
+# `from antiphon.cli import main` comes through here: nothing is imported until it is asked for.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
-import importlib  # noqa: E402 (see above)
-from typing import TYPE_CHECKING  # noqa: E402
-
-# Python gives a folder's name to the folder when it is first imported; these four are functions, from then on.
-for _folder in ("planners", "reproduce", "runtimes", "topologies"):
-    importlib.import_module(f"antiphon.{_folder}")
-
-from antiphon.api.checking import check  # noqa: E402
-from antiphon.api.costs import predict, predict_library, simulate  # noqa: E402
-from antiphon.api.files import export, load, save  # noqa: E402
-from antiphon.api.machines import backends, bound, collective, degrade, models, planners, runtimes, topologies, topology  # noqa: E402
-from antiphon.api.measuring import bench, fit  # noqa: E402
-from antiphon.api.plans import compose, frontier, plan, verify, write  # noqa: E402
-from antiphon.api.replaying import replay  # noqa: E402
-from antiphon.api.running import build, comm, lab, reproduce, run  # noqa: E402
-from antiphon.api.traces import trace  # noqa: E402
-from antiphon.api.tuning import report, tune, tune_over  # noqa: E402
-
 __all__ = [
-    "Collective", "Frontier", "Places", "Plan", "Profile", "Topology", "Tuning", "Writing",
-    "backends", "bench", "bound", "build", "check", "collective", "comm", "compose", "degrade", "export",
-    "fit", "frontier", "lab", "load", "models", "plan", "planners", "predict", "predict_library", "replay", "report",
-    "reproduce", "run", "runtimes", "save", "simulate", "topologies", "topology", "trace", "tune", "tune_over",
+    "Bound", "Collective", "Places", "Plan", "Profile", "Report", "Search", "Topology", "Tuning", "Writing",
+    "bound", "collective", "compose", "errors", "export", "load", "plan", "predict", "run", "save", "topology", "tune",
     "verify", "write",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from antiphon import available as available
+    from antiphon import comm as comm
+    from antiphon import cost as cost
     from antiphon import errors as errors
+    from antiphon import fit as fit
+    from antiphon import frontier as frontier
+    from antiphon import lab as lab
+    from antiphon import machines as machines
+    from antiphon import measure as measure
+    from antiphon import native as native
+    from antiphon import pages as pages
+    from antiphon import papers as papers
+    from antiphon import replay as replay
+    from antiphon import select as select
+    from antiphon import traces as traces
+    from antiphon.api.costs import predict
+    from antiphon.api.files import export, load, save
+    from antiphon.api.machines import bound, collective, topology
+    from antiphon.api.plans import compose, plan, verify, write
+    from antiphon.api.report import Report
+    from antiphon.api.running import run
+    from antiphon.api.search import Search
+    from antiphon.api.tuning import tune
     from antiphon.author import Places, Writing
+    from antiphon.core.bounds import Bound
     from antiphon.core.collective import Collective
     from antiphon.core.plan import Plan
     from antiphon.core.topology import Topology
     from antiphon.cost import Profile
-    from antiphon.select import Frontier, Tuning
-else:  # imported when somebody asks for them
-    _TYPES = {
-        "Collective": "core.collective", "Frontier": "select", "Places": "author", "Plan": "core.plan",
-        "Profile": "cost", "Topology": "core.topology", "Tuning": "select", "Writing": "author",
+    from antiphon.select import Tuning
+else:
+    _FILES = {
+        "api.report": "Report", "api.search": "Search", "api.costs": "predict", "api.files": "export load save",
+        "api.machines": "bound collective topology", "api.plans": "compose plan verify write", "api.running": "run",
+        "api.tuning": "tune", "author": "Places Writing", "core.bounds": "Bound", "core.collective": "Collective",
+        "core.plan": "Plan", "core.topology": "Topology", "cost": "Profile", "select": "Tuning",
     }  # fmt: skip
+    _FILE_OF = {name: file for file, names in _FILES.items() for name in names.split()}
+    _MODULES = (
+        "available", "comm", "core", "cost", "errors", "fit", "frontier", "lab", "machines", "measure", "native",
+        "pages", "papers", "planners", "replay", "reproduce", "runtimes", "select", "show", "topologies", "traces",
+    )  # fmt: skip
 
     def __getattr__(name):
-        if name not in _TYPES:
-            raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"antiphon.{_TYPES[name]}"), name)
+        from importlib import import_module
+
+        if name in _FILE_OF:
+            value = globals()[name] = getattr(import_module(f"antiphon.{_FILE_OF[name]}"), name)
+            return value
+        if name in _MODULES:
+            return import_module(f"antiphon.{name}")
+        from antiphon.deprecations import MOVED, old_name
+
+        if name in MOVED:
+            return old_name(name)
+        raise AttributeError(f"module 'antiphon' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__, *_MODULES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.api import _given
@@ -74,3 +75,14 @@ def check(
     if more is not None:
         next(row for row in rows if row["runs"])["findings"].append(more)
     return rows
+
+
+def run_reasons(rows: Sequence[Row]) -> list[Row]:
+    """Return why a runtime runs a plan or not, of rows of `check`: {what, why, instead, file}, of the files that serve
+    the call, or of all if none does."""
+    serving = [row for row in rows if row["runs"]]
+    return [
+        {"what": finding["outcome"], "why": finding["why"], "instead": finding["instead"], "file": row["file"]}
+        for row in serving or rows
+        for finding in row["findings"]
+    ]

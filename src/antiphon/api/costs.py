@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.api import _given
 from antiphon.api._checked import public, size
@@ -17,26 +17,43 @@ if TYPE_CHECKING:
 
 @public
 def predict(
-    plan: PlanLike,
+    plan: PlanLike | CollectiveLike,
     nbytes: Sizes,
     *,
     model: str = "",
     profile: ProfileLike = None,
     collective: str = "",
     topology: MachineLike | None = None,
+    library: str = "",
+    trace: Path | None = None,
 ) -> list[Row]:
     """What a plan takes by a model, a row per size: nbytes, seconds, algbw, busbw, terms, bottleneck, note, model,
     rests_on (what the figure is calibrated by, or: not calibrated).
 
     `plan`: a plan, its file, or what `tune` gave.
     `nbytes`: a size ("64MiB"), a range ("1KB:1GB" doubles, "1KB:1GB:10" takes tens), or several sizes.
-    `model`: which (`antiphon.models()`), with its options behind a colon; left out, as `tune` takes it: `calls` where
-    its figures are known of the machine and of the plan's ranks, and no profile is given, else `alpha-beta`.
+    `model`: which (`antiphon.available.models()`), with its options behind a colon; left out, as `tune` takes it:
+    `calls` where its figures are known of the machine and of the plan's ranks, and no profile is given, else
+    `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `collective`: of several plans the one for this.
-    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++).
+    `topology`: the machine, for files that name none (MSCCL's XML, plans of MSCCL++), and with `library`.
+    `library`: nccl, rccl or msccl: what that would do; then `plan` is a collective or its name, and the rows are those
+    of `predict_library`.
+    `trace`: of one size: follow every message, and write to this file when each is under way (Chrome's trace format);
+    the row then has the path that held it up (critical_path). `model` is then `critical-path` where it is left out.
     """
     from antiphon.cost import predict as price
+
+    if library:
+        if topology is None or model or profile is not None or collective or trace is not None:
+            raise Invalid("library: give a collective, nbytes and topology beside it, and leave the others out")
+        return predict_library(plan, topology, nbytes, library=library)  # type: ignore[arg-type]
+    if trace is not None:
+        return simulate(
+            cast(Any, plan), size(nbytes, "nbytes"), model=model, profile=profile, trace=trace, collective=collective,
+            topology=topology,
+        )  # fmt: skip
 
     return price(_placed(plan, collective, topology), nbytes, model=model, profile=profile)
 
@@ -56,8 +73,9 @@ def simulate(
 
     `plan`: a plan, its file, or what `tune` gave.
     `nbytes`: one size, such as "64MiB".
-    `model`: which (`antiphon.models()`), with its options behind a colon; left out, `critical-path`, with launch and
-    protocols (`calls:by=critical-path`) where these are known of the machine and the ranks and no profile is given.
+    `model`: which (`antiphon.available.models()`), with its options behind a colon; left out, `critical-path`,
+    with launch and protocols (`calls:by=critical-path`) where these are known of the machine and the ranks and no
+    profile is given.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `trace`: a file for when each message is under way (Chrome's trace format).
     `collective`: of several plans the one for this.
@@ -104,7 +122,7 @@ def predict_library(
     return replace(library_of(library, machine), root=root, limits={}).rows(target.kind, parse_sizes(nbytes))
 
 
-def _placed(plan: PlanLike, collective: str, topology: MachineLike | None) -> Plan:
+def _placed(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
     """On a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 

@@ -224,7 +224,7 @@ def export(
     has `notes`: how many rules were written for a library, and what was left out, and why.
 
     `plan`: a plan, its file, or what `tune` gave; all plans of a table for back ends that write whole tables.
-    `name`: the back end (`antiphon.backends()`): "goal", "piccl-xml", ...
+    `name`: the back end (`antiphon.available.formats()`): "goal", "piccl-xml", ...
     `folder`: where the files go; made if it is not there.
     `nbytes`: the size, for those that write the messages of one size.
     `options`: those of the back end.

@@ -36,7 +36,7 @@ def models() -> list[Row]:
     return listed("model")
 
 
-def backends() -> list[Row]:
+def formats() -> list[Row]:
     """What plans can be written as: name, about, what each takes, its options, and what is `missing` here ("": nothing;
     then it is `available`)."""
     return _with_missing("backend")

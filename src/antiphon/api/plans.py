@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from antiphon.api import _given
 from antiphon.api._checked import checked, operator, public, size, yes_or_no
 from antiphon.api._checked import dtype as _dtype
+from antiphon.api.report import Report
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import CollectiveLike, MachineLike, PlanLike, Seconds, Size
     from antiphon.author import Writing
     from antiphon.core.plan import Plan
-    from antiphon.core.verify import Fault
     from antiphon.select import Frontier, FrontierPoint
 
 
@@ -39,12 +39,12 @@ def plan(  # noqa: PLR0913
 
     `wanted`: a collective, its name or its file.
     `topology`: the machine, its name or its file.
-    `planner`: who plans (`antiphon.planners()`); left out, ring, or relay for a custom collective.
+    `planner`: who plans (`antiphon.available.planners()`); left out, ring, or relay for a custom collective.
     `root`: of a rooted collective the root; left out, the first rank that takes part.
     `ranks`: those that take part; the others may relay. Left out, all.
     `nbytes`: plan for this size, such as "64MiB"; of several schedules the fastest for it is kept. Left out, the one
     nearest to the bandwidth bound, then to that of latency.
-    `model`: what says which is the fastest (`antiphon.models()`; alpha-beta).
+    `model`: what says which is the fastest (`antiphon.available.models()`; alpha-beta).
     `options`: those of the planner, {"pieces": 4}.
     `deterministic`: only schedules that combine every element in one and the same order; SeveralOrders where there
     is none. Without a planner the best of those that can.
@@ -151,22 +151,54 @@ def compose(
 
 @public
 def verify(
-    plan: PlanLike, topology: MachineLike | None = None, *, proof: bool = False, op: str | None = None,
+    plan: PlanLike,
+    topology: MachineLike | None = None,
+    *,
+    proof: bool = False,
+    op: str | None = None,
     dtype: Any = None,
-) -> Fault | None:  # fmt: skip
-    """The first thing wrong with a plan and its claims, or None. Of several plans all are judged, in order.
+    runtime: str = "",
+    nbytes: Size | None = None,
+    in_place: bool | None = None,
+    collective: str = "",
+) -> Report:
+    """Whether a plan and its claims are right, and with `runtime` whether that will run it: a report that is true or
+    false, with `.fault`, the first thing wrong, and `.will_run`, `.reasons`. Of several plans all are verified.
 
     `plan`: a plan, its file (also a table, or XML that `export` wrote), or what `tune` gave.
-    `topology`: judge it on this machine instead of its own; then what it claims of its own is not checked.
+    `topology`: verify it on this machine instead of its own; then what it claims of its own is not checked.
     `proof`: recheck bounds and certificates from themselves alone, too.
-    `op`, `dtype`: whether switches that combine can do so with this operator and this type, too.
+    `op`, `dtype`: whether switches that combine can do so with this operator and this type, too; of a runtime's call
+    the operator and the type (float32, sum).
+    `runtime`: msccl, rccl-6 or mscclpp-0.9: will it run the plan, or ignore it, hang, or compute wrongly? The plan is
+    written as the runtime's files first; such a file itself is taken as it is.
+    `nbytes`: of the call that the runtime is asked about, such as "64MiB": the largest buffer of a rank.
+    `in_place`: how it is called; left out, both ways are looked at.
+    `collective`: of several plans the one that the runtime is asked about.
     """
+    from antiphon.api.checking import check, run_reasons
+    from antiphon.core.verify import Fault
+    from antiphon.errors import Invalid
+    from antiphon.formats.written import Wrong
     from antiphon.select import judged
 
+    if bool(runtime) != (nbytes is not None):
+        raise Invalid("runtime, nbytes: a runtime is asked about a call of a size; give both, or neither")
     how = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _given.machine(topology)
-    verdict = judged(list(_given.plans(plan).values()), machine, proof=proof, **how)
-    return verdict.fault
+    try:
+        plans = list(_given.plans(plan).values())
+    except Wrong as error:  # a file of another program, executed as it stands
+        return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
+    verdict = judged(plans, machine, proof=proof, **how)
+    claims = (verdict.proved, verdict.trusted, verdict.stated)
+    if verdict.fault is not None or not runtime:
+        return Report(verdict.topology, verdict.fault, *claims, will_run=False if runtime else None)
+    assert nbytes is not None
+    call = {"op": "sum", "dtype": "float32", **how}
+    rows = check(plan, runtime, nbytes, in_place=in_place, collective=collective, **call)
+    runs = any(row["runs"] for row in rows)
+    return Report(verdict.topology, None, *claims, will_run=runs, reasons=tuple(run_reasons(rows)))
 
 
 @public

@@ -43,8 +43,8 @@ def replay(  # noqa: PLR0913
     says of its plans goes before the model, unless one is named; what it leaves to the library stays as it was.
     `measured`: what ours take where the job runs: what `bench --json` printed (a file, or its rows), or the output of
     nccl-tests. It goes before the model.
-    `model`: what predicts the times (`antiphon.models()`); left out, `calls` where its figures are known, else
-    `alpha-beta`.
+    `model`: what predicts the times (`antiphon.available.models()`); left out, `calls` where its figures are known,
+    else `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
     `planners`: where there is no table, just these.
     `library`: nccl or rccl, with options as of `predict_library`; left out, what the machine's figures are of.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from antiphon.api import _given
-from antiphon.api._checked import checked, operator, public, text, whole, yes_or_no
+from antiphon.api._checked import checked, operator, public, text, whole
 from antiphon.api._checked import dtype as dtype_of
-from antiphon.errors import Invalid, unknown
 
 if TYPE_CHECKING:
     from pathlib import Path as Library
 
-    from antiphon.api._kinds import MachineLike, Path, PlanLike, Row, Seconds, Sizes
+    from antiphon.api._kinds import Path, PlanLike, Row, Seconds, Sizes
     from antiphon.core.plan import Plan
     from antiphon.runtimes.serve.comm import Comm
 
@@ -148,70 +147,8 @@ def reproduce(name: str = "") -> list[Row]:
     return list(rows(name)) if name else names()
 
 
-# ---- the emulated cluster ----
+def papers() -> list[dict[str, str]]:
+    """What can be reproduced: name, what it is, and where it was published."""
+    from antiphon.reproduce import names
 
-
-@overload
-def lab(what: Literal["up"], where: MachineLike, *, scale: str = "", name: str = "") -> Row: ...
-
-
-@overload
-def lab(what: Literal["down"], where: str = "", *, every: bool = False) -> list[str]: ...
-
-
-@overload
-def lab(what: Literal["status"]) -> list[Row]: ...
-
-
-@overload
-def lab(
-    what: Literal["run"], where: MachineLike = "", *, command: Sequence[str], scale: str = "", name: str = "",
-    timeout: Seconds = 600.0, quiet: bool = False,
-) -> Row: ...  # fmt: skip
-
-
-@overload
-def lab(
-    what: Literal["run"], where: PlanLike, nbytes: Sizes, *, dtype: str = "float32", op: str = "sum", seed: int = 0,
-    repeat: int = 3, in_place: bool = False, scale: str = "", name: str = "", timeout: Seconds = 600.0,
-    collective: str = "", trace: Path | None = None,
-) -> list[Row]: ...  # fmt: skip
-
-
-@public
-def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:
-    """The emulated cluster: rate-limited links between network namespaces. Needs Linux and root.
-
-    `what`: "up" makes a lab that stays, "down" takes it down, "status" tells which are up, "run" runs something there.
-    `where`: for "up" a machine; for "down" the name of a lab (left out, the only one; `every`: all); for "run" a plan
-    with `nbytes`, or with `command` a machine or the name of a lab.
-    `nbytes`: of a plan that is run: a size, a range, or several.
-    `command`: a program with its arguments, started once for each rank.
-    `scale`: how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link.
-    `name`: of the lab; left out, that of the machine.
-    `timeout`: seconds after which it is given up.
-    `quiet`: do not show what the program says.
-    `dtype`, `op`, `seed`, `repeat`, `in_place`, `collective`, `trace`: of a plan, as for `run`.
-    """
-    from antiphon.runtimes.lab import lab as cluster
-
-    what, how = text(what, "what"), checked(how, dtype=dtype_of, op=operator, every=yes_or_no, quiet=yes_or_no)
-    if what == "status":
-        return cluster.lab_status()
-    if what == "up":
-        return cluster.lab_up(_given.machine(where), **how)
-    if what == "down":
-        return cluster.lab_down(text(where, "name"), **how)
-    if what != "run":
-        raise unknown("lab", what, ("up", "down", "status", "run"))
-    if "command" in how:
-        known = isinstance(where, str) and (not where or where in cluster.lab_names())
-        return cluster.lab_command(where if known else _given.machine(where), **how)
-    if nbytes is None:
-        raise Invalid("lab run: give nbytes with a plan, or command with a machine")
-    from antiphon.units import parse_sizes as sizes
-
-    found = _given.right(where, how.pop("collective", ""), "run")
-    from antiphon.runtimes.measure.bench import run_plan
-
-    return run_plan(found, sizes(nbytes, "nbytes"), on="lab", **how)
+    return names()

@@ -8,11 +8,17 @@ This file imports next to nothing: loading a command takes a while, and Ctrl-C m
 
 from __future__ import annotations
 
+# isort: off
+import antiphon.cli.early_signals  # noqa: F401  # before all others
+
+# isort: on
+
 import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from antiphon.cli.old_spellings import respell
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import flush, open_all, say
 
@@ -44,6 +50,9 @@ def _run(arguments: Sequence[str] | None, signals: Signals) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
+    words, warnings = respell(words)
+    for warning in warnings:
+        say(warning)
     command = application()
     command.commands.load(words)  # type: ignore[attr-defined]
     from antiphon.cli._app import run as run_one
@@ -62,8 +71,8 @@ def application() -> typer.core.TyperGroup:
     import typer.main
 
     from antiphon.cli._app import app
-    from antiphon.cli.table import TABLE, Commands
+    from antiphon.cli.table import GROUPS, OLD_COMMANDS, Commands
 
     group = typer.main.get_group(app)
-    group.commands = Commands(TABLE)  # type: ignore[assignment]  # read-only
+    group.commands = Commands(GROUPS, OLD_COMMANDS)  # type: ignore[assignment]  # read-only
     return group

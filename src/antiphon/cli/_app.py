@@ -16,6 +16,7 @@ import typer
 
 from antiphon import __version__
 from antiphon.cli import completion
+from antiphon.cli.kinds import InGroups
 from antiphon.cli.output import JsonOutput, StoppedEarly, emit_error
 from antiphon.cli.signals import Signals
 from antiphon.cli.streams import drop
@@ -24,6 +25,7 @@ from antiphon.show.columns import width
 
 app = typer.Typer(
     name="antiphon",
+    cls=InGroups,
     help="Plan collective communication for the machine it will run on, with schedules proven correct.",
     no_args_is_help=True,
     add_completion=False,

@@ -9,7 +9,23 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.cli._bench_text import bench_text
-from antiphon.cli.arguments import Json, ProfileFile, Ranks, Usual, WhichPlan, check_order
+from antiphon.cli.arguments import (
+    Csv,
+    Hybrid,
+    Json,
+    Launcher,
+    On,
+    PlannerName,
+    PlannerOption,
+    ProfileFile,
+    Ranks,
+    Scale,
+    Seed,
+    Timeout,
+    Usual,
+    WhichPlan,
+    check_order,
+)
 from antiphon.cli.output import StoppedEarly, check_outputs, emit
 from antiphon.cli.planning import NowAndThen, options_of, progress
 from antiphon.core.collective import kind_named
@@ -20,6 +36,10 @@ from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.units import Span, format_size, parse_ranks, parse_seconds, parse_size, parse_span
 
 What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
+RootOf = Annotated[
+    int | None,
+    typer.Option("-r", "--root", metavar="RANK", help="the root of a rooted collective (default: the first rank)"),
+]
 Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine", callback=check_order)]
 Nbytes = Annotated[
     str, typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:16MB or 1KB:16MB:4 (which is the default)")
@@ -33,27 +53,13 @@ Iterations = Annotated[int, typer.Option("-n", "--iterations", min=1, metavar="N
 Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="runs before that do not count")]
 Dtypes = Annotated[str, typer.Option("-d", "--dtype", metavar="TYPES", help="float32, bfloat16,int8, ... or all")]
 Ops = Annotated[str, typer.Option("-o", "--op", metavar="OPS", help="sum, prod, min, max, avg; several, or all")]
-RootOf = Annotated[int | None, typer.Option("-r", "--root", metavar="RANK", help="of a rooted collective")]
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="mpi, torch, lab, cuda or hip")]
-Planner = Annotated[str, typer.Option("--planner", metavar="NAME", help="by default all are tuned, by the model")]
-Options = Annotated[list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner")]
 MiadOption = Annotated[
     bool, typer.Option("--miad", help="find the number of pieces by measuring, for each size; it is told and used")
 ]
-CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write all that was measured here")]
 FitFile = Annotated[
     Path | None,
     typer.Option("--fit", metavar="FILE", help="write what `fit genmodel` reads here, where it has formulas"),
 ]  # fmt: skip
-Launcher = Annotated[
-    str, typer.Option("--mpiexec", metavar="COMMAND", help='the launcher and its options: "mpiexec --hostfile hosts"')
-]
-Scale = Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")]
-HybridOption = Annotated[
-    bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that a plan leaves idle carry a part, too")
-]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")]
 
 
 FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes where none are given
@@ -62,10 +68,10 @@ FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes where none are given
 def bench_plans_command(
     what: What, topo: Machine = "", nbytes: Nbytes = "", begin: Begin = "", end: End = "", factor: Factor = None,
     iterations: Iterations = 20, warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None,
-    on: On = "mpi", planner: Planner = "", option: Options = None, ranks: Ranks = "", collective: WhichPlan = "",
-    model: Usual = "", profile: ProfileFile = None, miad: MiadOption = False, csv: CsvFile = None,
-    fit: FitFile = None, mpiexec: Launcher = "", scale: Scale = "", timeout: Timeout = "600s", seed: Seed = 0,
-    hybrid: HybridOption = False, json: Json = False,
+    on: On = "mpi", planner: PlannerName = "", option: PlannerOption = None, ranks: Ranks = "",
+    collective: WhichPlan = "", model: Usual = "", profile: ProfileFile = None, miad: MiadOption = False,
+    csv: Csv = None, fit: FitFile = None, mpiexec: Launcher = "", scale: Scale = "", timeout: Timeout = "600s",
+    seed: Seed = 0, hybrid: Hybrid = False, json: Json = False,
 ) -> None:  # fmt: skip
     """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
 

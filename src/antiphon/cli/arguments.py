@@ -48,13 +48,13 @@ Usual = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
-        help="what predicts the times: see antiphon models (default: calls on known GPUs, else alpha-beta)",
+        help="what predicts the times: see antiphon list models (default: calls on known GPUs, else alpha-beta)",
     ),
 ]  # fmt: skip
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="draw it into this file")]
 Png = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="the same as pixels (needs antiphon[plot])")]
 Output = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is planned here (.json or .json.gz)")
+    Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the result here (.json or .json.gz)")
 ]
 ProfileFile = Annotated[
     Path | None,
@@ -63,6 +63,50 @@ ProfileFile = Annotated[
 Trace = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="write when everything happened (Chrome trace, for Perfetto)"),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plans, data and choices by chance")
+]
+Budget = Annotated[
+    str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s; the best so far is kept")
+]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
+]
+PlannerOption = Annotated[
+    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
+]
+Launcher = Annotated[
+    str, typer.Option("--mpiexec", metavar="COMMAND", help='on mpi, the launcher: "mpiexec --hostfile hosts"')
+]
+Scale = Annotated[
+    str,
+    typer.Option(
+        "--scale", metavar="SCALE",
+        help='on lab, how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: the fastest 40 Mbit/s)',
+    ),
+]  # fmt: skip
+LabName = Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
+Hybrid = Annotated[
+    bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that the plan leaves idle carry a part, too")
+]
+Repeat = Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs of each; the median time counts")]
+Dtype = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")]
+Op = Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="write all that was measured here, as CSV")]
+Library = Annotated[
+    str, typer.Option("--library", metavar="LIBRARY", help="nccl, rccl or msccl, with options: what it would do")
+]
+On = Annotated[
+    str, typer.Option("--on", metavar="WHERE", help="a runtime: mpi, torch, lab, threads, cuda, ... (run: also local)")
+]
+PlannerName = Annotated[str, typer.Option("--planner", metavar="NAME", help="who plans: see antiphon list planners")]
+PlannerNames = Annotated[
+    list[str] | None, typer.Option("--planner", metavar="NAME", help="just this planner; again for more")
+]
+Effort = Annotated[
+    float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
 ]
 Json = Annotated[bool, typer.Option("--json", help="the result as JSON (documented, stable keys)")]
 

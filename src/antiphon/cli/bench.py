@@ -7,19 +7,14 @@ from typing import Annotated
 
 import typer
 
-from antiphon.cli.arguments import Json
+from antiphon.cli.arguments import Csv, Json, Launcher, On, ProfileFile, Repeat, Timeout, Usual
 from antiphon.cli.output import check_outputs, emit
 from antiphon.cli.planning import say
 from antiphon.show.text import table
 from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
 
-On = Annotated[str, typer.Option("--on", metavar="WHERE", help="a runtime: mpi, lab, threads, cuda, ...")]
 Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
 Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
-Launcher = Annotated[
-    str, typer.Option("--mpiexec", metavar="COMMAND", help='the launcher and its options: "mpiexec --hostfile hosts"')
-]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")]
 Out = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")]
 
 
@@ -82,7 +77,7 @@ def loggp_command(
     between: Annotated[
         bool, typer.Option("--between", help="the second half of the ranks is elsewhere: measure from half to half")
     ] = False,
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="rows of each measurement")] = 7,
+    repeat: Repeat = 7,
     iterations: Iterations = 20,
     warmup: Warmup = 3,
     mpiexec: Launcher = "",
@@ -122,7 +117,7 @@ def micro_command(
         str,
         typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: ranks that are all linked)"),
     ] = "",
-    on: Annotated[str, typer.Option("--on", metavar="WHERE", help="a runtime: mpi, lab, threads, cuda, ...")] = "mpi",
+    on: On = "mpi",
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="N", help="so many ranks, where no machine is named (5)")
     ] = None,
@@ -137,13 +132,13 @@ def micro_command(
     pieces: Annotated[
         int | None, typer.Option("--pieces", metavar="N", help="the pipelining depth (default: by size, up to 32)")
     ] = None,
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="what predicts")] = "",
-    profile: Annotated[Path | None, typer.Option("--profile", metavar="FILE", help="measured figures for it")] = None,
+    model: Usual = "",
+    profile: ProfileFile = None,
     iterations: Iterations = 20,
     warmup: Warmup = 5,
     mpiexec: Launcher = "",
     timeout: Timeout = "600s",
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="the rows as CSV")] = None,
+    csv: Csv = None,
     json: Json = False,
 ) -> None:
     """Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.

@@ -21,15 +21,16 @@ SHELLS = ("bash", "zsh", "fish")
 
 # The kind of word of a parameter: by command and option where that is listed, else by option, else by metavar.
 _OF_NAME = {
-    "planners": "planners", "models": "models", "backends": "formats", "runtimes": "runtimes",
-    "topologies": "machines", "reproduce": "tables", "check --for": "checked", "fit memory --from": "@",
+    "list": "entries", "topology list": "families", "reproduce": "tables",
+    "fit memory --from": "@",
     "--planner": "planners", "--model": "models", "--to": "formats", "--profile": "@profiles",
     "topology probe --from": "sources",
 }  # fmt: skip
 _OF_METAVAR = {
     "COLL": "collectives", "COLL|all": "targets", "COLL|PLAN|TABLE": "@targets", "TOPO": "@machines",
     "PLAN|TOPO": "@machines", "BOX": "@machines", "FABRIC": "@machines", "WHERE": "runtimes", "LIBRARY": "libraries",
-    "WHAT": "built", "SHELL": "shells", "OP": "operators", "OPS": "operators", "TYPE": "types", "TYPES": "types",
+    "WHAT": "built", "KIND": "kinds", "SHELL": "shells", "OP": "operators", "OPS": "operators",
+    "TYPE": "types", "TYPES": "types", "RUNTIME": "checked",
 }  # fmt: skip
 _FILES = re.compile("FILE|DIR|PLAN|TRACE|PROFILE|CSV|MEASUREMENTS")
 
@@ -106,13 +107,15 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
     """All commands by their words; the nameless command of a group goes by the words of the group."""
     yield path, command
     for name, inner in getattr(command, "commands", {}).items():
+        if inner.hidden and not path:  # an old spelling
+            continue
         yield from _commands(path if inner.hidden else f"{path} {name}".strip(), inner)
 
 
 def _kind(path: str, flag: str, metavar: str | None) -> str:
     """The kind of word that an option (or with no flag, an argument) of a command takes."""
     bare = re.sub(r"[\[\].]", "", metavar or "")
-    listed = _OF_NAME.get(f"{path} {flag}".strip())
+    listed = _OF_NAME.get(f"{path} {flag}".strip()) if flag or bare == "NAME" else None
     if listed is None and (flag == "--profile" or bare == "NAME"):
         listed = _OF_NAME.get(flag)
     return listed or _OF_METAVAR.get(bare) or ("@" if _FILES.match(bare) else "-")
@@ -120,6 +123,7 @@ def _kind(path: str, flag: str, metavar: str | None) -> str:
 
 def _names() -> dict[str, list[str]]:
     """All names by kind; a machine that needs options has those of its example."""
+    from antiphon.cli.listing import LISTED
     from antiphon.core.collective import KINDS
     from antiphon.core.datatypes import DATA_TYPES, OPERATORS
     from antiphon.cost.profile import shipped_profiles
@@ -131,6 +135,8 @@ def _names() -> dict[str, list[str]]:
 
     return {
         "shells": list(SHELLS), "collectives": list(KINDS), "targets": [*KINDS, "all"],
+        "kinds": list(LISTED), "families": list(table("topology")),
+        "entries": [name for kind in LISTED.values() for name in table(kind)],
         "machines": [str(entry.can.get("example", name)) for name, entry in table("topology").items()],
         "planners": list(table("planner")), "models": list(table("model")), "formats": list(table("backend")),
         "runtimes": list(table("runtime")), "libraries": ["nccl", "rccl", "msccl"], "checked": list(RUNTIMES),

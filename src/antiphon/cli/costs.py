@@ -1,4 +1,4 @@
-"""antiphon models, predict, simulate: what a plan takes, and why, without running it."""
+"""antiphon predict: what a plan takes, and why, without running it; --trace follows every message."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.costs import predict, predict_library, simulate
-from antiphon.api.machines import models
 from antiphon.cli.arguments import (
     Json,
+    Library,
     Only,
     OnMachine,
     PlanFile,
@@ -23,12 +23,10 @@ from antiphon.cli.arguments import (
     check_order,
     machine_given,
 )
-from antiphon.cli.listing import Name, emit_entry
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.cost.basis import in_short
 from antiphon.errors import Invalid, quote
-from antiphon.show.listing import listed_text
 from antiphon.show.text import natural_width, paragraph, width
 from antiphon.show.text import table as columns
 from antiphon.topologies import topology
@@ -38,18 +36,10 @@ Followed = Annotated[
     str,
     typer.Option(
         "--model", metavar="NAME", show_default=False,
-        help="what predicts: see antiphon models (default: critical-path, on known GPUs within calls)",
+        help="what predicts: see antiphon list models (default: critical-path, on known GPUs within calls)",
     ),
 ]  # fmt: skip
 SHOWN_HOPS = 12
-
-
-def models_command(name: Name = "", json: Json = False) -> None:
-    """The cost models, and what each can price."""
-    if name:
-        emit_entry("model", name, json)
-        return
-    emit(models(), listed_text("model"), json)
 
 
 def _family(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -160,40 +150,45 @@ def predict_command(
     machine_of_library: Annotated[
         str,
         typer.Argument(
-            metavar="[TOPO]", help="with --as COLL TOPO: the machine", show_default=False, callback=check_order
+            metavar="[TOPO]", help="with --library COLL TOPO: the machine", show_default=False, callback=check_order
         ),
     ] = "",
     *,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="one, or a range: 1KB:1GB doubles, 1KB:1GB:10 takes tens")
-    ],
+    ] = "",
     model: Usual = "",
     profile: ProfileFile = None,
     collective: WhichPlan = "",
     topo: OnMachine = "",
     only: Only = "",
-    library: Annotated[
-        str,
-        typer.Option(
-            "--as",
-            metavar="LIBRARY",
-            help="what nccl, rccl or msccl would do of COLL on TOPO, by published measurements",
-        ),
-    ] = "",
+    library: Library = "",
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up.
 
-    With --as, COLL TOPO in place of a plan: what that library would choose at each size, what it takes, and why.
+    With --trace every message of one size is followed (by model critical-path, on known GPUs within calls), and the
+    path is named that the last one to land waited for. A schedule of PICCL (.xml) with its --topology states its own
+    sizes and is followed by model loggp.
+
+    With --library, COLL TOPO in place of a plan: what that library would choose at each size, what it takes, and why.
     """
     if library:
         _predict_library(library, str(file), machine_of_library, nbytes, {
             "--model": bool(model), "--profile": profile is not None, "--collective": bool(collective),
-            "--topology": bool(topo), "--only": bool(only),
+            "--topology": bool(topo), "--only": bool(only), "--trace": trace is not None,
         }, json)  # fmt: skip
         return
     if machine_of_library:
-        raise Invalid(f"{quote(machine_of_library)}: a plan has its machine; COLL TOPO need --as nccl (or rccl)")
+        raise Invalid(f"{quote(machine_of_library)}: a plan has its machine; COLL TOPO need --library nccl (or rccl)")
+    if trace is not None or (topo and _is_message_schedule(file)):
+        if only:
+            raise Invalid("--only: goes with neither --trace nor a schedule of PICCL; leave it out")
+        simulate_command(file, nbytes, model, profile, collective, trace, topo, json)
+        return
+    if not nbytes:
+        raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
     wanted, machine = parse_sizes(nbytes, "--nbytes"), machine_given(topo, only)
     with working(f"predicting {len(wanted)} sizes"):
         rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=machine)
@@ -204,9 +199,9 @@ def _predict_library(library: str, kind: str, topo: str, nbytes: str, others: Ma
     """What a library would choose; the options that are for plans are refused."""
     for option, given in others.items():
         if given:
-            raise Invalid(f"{option}: not with --as, which has figures of its own")
+            raise Invalid(f"{option}: not with --library, which has figures of its own")
     if not topo:
-        raise Invalid(f"--as {library}: tell collective and machine, such as: --as nccl allreduce hgx-h100")
+        raise Invalid(f"--library {library}: name collective and machine, such as: allreduce hgx-h100 --library nccl")
     rows = predict_library(kind, topo, parse_sizes(nbytes, "--nbytes"), library=library)
     emit({"rows": rows}, library_text(rows), json)
 
@@ -227,10 +222,8 @@ def simulate_command(
 
     A schedule of PICCL (.xml) tells its own sizes; it takes its machine from --topology, and model loggp.
     """
-    from antiphon.formats.foreign import written_for_others
-
     check_outputs({"--trace": trace})
-    if topo and not (file.is_file() and written_for_others(file)):
+    if topo and _is_message_schedule(file):
         _simulate_messages(file, topo, nbytes, model, profile, trace, json)
         return
     if not nbytes:
@@ -241,6 +234,13 @@ def simulate_command(
             file, size, model=model, profile=profile, trace=trace, collective=collective, topology=topo or None
         )
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row) + trace_text(trace), json)
+
+
+def _is_message_schedule(file: Path) -> bool:
+    """Whether the file is a schedule of PICCL, as far as its name and its beginning say."""
+    from antiphon.formats.foreign import written_for_others
+
+    return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and written_for_others(file))
 
 
 def _simulate_messages(

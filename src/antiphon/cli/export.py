@@ -1,4 +1,4 @@
-"""antiphon backends, antiphon export: a plan as files that something else runs."""
+"""antiphon export: a plan as files that something else runs."""
 
 from __future__ import annotations
 
@@ -8,37 +8,18 @@ from typing import Annotated
 import typer
 
 from antiphon.api.files import export
-from antiphon.api.machines import backends
 from antiphon.cli.arguments import Json, PlanFile, WhichPlan
-from antiphon.cli.listing import Name, emit_entry
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
 from antiphon.formats import names_file
 from antiphon.registry import find
-from antiphon.show.columns import wrapped
 from antiphon.units import format_size, parse_size
-
-
-def backends_command(name: Name = "", json: Json = False) -> None:
-    """What plans can be written as, the options of each, and what is missing here."""
-    if name:
-        emit_entry("backend", name, json)
-        return
-    rows = backends()
-    lines = []
-    for row in rows:
-        options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])
-        told = [row["about"], *([f"options: {options}"] if options else [])]
-        told += [f"writes {', '.join(row['files'])}"] if row.get("files") else []
-        told += [f"missing: {row['missing']}"] if row["missing"] else []
-        lines.append([row["name"], "\n".join(told)])
-    emit(rows, "\n".join(wrapped(["back end", ""], lines)), json)
 
 
 def export_command(
     file: PlanFile,
-    to: Annotated[str, typer.Option("--to", metavar="NAME", help="the back end: see antiphon backends")],
+    to: Annotated[str, typer.Option("--to", metavar="NAME", help="the back end: see antiphon list formats")],
     out: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="write the files here; made if it is not there")
     ],

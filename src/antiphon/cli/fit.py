@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.measuring import fit
-from antiphon.cli.arguments import Json, Png, Svg
+from antiphon.api import fitting
+from antiphon.cli.arguments import Csv, Json, Png, Repeat, Svg
 from antiphon.cli.output import check_outputs, emit, write_pictures
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
@@ -61,7 +61,7 @@ def genmodel_command(
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     nominal = parse_bandwidth(bandwidth, "--bandwidth") if bandwidth else None
     known = _known(beta, gamma, delta, memory)
-    found = fit("genmodel", measurements, **known)
+    found = fitting.genmodel(measurements, **known)
     called = name or measurements.name.partition(".")[0]
     profile, trouble = _profile_of(lambda: genmodel_profile(found, kind, links=links, bandwidth=nominal, name=called))
     absent = left_out(found, nominal)
@@ -77,12 +77,12 @@ def memory_command(
     source: Annotated[
         Path | None, typer.Option("--from", metavar="CSV", help="fit these (vectors,nbytes,seconds); measure nothing")
     ] = None,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="keep the measurements here")] = None,
+    csv: Csv = None,
     vectors: Annotated[int, typer.Option("--vectors", metavar="N", help="add 2, 3, ... N vectors")] = 15,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="of a vector: more than the caches hold")
     ] = "32MiB",
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", help="runs of each; the median counts")] = 5,
+    repeat: Repeat = 5,
     threads: Annotated[int, typer.Option("--threads", metavar="N", help="as many as add in a rank of yours")] = 1,
     on: Annotated[
         str, typer.Option("--on", metavar="WHERE", help="cuda, hip or threads: what the engine for GPUs takes for it")
@@ -110,7 +110,7 @@ def memory_command(
         )
     if csv is not None:
         write_added(rows, csv)
-    found = fit("memory", rows)
+    found = fitting.memory(rows)
     called = name or (source.name.partition(".")[0] if source is not None else "memory")
     profile, trouble = _profile_of(lambda: memory_profile(found, called))
     lines = [f"  written: {csv}"] if csv is not None else []
@@ -146,7 +146,7 @@ def loggp_command(
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     base = as_profile(into) if into is not None else None
     known = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
-    found = fit("loggp", measurements)
+    found = fitting.loggp(measurements)
     called = name or measurements.name.partition(".")[0]
     profile, trouble = _profile_of(lambda: loggp_profile(found, within=place, into=base, gamma=known, name=called))
     absent = loggp_left_out(found)

@@ -7,7 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.plans import frontier
-from antiphon.cli.arguments import Coll, Json, Only, Output, Ranks, Root, Topo, request
+from antiphon.cli.arguments import (
+    Budget,
+    Coll,
+    Effort,
+    Json,
+    Only,
+    Output,
+    PlannerName,
+    PlannerOption,
+    Ranks,
+    Root,
+    Seed,
+    Topo,
+    request,
+)
 from antiphon.cli.output import check_outputs, emit
 from antiphon.cli.planning import options_of, progress, say
 from antiphon.core.collective import Collective
@@ -26,7 +40,7 @@ _TURNED = {
 def frontier_command(
     coll: Coll,
     topo: Topo,
-    planner: Annotated[str, typer.Option("--planner", metavar="NAME", help="who finds the points")] = "sccl",
+    planner: PlannerName = "sccl",
     root: Root = None,
     only: Only = "",
     ranks: Ranks = "",
@@ -34,15 +48,11 @@ def frontier_command(
         int | None, typer.Option("--k", min=0, metavar="N", help="only R <= S + N rounds (left out: any)")
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", min=1, metavar="N", help="the most steps")] = None,
-    budget: Annotated[str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s")] = "",
-    effort: Annotated[
-        float | None, typer.Option("--effort", metavar="N", help="how much is tried, in counted units (sccl: 60)")
-    ] = None,
+    budget: Budget = "",
+    effort: Effort = None,
     memory: Annotated[float | None, typer.Option("--memory", metavar="GiB", help="the most for the search")] = None,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same points")] = 0,
+    option: PlannerOption = None,
+    seed: Seed = 0,
     out: Output = None,
     json: Json = False,
 ) -> None:

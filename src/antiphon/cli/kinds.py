@@ -10,6 +10,20 @@ PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
 COMMAND = "antiphon.lab.command"  # where what stands behind -- is kept
 
 
+class InGroups(typer.core.TyperGroup):
+    """All commands; the help lists them under the headings of the table."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        headings = self.commands.headings  # type: ignore[attr-defined]
+        column = max(len(name) for names in headings.values() for name in names)
+        limit = formatter.width - 6 - column
+        for heading, names in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [(name.ljust(column), self.commands[name].get_short_help_str(limit)) for name in names]
+                )
+
+
 class WithoutName(typer.core.TyperGroup):
     """`bench genmodel`, `bench loggp` and `bench micro` are commands; all else is what is to be measured, with its
     options. The help is that of the latter, and names the three."""
@@ -46,3 +60,21 @@ class WithCommand(typer.core.TyperCommand):
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[COMMAND] = args[at + 1 :] if at < len(args) else None
         return super().parse_args(ctx, args[:at])
+
+
+class WithFiles(typer.core.TyperCommand):
+    """`--from A.json B.json`: all words up to the next option are files."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words: list[str] = []
+        files = False
+        for word in args:
+            if word.startswith("-"):
+                option, equals, _ = word.partition("=")
+                files = option == "--from"
+                words += [word] if equals or not files else []
+            else:
+                words += ["--from", word] if files else [word]
+        if args[-1:] == ["--from"]:  # typer's own complaint
+            words.append("--from")
+        return super().parse_args(ctx, words)

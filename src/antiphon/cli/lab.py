@@ -9,8 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from antiphon.api.running import lab
-from antiphon.cli.arguments import Json, Only, Trace, WhichPlan, machine_and_group
+from antiphon.api import labs
+from antiphon.cli.arguments import (
+    Dtype,
+    Json,
+    LabName,
+    Only,
+    Op,
+    Repeat,
+    Scale,
+    Seed,
+    Timeout,
+    Topo,
+    Trace,
+    WhichPlan,
+    machine_and_group,
+)
 from antiphon.cli.kinds import COMMAND
 from antiphon.cli.lab_text import labs_text
 from antiphon.cli.output import check_outputs, emit, working
@@ -20,27 +34,18 @@ from antiphon.errors import Invalid, Missing
 from antiphon.select import is_file
 from antiphon.units import parse_seconds, parse_sizes
 
-Scale = Annotated[
-    str,
-    typer.Option(
-        "--scale", metavar="SCALE",
-        help='how slow: "2Mbit per GB/s", or "link=40Mbit" for the unit link (default: 40 Mbit/s for the fastest)',
-    ),
-]  # fmt: skip
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the lab (default: that of the machine)")]
-
 
 def up_command(
-    topo: Annotated[str, typer.Argument(metavar="TOPO", help="name, name:key=value,... or file.json")],
+    topo: Topo,
     scale: Scale = "",
-    name: Name = "",
+    name: LabName = "",
     only: Only = "",
     json: Json = False,
 ) -> None:
     """Make a lab that stays until `antiphon lab down`: a network namespace for each rank and switch, a rate-limited
     link for each that the machine has. Nothing outside of these namespaces is touched.
     """
-    row = lab("up", machine_and_group(topo, only, "")[0], scale=scale, name=name)
+    row = labs.up(machine_and_group(topo, only, "")[0], scale=scale, name=name)
     emit(row, labs_text([row]), json)
 
 
@@ -52,13 +57,13 @@ def down_command(
     """End all that runs in a lab, and take it down."""
     if name and every:
         raise Invalid(f"--all takes all labs down, {name} is one; leave one of them out")
-    gone = lab("down", name, every=every)
+    gone = labs.down(name, every=every)
     emit({"down": gone}, f"taken down: {', '.join(gone)}" if gone else "no lab was up", json)
 
 
 def status_command(json: Json = False) -> None:
     """The labs that are up, however they came to be."""
-    rows = lab("status")
+    rows = labs.status()
     emit({"labs": rows}, labs_text(rows) if rows else "no lab is up", json)
 
 
@@ -69,16 +74,14 @@ def run_command(
     ] = "",
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of a plan: 600KB, or a range")] = "",
     collective: WhichPlan = "",
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
-    ] = "float32",
-    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,
+    dtype: Dtype = "float32",
+    op: Op = "sum",
+    repeat: Repeat = 3,
+    seed: Seed = 0,
     scale: Scale = "",
-    name: Name = "",
+    name: LabName = "",
     only: Only = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    timeout: Timeout = "600s",
     trace: Trace = None,
     json: Json = False,
 ) -> None:
@@ -107,8 +110,8 @@ def run_command(
     sizes = parse_sizes(nbytes, "--nbytes")
     check_outputs({"--trace": trace})
     with working(f"running {what}"):
-        rows = lab(
-            "run", what, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
+        rows = labs.run(
+            what, sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, scale=scale, name=name, timeout=limit,
             collective=collective, trace=trace,
         )  # fmt: skip
     emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)
@@ -124,7 +127,7 @@ def _run_program(what: str, command: Sequence[str], only: str, how: dict[str, An
     where: Topology | str = what
     if what and (what not in lab_names() or only):
         where = machine_and_group(what, only, "")[0]
-    row = lab("run", where, command=command, **how)
+    row = labs.command(where, command, **how)
     if json:
         emit(row, "", json)
     if row["exit_code"]:

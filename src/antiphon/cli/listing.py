@@ -1,45 +1,50 @@
-"""antiphon topologies, planners, runtimes: what there is, and what each can do."""
+"""antiphon list, antiphon topology list: what there is, and what each can do."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import typer
 
 from antiphon.api import machines
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit
+from antiphon.errors import unknown
+from antiphon.show.columns import wrapped
 from antiphon.show.listing import entry_row, entry_text, listed_text, runtimes_text
 
+LISTED = {
+    "planners": "planner", "models": "model", "runtimes": "runtime", "formats": "backend", "topologies": "topology",
+}  # fmt: skip
+Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(LISTED)}")]
 Name = Annotated[str, typer.Argument(metavar="[NAME]", help="just this one, with its options", show_default=False)]
 
 
-def emit_entry(kind: str, name: str, json: bool) -> None:
-    """One entry of a table."""
-    row = entry_row(kind, name)
-    emit(row, entry_text(kind, row), json)
+def list_command(kind: Kind, name: Name = "", json: Json = False) -> None:
+    """The planners, cost models, runtimes, formats or topologies there are, and what each can do."""
+    if kind not in LISTED:
+        raise unknown("kind to list", kind, LISTED)
+    if name:
+        row = entry_row(LISTED[kind], name)
+        emit(row, entry_text(LISTED[kind], row), json)
+        return
+    rows = getattr(machines, kind)()
+    texts: Mapping[str, Callable[[list[dict[str, Any]]], str]] = {"formats": _formats_text, "runtimes": runtimes_text}
+    emit(rows, texts[kind](rows) if kind in texts else listed_text(LISTED[kind]), json)
 
 
 def topologies(name: Name = "", json: Json = False) -> None:
     """The machines in the catalogue, and the sizes each takes."""
-    if name:
-        emit_entry("topology", name, json)
-        return
-    emit(machines.topologies(), listed_text("topology"), json)
+    list_command("topologies", name, json)
 
 
-def planners(name: Name = "", json: Json = False) -> None:
-    """The planners, what each can plan, and their options."""
-    if name:
-        emit_entry("planner", name, json)
-        return
-    emit(machines.planners(), listed_text("planner"), json)
-
-
-def runtimes(name: Name = "", json: Json = False) -> None:
-    """Where plans can run and be measured, beside whose collectives, and how each cuts messages."""
-    if name:
-        emit_entry("runtime", name, json)
-        return
-    rows = machines.runtimes()
-    emit(rows, runtimes_text(rows), json)
+def _formats_text(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        options = ", ".join([*(f"--{need}" for need in row.get("needs", ())), *row.get("options", ())])
+        about = [row["about"], *([f"options: {options}"] if options else [])]
+        about += [f"writes {', '.join(row['files'])}"] if row.get("files") else []
+        about += [f"missing: {row['missing']}"] if row["missing"] else []
+        lines.append([row["name"], "\n".join(about)])
+    return "\n".join(wrapped(["format", ""], lines))

@@ -11,7 +11,20 @@ from typing import Annotated
 import typer
 
 from antiphon.api.machines import bound, degrade
-from antiphon.cli.arguments import Coll, Json, Only, Png, Ranks, Root, Svg, Topo, machine_and_group, request
+from antiphon.cli.arguments import (
+    Coll,
+    Json,
+    Only,
+    Output,
+    Png,
+    Ranks,
+    Root,
+    Seed,
+    Svg,
+    Topo,
+    machine_and_group,
+    request,
+)
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.core.bounds import Bound, without
 from antiphon.core.bounds.memory import least_json
@@ -73,9 +86,7 @@ def probe_command(
     source: Annotated[
         str, typer.Option("--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (told by the file)")
     ] = "",
-    out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
-    ] = None,
+    out: Output = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", metavar="FILE", help="PICCL: its figures for model loggp here (.json)")
     ] = None,
@@ -171,9 +182,7 @@ def join_command(
     nic: Annotated[
         str, typer.Option("--nic", metavar="SPEED", help="with --boxes: of each network card, e.g. 400Gbit/s")
     ] = "",
-    out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
-    ] = None,
+    out: Output = None,
     only: Annotated[
         str, typer.Option("--only", metavar="HOSTS", help="just these hosts of the fabric, by number or node[01-04]")
     ] = "",
@@ -221,10 +230,8 @@ def degrade_command(
     fraction: Annotated[
         float | None, typer.Option("--fraction", metavar="F", help="so much of all links is gone, 0.02 for 2 %")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="which links --fraction takes")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the machine here (.json)")
-    ] = None,
+    seed: Seed = 0,
+    out: Output = None,
     json: Json = False,
 ) -> None:
     """Make a machine with failures: links gone or slow in both directions, ranks gone, a random fraction of links gone.

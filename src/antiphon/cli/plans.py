@@ -1,4 +1,4 @@
-"""antiphon plan, verify, run: make a plan, prove it, and see it move data."""
+"""antiphon plan, run: make a plan, or one of several, and see it move data."""
 
 from __future__ import annotations
 
@@ -8,48 +8,53 @@ from typing import Annotated, Any
 
 import typer
 
+from antiphon.api.machines import topology as machine_named
 from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
 from antiphon.cli.arguments import (
-    Coll,
+    Budget,
+    Deterministic,
+    Dtype,
+    Effort,
+    Hybrid,
     Json,
+    LabName,
+    Launcher,
+    On,
     Only,
+    Op,
     Output,
     PlanFile,
+    PlannerName,
+    PlannerOption,
     Png,
     Ranks,
+    Repeat,
     Root,
+    Scale,
+    Seed,
     Svg,
-    Topo,
+    Timeout,
     Trace,
     WhichPlan,
-    machine_given,
+    check_order,
     request,
 )
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.cli.planning import joined, options_of, progress
 from antiphon.cli.run_text import rows_text, trace_text
 from antiphon.core.bounds import bound
-from antiphon.core.collective import Collective
-from antiphon.core.datatypes import combine_of, data_type
-from antiphon.core.files import within
+from antiphon.core.collective import Collective, kind_named
 from antiphon.core.plan import Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, TimedOut
-from antiphon.select import SeveralOrders, every_plan, figures_of, judged, load_plans, measure
-from antiphon.show.frontier import optimality_text, proofs_text, refusal_text
+from antiphon.select import SeveralOrders, every_plan, figures_of
+from antiphon.show.frontier import optimality_text, refusal_text
 from antiphon.show.pictures.trees import check_drawable, trees_svg
 from antiphon.show.text import paragraph, plan_text
 from antiphon.show.words import options_text
 from antiphon.units import parse_seconds, parse_size, parse_sizes
 
-Planner = Annotated[
-    str,
-    typer.Option("--planner", metavar="NAME", help="see antiphon planners (default: ring; of a relation relay)"),
-]
-Options = Annotated[
-    list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="for the planner; again for more")
-]
 ChunksOf = Annotated[
     int | None, typer.Option("--chunks", min=1, metavar="C", help="of a planner that can: just this (C, S, R)")
 ]
@@ -62,27 +67,38 @@ Fastest = Annotated[
 KeepAll = Annotated[
     bool, typer.Option("--all", help="keep all that the planner finds: -o plan.json writes plan-1.json, ...")
 ]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="one order of combining for every element: the same bits at all sizes")
-]
-Budget = Annotated[
-    str, typer.Option("--budget", metavar="TIME", help="stop after so much CPU time, e.g. 60s; the best so far is kept")
-]
-Effort = Annotated[
-    float | None, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl: 60)")
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="same seed, same plan")]
 TreeRoot = Annotated[
-    int | None, typer.Option("--from", min=0, metavar="RANK", help="of trees with many roots draw those of this rank")
+    int | None, typer.Option("--tree-root", min=0, metavar="RANK", help="of trees with many roots draw this rank's")
 ]
+Composed = Annotated[
+    list[Path] | None,
+    typer.Option("--from", metavar="PLAN...", help="compose these plans for groups of ranks, one after the other"),
+]
+AtOnce = Annotated[
+    bool, typer.Option("--at-once", help="with --from: side by side, groups without a rank in common, or with --shares")
+]
+Shares = Annotated[
+    str, typer.Option("--shares", metavar="1,1,...", help="with --from --at-once: of the data, one for each plan")
+]
+OptionalColl = Annotated[
+    str, typer.Argument(metavar="COLL", help="allreduce, allgather, ... or file.json", show_default=False)
+]
+OptionalTopo = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPO", help="name, name:key=value,... or file.json", show_default=False, callback=check_order
+    ),
+]
+WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")  # what goes with --from
 
 
 def plan_command(
-    coll: Coll, topo: Topo, planner: Planner = "", option: Options = None, chunks: ChunksOf = None,
-    steps: Steps = None, rounds: Rounds = None, root: Root = None, only: Only = "", ranks: Ranks = "",
-    nbytes: ForSize = "", model: Fastest = "", keep_all: KeepAll = False, deterministic: Deterministic = False,
-    budget: Budget = "", effort: Effort = None, seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None,
-    tree_root: TreeRoot = None, json: Json = False,
+    context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: PlannerName = "",
+    option: PlannerOption = None, chunks: ChunksOf = None, steps: Steps = None, rounds: Rounds = None,
+    root: Root = None, only: Only = "", ranks: Ranks = "", nbytes: ForSize = "", model: Fastest = "",
+    keep_all: KeepAll = False, deterministic: Deterministic = False, budget: Budget = "", effort: Effort = None,
+    seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None, tree_root: TreeRoot = None,
+    composed: Composed = None, at_once: AtOnce = False, shares: Shares = "", json: Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
@@ -91,9 +107,17 @@ def plan_command(
     `antiphon tune` tries all. --deterministic keeps only those that combine every element in one order; then, with no
     planner named, it is the best of those that can. --chunks, --steps and --rounds ask planner sccl for one point: it
     is planned, or it is said which bound forbids it, or what was searched (exit code 1). --svg and --png draw the trees
-    along which the data travel.
+    along which the data travel. --from composes plans for groups of ranks of one machine: reducescatters within boxes,
+    allreduces among those who hold the same, allgathers within boxes make an allreduce, verified as a whole. COLL and
+    TOPO may then be left out, or say what it must come to.
     """
     check_outputs({"-o": out, "--svg": svg, "--png": png})
+    if composed or at_once or shares:
+        _check_composing(context, composed)
+        compose_command(composed or [], at_once, shares, out, json, coll, topo)
+        return
+    if not topo:
+        raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
     wanted, machine = request(coll, topo, root, only, ranks)
     _check_pictures(machine, svg, png, tree_root, keep_all)
     if model and keep_all:
@@ -141,7 +165,7 @@ def _check_pictures(
     """Before long work, whether pictures can be made."""
     if svg is None and png is None:
         if tree_root is not None:
-            raise Invalid("--from chooses which trees are drawn; give --svg or --png, too")
+            raise Invalid("--tree-root chooses which trees are drawn; give --svg or --png, too")
         return
     if keep_all:
         raise Invalid("--svg and --png draw one plan, --all keeps many; leave one of them out")
@@ -204,96 +228,35 @@ def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
     return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where
 
 
-def _data(op: str, dtype: str) -> dict[str, str]:
-    """An operator and a type by their own names, where given."""
-    if op:
-        combine_of(op)
-    return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
-
-
-def verify_command(
-    file: PlanFile,
-    topo: Annotated[
-        str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
-    ] = "",
-    only: Only = "",
-    proof: Annotated[
-        bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
-    ] = False,
-    op: Annotated[
-        str, typer.Option("--op", metavar="OP", help="whether switches that combine can do this: sum, prod, ...")
-    ] = "",
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="and this type of data: float32, bfloat16, ...")
-    ] = "",
-    json: Json = False,
-) -> None:
-    """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
-
-    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at; with
-    --topology it is told how far they are from the best possible there.
-    """
-    from antiphon.formats.foreign import written_for_others
-    from antiphon.formats.written import Wrong
-
-    machine = machine_given(topo, only)
-    try:
-        plans = load_plans(file, machine)
-    except Wrong as error:
-        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}}, f"WRONG: {error}", json)
-        raise typer.Exit(1) from None
-    if machine is not None and written_for_others(file):
-        machine = next(iter(plans.values())).topology  # without the ranks that are not there
-    transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
-    with working(f"verifying {transfers} transfers"), within(str(file)):
-        found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
-    if found.fault is not None:
-        which = f"{found.plan.collective.kind}: " if found.plan is not None and len(plans) > 1 else ""
-        emit({"ok": False, "fault": found.fault.as_dict()}, f"WRONG: {which}{found.fault.message}", json)
-        raise typer.Exit(1)
-    what = f"{', '.join(plans)} on {found.topology.name}"
-    claims = "its figures were recomputed and hold" if found.own else "its figures are of another machine: not checked"
-    if found.trusted:
-        claims += ", its proofs in part"
-    lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
-    figures: dict[str, Any] = {}
-    if machine is not None and written_for_others(file):
-        figures = _figures(next(iter(plans.values())))
-        lines.append(plan_text(figures))
-    lists = {"proved": list(found.proved), "trusted": list(found.trusted), "stated": list(found.stated)}
-    told = {"ok": True, "fault": None, **({"figures": figures} if figures else {}), **(lists if proof else {})}
-    emit(told, "\n".join([*lines, *proofs_text(**lists)]), json)
-
-
-def _figures(made: Plan) -> dict[str, Any]:
-    """What `antiphon plan` says of its plans, of one that others wrote."""
-    entry = made.entries[0]
-    measured = measure(entry.schedule, made.topology)
-    return figures_of(Plan.of(made.topology, entry.schedule, {**entry.claims, **measured}))
+def _check_composing(context: typer.Context, composed: list[Path] | None) -> None:
+    """Refuse what --from does not read; nothing is silently ignored."""
+    if not composed:
+        raise Invalid("--at-once and --shares: are for composing; name the plans by --from A.json B.json")
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in WITH_FROM:
+            raise Invalid(f"{parameter.opts[-1]}: does not go together with --from; leave one of them out")
 
 
 def compose_command(
     files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
-    at_once: Annotated[
-        bool, typer.Option("--at-once", help="side by side: groups without a rank in common, or each with its share")
-    ] = False,
-    shares: Annotated[
-        str, typer.Option("--shares", metavar="1,1,...", help="at once: of the data, one for each plan")
-    ] = "",
+    at_once: AtOnce = False,
+    shares: Shares = "",
     out: Output = None,
     json: Json = False,
+    coll: Annotated[str, typer.Option("--collective", hidden=True)] = "",
+    topo: Annotated[str, typer.Option("--topology", hidden=True)] = "",
 ) -> None:
-    """Put plans together: one after the other, or at once.
-
-    Reducescatters within boxes, allreduces among those who hold the same, allgathers within boxes: an allreduce. The
-    data of all lie on one line, their blocks side by side; what the next plan takes the one before must leave there.
-    The whole is verified, and named as the collective that it is, or else a custom one.
-    """
+    """Put plans together: one after the other, or at once. `coll`, `topo`: what they must come to, where named."""
     check_outputs({"-o": out})
     with working(f"putting {len(files)} plans together"):
-        made = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
-    figures = figures_of(made)
-    emit(figures, _made_text(made, figures, out), json)
+        plan = compose(files, at_once=at_once, shares=shares.split(",") if shares else None)
+    if coll and (kind_named(coll) or coll) != plan.collective.kind:
+        raise Invalid(f"{coll}: the plans of --from come to {plan.collective.kind}; name that, or leave it out")
+    if topo and machine_named(topo) != plan.topology:
+        raise Invalid(f"{topo}: the plans of --from are for {plan.topology.name}; name that, or leave it out")
+    figures = figures_of(plan)
+    emit(figures, _made_text(plan, figures, out), json)
 
 
 def run_command(
@@ -302,28 +265,17 @@ def run_command(
         str, typer.Option("--nbytes", metavar="SIZE", help="of the buffer: 64MiB, 1e6f32, or a range: 1KB:64MB:4")
     ],
     collective: WhichPlan = "",
-    on: Annotated[
-        str,
-        typer.Option(
-            "--on", metavar="WHERE", help="local: all ranks in this process; mpi, torch, lab: a process for each"
-        ),
-    ] = "local",
-    dtype: Annotated[
-        str, typer.Option("--dtype", metavar="TYPE", help="int8 ... float64, bfloat16, float8_e4m3fn, ...")
-    ] = "float32",
-    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, metavar="N", help="runs; the median time is told")] = 3,
-    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="of the data")] = 0,
-    mpiexec: Annotated[
-        str, typer.Option("--mpiexec", metavar="COMMAND", help='on mpi, the launcher: "mpiexec --hostfile hosts"')
-    ] = "",
-    scale: Annotated[str, typer.Option("--scale", metavar="SCALE", help="on lab: as for `lab up`")] = "",
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="on lab: which (default: the machine's)")] = "",
-    timeout: Annotated[str, typer.Option("--timeout", metavar="TIME", help="give up after so long")] = "600s",
+    on: On = "local",
+    dtype: Dtype = "float32",
+    op: Op = "sum",
+    repeat: Repeat = 3,
+    seed: Seed = 0,
+    mpiexec: Launcher = "",
+    scale: Scale = "",
+    name: LabName = "",
+    timeout: Timeout = "600s",
     trace: Trace = None,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="on threads, cuda, hip: links that the plan leaves idle carry a part, too")
-    ] = False,
+    hybrid: Hybrid = False,
     json: Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.

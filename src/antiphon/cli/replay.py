@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from antiphon.api.replaying import replay
-from antiphon.cli.arguments import Json, Only, OnMachine, ProfileFile, machine_given
+from antiphon.cli.arguments import Json, Library, Only, OnMachine, PlannerNames, ProfileFile, Usual, machine_given
 from antiphon.cli.output import emit, working
 from antiphon.cli.replay_text import replay_text
 
@@ -27,16 +27,10 @@ def replay_command(
         Path | None,
         typer.Option("--measured", metavar="FILE", help="what ours take: of bench --json, or of nccl-tests"),
     ] = None,
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="of times; calls where known, else alpha-beta")
-    ] = "",
+    model: Usual = "",
     profile: ProfileFile = None,
-    planner: Annotated[
-        list[str] | None, typer.Option("--planner", metavar="NAME", help="without a table: just this one (again: more)")
-    ] = None,
-    library: Annotated[
-        str, typer.Option("--as", metavar="LIBRARY", help="nccl or rccl, with options, to compare with")
-    ] = "",
+    planner: PlannerNames = None,
+    library: Library = "",
     cores: Annotated[
         int, typer.Option("--cores", metavar="N", min=0, help="the ranks share N cores (0: they do not)")
     ] = 0,

@@ -43,7 +43,8 @@ class Signals:
             return
         for number, usual in _USUAL.items():
             there = signal.getsignal(number)
-            if there == usual or getattr(there, "__module__", "") == "antiphon":  # set when the package was loaded
+            early = getattr(there, "__module__", "") == "antiphon.cli.early_signals"  # while the command was loaded
+            if there == usual or early:
                 self._before[number] = signal.signal(number, self._come)
         self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
 

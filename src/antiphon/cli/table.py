@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import typer
 import typer.main
 
-from antiphon.cli.kinds import PLANS, Unnamed, WithCommand, WithoutName
+from antiphon.cli.kinds import PLANS, Unnamed, WithCommand, WithFiles, WithoutName
 
 
 class Command(NamedTuple):
@@ -21,7 +21,7 @@ class Command(NamedTuple):
     name: str
     call: str
     about: str | None
-    example: str
+    example: str | None
     how: Mapping[str, Any] = {}
 
 
@@ -36,92 +36,99 @@ class CommandGroup(NamedTuple):
     how: Mapping[str, Any] = {}
 
 
-TABLE: tuple[Command | CommandGroup, ...] = (
-    Command("topologies", "listing:topologies", None, "topologies"),
-    Command("planners", "listing:planners", None, "planners"),
-    Command("runtimes", "listing:runtimes", None, "runtimes"),
-    CommandGroup("topology", None, "Show a machine, or read one: this, or one from a file.",
-          "topology show dgx1v --svg machine.svg", (
-        Command("show", "machine:show_command", "Show a machine; --svg and --png draw it.",
-                "topology show ring:ranks=8,bandwidth=10GB/s"),
-        Command("probe", "machine:probe_command", "Read this machine, or one of which a tool printed something.",
-                "topology probe topo.txt --from nvidia-smi -o box.json"),
-        Command("join", "machine:join_command", "Put a box and a fabric together.",
-                "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
-        Command("degrade", "machine:degrade_command", "Drop or slow links, drop ranks: a machine with failures.",
-                "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
-    )),
-    Command("bound", "machine:bound_command", "The fewest steps and the least time possible.", "bound allgather dgx1v"),
-    Command("plan", "plans:plan_command", "Plan a collective by one planner, and prove it.",
-            "plan allreduce dgx1v --planner multi-ring -o plan.json"),
-    Command("compose", "plans:compose_command", "Put plans for groups together: one after the other, or at once.",
-            "compose scatter.json gather.json -o broadcast.json"),
-    Command("verify", "plans:verify_command", "Is this plan right? Names the first thing wrong.",
-            "verify plan.json --proof"),
-    Command("run", "plans:run_command", "Really move data by a plan, and check every element.",
-            "run plan.json --nbytes 64MiB --on local"),
-    Command("frontier", "frontier:frontier_command", "The latency-bandwidth frontier, with proofs.",
-            "frontier allgather dgx1v --budget 60s -o plan.json"),
-    Command("models", "costs:models_command", None, "models"),
-    Command("predict", "costs:predict_command", "What a plan takes at each size, and why.",
-            "predict plan.json --nbytes 1KB:1GB"),
-    Command("simulate", "costs:simulate_command", "Follow every message of one size; --trace shows it.",
-            "simulate plan.json --nbytes 64MiB --trace trace.json"),
-    Command("tune", "tuning:tune_command", "The best plan for every size, of all planners.",
-            "tune allreduce dgx1v -o plan.json --report report.html"),
-    CommandGroup("bench", None, "Plans measured beside the library's own collectives.", None, (
-        Command(PLANS, "_bench_plans:bench_plans_command", None,
-                "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": Unnamed, "hidden": True}),
-        Command("genmodel", "bench:genmodel_command", "What `fit genmodel` reads.",
-                "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
-        Command("loggp", "bench:loggp_command", "What `fit loggp` reads.",
-                "bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv"),
-        Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
-                "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
-    ), {"cls": WithoutName}),
-    CommandGroup("fit", None, "Model parameters from measurements.", "fit genmodel times.csv -o profile.json", (
-        Command("genmodel", "fit:genmodel_command", "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
-                "fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json"),
-        Command("memory", "fit:memory_command", "gamma and delta, measured on this machine or its GPUs.",
-                "fit memory -o memory.json"),
-        Command("loggp", "fit:loggp_command", "L, o_s, o_r, g and G of LogGP.",
-                "fit loggp trips.csv --within host -o profile.json"),
-    )),
-    Command("build", "build:build_command",
-            "Compile the preload for your MPI, or a tuner for NCCL; print its path.", "build mpi"),
-    Command("backends", "export:backends_command", "What plans can be written as, for other programs.", "backends"),
-    Command("export", "export:export_command", "Write a plan as files that another program reads.",
-            "export plan.json --to goal --nbytes 64MiB -o goal"),
-    Command("check", "check:check_command", "Will a runtime of GPUs really run this plan?",
-            "check plan.json --for rccl-6 --nbytes 64MiB"),
-    CommandGroup("lab", "The emulated cluster: up, down, status, run.",
-          "A machine's links as rate-limited network devices between namespaces: see it without hardware. Needs root.",
-          "lab run plan.json --nbytes 600KB", (
-        Command("up", "lab:up_command", "Make a lab that stays.", 'lab up dgx1v --scale "link=40Mbit"'),
-        Command("down", "lab:down_command", "Take a lab down.", "lab down dgx1v"),
-        Command("status", "lab:status_command", "Which labs are up.", "lab status --json"),
-        Command("run", "lab:run_command", "Run a plan or a program in a lab.",
-                "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithCommand}),
-    )),
-    CommandGroup("trace", "Traces: merge, read.", "Traces side by side, and traces of others (Chakra) read.",
-          "trace merge measured.json simulated.json -o both.json", (
-        Command("merge", "trace:merge_command", "Put traces side by side into one file.",
-                "trace merge measured.json simulated.json -o both.json"),
-        Command("read", "trace:read_command", "What Chakra execution traces hold: our plan, or collectives.",
-                "trace read chakra -o plan.json"),
-    )),
-    Command("replay", "replay:replay_command", "A recorded job once more, with our plans.",
-            "replay rank0.json rank1.json --topology dgx1v"),
-    Command("reproduce", "reproduce:reproduce_command", "A paper's table: published, ours, deviation.",
-            "reproduce sccl-table5"),
-)  # fmt: skip
+GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
+    "Machines": (
+        CommandGroup("topology", "Show, probe, join, degrade or list machines.",
+              "Show a machine, or read one: this, or one from a file.", "topology show dgx1v --svg machine.svg", (
+            Command("show", "machine:show_command", "Show a machine; --svg and --png draw it.",
+                    "topology show ring:ranks=8,bandwidth=10GB/s"),
+            Command("probe", "machine:probe_command", "Read this machine, or one of which a tool printed something.",
+                    "topology probe topo.txt --from nvidia-smi -o box.json"),
+            Command("join", "machine:join_command", "Put a box and a fabric together.",
+                    "topology join topo.txt ibnetdiscover.txt -o cluster.json"),
+            Command("degrade", "machine:degrade_command", "Drop or slow links, drop ranks: a machine with failures.",
+                    "topology degrade dgx1v --drop-links 0-3 -o broken.json"),
+            Command("list", "listing:topologies", "The machines in the catalogue.", "topology list ring"),
+        )),
+    ),
+    "Plan": (
+        Command("bound", "machine:bound_command", "The fewest steps and the least time possible.",
+                "bound allgather dgx1v"),
+        Command("plan", "plans:plan_command", "Plan a collective by one planner, and prove it; compose plans.",
+                "plan allreduce dgx1v --planner multi-ring -o plan.json", {"cls": WithFiles}),
+        Command("frontier", "frontier:frontier_command", "The latency-bandwidth frontier, with proofs.",
+                "frontier allgather dgx1v --budget 60s -o plan.json"),
+        Command("tune", "tuning:tune_command", "The best plan for every size, of all planners.",
+                "tune allreduce dgx1v -o plan.json --report report.html"),
+        Command("verify", "verifying:verify_command", "Is this plan right? Will a runtime run it (--for)?",
+                "verify plan.json --proof"),
+        Command("predict", "costs:predict_command", "What a plan takes at each size, and why; --trace shows it.",
+                "predict plan.json --nbytes 1KB:1GB"),
+    ),
+    "Run": (
+        Command("run", "plans:run_command", "Really move data by a plan, and check every element.",
+                "run plan.json --nbytes 64MiB --on local"),
+        CommandGroup("bench", None, "Plans measured beside the library's own collectives.", None, (
+            Command(PLANS, "_bench_plans:bench_plans_command", None,
+                    "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": Unnamed, "hidden": True}),
+            Command("genmodel", "bench:genmodel_command", "What `fit genmodel` reads.",
+                    "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),
+            Command("loggp", "bench:loggp_command", "What `fit loggp` reads.",
+                    "bench loggp --mpiexec 'mpiexec --map-by node' -o trips.csv"),
+            Command("micro", "bench:micro_command", "Blink's micro-benchmarks: chains, fan-in, fan-out, MIMO, MCA.",
+                    "bench micro dgx1v --on cuda --nbytes 1MB:1GB:10"),
+        ), {"cls": WithoutName}),
+        Command("build", "build:build_command",
+                "Compile the preload for your MPI, or a tuner for NCCL.", "build mpi"),
+        Command("export", "export:export_command", "Write a plan as files that another program reads.",
+                "export plan.json --to goal --nbytes 64MiB -o goal"),
+        CommandGroup("lab", "An emulated cluster: up, down, status, run.",
+              "A machine's links as rate-limited network devices between namespaces: see it without hardware. "
+              "Needs root.", "lab run plan.json --nbytes 600KB", (
+            Command("up", "lab:up_command", "Make a lab that stays.", 'lab up dgx1v --scale "link=40Mbit"'),
+            Command("down", "lab:down_command", "Take a lab down.", "lab down dgx1v"),
+            Command("status", "lab:status_command", "Which labs are up.", "lab status --json"),
+            Command("run", "lab:run_command", "Run a plan or a program in a lab.",
+                    "lab run dgx1v -- mpiexec -n 8 ./program", {"cls": WithCommand}),
+        )),
+    ),
+    "More": (
+        Command("list", "listing:list_command", "Planners, models, runtimes, formats, topologies: what there is.",
+                "list planners ring"),
+        CommandGroup("fit", None, "Model parameters from measurements.", "fit genmodel times.csv -o profile.json", (
+            Command("genmodel", "fit:genmodel_command", "alpha, beta, gamma, delta, epsilon and w_t of GenModel.",
+                    "fit genmodel times.csv --bandwidth 10Gbit/s -o fit.json"),
+            Command("memory", "fit:memory_command", "gamma and delta, measured on this machine or its GPUs.",
+                    "fit memory -o memory.json"),
+            Command("loggp", "fit:loggp_command", "L, o_s, o_r, g and G of LogGP.",
+                    "fit loggp trips.csv --within host -o profile.json"),
+        )),
+        Command("replay", "replay:replay_command", "A recorded job once more, with our plans.",
+                "replay rank0.json rank1.json --topology dgx1v"),
+        Command("reproduce", "reproduce:reproduce_command", "A paper's table: published, ours, deviation.",
+                "reproduce sccl-table5"),
+        CommandGroup("trace", "Traces: merge, read.", "Traces side by side, and traces of others (Chakra) read.",
+              "trace merge measured.json simulated.json -o both.json", (
+            Command("merge", "trace:merge_command", "Put traces side by side into one file.",
+                    "trace merge measured.json simulated.json -o both.json"),
+            Command("read", "trace:read_command", "What Chakra execution traces hold: our plan, or collectives.",
+                    "trace read chakra -o plan.json"),
+        )),
+    ),
+}  # fmt: skip
+OLD_COMMANDS = (  # see old_spellings
+    Command("simulate", "costs:simulate_command", None, None, {"hidden": True}),
+    Command("check", "verifying:check_command", None, None, {"hidden": True}),
+    Command("compose", "plans:compose_command", None, None, {"hidden": True}),
+)
 
 
 class Commands(Mapping[str, Any]):
-    """The commands of rows by their names, each made when it is first asked for."""
+    """All commands by their names, each made when it is first asked for."""
 
-    def __init__(self, rows: tuple[Command | CommandGroup, ...]) -> None:
-        self._rows = {row.name: row for row in rows}
+    def __init__(self, groups: Mapping[str, tuple[Command | CommandGroup, ...]], hidden: tuple[Command, ...]) -> None:
+        self.headings = {heading: [row.name for row in rows] for heading, rows in groups.items()}
+        self._rows = {row.name: row for rows in (*groups.values(), hidden) for row in rows}
         self._made: dict[str, Any] = {}
 
     def load(self, words: Sequence[str]) -> None:

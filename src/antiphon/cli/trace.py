@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.plans import verify
-from antiphon.api.traces import trace
-from antiphon.cli.arguments import Json
+from antiphon.api.traces import merge, read
+from antiphon.cli.arguments import Json, Output
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.core.plan import Plan
@@ -22,7 +22,7 @@ SHOWN = 40
 
 
 def merge_command(
-    files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `simulate --trace` write them")],
+    files: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="as `run` and `predict --trace` write them")],
     out: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="write all of them here (.json)")],
     json: Json = False,
 ) -> None:
@@ -33,32 +33,30 @@ def merge_command(
     """
     check_outputs({"-o": out})
     with working("merging"):
-        rows = trace("merge", files, out)
+        rows = merge(files, out)
     lines = table(["trace", "events", "title"], [[row["file"], str(row["events"]), row["title"]] for row in rows])
     emit({"traces": rows}, "\n".join(lines) + trace_text(out), json)
 
 
 def read_command(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="NAME.RANK.et of some ranks, or their folder")],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the plan here (.json or .json.gz)")
-    ] = None,
+    out: Output = None,
     json: Json = False,
 ) -> None:
     """Read Chakra execution traces: those that `export --to chakra` wrote as their plan, which is proven again; all
     others as the collectives that each rank calls."""
     check_outputs({"-o": out})
     with working("reading"):
-        found = trace("read", files)
-        plan: Plan | None = found["plan"]
-        fault = None if plan is None else verify(plan)
+        found = read(files)
+        plan = found.plan
+        fault = None if plan is None else verify(plan).fault
     if fault is not None:
         raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
     if out is not None and plan is None:
         raise Invalid("-o: these traces hold no plan of ours, so there is none to write")
     if out is not None and plan is not None:
         save_plan(out, plan)
-    rows: list[dict[str, Any]] = found["collectives"]
+    rows = list(found.collectives)
     text = "\n".join(_collectives_text(rows)) if plan is None else _plan_text(plan)
     written = "" if out is None else f"\n  written: {out}"
     told = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}

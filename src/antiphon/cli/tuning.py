@@ -11,15 +11,22 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.machines import topology
+from antiphon.api.measuring import tune as tune_measured
+from antiphon.api.search import Search
 from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
 from antiphon.cli.arguments import (  # fmt: skip
+    Budget,
+    Deterministic,
     Json,
+    Launcher,
     Only,
+    PlannerNames,
     Png,
     ProfileFile,
     Ranks,
     Root,
+    Seed,
     Svg,
     Topo,
     Usual,
@@ -40,7 +47,6 @@ Sizes = Annotated[
     str,
     typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:1GB or 1KB:1GB:4 (default 1KB:1GB; measured 1KB:16MB)"),
 ]
-Planners = Annotated[list[str] | None, typer.Option("--planner", metavar="NAME", help="just this one; again for more")]
 OwnPlans = Annotated[
     list[str] | None, typer.Option("--plan", metavar="FILE", help="a plan of yours as a candidate, too; again for more")
 ]
@@ -54,9 +60,6 @@ Sweeps = Annotated[
 Vary = Annotated[
     str, typer.Option("--vary", metavar="KEY=VALUES", help="tune for several machines: an option of TOPO, nodes=1,2,4")
 ]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="one order of combining for every element at all sizes: the same bits")
-]
 On = Annotated[
     str, typer.Option("--on", metavar="WHERE", help="also measure the best, and choose by that: mpi, torch or lab")
 ]
@@ -67,18 +70,15 @@ Iterations = Annotated[
     int | None, typer.Option("--iterations", min=1, metavar="N", help="with --on: runs of each (20)")
 ]
 For = Annotated[str, typer.Option("--for", metavar="TIME", help="with --on: time for all measurements (600s)")]
-Launcher = Annotated[str, typer.Option("--mpiexec", metavar="COMMAND", help="with --on mpi: the launcher, its options")]
 LibraryOnly = Annotated[
     bool, typer.Option("--library-only", help="with --on mpi: choose among the MPI library's own algorithms")
 ]
 Nccl = Annotated[bool, typer.Option("--nccl/--no-nccl", help="compare with what NCCL would do")]
-Budget = Annotated[str, typer.Option("--budget", metavar="TIME", help="CPU time for each candidate")]
 Effort = Annotated[
     float, typer.Option("--effort", metavar="N", help="how much is tried by a planner that searches (sccl)")
 ]
 Against = Annotated[str, typer.Option("--against", metavar="TOPO", help="say what TOPO has lost against this machine")]
 Workers = Annotated[int, typer.Option("--workers", min=0, metavar="N", help="processes (0: one per core)")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="same seed, same plans")]
 TuneOutput = Annotated[
     Path | None,
     typer.Option(
@@ -134,7 +134,7 @@ def _charts(tuning: Tuning) -> str:
 
 def tune_command(
     coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Usual = "", profile: ProfileFile = None,
-    planner: Planners = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
+    planner: PlannerNames = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
     effort: Effort = 5.0, root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "",
     workers: Workers = 0, seed: Seed = 0, plan: OwnPlans = None,
     out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
@@ -150,11 +150,13 @@ def tune_command(
     """
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
     _check_files(files, bool(sweep), bool(vary))
+    search = Search(
+        effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
+        deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (),
+    )  # fmt: skip
     options: dict[str, Any] = {
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
-        "nccl": nccl, "budget": parse_seconds(budget, "--budget", bare=True), "effort": effort,
-        "workers": workers or None, "seed": seed, "sweep": read_sweep(sweep or ()), "deterministic": deterministic,
-        "plans": plan or None,
+        "nccl": nccl, "search": search,
     }  # fmt: skip
     measuring = {
         "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
@@ -164,7 +166,7 @@ def tune_command(
         if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
             raise Invalid("--factor: --nbytes names one already; leave one of them out")
         how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
-               "library_only": library_only or None}  # fmt: skip
+               "library_only": library_only}  # fmt: skip
         refused = {
             "--vary": vary,
             "--only": only,
@@ -209,7 +211,7 @@ def _measured(
             raise Invalid(f"{name}: does not go together with --on; leave one of them out")
     del options["nccl"]
     with _progress(log=True) as progress:
-        found = tune(coll, topo, progress=progress, **options)
+        found = tune_measured(coll, topo, progress=progress, **options)
     if found is None:
         return
     if out is not None:
@@ -230,9 +232,8 @@ def _tune_over(
     for name, given in {**others, **{name: files[name] for name in ("--report", *PICTURES)}}.items():
         if given:
             raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
-    if options["plans"]:
+    if options["search"].plans:
         raise Invalid("--plan: is for one machine, but --vary asks for several; leave one of them out")
-    options = {name: value for name, value in options.items() if name != "plans"}
     out, group = files["-o"], parse_ranks(ranks, "--ranks") if ranks else None
     with _progress() as progress:
         found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)

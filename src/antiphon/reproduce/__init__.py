@@ -1,12 +1,13 @@
-"""What papers report, made again: published | ours | deviation (docs/reproduction.md).
-
-This file is imported with `antiphon` itself, and so imports nothing by itself.
-"""
+"""What papers report, made again: published | ours | deviation (docs/reproduction.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+from antiphon.deprecations import stay_callable
+
+stay_callable(__name__)
 
 
 def names() -> list[dict[str, str]]:

@@ -1,16 +1,17 @@
-"""The catalogue of machines: one small file per family, one line each in table.py.
-
-This file is imported with `antiphon` itself, and so imports nothing by itself.
-"""
+"""The catalogue of machines: one small file per family, one line each in table.py."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from antiphon.deprecations import stay_callable
+
 if TYPE_CHECKING:
     from antiphon.core.topology import Topology
 
 __all__ = ["topology"]
+
+stay_callable(__name__)
 
 
 def topology(spec: str) -> Topology:

@@ -1,5 +1,5 @@
-"""`--as nccl`: what NCCL (RCCL, MSCCL) would do on a machine at each size, what that takes, how much of the GPUs, and
-what the figure rests on."""
+"""`--library nccl`: what NCCL (RCCL, MSCCL) would do on a machine at each size, what that takes, how much of the GPUs,
+and what the figure rests on."""
 
 from __future__ import annotations
 

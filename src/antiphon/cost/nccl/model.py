@@ -54,7 +54,7 @@ def calls(
     `by`: alpha-beta, or critical-path: slower, but nearer for rings and trees over several nodes, which do not wait
     for the slowest hop at every step. The figures are those that NCCL is priced by (docs/models/nccl.md), so both pay
     the same. What lets switches multicast and reduce has the latency and the share of NVLS. `gpu`, `network`,
-    `processes`: as of `predict --as nccl`, by default what the machine is. Unsupported where no figures are known.
+    `processes`: as of `predict --library nccl`, by default what the machine is. Unsupported where no figures are known.
     """
     if profile is not None and as_profile(profile) != Profile():
         raise Invalid("model calls: has figures of its own; leave out the profile, or take alpha-beta")

@@ -49,7 +49,7 @@ class PicclSchedule:
         if self.plan is None:
             raise Unsupported(
                 f"{self.path}: says how many bytes go where, but not which data (it has no <antiphon plan=.../>), so "
-                "it can be simulated but not verified (antiphon simulate FILE --topology TOPO.xml); files that "
+                "it can be simulated but not verified (antiphon predict FILE --topology TOPO.xml); files that "
                 "`antiphon export --to piccl-xml` wrote can be"
             )
         return self.plan

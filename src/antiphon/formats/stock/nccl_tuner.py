@@ -39,7 +39,7 @@ ABLE = {
 _BY_PLANNER = {planner: family for family, planners in FAMILIES.items() for planner in planners}
 
 
-# The same in the model of NCCL (`predict --as nccl`), where it has another name there.
+# The same in the model of NCCL (`predict --library nccl`), where it has another name there.
 MODELLED = {"collnet-direct": "collnet"}
 LEAST, MOST = 1024, 2**30  # bytes between which the model is asked
 

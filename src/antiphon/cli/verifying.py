@@ -1,0 +1,175 @@
+"""antiphon verify: is a plan right, and will a runtime really run it?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from antiphon.api.checking import check, run_reasons
+from antiphon.cli.arguments import Json, Only, PlanFile, WhichPlan, machine_given
+from antiphon.cli.output import emit, working
+from antiphon.core.datatypes import combine_of, data_type
+from antiphon.core.files import within
+from antiphon.core.plan import Plan
+from antiphon.errors import Invalid
+from antiphon.select import figures_of, judged, load_plans, measure
+from antiphon.show.frontier import proofs_text
+from antiphon.show.text import paragraph, plan_text
+from antiphon.show.words import plural
+from antiphon.units import parse_size
+
+
+def _data(op: str, dtype: str) -> dict[str, str]:
+    """An operator and a type by their own names, where given."""
+    if op:
+        combine_of(op)
+    return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
+
+
+Placed = Annotated[
+    bool | None, typer.Option("--in-place/--out-of-place", help="with --for: how it is called (left out: both ways)")
+]
+Every = Annotated[bool, typer.Option("--all", help="with --for: also why the other files do not serve the call")]
+
+
+def verify_command(
+    file: PlanFile,
+    topo: Annotated[
+        str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
+    ] = "",
+    only: Only = "",
+    proof: Annotated[
+        bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
+    ] = False,
+    op: Annotated[
+        str, typer.Option("--op", metavar="OP", help="whether switches that combine can do this: sum, prod, ...")
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="TYPE", help="and this type of data: float32, bfloat16, ...")
+    ] = "",
+    runtime: Annotated[
+        str, typer.Option("--for", metavar="RUNTIME", help="also: will it run this? msccl, rccl-6, mscclpp-0.9")
+    ] = "",
+    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="with --for: of the call, e.g. 64MiB")] = "",
+    in_place: Placed = None,
+    collective: WhichPlan = "",
+    every: Every = False,
+    json: Json = False,
+) -> None:
+    """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
+
+    Of files of MSCCL and MSCCL++ every thread block is executed as it stands, before anything else is looked at; with
+    --topology it is told how far they are from the best possible there. With --for RUNTIME: will that runtime run the
+    plan for a call of this size, --op and --dtype, or ignore it, hang, or compute wrongly? A plan is written as the
+    runtime's files first; shown are the files that serve the call, or all if none does.
+    """
+    from antiphon.formats.foreign import written_for_others
+    from antiphon.formats.written import Wrong
+
+    if bool(runtime) != bool(nbytes):
+        raise Invalid("--for and --nbytes: a runtime is asked about a call of a size; give both, or neither")
+    if not runtime and (in_place is not None or collective or every):
+        raise Invalid("--in-place, --collective, --all: are for --for RUNTIME; give it, too, or leave them out")
+    size = parse_size(nbytes, "--nbytes") if nbytes else 0
+    wrong: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}
+    machine = machine_given(topo, only)
+    try:
+        plans = load_plans(file, machine)
+    except Wrong as error:
+        emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **wrong}, f"WRONG: {error}", json)
+        raise typer.Exit(1) from None
+    if machine is not None and written_for_others(file):
+        machine = next(iter(plans.values())).topology  # without the ranks that are not there
+    transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
+    with working(f"verifying {transfers} transfers"), within(str(file)):
+        found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
+    if found.fault is not None:
+        which = f"{found.plan.collective.kind}: " if found.plan is not None and len(plans) > 1 else ""
+        emit({"ok": False, "fault": found.fault.as_dict(), **wrong}, f"WRONG: {which}{found.fault.message}", json)
+        raise typer.Exit(1)
+    what = f"{', '.join(plans)} on {found.topology.name}"
+    claims = "its figures were recomputed and hold" if found.own else "its figures are of another machine: not checked"
+    if found.trusted:
+        claims += ", its proofs in part"
+    lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
+    figures: dict[str, Any] = {}
+    if machine is not None and written_for_others(file):
+        figures = _figures(next(iter(plans.values())))
+        lines.append(plan_text(figures))
+    lists = {"proved": list(found.proved), "trusted": list(found.trusted), "stated": list(found.stated)}
+    told: dict[str, Any] = {
+        "ok": True,
+        "fault": None,
+        **({"figures": figures} if figures else {}),
+        **(lists if proof else {}),
+    }
+    lines += proofs_text(**lists)
+    if runtime:
+        with working(f"checking for {runtime}"):
+            rows = check(
+                file, runtime, size, dtype=dtype or "float32", op=op or "sum", in_place=in_place, collective=collective
+            )
+        told |= {"will_run": any(row["runs"] for row in rows), "reasons": run_reasons(rows)}
+        lines += _report_lines(runtime, rows, every)
+    emit(told, "\n".join(lines), json)
+    if told.get("will_run") is False:
+        raise typer.Exit(1)
+
+
+def _figures(made: Plan) -> dict[str, Any]:
+    """What `antiphon plan` says of its plans, of one that others wrote."""
+    entry = made.entries[0]
+    measured = measure(entry.schedule, made.topology)
+    return figures_of(Plan.of(made.topology, entry.schedule, {**entry.claims, **measured}))
+
+
+def check_command(
+    file: PlanFile,
+    runtime: Annotated[str, typer.Option("--for", metavar="NAME", help="the runtime: msccl, rccl-6, mscclpp-0.9")],
+    nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of the call, e.g. 64MiB")],
+    dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="float16, bfloat16, int32, ...")] = "float32",
+    op: Annotated[str, typer.Option("--op", metavar="OP", help="sum, prod, min, max or avg")] = "sum",
+    ranks: Annotated[int, typer.Option("--ranks", min=0, metavar="N", help="of the communicator (0: the plan's)")] = 0,
+    root: Annotated[int, typer.Option("--root", min=-1, metavar="RANK", help="of the call, where it has one")] = -1,
+    in_place: Placed = None,
+    collective: WhichPlan = "",
+    every: Every = False,
+    json: Json = False,
+) -> None:
+    """The old spelling of `verify --for`: will a runtime of GPUs really run this plan?
+
+    A plan is written as the runtime's files first; its own files are taken as they are. All are executed block by
+    block, then held to the runtime's rules. Shown are the files that serve the call; if none does, all of them, and
+    the exit code is 1.
+    """
+    size = parse_size(nbytes, "--nbytes")
+    with working(f"checking for {runtime}"):
+        rows = check(
+            file, runtime, size, dtype=dtype, op=op, processes=ranks or None, root=None if root < 0 else root,
+            in_place=in_place, collective=collective,
+        )  # fmt: skip
+    runs = any(row["runs"] for row in rows)
+    emit({"runs": runs, "files": rows}, "\n".join(_report_lines(runtime, rows, every)), json)
+    if not runs:
+        raise typer.Exit(1)
+
+
+def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list[str]:
+    """Files that serve the call come first; without `every` the others are only counted, unless none serves it."""
+    serving = [row for row in rows if row["runs"]]
+    others = [row for row in rows if not row["runs"]]
+    lines = [f"{'will run' if serving else 'will NOT run'} by {runtime}"]
+    for row in [*serving, *(others if every or not serving else ())]:
+        lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]
+        for finding in row["findings"]:
+            what = f"{finding['outcome']}: {finding['why']}"
+            lines += paragraph(what, "    ", " " * 6)
+            if finding["instead"]:
+                lines += paragraph(f"do this: {finding['instead']}", " " * 6, " " * 8)
+    if serving and others and not every:
+        lines += [
+            "",
+            *paragraph(f"{plural(len(others), 'file')} for other calls (--all shows why they cannot serve it)"),
+        ]
+    return lines

@@ -1,0 +1,9 @@
+"""The latency-bandwidth frontier of a collective on a machine: every point, with proofs (docs/planners/sccl.md)."""
+
+from antiphon.api.plans import frontier as find
+from antiphon.deprecations import stay_callable
+from antiphon.select import Frontier, FrontierPoint
+
+__all__ = ["Frontier", "FrontierPoint", "find"]
+
+stay_callable(__name__)

@@ -1,0 +1,5 @@
+"""Results as pages to look at."""
+
+from antiphon.api.tuning import report
+
+__all__ = ["report"]

@@ -1,0 +1,8 @@
+"""Recorded jobs, once more with our plans (docs/replay.md)."""
+
+from antiphon.api.replaying import replay as job
+from antiphon.deprecations import stay_callable
+
+__all__ = ["job"]
+
+stay_callable(__name__)
