@@ -76,7 +76,7 @@ def test_every_program_is_looked_at() -> None:
 
 def test_the_commands_after_the_first_program_run() -> None:
     written("ring")
-    shown = re.findall(r"^    antiphon (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
+    shown = re.findall(r"^\$ antiphon (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
     assert len(shown) >= 4
     for line in shown:
         assert command(shlex.split(line.replace("1MiB", "64KiB"))) == 0, line

@@ -71,12 +71,14 @@ def when_alarmed(handle: Callable[..., Any], do: Callable[[], Any]) -> float:
 
 def test_a_handler_runs_and_the_call_goes_on(wires: list[Wire]) -> None:
     heard = []
+    other = threading.Thread(target=wires[1].agree, args=(20.0,))
 
     def handle(*_: Any) -> None:
         heard.append(threading.current_thread())
-        threading.Thread(target=wires[1].agree, args=(20.0,)).start()  # only now the other comes
+        other.start()  # only now the other comes
 
     when_alarmed(handle, lambda: wires[0].agree(20.0))
+    other.join()  # its wire is closed behind the test
     assert heard == [threading.main_thread()]
     assert not wires[0].stopped
 

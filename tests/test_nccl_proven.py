@@ -46,19 +46,21 @@ def test_no_library_beats_the_proven_bound(machine: str) -> None:
 
 def test_an_alltoall_goes_over_links_that_exist() -> None:
     """GPU 0 of a DGX-1V has links to four others; what goes to the three beyond is relayed by those."""
-    (row,) = antiphon.predict("alltoall", "dgx1v", "1GB", library="nccl")
+    (row,) = antiphon.predict("alltoall", "1GB", topology="dgx1v", library="nccl")
     assert row["limit"] == "wire"
     assert max(1e9 / row["seconds"], 1e9 / row["without_sms"]) < 75e9  # as `bound` proves
     # evenly over the fewest hops the busiest link carries 10/3 blocks of an eighth each, by its share of 25 GB/s
     share = library("nccl", antiphon.topology("dgx1v")).costs.gpu.share["simple"]
     assert row["terms"]["bytes"] == pytest.approx(10 / 3 / 8 * 1e9 / (25e9 * share))
-    (one,) = antiphon.predict("alltoall", "hgx-h100", "1GB", library="nccl")  # a switch joins all: each wire is full
+    (one,) = antiphon.predict(
+        "alltoall", "1GB", topology="hgx-h100", library="nccl"
+    )  # a switch joins all: each wire is full
     assert one["terms"]["bytes"] == pytest.approx(7 / 8 * 1e9 / 450e9 / 0.82)
 
 
 def test_what_the_bound_raises_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """The eight GPUs of pcie8 share two host bridges, of which the model of rings knows nothing."""
-    rows = antiphon.predict("broadcast", "pcie8", ["1KB", "1GB"], library="nccl:gpu=h100")
+    rows = antiphon.predict("broadcast", ["1KB", "1GB"], topology="pcie8", library="nccl:gpu=h100")
     assert [row["limit"] == BOUND for row in rows] == [False, True]
     assert rows[0]["limited_by"] is None
     assert rows[1]["limited_by"].startswith("cut: ranks {0-3} can send out only 16 GB/s")
@@ -73,7 +75,7 @@ def test_a_root_of_ones_own_has_a_bound_of_its_own() -> None:
     machine = antiphon.topology("line:ranks=5")
     for root in (0, 2):
         wanted = Collective("scatter", 5, roots=(root,))
-        (row,) = antiphon.predict(wanted, machine, "1GB", library="nccl:gpu=h100")
+        (row,) = antiphon.predict(wanted, "1GB", topology=machine, library="nccl:gpu=h100")
         assert row["seconds"] >= float(bound(machine, wanted).seconds(10**9))
 
 

@@ -31,8 +31,8 @@ Place = tuple[str | int, ...]
 NOTE_CLAIMS = {
     "planner",  # where the provenance names none
     "options", "variant", "profile", "stopped",
-    "gap", "speedup", "terms", "alternatives", "alone", "without", "nccl", "basis",
-    "rests_on", "sms", "sms_of", "measurements", "served_by",
+    "speedup", "beyond_error", "reference", "runners_up", "over", "terms", "alternatives", "alone", "without", "nccl",
+    "basis", "rests_on", "sms", "sms_of", "measurements", "served_by",
 }  # fmt: skip
 NOTE_PROVENANCE = {"planner", "options", "seed", "effort", "engine"}
 FOUND_FIGURES = {"rate", "optimal", "optimal_without_switches", "best_of_its_kind", "loss", "proof"}

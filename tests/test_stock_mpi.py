@@ -132,7 +132,8 @@ def test_open_mpi_runs_by_the_rules(openmpi: Mpi, compiled: Callable[[Mpi], Path
 def test_the_listener_of_the_page(openmpi: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
     (text,) = blocks("c")
     (tmp_path / "openmpi_seen.c").write_text(text)
-    command = text.splitlines()[0].partition(": ")[2].removesuffix(" */").split()
+    (line,) = [line for block in blocks("sh") for line in block.splitlines() if "openmpi_seen.c" in line]
+    command = line.split()
     subprocess.run([*openmpi.compiler, *command[1:]], check=True, env=openmpi.env, cwd=tmp_path)
     antiphon.export(table("allreduce", RANKS, [(0, None, FIRST)]), "openmpi-rules", tmp_path / "rules")
     load = ["-x", f"LD_PRELOAD={tmp_path / 'openmpi_seen.so'}"]

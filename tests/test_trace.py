@@ -246,7 +246,7 @@ HOSTILE = [
     (b"", "not valid JSON"),
     (b"{}", "traceEvents"),
     (b'{"traceEvents": 5}', "traceEvents"),
-    (b'{"traceEvents": [5]}', "expected `?object"),
+    (b'{"traceEvents": [5]}', "expected an object"),
     (b'{"traceEvents": [{"name": "a"}]}', "event 0: has no phase"),
     (b'{"traceEvents": [{"ph": "X", "dur": 1}]}', "event 0: a slice needs"),
     (b'{"traceEvents": [{"ph": "X", "ts": 0, "dur": -1}]}', "event 0: a slice needs"),

@@ -98,7 +98,12 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
         ]
         for row in rows
     ]  # fmt: skip
-    lines = [*columns(head, listed), "  algbw, busbw: GB/s; mostly: what the time is spent on"]
+    notes = "algbw, busbw: GB/s; mostly: what the time is spent on"
+    if natural_width(head, listed) > width():  # a narrow terminal: what was chosen, and not what else there was
+        head, listed = [*head[:5], head[-1]], [[*row[:5], row[-1]] for row in listed]
+    if natural_width(head, listed) > width():
+        head, listed, notes = head[:5], [row[:5] for row in listed], "algbw, busbw: GB/s"
+    lines = [*columns(head, listed), *paragraph(notes)]
     lines += _by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
     lines += _by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
     lines += _by_sizes(rows, "rests on", lambda row: row["calibrated"])

@@ -26,6 +26,7 @@ from antiphon.show.words import (
 from antiphon.units import format_seconds, format_size
 
 CALIBRATED = "calibrated"  # the column that says it in short
+NARROW = 72  # columns of a terminal: below, the size `at` is left out
 MOST_ALIKE = 3  # options that ended alike, each told
 MOST_BEST = 6  # ranges of best settings, each told
 
@@ -153,9 +154,12 @@ def _fitting(head: list[str], rows: list[list[str]]) -> tuple[list[list[str]], l
     marked = [[*row[:kept], f"{in_short(row[-1])} {mark[text]}"] for row, text in zip(rows, said, strict=True)]
     lines = [line for text in told for line in paragraph(f"{mark[text]} {text}", rest="    ")]
     if natural_width([*head[:kept], CALIBRATED], marked) > width():
-        return table_rows(
-            [*head[:kept], ""], [[*row[:kept], mark[text]] for row, text in zip(rows, said, strict=True)]
-        ), lines
+        narrow = [*head[:kept], ""], *([*row[:kept], mark[text]] for row, text in zip(rows, said, strict=True))
+        if width() < NARROW:
+            at = head.index("at")
+            narrow = tuple([*row[:at], *row[at + 1 :]] for row in narrow)
+            lines = [*lines, *paragraph("at: on a wider terminal, or by --json")]
+        return table_rows(narrow[0], narrow[1:]), lines
     return table_rows([*head[:kept], CALIBRATED], marked), lines
 
 

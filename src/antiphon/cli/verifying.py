@@ -89,9 +89,11 @@ def verify_command(
         emit({"ok": False, "fault": found.fault.as_dict(), **wrong}, f"WRONG: {which}{found.fault.message}", json)
         raise typer.Exit(1)
     what = f"{', '.join(plans)} on {found.topology.name}"
-    claims = "its figures were recomputed and hold" if found.own else "its figures are of another machine: not checked"
+    claims = "figures recomputed" if found.own else "its figures are of another machine: not checked"
     if found.trusted:
         claims += ", its proofs in part"
+    if found.stated:
+        claims += ", except those listed as stated"
     lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
     if machine is not None and written_for_others(file):

@@ -252,12 +252,16 @@ class Ledger:
             for i, (key, size) in enumerate(zip(chosen, sizes, strict=True))
         ]
         found = []
-        for (key, library), first, last in runs(list(zip(chosen, served, strict=True))):
+        start = sizes[0]
+        for (key, library), _, last in runs(list(zip(chosen, served, strict=True))):
             at = sizes[last]
             seconds = rows[key].seconds[at]
             least = tuning.limits[kind].seconds(at) if kind in tuning.limits else 0.0
             nccl = tuning.baseline(kind, at)
-            ends = sizes[first], sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
+            stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
+            if last + 1 < len(sizes) and not library and served[last + 1]:
+                stop = at + 1  # between a size of ours and one of the library's nothing is known to be faster
+            ends, start = (start, stop), stop
             gap = seconds / least if least else None
             if gap is not None and abs(gap - 1) < TIE:  # rounded otherwise than the bound, and as fast
                 gap = 1.0

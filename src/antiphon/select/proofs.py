@@ -16,6 +16,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.verify import Fault
 from antiphon.errors import AntiphonError, Invalid, quote
+from antiphon.select.limits import Limit
 from antiphon.select.provenance import check_origin, check_prediction, check_rate, found_of, notes_of
 
 
@@ -44,6 +45,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     if limits.unaided is not None and limits.unaided.inverse != limits.inverse:
         alone = without(limits.unaided.assumes)
         proved.append(f"{alone} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
+    limit = Limit.of(limits, topology, plan.collective)
     trusted: list[str] = []
     stated: list[str] = []
     for entry in plan.entries if claims else ():
@@ -51,7 +53,7 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
             checked = certified(entry.schedule, topology)
             rated = check_rate(entry.schedule, topology, limits)
             check_origin(entry)
-            predicted = check_prediction(entry, topology)
+            predicted = check_prediction(entry, topology, limit)
             label = label_of(entry.schedule)
             told = entry.claims.get("optimality", label)
             if told != label:

@@ -20,6 +20,8 @@ from antiphon.core.plan import Entry
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
+from antiphon.registry import table
+from antiphon.select.limits import Limit
 from antiphon.select.tree_shapes import count_trees, deepest_tree
 from antiphon.units import format_seconds, format_size, plain
 
@@ -168,18 +170,34 @@ def _check_bound(carried: Any, schedule: Schedule, topology: Topology, limits: B
 
 
 def check_origin(entry: Entry) -> None:
-    """Refuse a claim that another built-in planner made the schedule than the one its provenance names.
+    """Refuse a claim that another planner made the schedule than the one its provenance names, or one unknown here.
 
-    Planners of other packages may wrap ours, so that a name that is not built in proves nothing.
+    Installed planners of other packages may wrap ours. `use` must say what `served_by` says.
     """
     from antiphon.planners.table import TABLE
+    from antiphon.select.own_plans import OWN
 
     claimed, stated = entry.claims.get("planner"), entry.schedule.provenance.get("planner")
     if claimed != stated and claimed in TABLE and stated in TABLE:
         raise Invalid(f"planner: the plan claims {quote(claimed)}, but its schedule is by {quote(stated)}; plan anew")
+    if claimed is not None and claimed != stated and claimed not in {OWN, *table("planner")}:
+        raise Invalid(
+            f"planner: the plan claims {quote(claimed)}, which is not installed here; install it, or plan anew"
+        )
+    if entry.claims.get("use", use := "library" if entry.served_by else "ours") != use:
+        raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
-def check_prediction(entry: Entry, topology: Topology) -> str | None:
+def claims_gap(entry: Entry, least: float, seconds: float) -> bool:
+    """Whether the claimed gap is the predicted time over the least possible one, or is null where that is 0."""
+    claimed, gap = entry.claims["gap"], seconds / least if least else None
+    if gap is None or claimed is None:
+        return claimed is gap
+    is_number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
+    return is_number and math.isclose(claimed, gap, rel_tol=SAME_PREDICTION)
+
+
+def check_prediction(entry: Entry, topology: Topology, limit: Limit) -> str | None:
     """Predict again what the plan claims that a model predicts; return it in words, or None if it claims nothing.
 
     Claims by a profile of the user's are not recomputed: a plan carries the profile's name, and not its figures.
@@ -207,6 +225,8 @@ def check_prediction(entry: Entry, topology: Topology) -> str | None:
             f"bottleneck: the plan claims {quote(entry.claims['bottleneck'])}, but by model {model} it is "
             f"{quote(prediction.bottleneck)}; plan anew"
         )
+    if "gap" in entry.claims and claims_gap(entry, limit.seconds(nbytes), prediction.seconds) is False:
+        raise Invalid(f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew")
     return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by model {model}, predicted again"
 
 
@@ -216,7 +236,7 @@ def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
     `is_predicted`: what a model predicts was recomputed.
     """
     provenance = entry.schedule.provenance
-    checked = FIGURES | (PREDICTED | {"model"} if is_predicted else set())
+    checked = FIGURES | {"use"} | (PREDICTED | {"model", "gap"} if is_predicted else set())
     found = provenance.get("found")
     figures = {"proof"}
     if isinstance(found, Mapping) and "rate" in found:

@@ -8,7 +8,7 @@ from typing import Any
 from antiphon.core.plan import LIBRARY
 from antiphon.cost.nccl.library import MIN_SPEEDUP
 from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
-from antiphon.units import format_bandwidth, format_size
+from antiphon.units import format_bandwidth, format_ends
 
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
 MOST_NAMES = 5
@@ -48,7 +48,7 @@ def use_lines(tuning: Tuning, kind: str = "") -> list[str]:
 
 def ends_text(r: Range) -> tuple[str, str]:
     """From where to where a range goes, exactly; a single size, as the last one may be, has no end of its own."""
-    return format_size(r.start), format_size(r.stop) if r.stop > r.start else "-"
+    return format_ends(r.start, r.stop if r.stop > r.start else None)
 
 
 def assumed_text(assumes: Sequence[str]) -> str:
