@@ -20,13 +20,14 @@ from antiphon.runtimes.serve.book import make_book
 from antiphon.select.prices import ByPlans
 from antiphon.show.pages.report import report_html
 
+HERE = antiphon.Search(workers="none")
 CHEAP = ["binomial-tree", "halving-doubling", "nvls", "direct"]
 
 
 @pytest.fixture(scope="module")
 def broadcast() -> antiphon.Tuning:
     """On an HGX H100 ours is faster up to 128 KiB, slower beyond, faster from 1 MiB on, and slower again."""
-    return antiphon.tune("broadcast", "hgx-h100", planners=CHEAP, workers="none")
+    return antiphon.tune("broadcast", "hgx-h100", planners=CHEAP, search=HERE)
 
 
 def test_at_every_size_what_is_used_is_the_faster(broadcast: antiphon.Tuning) -> None:
@@ -74,7 +75,7 @@ def test_texts_say_what_to_use(broadcast: antiphon.Tuning) -> None:
 def test_nothing_is_left_to_a_library_of_which_no_model_is_known() -> None:
     """Ours stand in for NCCL there: what they take says nothing of NCCL's own times."""
     for options in ({"model": "alpha-beta"}, {"nccl": False}):
-        found = antiphon.tune("alltoall", "hgx-h100", nbytes="1MB", planners=["direct"], workers="none", **options)
+        found = antiphon.tune("alltoall", "hgx-h100", nbytes="1MB", planners=["direct"], search=HERE, **options)
         assert [r.as_json()["use"] for r in found.ranges] == ["ours"]
         assert not found.plan.at(10**6).served_by
 
@@ -107,7 +108,7 @@ def test_exports_leave_out_what_is_left_to_nccl(broadcast: antiphon.Tuning, name
 def test_a_runner_up_is_written_for_what_a_back_end_cannot_write(tmp_path: Path) -> None:
     """MSCCL++ has no reduction by switches alone; the note says what the runner-up costs."""
     made = antiphon.tune(
-        "reduce", "hgx-h100", nbytes="1MB", planners=["nvls", "binomial-tree"], model="alpha-beta", workers="none"
+        "reduce", "hgx-h100", nbytes="1MB", planners=["nvls", "binomial-tree"], model="alpha-beta", search=HERE
     )
     assert made.ranges[0].candidate.planner == "nvls"
     files = antiphon.export(made, "mscclpp-json", tmp_path)

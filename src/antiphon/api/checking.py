@@ -41,19 +41,16 @@ def check(
     """
     from antiphon.core.datatypes import combine_of, data_type
     from antiphon.core.files import name_of, read_bytes, reading
-    from antiphon.errors import Unsupported, unknown
+    from antiphon.errors import unknown
+    from antiphon.formats import refuse_chooser
     from antiphon.formats.checked import check_file, check_plan, several
     from antiphon.formats.foreign import reader_of
     from antiphon.formats.lint.form import Call
-    from antiphon.formats.lint.table import CHOOSERS, RUNTIMES
+    from antiphon.formats.lint.table import RUNTIMES
 
     library = text(runtime, "runtime").partition("-")[0].lower()
-    if library in CHOOSERS and runtime not in RUNTIMES:
-        raise Unsupported(
-            f"{runtime[:60]} takes no schedules, it only chooses among its own algorithms; "
-            f"antiphon export PLAN --to {CHOOSERS[library]} writes which of them to use"
-        )
     if runtime not in RUNTIMES:
+        refuse_chooser(library)
         raise unknown("runtime", runtime, RUNTIMES)
     count = 0 if processes is None else whole(0, 2**20)(processes, "processes")
     of = None if root is None else whole(0, 2**20)(root, "root")

@@ -230,18 +230,18 @@ def export(
     `options`: those of the back end.
     `collective`: of several plans the one for this.
     """
-    from antiphon.formats import emit, write_emitted
+    from antiphon.formats import emit, find_format, write_emitted
     from antiphon.formats import files as of_formats
-    from antiphon.registry import find
     from antiphon.select.runners_up import writable
 
-    tables = find("backend", name).can.get("tables")
+    entry = find_format(name)
+    tables = entry.can.get("tables")
     found: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
     notes: list[str] = []
     try:
         made = emit(found, name, nbytes=nbytes, options=options)
     except Unsupported:
-        if not find("backend", name).can.get("replaces"):
+        if not entry.can.get("replaces"):
             raise
         found, notes = writable(found, name, options)
         made = emit(found, name, nbytes=nbytes, options=options)

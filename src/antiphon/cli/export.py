@@ -12,8 +12,7 @@ from antiphon.cli.arguments import Json, PlanFile, WhichPlan
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.planning import options_of
 from antiphon.errors import Invalid
-from antiphon.formats import names_file
-from antiphon.registry import find
+from antiphon.formats import find_format, names_file
 from antiphon.units import format_size, parse_size
 
 
@@ -33,7 +32,7 @@ def export_command(
     json: Json = False,
 ) -> None:
     """Write a plan as files that another program reads, all or none; a plan that is wrong is not written."""
-    entry = find("backend", to)
+    entry = find_format(to)
     given = options_of(option)
     if "nbytes" in entry.can.get("needs", ()) and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")

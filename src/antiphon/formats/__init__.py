@@ -14,7 +14,7 @@ from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.formats.files import Contents, Files, Written, write_files
 from antiphon.registry import Entry, call, find
 
-__all__ = ["emit", "export", "lacks", "names_file", "write_emitted"]
+__all__ = ["emit", "export", "find_format", "lacks", "names_file", "refuse_chooser", "write_emitted"]
 
 
 def lacks(entry: Entry) -> str:
@@ -24,13 +24,33 @@ def lacks(entry: Entry) -> str:
     return ", ".join([*(f"Python package {name}" for name in modules), *(f"program {name}" for name in programs)])
 
 
+def refuse_chooser(library: str) -> None:
+    """Refuse a library that takes no schedules, and name the format that tells it what to choose."""
+    from antiphon.formats.lint.table import CHOOSERS
+
+    if library.lower() in CHOOSERS:
+        raise Unsupported(
+            f"{library[:60]} takes no schedules, it only chooses among its own algorithms; "
+            f"antiphon export PLAN --to {CHOOSERS[library.lower()]} writes which of them to use"
+        )
+
+
+def find_format(name: str) -> Entry:
+    """Return the entry of a format; a library is no format, but may have one that tells it what to choose."""
+    try:
+        return find("backend", name)
+    except Invalid:
+        refuse_chooser(name)
+        raise
+
+
 def emit(
     plan: Plan | Mapping[str, Plan], name: str, *, nbytes: int | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Files[Contents]:  # fmt: skip
     """The files of a plan as a back end writes them: a text, bytes, or bytes in parts for each name. For those that
     write whole tables also plans for one machine, by collective."""
-    entry = find("backend", name)
+    entry = find_format(name)
     missing = lacks(entry)
     if missing:
         raise Missing(f"back end {name} needs {missing}; install it first")
@@ -79,5 +99,5 @@ def write_emitted(files: Mapping[str, Contents], name: str, folder: str | os.Pat
 
 def names_file(name: str, path: Path) -> bool:
     """Whether a path is a file that this back end writes, not a folder for its files."""
-    suffix = find("backend", name).can.get("suffix")
+    suffix = find_format(name).can.get("suffix")
     return suffix is not None and path.name.endswith(suffix) and not path.is_dir()

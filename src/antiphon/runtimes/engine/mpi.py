@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.errors import Invalid, unknown
+from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.runtimes.engine.build import PRELOADED, library
 from antiphon.runtimes.engine.native import keep_tables
 
@@ -15,6 +15,8 @@ LIBRARIES = (PRELOADED, "nccl-tuner")
 def build(what: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
     """The library, compiled where that has not been done yet: where it is. `tables`: compiled, too, and kept beside it,
     where jobs look for them."""
+    if what == "nccl":
+        raise Unsupported("build nccl: NCCL takes no schedules; antiphon build nccl-tuner makes a tuner plugin for it")
     if what not in LIBRARIES:
         raise unknown("library to build", what, LIBRARIES)
     if tables and what != PRELOADED:
