@@ -20,7 +20,7 @@ from antiphon.core.plan import Entry
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
-from antiphon.registry import table
+from antiphon.registry import find
 from antiphon.select.limits import Limit
 from antiphon.select.tree_shapes import count_trees, deepest_tree
 from antiphon.units import format_seconds, format_size, plain
