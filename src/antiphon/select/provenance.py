@@ -180,10 +180,10 @@ def check_origin(entry: Entry) -> None:
     claimed, stated = entry.claims.get("planner"), entry.schedule.provenance.get("planner")
     if claimed != stated and claimed in TABLE and stated in TABLE:
         raise Invalid(f"planner: the plan claims {quote(claimed)}, but its schedule is by {quote(stated)}; plan anew")
-    if claimed is not None and claimed != stated and claimed not in {OWN, *table("planner")}:
-        raise Invalid(
-            f"planner: the plan claims {quote(claimed)}, which is not installed here; install it, or plan anew"
-        )
+    if claimed not in (None, stated, OWN):
+        if not isinstance(claimed, str):
+            raise Invalid(f"planner: expected a name, got {quote(claimed)}; plan anew")
+        find("planner", claimed)
     if entry.claims.get("use", use := "library" if entry.served_by else "ours") != use:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
