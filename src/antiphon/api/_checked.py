@@ -212,7 +212,7 @@ def _unknown_option(function: str, name: str, known: Iterable[str]) -> Invalid:
 def public(function: Callable[P, R]) -> Callable[P, R]:
     """For a function that users call: what it is given is checked, and made plain, by its name (`CHECKS`; None stands
     for "left out" wherever that is the default). A name that it does not have is Invalid, too few or too many arguments
-    are Python's TypeError; too little memory is told as everywhere."""
+    are Python's TypeError; running out of memory is reported as the commands report it."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -109,12 +109,12 @@ def all_right(given: Any, collective: str, done: str) -> dict[str, Plan]:
     from antiphon.select import check
 
     chosen = plan(given, collective) if collective else None
-    found = plans(given) if chosen is None else {chosen.collective.kind: chosen}
-    for one in found.values():
-        _refuse_wrong(one, given, done, check(one, one.topology))
-    if len({one.topology for one in found.values()}) > 1:
+    by_collective = plans(given) if chosen is None else {chosen.collective.kind: chosen}
+    for each_plan in by_collective.values():
+        _refuse_wrong(each_plan, given, done, check(each_plan, each_plan.topology))
+    if len({each_plan.topology for each_plan in by_collective.values()}) > 1:
         raise Invalid("plan: these are for different machines; what is written together is for one")
-    return found
+    return by_collective
 
 
 def _refuse_wrong(found: Plan, given: Any, done: str, fault: Any) -> None:

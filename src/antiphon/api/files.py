@@ -236,17 +236,17 @@ def export(
 
     entry = find_format(name)
     tables = entry.can.get("tables")
-    found: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
+    checked: Any = (_given.all_right if tables else _given.right)(plan, collective, "written")
     notes: list[str] = []
     try:
-        made = emit(found, name, nbytes=nbytes, options=options)
+        emitted = emit(checked, name, nbytes=nbytes, options=options)
     except Unsupported:
         if not entry.can.get("replaces"):
             raise
-        found, notes = writable(found, name, options)
-        made = emit(found, name, nbytes=nbytes, options=options)
+        checked, notes = writable(checked, name, options)
+        emitted = emit(checked, name, nbytes=nbytes, options=options)
     if folder is not None:
-        return of_formats.Written(write_emitted(made, name, os.fspath(folder)), [*notes, *made.notes])
+        return of_formats.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])
     texts = {file: text.encode() if isinstance(text, str) else b"".join((text,) if isinstance(text, bytes) else text)
-             for file, text in made.items()}  # fmt: skip
-    return of_formats.Files(texts, [*notes, *made.notes])
+             for file, text in emitted.items()}  # fmt: skip
+    return of_formats.Files(texts, [*notes, *emitted.notes])

@@ -27,8 +27,8 @@ def genmodel(
     """
     from antiphon.cost import fit
 
-    known = {"beta": beta, "gamma": gamma, "delta": delta}
-    values = {name: per_byte(value, name) for name, value in known.items() if value is not None}
+    known_seconds = {"beta": beta, "gamma": gamma, "delta": delta}
+    values = {name: per_byte(value, name) for name, value in known_seconds.items() if value is not None}
     rows = (fit.Measured, fit.read_measured, "genmodel")
     return _fit(measurements, *rows, lambda measured: fit.fit_genmodel(measured, values))
 
@@ -58,7 +58,7 @@ def memory(measurements: Path | Sequence[Added]) -> MemoryFit:
 def _fit(
     measurements: Any, kind: type, read: Callable[[str], list[Any]], name: str, find: Callable[[list[Any]], R]
 ) -> R:
-    """Fit rows of one kind, or the file of them, and name the file in whatever is wrong."""
+    """Fit rows of one kind, given as they are or in a CSV file; an error names the file."""
     from antiphon.core.files import within
 
     where = "measurements"

@@ -82,8 +82,8 @@ def bench(  # noqa: PLR0913
     from antiphon.units import parse_sizes as sizes
 
     if not _given.is_path(what):
-        plans = what if isinstance(what, list | tuple) else [what]
-        what = [plan for one in plans for plan in _given.plans(one, "what").values()]
+        sources = what if isinstance(what, list | tuple) else [what]
+        what = [plan for source in sources for plan in _given.plans(source, "what").values()]
     machine = None if topology is None else _given.machine(topology)
     return measure(
         _given.by_name(what), machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), on=on, planner=planner,
