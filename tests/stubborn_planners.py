@@ -53,8 +53,9 @@ def ignores_stops(request: Request) -> Iterator[Schedule]:
 
 
 def interrupts_who_asked(request: Request) -> Iterator[Schedule]:
-    """As Ctrl-C does, in the middle of the work."""
+    """As Ctrl-C does, in the middle of the work, when its first schedule has been taken."""
     yield from ring(request)
+    time.sleep(0.2)
     os.kill(os.getppid(), signal.SIGINT)
     yield from hangs(request)
 

@@ -14,7 +14,7 @@ from quick import in_turn
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import Invalid, TimedOut
-from antiphon.isolate import Lost, Starved, Stopped, Terms, apart, can_fork, in_order, usual_workers
+from antiphon.isolate import Lost, Starved, Stopped, Terms, apart, can_fork, in_order, stream_job, usual_workers
 from antiphon.planners.synth import linear
 from antiphon.planners.synth.search import Findings
 from antiphon.select import collective
@@ -204,6 +204,32 @@ def test_ctrl_c_ends_them(held: Held) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert held.gone()
+
+
+class PressesCtrlC:
+    """Whoever reads it is interrupted in the middle of reading."""
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return signal.raise_signal, (signal.SIGINT,)
+
+
+@pytest.mark.parametrize("own_program", [False, True])
+def test_a_message_that_ctrl_c_meets_is_read_whole(own_program: bool) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    heard = []
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for told in stream_job(0, Terms(_says_before_and_after_ctrl_c, grace=LONG), own_program=own_program):
+                heard.append(told)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [message[0] for message in heard] == ["with it", "after it"]
+
+
+def _says_before_and_after_ctrl_c(job: int, say: Callable[[Any], None]) -> None:
+    say(("with it", PressesCtrlC()))
+    say(("after it",))
+    signal.pause()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they go on until they are done")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
@@ -31,16 +33,46 @@ def usual_workers() -> int:
     return max(1, min(available_processors(), MOST_WORKERS))
 
 
-def _heard(processes: Sequence[Process[Job]]) -> list[Told[Job]]:
-    """Wait for any of them: what each said of which job, None where it is ready for one; and what became of others."""
-    ready = wait([one.channel for one in processes], _until(processes))
+class _Listener:
+    """Hears what processes say. Ctrl-C that comes while a message is read takes effect when what was heard has been
+    handed on, for what follows half a message cannot be read; a second one takes effect at once."""
+
+    def __init__(self) -> None:
+        self._interrupted = False
+
+    def hear(self, processes: Sequence[Process[Job]]) -> list[Told[Job]]:
+        """Wait for any of them: what each said of which job, None where it is ready for one; what became of others."""
+        self.interrupt()
+        ready = wait([process.channel for process in processes], _until(processes))
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler) or threading.current_thread() is not threading.main_thread():
+            return _read(processes, ready)
+        signal.signal(signal.SIGINT, self._remember)
+        try:
+            return _read(processes, ready)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+    def interrupt(self) -> None:
+        """Let a remembered Ctrl-C take effect."""
+        if self._interrupted:
+            self._interrupted = False
+            signal.raise_signal(signal.SIGINT)
+
+    def _remember(self, number: int, frame: object) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+
+
+def _read(processes: Sequence[Process[Job]], ready: Sequence[object]) -> list[Told[Job]]:
     found: list[Told[Job]] = []
-    for one in processes:
-        job = one.job
-        if one.channel in ready:
-            found.append((one, job, one.hear()))
-        if one.running and (ended := one.look()) is not None:  # also those that talk all the time
-            found.append((one, job, ended))
+    for process in processes:
+        job = process.job
+        if process.channel in ready:
+            found.append((process, job, process.hear()))
+        if process.running and (ended := process.look()) is not None:  # also those that talk all the time
+            found.append((process, job, ended))
     return found
 
 
@@ -61,6 +93,7 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
     Ctrl-C is raised after the last words of what was at work. Where no process gets ready, what is left is Lost.
     """
     line, crew, stillborn = deque(jobs), list[Process[Job]](), 0
+    listener = _Listener()
     try:
         while line or crew:
             wanted = (
@@ -71,7 +104,7 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
             if not crew:
                 yield line.popleft(), Ended(Lost("no process gets ready here", begun=False))
                 continue
-            for process, job, told in _heard(crew):
+            for process, job, told in listener.hear(crew):
                 if told is not None and job is not None:
                     yield job, told
                 elif told is not None:
@@ -85,18 +118,21 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
                 terms.watch([(process.job, process.meter.used) for process in crew if process.job is not None])
     except KeyboardInterrupt:
         if terms.grace:
-            yield from _last_words(crew)
+            yield from _last_words(listener, crew)
         raise
     finally:
         for process in crew:
             process.end()
+        listener.interrupt()
 
 
-def _last_words(crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | Ended], None, None]:
+def _last_words(
+    listener: _Listener, crew: Sequence[Process[Job]]
+) -> Generator[tuple[Job, Said | Ended], None, None]:
     for process in crew:
         process.stop()
     while left := [process for process in crew if process.running and process.job is not None]:
-        for _, job, told in _heard(left):
+        for _, job, told in listener.hear(left):
             if job is None or told is None or (isinstance(told, Ended) and isinstance(told.result, Stopped)):
                 continue  # stopped by Ctrl-C, not at the end of its budget: KeyboardInterrupt follows
             yield job, told
@@ -115,6 +151,7 @@ def in_order(
     """
     waiting = iter(jobs)
     line = deque[Process[Job]]()
+    listener = _Listener()
     ended: TimedOut | None = None
     more = True
     try:
@@ -130,7 +167,7 @@ def in_order(
             if not line:
                 break
             if line[0].running:
-                for process, _, told in _heard([p for p in line if p.running]):
+                for process, _, told in listener.hear([p for p in line if p.running]):
                     if isinstance(told, Said):
                         heard(told.value)
                     elif told is not None:
@@ -148,6 +185,7 @@ def in_order(
     finally:
         for process in line:
             process.end()
+        listener.interrupt()
 
 
 def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Generator[Any, None, None]:
@@ -167,16 +205,17 @@ def stream_job(job: Job, terms: Terms[Job], *, own_program: bool = False) -> Gen
 
 def _fork_job(job: Job, terms: Terms[Job]) -> Generator[tuple[Job, Said | Ended], None, None]:
     """As `as_done` for one job, in a process forked from this one."""
-    process = Process(terms, job)
+    process, listener = Process(terms, job), _Listener()
     try:
         while process.running:
-            yield from ((job, event) for _, _, event in _heard([process]) if event is not None)
+            yield from ((job, event) for _, _, event in listener.hear([process]) if event is not None)
     except KeyboardInterrupt:
         if terms.grace:
-            yield from _last_words([process])
+            yield from _last_words(listener, [process])
         raise
     finally:
         process.end()
+        listener.interrupt()
 
 
 def apart(function: Callable[..., Any], *args: Any, seconds: float | None = None, memory: int | None = None) -> Any:
