@@ -369,7 +369,7 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
     how: dict[str, Any] = {
         "nbytes": "1MB:2MB",
         "planners": ["direct", "ring"],
-        "workers": "none",
+        "search": antiphon.Search(workers="none"),
         "model": "alpha-beta",
     }
     found = antiphon.tune("allreduce", "hgx-h100", **how)

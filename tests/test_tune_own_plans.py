@@ -82,5 +82,6 @@ def test_wrong_plans_lose_and_say_why(written: str) -> None:
 )
 def test_plans_that_are_for_something_else(written: str, given: dict[str, object], says: str) -> None:
     asked = {"wanted": "broadcast", "topology": MACHINE, "root": 1, "plans": written, "nbytes": "1MB", **given}
+    search = antiphon.Search(plans=asked.pop("plans"))
     with pytest.raises(Invalid, match=says):
-        antiphon.tune(**asked)  # type: ignore[call-overload]
+        antiphon.tune(**asked, search=search)  # type: ignore[call-overload]
