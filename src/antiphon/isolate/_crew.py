@@ -126,9 +126,7 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
         listener.interrupt()
 
 
-def _last_words(
-    listener: _Listener, crew: Sequence[Process[Job]]
-) -> Generator[tuple[Job, Said | Ended], None, None]:
+def _last_words(listener: _Listener, crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | Ended], None, None]:
     for process in crew:
         process.stop()
     while left := [process for process in crew if process.running and process.job is not None]:
