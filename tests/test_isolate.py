@@ -216,11 +216,11 @@ class PressesCtrlC:
 @pytest.mark.parametrize("own_program", [False, True])
 def test_a_message_that_ctrl_c_meets_is_read_whole(own_program: bool) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    heard = []
+    messages = stream_job(0, Terms(_says_before_and_after_ctrl_c, grace=LONG), own_program=own_program)
+    heard: list[Any] = []
     try:
         with pytest.raises(KeyboardInterrupt):
-            for told in stream_job(0, Terms(_says_before_and_after_ctrl_c, grace=LONG), own_program=own_program):
-                heard.append(told)
+            heard.extend(messages)
     finally:
         signal.signal(signal.SIGINT, before)
     assert [message[0] for message in heard] == ["with it", "after it"]
