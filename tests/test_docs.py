@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import architecture_map
 import mpi_env
 import pytest
 from lab_env import why_no_lab
@@ -37,15 +38,15 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The examples of the architecture page: files become modules, the rest is executed."""
+    """The examples of the page on extending: files become modules, the rest is executed."""
     names: dict[str, Any] = {}
     monkeypatch.syspath_prepend(str(tmp_path))
-    for block in blocks("docs/architecture.md", "python"):
+    for block in blocks("docs/extending.md", "python"):
         if named := re.match(r"# file: (\w+)\.py\n", block):
             (tmp_path / f"{named[1]}.py").write_text(block)
             sys.modules.pop(named[1], None)
         else:
-            exec(compile(block, "docs/architecture.md", "exec"), names)
+            exec(compile(block, "docs/extending.md", "exec"), names)
     return names
 
 
@@ -56,7 +57,7 @@ def added(monkeypatch: pytest.MonkeyPatch, kind: str, name: str, entry: registry
     monkeypatch.setattr(registry, "table", lambda k: whole if k == kind else old(k))
 
 
-def test_the_examples_of_the_architecture_page_work(entries: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_extending_page_work(entries: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     added(monkeypatch, "topology", "kite", entries["TOPOLOGY"])
     machine = topology("kite:tail=2,bandwidth=20GB/s")
     assert (machine.ranks, machine.links, int(machine.unit)) == (6, 12, 20 * 10**9)
@@ -70,6 +71,12 @@ def test_the_examples_of_the_architecture_page_work(entries: dict[str, Any], mon
     assert predicted.seconds == sum(predicted.terms.values())
     files = call("backend", "as_csv", entries["BACKEND"].load(), {}, made)
     assert files["schedule0.csv"].splitlines()[:2] == ["step,chunk,src,dst,op", "0,0,0,1,0"]
+
+
+def test_the_map_of_folders_is_that_of_their_docstrings() -> None:
+    assert architecture_map.read_map(architecture_map.PAGE.read_text()) == architecture_map.build_map(), (
+        "run python release/architecture_map.py --write"
+    )
 
 
 @pytest.mark.parametrize(  # the first tunes what its commands tune, too

@@ -1,2 +1,2 @@
-"""The functions that users call, by theme; `antiphon` itself shows them all. Whatever is heavy they import when called,
-and the command line calls them, too."""
+"""Public functions of the package, by theme. The command line calls them, too. Heavy libraries are imported when
+called."""

@@ -1,4 +1,4 @@
-"""Schedules that people write: statements about places, from which rows and their steps follow."""
+"""A small language for schedules that people write by hand: statements about places become rows and steps."""
 
 from antiphon.author.ground import Place
 from antiphon.author.writing import Places, Simultaneous, Writing

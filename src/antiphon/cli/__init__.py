@@ -1,4 +1,4 @@
-"""The command line. Results go to stdout, progress to stderr; errors are one line.
+"""The command line: results go to stdout, progress to stderr; errors are one line.
 
 Exit codes: 0 done; 1 the answer is no (invalid plan, infeasible, budget spent); 2 wrong usage or bad input; 130
 ended by Ctrl-C and 143 by SIGTERM, with what was found until then where the command keeps it.

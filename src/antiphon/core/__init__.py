@@ -1,1 +1,1 @@
-"""The types everything hangs on, and the proofs about them. Import the modules directly."""
+"""The basic types (topology, collective, schedule, plan) and the proofs about them. Import its modules directly."""

@@ -1,4 +1,4 @@
-"""Cost models: what a schedule takes on a machine, and why. One file per model, one line each in table.py.
+"""Cost models: predict how long a schedule takes on a machine, and why. One file per model, one line each in table.py.
 
 A model is prepared once per schedule and then asked for many sizes:
 

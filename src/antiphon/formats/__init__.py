@@ -1,4 +1,4 @@
-"""Back ends: a plan as files that something else runs. One file per back end, one line each in table.py."""
+"""Back ends and readers: one folder or file per file format, one line each in table.py."""
 
 from __future__ import annotations
 

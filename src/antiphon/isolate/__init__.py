@@ -1,4 +1,4 @@
-"""Work in processes set apart: each has a budget of CPU time and a limit of memory, and may crash, hang or be stopped.
+"""Work in separate processes, each with a CPU budget and a memory limit, and safe against crashes.
 
 `as_done` runs jobs in any order, in programs of their own that take one job after the other: whatever users' planners
 do there harms nobody else. `in_order` runs each in a process forked from this one, which has all that is here at hand,

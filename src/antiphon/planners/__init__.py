@@ -1,4 +1,4 @@
-"""The ways to plan: one file (or folder) per method, one line each in table.py.
+"""Planners: one file or folder per method.
 
 A planner is a function plan(request, **options) that yields schedules of what the request (antiphon.core.request) asks
 for. Whoever calls it verifies every schedule it yields.

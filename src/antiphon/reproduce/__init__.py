@@ -1,4 +1,4 @@
-"""What papers report, made again: published | ours | deviation (docs/reproduction.md)."""
+"""Tables of the papers, computed again beside the published figures (docs/reproduction.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs plans: here, under MPI, under PyTorch, on the emulated cluster."""
+"""Runs plans: in this process, under MPI, under PyTorch, on the emulated cluster."""
 
 from antiphon.deprecations import stay_callable
 

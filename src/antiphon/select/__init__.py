@@ -1,4 +1,4 @@
-"""From a wish to a plan: name the collective, plan it, prove it, measure it against the bound, choose the best."""
+"""From a request to a verified plan: candidates, proofs, prices, the best for each size."""
 
 from __future__ import annotations
 

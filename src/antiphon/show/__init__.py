@@ -1,1 +1,1 @@
-"""What people look at: text and pictures."""
+"""Text and pictures for people."""

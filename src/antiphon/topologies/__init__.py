@@ -1,4 +1,4 @@
-"""The catalogue of machines: one small file per family, one line each in table.py."""
+"""The catalogue of machines: one small file per family."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Exact lower bounds on the steps and the time of any schedule, each with a witness that can be rechecked
-alone.
+"""Exact lower bounds on steps and time, each with a witness that can be checked on its own.
 
 What is valid, what is tight and why: docs/bounds.md.
 """

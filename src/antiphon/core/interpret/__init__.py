@@ -1,4 +1,4 @@
-"""Runs a schedule on NumPy buffers, all ranks in one process: the reference for every other back end.
+"""The reference implementation: runs a schedule on NumPy buffers, all ranks in one process.
 
 `interpret` goes step by step. In the tests another lets every read and write happen in a random order that the derived
 dependencies allow, which tests them: both give the same bits.

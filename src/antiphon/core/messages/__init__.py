@@ -1,4 +1,4 @@
-"""The messages of a schedule: the one table that models, exports, traces and programs read (docs/messages.md)."""
+"""The table of messages of a schedule, read by models, exports, traces and programs (docs/messages.md)."""
 
 from __future__ import annotations
 

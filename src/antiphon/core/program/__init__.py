@@ -1,4 +1,4 @@
-"""Programs: per rank operations on addresses, for any number of elements, type and operator (docs/program.md).
+"""Programs: operations on addresses per rank, for any message size, datatype and operator (docs/program.md).
 
 `lower.program` makes them from schedules. Here: the type, its addresses, a run of all ranks in one process in
 random legal orders, the check that a program is right, its file and its text.

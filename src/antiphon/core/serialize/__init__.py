@@ -1,4 +1,4 @@
-"""Topologies, collectives and plans as versioned JSON, documented with examples in docs/formats.md.
+"""Topologies, collectives and plans as versioned JSON.
 
 Reading checks everything that can be checked cheaply and refuses the rest with one line that names the file
 and the place in it. It never runs a schedule: `verify` does that. Writing is deterministic and atomic.

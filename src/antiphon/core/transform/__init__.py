@@ -1,4 +1,5 @@
-"""Schedules from schedules. None of these judges the result: `verify` does.
+"""Schedules made from schedules: inverted, composed, split, merged, relabelled. They do not check the result;
+`verify` does.
 
 invert     run it backwards: a broadcast becomes a reduce, an allgather a reducescatter
 compose    one after the other: reducescatter then allgather is an allreduce

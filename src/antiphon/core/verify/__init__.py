@@ -1,4 +1,4 @@
-"""The proof that a schedule is right: every contribution of every cell is tracked exactly.
+"""The verifier: tracks every contribution to every cell of a schedule exactly.
 
 Independent of every planner and of the interpreter. Chunks are independent of each other, so they are
 verified in blocks that fit the caches: a quick yes for plain copies (quick.py), a walk that judges every

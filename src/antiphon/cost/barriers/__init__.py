@@ -1,1 +1,1 @@
-"""Models in which steps are barriers, or messages wait for nothing but each other."""
+"""Models with a barrier between steps (alpha-beta, SCCL), and the critical path without barriers."""

@@ -1,4 +1,4 @@
-"""Model parameters from measurements, with what the measurements do not tell said so.
+"""Model parameters fitted to measurements, with parameters that the data cannot determine marked.
 
 rows = read_measured("times.csv")
 found = fit_genmodel(rows, {"delta": 4.7e-11})

@@ -1,1 +1,1 @@
-"""Flows that share links fairly (docs/models/flows.md)."""
+"""A model in which concurrent messages share links fairly (docs/models/flows.md)."""

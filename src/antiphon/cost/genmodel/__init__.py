@@ -1,1 +1,1 @@
-"""GenModel: incast and memory access (docs/models/genmodel.md)."""
+"""GenModel: a model with incast and memory access (docs/models/genmodel.md)."""

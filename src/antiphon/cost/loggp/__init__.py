@@ -1,1 +1,1 @@
-"""LogGP: messages, packets and processors that take turns (docs/models/loggp.md)."""
+"""LogGP: an event simulator of messages, packets and processors (docs/models/loggp.md)."""

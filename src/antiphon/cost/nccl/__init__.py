@@ -1,1 +1,1 @@
-"""Estimate NCCL and RCCL: the cost of a call, fitted to published measurements, and the choice that NCCL would make."""
+"""Estimates of NCCL and RCCL: the cost of a call, and the algorithm that the library would choose."""

@@ -1,1 +1,1 @@
-"""A recorded job once more: its computation and collectives as a graph, with other times for the collectives."""
+"""Recorded jobs replayed as graphs, with other times for their collectives."""

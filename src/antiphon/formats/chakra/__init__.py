@@ -1,1 +1,1 @@
-"""Chakra execution traces (MLCommons): what each rank sends, receives and computes, and what waits for what."""
+"""Chakra execution traces (MLCommons)."""

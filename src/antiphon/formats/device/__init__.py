@@ -1,1 +1,1 @@
-"""The tables of our engine for GPUs written out as a program of its own."""
+"""Programs for Antiphon's GPU engine as CUDA and HIP source."""

@@ -1,1 +1,1 @@
-"""GOAL, which LogGOPSim and ATLAHS replay."""
+"""GOAL, the input of LogGOPSim and ATLAHS."""

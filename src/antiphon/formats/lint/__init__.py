@@ -1,1 +1,1 @@
-"""Whether a runtime will really run what is written for it: or refuse or ignore it, hang, or compute wrongly."""
+"""Checks whether a runtime would really run an exported file, or refuse it, ignore it, hang or compute wrongly."""

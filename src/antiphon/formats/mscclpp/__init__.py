@@ -1,1 +1,1 @@
-"""MSCCL++: execution plans for its executor, written and read."""
+"""Execution plans for MSCCL++, written and read."""

@@ -1,1 +1,1 @@
-"""PICCL: its schedules, topologies and files of figures."""
+"""PICCL: its schedules, topologies and result files."""

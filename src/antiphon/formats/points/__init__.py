@@ -1,1 +1,1 @@
-"""Points (C, S, R) as questions for anybody's solver."""
+"""Synthesis problems (C, S, R) as DIMACS and SMT-LIB files for other solvers."""

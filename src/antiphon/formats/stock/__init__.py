@@ -1,1 +1,1 @@
-"""What stock libraries are told to choose: tables, rules and graphs that they read by themselves (docs/stock.md)."""
+"""Tuning tables, rules and graphs that unmodified libraries read (docs/stock.md)."""

@@ -1,4 +1,4 @@
-"""From a program to thread blocks: what runtimes run whose blocks send and receive through queues (as MSCCL's does).
+"""From a program to thread blocks that send and receive through queues (MSCCL).
 
 In the order of the stages: `operations` are those of a program by chunk, and which of them reads what was written
 where. `segments`: messages cut into what one step moves, which are sent on at once, and which share channels. `place`:

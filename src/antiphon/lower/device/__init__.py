@@ -1,1 +1,1 @@
-"""Programs for GPUs: tables of one-sided steps that hold at every size."""
+"""From a program to the tables of Antiphon's GPU engine."""

@@ -1,1 +1,1 @@
-"""The classics: trees, rings in one step or in powers of two, as textbooks have them."""
+"""Textbook algorithms: trees, direct exchange, halving and doubling."""

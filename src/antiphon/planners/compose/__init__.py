@@ -1,1 +1,1 @@
-"""Plans put together: what other planners do in groups of ranks, level by level."""
+"""Hierarchical plans: other planners for groups of ranks, combined level by level."""

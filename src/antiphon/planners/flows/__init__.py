@@ -1,1 +1,1 @@
-"""Flows of data that are only moved, as paths: gather, scatter, alltoall, and relations like them."""
+"""Optimal flows for collectives that only move data (gather, scatter, alltoall)."""

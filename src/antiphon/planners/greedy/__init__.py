@@ -1,1 +1,1 @@
-"""Step by step whatever is still missing: the planner `greedy`."""
+"""The planner `greedy`: step by step, send the missing data that helps most."""

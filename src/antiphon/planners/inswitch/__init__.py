@@ -1,1 +1,1 @@
-"""What switches do that multicast and reduce: planners whose rows are bound together (docs/schedule.md, Joints)."""
+"""Plans with multicast and reduction in switches (NVLS, SHARP) (docs/schedule.md)."""

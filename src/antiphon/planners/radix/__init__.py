@@ -1,1 +1,1 @@
-"""Numbers of ranks taken apart: k-ring, recursive multiplying."""
+"""Mixed-radix algorithms: k-ring and recursive multiplying."""

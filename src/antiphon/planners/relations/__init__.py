@@ -1,1 +1,1 @@
-"""Any relation: what ranks begin with is sent along shortest paths, and added up on the way."""
+"""Plans for custom collectives: shortest paths, with sums formed on the way."""

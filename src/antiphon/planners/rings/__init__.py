@@ -1,1 +1,1 @@
-"""Rings: along links, as many as there are, and over routes."""
+"""Rings: one or several, along links or over routes."""

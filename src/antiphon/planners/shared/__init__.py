@@ -1,1 +1,1 @@
-"""What planners of several rooms use: rows, routes, places, digits, groups."""
+"""Code that several planners use."""

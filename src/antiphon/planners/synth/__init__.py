@@ -1,1 +1,1 @@
-"""Synthesis of schedules on the latency-bandwidth frontier, with proofs (docs/planners/sccl.md)."""
+"""Synthesis of schedules on the frontier of latency and bandwidth, with proofs (docs/planners/sccl.md)."""

@@ -1,1 +1,1 @@
-"""Tree packing: `trees` (exactly optimal) and `blink` (as published). See docs/planners/trees.md."""
+"""Packed spanning trees: exactly optimal (`trees`) and as published (`blink`). See docs/planners/trees.md."""

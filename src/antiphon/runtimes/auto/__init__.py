@@ -1,1 +1,1 @@
-"""Plans made at the start of a job, in a process apart (docs/auto.md)."""
+"""Plans made at the start of a job, by a process of its own (docs/auto.md)."""

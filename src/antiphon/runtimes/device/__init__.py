@@ -1,1 +1,1 @@
-"""The engine for GPUs: one kernel for CUDA, HIP and threads of a processor."""
+"""The GPU engine: one kernel for CUDA, HIP and CPU threads."""

@@ -1,1 +1,1 @@
-"""The engine in C, compiled by the user's compiler, and Python's way into it."""
+"""The engine in C: compiled on the user's machine, with its transports and the MPI preload library."""

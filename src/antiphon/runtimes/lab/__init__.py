@@ -1,1 +1,1 @@
-"""The emulated cluster: links as network devices with limits (docs/lab.md)."""
+"""An emulated cluster: links as network devices with limited rates (docs/lab.md)."""

@@ -1,1 +1,1 @@
-"""Programs run and measured: one case, one loop, one form of row, on every runtime."""
+"""Benchmarks of plans and libraries on every runtime."""

@@ -1,1 +1,1 @@
-"""Jobs served by the engine: NumPy arrays, PyTorch, and how their processes meet."""
+"""Plans under NumPy and PyTorch: how processes meet and share a table."""

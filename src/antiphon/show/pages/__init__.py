@@ -1,1 +1,1 @@
-"""Pages for browsers."""
+"""HTML reports."""
