@@ -52,7 +52,7 @@ def cpu() -> float:
 
 def wanted() -> Iterator[tuple[str, Topology, Collective, tuple[int, int, int]]]:
     """Every row of both tables: also for the collective printed with it, and from a root of each orbit."""
-    from antiphon.reproduce.sccl_made import family, roots_of
+    from antiphon.reproduce.sccl_plans import family, roots_of
     from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, of_kind
 
     for spec, table in (("dgx1v_sccl", DGX1), ("z52", Z52)):

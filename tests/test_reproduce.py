@@ -13,9 +13,9 @@ import pytest
 import antiphon
 from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
-from antiphon.reproduce import names, reproduce, sccl, sccl_made
-from antiphon.reproduce.sccl_judge import judge
-from antiphon.reproduce.sccl_made import Family, Made, family
+from antiphon.reproduce import names, reproduce, sccl, sccl_plans
+from antiphon.reproduce.sccl_optimality import judge
+from antiphon.reproduce.sccl_plans import Family, Synthesized, family
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, of_kind
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
@@ -152,7 +152,7 @@ def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_point_more_costly_than_asked_is_not_it(monkeypatch: pytest.MonkeyPatch) -> None:
     make = Family.make
 
-    def slower(self: Family, *point: int) -> Made:
+    def slower(self: Family, *point: int) -> Synthesized:
         return replace(make(self, *point), rounds=point[2] + 1)
 
     monkeypatch.setattr(Family, "make", slower)
@@ -220,6 +220,6 @@ def test_what_was_made_before_ctrl_c_is_told(
 
 
 def test_an_answer_for_one_point_is_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sccl_made, "sccl", lambda *a, **k: iter([]))
+    monkeypatch.setattr(sccl_plans, "sccl", lambda *a, **k: iter([]))
     with pytest.raises(Infeasible, match="0 schedules for one point"):
         square().make(2, 2, 3)

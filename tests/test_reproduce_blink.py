@@ -21,7 +21,7 @@ from antiphon.reproduce import blink, reproduce
 from antiphon.reproduce import blink_rates as rates
 from antiphon.reproduce import blink_servers as servers
 from antiphon.reproduce.blink_allocations import allocation, joined, unique
-from antiphon.reproduce.blink_made import Made
+from antiphon.reproduce.blink_rates import MeasuredPlan
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
 
@@ -200,7 +200,7 @@ def test_figure_14_with_a_slower_pcie_is_not_the_paper(monkeypatch: pytest.Monke
 
 
 def test_rows_of_one_machine() -> None:
-    known: list[Made] = []
+    known: list[MeasuredPlan] = []
     rows = list(blink.of_machine("dgx1v", "broadcast", known))
     assert all(row["ok"] for row in rows)
     assert [(row["ours"]["trees"], row["ours"]["rate"]) for row in rows] == [(6, "6"), (4, "6"), (4, "6")]
@@ -214,7 +214,7 @@ def test_rows_of_one_machine() -> None:
 def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> None:
     made = blink.measured_plan
 
-    def slower(*args: Any) -> Made:
+    def slower(*args: Any) -> MeasuredPlan:
         one = made(*args)
         return replace(one, rate=one.rate * Fraction(94, 100))
 

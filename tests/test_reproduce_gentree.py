@@ -14,10 +14,11 @@ from antiphon.core.loads import loads
 from antiphon.cost.genmodel.forms import Server, Tier
 from antiphon.reproduce import gentree
 from antiphon.reproduce import gentree_figures as figures
-from antiphon.reproduce import gentree_made as making
+from antiphon.reproduce import gentree_plans as making
 from antiphon.reproduce import gentree_table7 as seven
 from antiphon.reproduce import gentree_tables as tables
 from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, form, least_error
+from antiphon.reproduce.rows import NEAR, apart, near
 from antiphon.topologies import topology
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
@@ -68,7 +69,7 @@ def test_table_3() -> None:
     assert not any(rows[f"{name}, times"]["ok"] for name in tables.TABLE3)
     least = rows["all times, with any parameters"]["ours"]["least_greatest_error"]
     assert least == 0.0553  # more than they would have to deviate to count as reproduced
-    assert least > making.NEAR
+    assert least > NEAR
 
 
 def test_a_plan_that_is_not_chosen_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +194,7 @@ def test_table_6() -> None:
     assert rows["cells that are the same"]["ok"] is None
     same = rows["cells that are the same"]["ours"]
     assert same["one switch"] == 6
-    assert same["hierarchical"] >= gentree.LEAST_CELLS
+    assert same["hierarchical"] >= gentree.MIN_EQUAL_CELLS
     differing = [name for name, row in rows.items() if row["ours"] != row["published"]][:-1]
     assert all(rows[name]["deviation"] for name in differing)
 
@@ -253,7 +254,7 @@ def test_the_sum_of_both_tiers_is_what_co_located_servers_are_published_to_take(
         server, trunk = 6.4e-9 + (servers - 10) * 1.22e-10, 6.4e-10 + (servers - below - 9) * 6e-12
         each = 2 * (servers - 1) / servers * server + 2 * below * (servers - below) / servers * trunk
         found = [10 * 6.58e-3 + floats * (each + 7.87e-10) for floats in tables.SIZES.values()]
-        assert making.near(making.apart(found, tables.TABLE7[network]["CPS"]))
+        assert near(apart(found, tables.TABLE7[network]["CPS"]))
     crossing = 2 * 256 * 128 / 384 * 1e8 * 6.4e-9
     assert crossing == pytest.approx(109.2, abs=0.1)
     incast = (256 - 9) * 6e-11 / 6.4e-9

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.reproduce import hardware, reproduce
+from antiphon.reproduce import reproduce
 from antiphon.reproduce.blink_allocations import unique
 from antiphon.reproduce.gentree_figures import priced
+from antiphon.reproduce.rows import is_near
 from antiphon.topologies import topology
 
 
@@ -74,5 +75,5 @@ def test_parameters_gain_on_every_number_of_nodes() -> None:
 
 
 def test_what_is_near() -> None:
-    assert hardware.near(1.039, 1.0)
-    assert not hardware.near(1.05, 1.0)
+    assert is_near(1.039, 1.0)
+    assert not is_near(1.05, 1.0)

@@ -12,10 +12,10 @@ import pytest
 from antiphon.cli import run
 from antiphon.cost.loggp import forms as loggp_forms
 from antiphon.reproduce import names, piccl
-from antiphon.reproduce import piccl_made as making
 from antiphon.reproduce import piccl_permuting as permuting
+from antiphon.reproduce import piccl_plans as making
 from antiphon.reproduce import piccl_selection as choosing
-from antiphon.reproduce.piccl_made import FAMILIES, KRING, PERMUTED, RECMULT, Times
+from antiphon.reproduce.piccl_plans import FAMILIES, KRING, PERMUTED, RECMULT, Times
 
 KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
 FAMILY_ROWS = [f"{one.name}, the best k" for one in FAMILIES]
@@ -48,7 +48,7 @@ def test_ways_of_permuting() -> None:
 
 def test_another_order_of_the_ways_is_seen() -> None:
     sizes = len(permuting.SIZES)
-    flat = {way: [2.0] * sizes for way in permuting.WAYS}
+    flat = {way: [2.0] * sizes for way in permuting.METHODS}
     slow = {**flat, permuting.KERNEL: [3.0] * sizes}
     rows = [row["ok"] for row in permuting.comparing("delta", slow, [9.0] * sizes)]
     assert rows == [False, False, False, False]

@@ -21,7 +21,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.synth.search import Findings
 from antiphon.reproduce.sccl import frontiers, table4, table5
-from antiphon.reproduce.sccl_made import family, roots_of
+from antiphon.reproduce.sccl_plans import family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, Z52, of_kind
 from antiphon.topologies import topology
 

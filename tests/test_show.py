@@ -17,7 +17,7 @@ from antiphon.registry import table
 from antiphon.show.pictures.blocks import Drawing
 from antiphon.show.pictures.graph import RANK, STACK, Graph, folded, graph_of
 from antiphon.show.pictures.layout import arrange
-from antiphon.show.pictures.svg import MOST_NODES, topology_svg
+from antiphon.show.pictures.svg import MAX_NODES, topology_svg
 from antiphon.show.text import topology_text
 from antiphon.topologies import topology
 
@@ -37,7 +37,7 @@ MORE = [
 def drawn(spec: str) -> tuple[Graph, Drawing]:
     """The graph that is drawn for a machine, and where its nodes are."""
     graph = graph_of(topology(spec))
-    graph = folded(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MOST_NODES)
+    graph = folded(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MAX_NODES)
     return graph, arrange(graph)
 
 

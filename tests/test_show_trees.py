@@ -26,7 +26,7 @@ from antiphon.show.pictures import trees as drawing
 from antiphon.show.pictures.graph import graph_of
 from antiphon.show.pictures.growth import ANY, BOTH, IN, IN_AND_OUT, OUT, Growth, growth_of, growths_of
 from antiphon.show.pictures.layout import arrange
-from antiphon.show.pictures.trees import MOST_NODES, trees_svg
+from antiphon.show.pictures.trees import MAX_NODES, trees_svg
 from antiphon.topologies import topology
 
 Element = ElementTree.Element
@@ -327,6 +327,6 @@ def test_what_cannot_be_drawn_is_refused(
 
 
 def test_too_many_nodes_are_refused() -> None:
-    schedule, machine = made("broadcast", f"line:ranks={MOST_NODES + 1}", "relay", trees=1)
+    schedule, machine = made("broadcast", f"line:ranks={MAX_NODES + 1}", "relay", trees=1)
     with pytest.raises(Unsupported, match="unreadable"):
         trees_svg(schedule, machine)

@@ -1,4 +1,4 @@
-"""Where in the user's program we are."""
+"""Lines of the user's program: where a statement was made, for errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 
 _OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-MOST = 3  # lines that one complaint names
+MAX_LINES_NAMED = 3  # in one error
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Line:
     caller: Line | None = None
 
     def __str__(self) -> str:
-        told = f"{_short(self.file)}:{self.number}"
-        return told if self.caller is None else f"{told} (called at {self.caller})"
+        text = f"{_short(self.file)}:{self.number}"
+        return text if self.caller is None else f"{text} (called at {self.caller})"
 
 
 def here(block: CodeType | None = None) -> Line:
-    """The innermost line that is not of this package. `block`: the code of the function that holds the `with`; where a
-    helper was called from there, its line is told as well."""
+    """Return the innermost line outside this package. `block`: the code of the function that holds the `with`; if that
+    called a helper, the line of the call is included."""
     frame = _outside(sys._getframe(1))
     line, outer = Line(frame.f_code.co_filename, frame.f_lineno), frame
     while block is not None and outer.f_code is not block:
@@ -46,7 +46,7 @@ def code_here() -> CodeType:
 def lines_text(lines: Iterable[Line]) -> str:
     """Lines as one word of a sentence, each once, in their order."""
     names = list(dict.fromkeys(map(str, lines)))
-    return ", ".join(names[:MOST]) + (", ..." if len(names) > MOST else "")
+    return ", ".join(names[:MAX_LINES_NAMED]) + (", ..." if len(names) > MAX_LINES_NAMED else "")
 
 
 def _outside(frame: FrameType) -> FrameType:

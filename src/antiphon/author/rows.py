@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from antiphon.author.ground import Ground, Place
+from antiphon.author.layout import Layout, Place
 from antiphon.author.lines import Line, lines_text
 from antiphon.author.timing import Move, Spot
 from antiphon.core.collective import Collective
@@ -34,11 +34,36 @@ class Row:
     step: int = -1
 
 
+@dataclass(slots=True)
+class Moment:
+    """Rows that happen at once, until their step is known. `step`: theirs, where it is fixed; `called`: it lasts until
+    the next `w.step()`, not for a block; `writers`: of the rows, by where they write."""
+
+    number: int
+    step: int | None
+    called: bool
+    rows: list[Row] = field(default_factory=list)
+    writers: dict[Spot, Row] = field(default_factory=dict)
+
+    def clash(self, rows: Iterable[Row]) -> str:
+        """Why these cannot happen at once with those ("": they can): several may write one place only if all add to
+        it, and the same chunk."""
+        for row in rows:
+            other = self.writers.get(row.move.dst)
+            if other is not None and (row.move.copy or other.move.copy or row.chunk != other.chunk):
+                return f"{other.line} writes {row.dst} in this step, too"
+        return ""
+
+    def add(self, rows: list[Row]) -> None:
+        self.rows += rows
+        self.writers.update((row.move.dst, row) for row in rows)
+
+
 def schedule_of(
-    rows: Sequence[Row], ground: Ground, collective: Collective, topology: Topology, **others: Any
+    rows: Sequence[Row], layout: Layout, collective: Collective, topology: Topology, **attributes: Any
 ) -> Schedule:
     """The schedule of these rows, in their order."""
-    slots = _slots(rows, ground)
+    slots = _slots(rows, layout)
     route, routes = _routes(rows, topology)
     columns = [
         (row.step, row.chunk, row.src.rank, row.dst.rank, COPY if row.move.copy else REDUCE,
@@ -47,12 +72,12 @@ def schedule_of(
     ]  # fmt: skip
     step, chunk, src, dst, op, src_slot, dst_slot, joint = np.array(columns, np.int32).reshape(-1, 8).T
     return Schedule(
-        collective, ground.chunks, step, chunk, src, dst, op.astype(np.uint8), route, src_slot, dst_slot, routes,
-        joint=joint, **others,
+        collective, layout.chunks, step, chunk, src, dst, op.astype(np.uint8), route, src_slot, dst_slot, routes,
+        joint=joint, **attributes,
     )  # fmt: skip
 
 
-def _slots(rows: Sequence[Row], ground: Ground) -> Mapping[tuple[int, Spot], int]:
+def _slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int]:
     """The slot of every place for every chunk that it holds. Inputs and outputs are slot 0; scratch of one rank and
     chunk has the slots from 1 on by name and index, from 0 on where the collective has no place for it there."""
     slots: dict[tuple[int, Spot], int] = {}
@@ -64,7 +89,7 @@ def _slots(rows: Sequence[Row], ground: Ground) -> Mapping[tuple[int, Spot], int
             else:
                 slots[row.chunk, spot] = 0
     for (rank, chunk), spots in scratch.items():
-        first = 0 if ground.home(rank, chunk) is None else 1
+        first = 0 if layout.home(rank, chunk) is None else 1
         slots.update(((chunk, spot), slot) for slot, spot in enumerate(sorted(spots), first))
     return slots
 
@@ -73,15 +98,15 @@ def _routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, An
     """Of every row its route: the links that the user named, or, where several ways lead from rank to rank, the widest
     of the shortest; -1 where there is one way or none."""
     table: dict[tuple[int, ...], int] = {}
-    free = {(row.src.rank, row.dst.rank) for row in rows if row.via is None and row.src.rank != row.dst.rank}
+    ends = ((row.src.rank, row.dst.rank) for row in rows if row.via is None)
+    pairs = sorted({(src, dst) for src, dst in ends if src != dst})
     chosen: dict[tuple[int, int], int] = {}
-    if free:
-        pairs = sorted(free)
-        found = paths(topology, *np.array(pairs, np.int32).T)
-        lost = set(found.lost.tolist())  # verify says what is wrong with these
+    if pairs:
+        shortest = paths(topology, *np.array(pairs, np.int32).T)
+        unreachable = set(shortest.lost.tolist())  # verify says what is wrong with these
         for number, pair in enumerate(pairs):
-            if number not in lost and not found.plain[number]:
-                chosen[pair] = table.setdefault(found.table[number], len(table))
+            if number not in unreachable and not shortest.plain[number]:
+                chosen[pair] = table.setdefault(shortest.table[number], len(table))
     route = [
         chosen.get((row.src.rank, row.dst.rank), -1) if row.via is None else table.setdefault(row.via, len(table))
         for row in rows
@@ -89,7 +114,7 @@ def _routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, An
     return np.array(route, np.int32), Routes.of(table) if table else NO_ROUTES
 
 
-def complaint(fault: Fault, rows: Sequence[Row], ground: Ground, block: Line) -> str:
+def complaint(fault: Fault, rows: Sequence[Row], layout: Layout, block: Line) -> str:
     """What verification finds wrong, with the lines that have to do with it: of a transfer its own, of an outcome those
     that write it last, else the block's."""
     wrong = f"the schedule is wrong: {fault.message}"
@@ -100,7 +125,7 @@ def complaint(fault: Fault, rows: Sequence[Row], ground: Ground, block: Line) ->
         return f"{lines_text(row.line for row in own)}: {wrong}; it is {about}"
     if fault.chunk is None or fault.dst is None:
         return f"{block}: {wrong}"
-    home = ground.home(fault.dst, fault.chunk)
+    home = layout.home(fault.dst, fault.chunk)
     writers = [row for row in rows if row.move.dst == (fault.dst, "", fault.chunk)]
     if not writers:
         return f"{block}: {wrong}; nothing in the block writes {home}"

@@ -8,11 +8,10 @@ from functools import cached_property
 from types import CodeType, TracebackType
 from typing import SupportsIndex, TypeVar
 
-from antiphon.author.given import Given, Index, Ranks
-from antiphon.author.ground import INPUT, OUTPUT, SCRATCH, Ground, Place
+from antiphon.author.arguments import Arguments, Index, Ranks
+from antiphon.author.layout import INPUT, OUTPUT, SCRATCH, Layout, Place
 from antiphon.author.lines import Line, code_here, here
-from antiphon.author.moment import Moment
-from antiphon.author.rows import Row, complaint, schedule_of
+from antiphon.author.rows import Moment, Row, complaint, schedule_of
 from antiphon.author.timing import Clock, Move, Spot
 from antiphon.core.collective import Collective
 from antiphon.core.plan import Entry, Plan
@@ -23,7 +22,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.select import measure
 
 WRITTEN = "written"
-MOST_ROWS = 2**24
+MAX_ROWS = 2**24
 Own = TypeVar("Own", bound="Writing")
 
 
@@ -101,11 +100,11 @@ class Writing:
         self.collective, self.topology, self.chunks, self.pieces = collective, topology, chunks, pieces
         self.ranks = collective.members
         self._verify = verify
-        self._ground = Ground(collective, chunks)
-        self._given = Given(self._ground, collective.ranks, topology.links, self._wrong)
+        self._layout = Layout(collective, chunks)
+        self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._wrong)
         self._clock = Clock()
         self._rows: list[Row] = []
-        self._held: dict[Spot, int] = {}  # of scratch the chunk that is there
+        self._scratch_chunks: dict[Spot, int] = {}  # the chunk at each place of scratch
         self._block: CodeType | None = None
         self._line = Line("", 0)
         self._open = self._ended = False
@@ -133,12 +132,12 @@ class Writing:
         self._close()
         self._ended = True
         if self._verify:
-            self._judge()
+            self._check_schedule()
 
-    def _judge(self) -> None:
+    def _check_schedule(self) -> None:
         fault = verify(self.schedule, self.topology).fault
         if fault is not None:
-            raise Invalid(complaint(fault, self._rows, self._ground, self._line))
+            raise Invalid(complaint(fault, self._rows, self._layout, self._line))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -146,14 +145,14 @@ class Writing:
         self._need_end("schedule")
         about = {"planner": WRITTEN, "options": {"chunks": self.chunks, "pieces": self.pieces}}
         return schedule_of(
-            self._rows, self._ground, self.collective, self.topology, pieces=self.pieces, provenance=about
+            self._rows, self._layout, self.collective, self.topology, pieces=self.pieces, provenance=about
         )
 
     @cached_property
     def plan(self) -> Plan:
         """The plan of this schedule for all sizes, verified, with its distance from the bounds."""
         self._need_end("plan")
-        self._judge()
+        self._check_schedule()
         claims = {"planner": WRITTEN, **measure(self.schedule, self.topology)}
         return Plan(self.topology, self.collective, (Entry(0, None, self.schedule, claims),))
 
@@ -163,10 +162,10 @@ class Writing:
         self._need_end("lines")
         return tuple(str(row.line) for row in self._rows)
 
-    def _need_end(self, what: str) -> None:
+    def _need_end(self, attribute: str) -> None:
         if not self._ended:
             why = "the block has not ended yet" if self._open else "no block of `with` has ended without an error"
-            raise Invalid(f"{here()}: w.{what} is not there: {why}")
+            raise Invalid(f"{here()}: w.{attribute} is not there: {why}")
 
     # ---- steps ----
 
@@ -237,10 +236,10 @@ class Writing:
         for row in rows:
             row.step = at
             if row.move.dst[1]:
-                self._held[row.move.dst] = row.chunk
+                self._scratch_chunks[row.move.dst] = row.chunk
         self._rows += rows
-        if len(self._rows) > MOST_ROWS:
-            raise Unsupported(f"{here(self._block)}: more than {MOST_ROWS} transfers; write fewer")
+        if len(self._rows) > MAX_ROWS:
+            raise Unsupported(f"{here(self._block)}: more than {MAX_ROWS} transfers; write fewer")
 
     # ---- statements ----
 
@@ -248,13 +247,13 @@ class Writing:
         self._need_open()
         if not isinstance(where, tuple) or len(where) not in (2, 3):
             raise self._wrong(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
-        buffer = self._given.buffer(where[1])
-        found: dict[Place, int] = {}
-        for rank in self._given.ranks(where[0]):
-            for at in self._given.indices(where[2:], rank, buffer):
+        buffer = self._arguments.buffer(where[1])
+        chunks: dict[Place, int] = {}
+        for rank in self._arguments.ranks(where[0]):
+            for at in self._arguments.indices(where[2:], rank, buffer):
                 place = Place(rank, buffer, at)
-                found[place] = self._chunk(place)
-        return Places(self, list(found), list(found.values()))
+                chunks[place] = self._chunk(place)
+        return Places(self, list(chunks), list(chunks.values()))
 
     def _send(
         self, source: Places, copy: bool, to: Ranks, buffer: str | None, index: SupportsIndex | None,
@@ -263,8 +262,8 @@ class Writing:
         """One statement: every source to every rank, one after the other."""
         self._need_open()
         self._current(source)
-        ranks, name = self._given.ranks(to), None if buffer is None else self._given.buffer(buffer)
-        links = None if via is None else self._given.links(via)
+        ranks, name = self._arguments.ranks(to), None if buffer is None else self._arguments.buffer(buffer)
+        links = None if via is None else self._arguments.links(via)
         pairs = list(zip(source._places, source._chunks, strict=True))
         starts = self._starts(source, name, index)
         targets = [
@@ -274,21 +273,21 @@ class Writing:
         ]
         if copy and len(set(targets)) < len(targets):
             raise self._wrong("several places are copied to one; each would replace the one before")
-        line, moved = here(self._block), []
+        line, sent = here(self._block), []
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
             move = self._move(src, dst, copy)
             if move is not None:
-                moved.append(Row(move, chunk, src, dst, line, links, self._joint))
+                sent.append(Row(move, chunk, src, dst, line, links, self._joint))
         if self._now is None:
-            for row in moved:
+            for row in sent:
                 self._put([row])
-        elif clash := self._now.clash(moved):
+        elif clash := self._now.clash(sent):
             raise self._wrong(clash)
         else:
-            self._now.add(moved)
-        fresh = self._now.number if self._now is not None and moved else -1
-        reached = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
-        return Places(self, list(reached), list(reached.values()), fresh)
+            self._now.add(sent)
+        moment = self._now.number if self._now is not None and sent else -1
+        destinations = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
+        return Places(self, list(destinations), list(destinations.values()), moment)
 
     def _starts(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
         """The index that each is sent to, where one is named: those of a rank one behind the other."""
@@ -296,12 +295,12 @@ class Writing:
             return [None] * len(source)
         if buffer is None:
             raise self._wrong("an index needs its buffer; name it, too")
-        start, before = self._given.start(index), Counter[int]()
-        found: list[int | None] = []
+        start, sent_from = self._arguments.start(index), Counter[int]()
+        starts: list[int | None] = []
         for place in source._places:
-            found.append(start + before[place.rank])
-            before[place.rank] += 1
-        return found
+            starts.append(start + sent_from[place.rank])
+            sent_from[place.rank] += 1
+        return starts
 
     def _current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
@@ -322,31 +321,31 @@ class Writing:
 
     def _target(self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool) -> Place:
         if buffer is None:
-            return self._ground.home(rank, chunk) or self._ground.aside(rank, SCRATCH, chunk)
+            return self._layout.home(rank, chunk) or self._layout.aside(rank, SCRATCH, chunk)
         if buffer in (INPUT, OUTPUT):
-            own = self._ground.inside(rank, buffer, chunk)
+            own = self._layout.inside(rank, buffer, chunk)
             if own is not None and index in (None, own.index):
                 return own
-            told = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
-            asked = "" if index is None else f", {index}"
-            raise self._wrong(f"w[{rank}, {buffer!r}{asked}] is not for the data of {src}: {told}")
-        place = self._ground.aside(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
-        if not copy and self._held.get(self._spot(place), chunk) != chunk:
+            reason = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
+            index_text = "" if index is None else f", {index}"
+            raise self._wrong(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
+        place = self._layout.aside(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
+        if not copy and self._scratch_chunks.get(self._spot(place), chunk) != chunk:
             raise self._wrong(f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added")
         return place
 
     def _spot(self, place: Place) -> Spot:
         if place.buffer in (INPUT, OUTPUT):
-            return place.rank, "", self._ground.chunk(place)
+            return place.rank, "", self._layout.chunk(place)
         return place.rank, place.buffer, place.index
 
     def _chunk(self, place: Place) -> int:
         if place.buffer in (INPUT, OUTPUT):
-            return self._ground.chunk(place)
-        held = self._held.get(self._spot(place))
-        if held is None:
+            return self._layout.chunk(place)
+        chunk = self._scratch_chunks.get(self._spot(place))
+        if chunk is None:
             raise self._wrong(f"nothing has been put into {place} yet")
-        return held
+        return chunk
 
     def _need_open(self) -> None:
         if not self._open:

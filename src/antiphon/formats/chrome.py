@@ -14,10 +14,10 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, Unsupported
 
-MOST_FILES, MOST_EVENTS = 64, 2**22
+MAX_FILES, MAX_EVENTS = 64, 2**22
 FEW_PARTS, LEAST_PART = 2**13, 24  # bytes: an object takes so many times 20 in memory
 _TIMES = ("ts", "dur", "tts", "tdur")
-_MOST_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
+_MAX_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
 
 
 class _Whole(msgspec.Struct):
@@ -39,8 +39,8 @@ class Read:
         self.events, self.about, self.job, self.host = whole.events, whole.about, whole.job, whole.host
         title = self.about.get("title")
         self.title = title if isinstance(title, str) and title else name
-        if len(self.events) > MOST_EVENTS:
-            raise Unsupported(f"has {len(self.events)} events; at most {MOST_EVENTS} are put side by side")
+        if len(self.events) > MAX_EVENTS:
+            raise Unsupported(f"has {len(self.events)} events; at most {MAX_EVENTS} are put side by side")
         for number, event in enumerate(self.events):
             _look_at(event, number)
 
@@ -56,7 +56,7 @@ def _look_at(event: dict[str, Any], number: int) -> None:
         raise Invalid(f"event {number}: has no phase (ph)")
     for key in _TIMES:
         value = event.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST_TIME:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_TIME:
             raise Invalid(f"event {number}: {key} is no time in microseconds")
     if event["ph"] == "X" and ("ts" not in event or event.get("dur", 0) < 0):
         raise Invalid(f"event {number}: a slice needs when it begins (ts) and a length (dur) of 0 or more")
@@ -74,15 +74,15 @@ def merge(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str
     The first process of every trace comes first, then the second of every one: what is alike in two traces lies side by
     side. Arrows and whatever else has an id stay within their trace.
     """
-    if not 2 <= len(files) <= MOST_FILES:
-        raise Invalid(f"expected 2 to {MOST_FILES} traces, got {len(files)}")
+    if not 2 <= len(files) <= MAX_FILES:
+        raise Invalid(f"expected 2 to {MAX_FILES} traces, got {len(files)}")
     traces = []
     for path in files:
         with reading(name_of(path)):
             traces.append(Read(name_of(path), read_bytes(path)))
     total = sum(len(one.events) for one in traces)
-    if total > MOST_EVENTS:
-        raise Unsupported(f"these traces have {total} events; at most {MOST_EVENTS} are put side by side")
+    if total > MAX_EVENTS:
+        raise Unsupported(f"these traces have {total} events; at most {MAX_EVENTS} are put side by side")
     titles = _titles([one.title for one in traces])
     rows = [
         {"file": name_of(path), "title": title, "events": len(one.events), "start_us": one.start}

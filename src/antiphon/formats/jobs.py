@@ -12,7 +12,7 @@ from antiphon.cost.replay.recorded import Recorded, join
 from antiphon.errors import Invalid
 from antiphon.formats.nccl_profile import Call, inspected, is_inspected, is_profile, profiled, together
 
-MOST_FILES = 1024
+MAX_FILES = 1024
 Profile = dict[int, list[Call]]  # of each rank in a file
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
@@ -44,8 +44,8 @@ def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
             paths += sorted(path for path in one.iterdir() if path.name.endswith((*_JSON, *_CHAKRA)))
         else:
             paths.append(one)
-    if not 0 < len(paths) <= MOST_FILES:
-        raise Invalid(f"expected 1 to {MOST_FILES} traces, or a folder with them; there are {len(paths)}")
+    if not 0 < len(paths) <= MAX_FILES:
+        raise Invalid(f"expected 1 to {MAX_FILES} traces, or a folder with them; there are {len(paths)}")
     return paths
 
 

@@ -18,7 +18,7 @@ from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Heard, Recorded
 from antiphon.errors import Invalid, Unsupported, quote
 
-MOST_LINES, MOST_LINE = 2**20, 2**16
+MAX_LINES, MAX_LINE = 2**20, 2**16
 FEW_LINES, LEAST_LINE = 2**10, 60  # bytes of a line of the Inspector
 _US = 1e-6
 KINDS = {
@@ -129,14 +129,14 @@ class _Inspected(msgspec.Struct):
 
 
 def is_inspected(data: bytes) -> bool:
-    return b'"coll_perf"' in data[:MOST_LINE]
+    return b'"coll_perf"' in data[:MAX_LINE]
 
 
 def inspected(data: bytes) -> list[Recorded]:
     """A line for each collective; without stamps of time they are taken one after another, as their numbers are."""
     lines = [line for line in data.splitlines() if line.strip()]
-    if len(lines) > MOST_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
-        raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MOST_LINES} are read")
+    if len(lines) > MAX_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):
+        raise Unsupported(f"has {len(lines)} lines in {len(data)} bytes; at most {MAX_LINES} are read")
     by_rank: dict[int, list[_Inspected]] = {}
     for number, line in enumerate(lines, 1):
         try:

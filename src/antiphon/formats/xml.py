@@ -13,7 +13,7 @@ from antiphon.errors import Invalid, quote
 Attributes = Mapping[str, str]
 _STRETCH = 2**14  # bytes
 _BLOCK = 2**20
-MOST_ATTRIBUTES = 2**8
+MAX_ATTRIBUTES = 2**8
 LONGEST = 18  # digits of a whole number
 _ENCODINGS = {  # by how a file in them begins: with a mark of the order of bytes, or with "<"
     b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"<\0\0\0": "UTF-32-LE", b"\0\0\0<": "UTF-32-BE",
@@ -106,8 +106,8 @@ def _check_attributes(block: bytes) -> None:
     """Attributes take far more memory than text, and all of an element are there at once. One that has many is long."""
     for begin in range(0, len(block), _STRETCH):
         stretch = block[begin : begin + _STRETCH]
-        if b">" not in stretch and stretch.count(b"=") > MOST_ATTRIBUTES:
-            raise Invalid(f"has an element with more than {MOST_ATTRIBUTES} attributes; expected some few")
+        if b">" not in stretch and stretch.count(b"=") > MAX_ATTRIBUTES:
+            raise Invalid(f"has an element with more than {MAX_ATTRIBUTES} attributes; expected some few")
 
 
 def whole(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:

@@ -11,17 +11,17 @@ stay_callable(__name__)
 
 
 def names() -> list[dict[str, str]]:
-    """What can be reproduced: name, what it is, and where it was published."""
+    """Return all tables and figures that can be reproduced: name, description, and where each was published."""
     from antiphon.reproduce.table import TABLE
 
-    return [{"name": name, "about": one.about, "source": str(one.can["source"])} for name, one in TABLE.items()]
+    return [{"name": name, "about": entry.about, "source": str(entry.can["source"])} for name, entry in TABLE.items()]
 
 
 def reproduce(name: str) -> Iterator[dict[str, Any]]:
-    """The rows of one table or figure, each as soon as it is made: name, published, ours, deviation, ok, note, ...
+    """Yield the rows of one table or figure as they are computed: name, published, ours, deviation, ok, note, ...
 
-    Plain JSON values. `ok`: what was published holds, or where it does not a proof says so; null: its shape only.
-    `seconds`: CPU time from the row before to this one, unless the row itself says what of it counts.
+    Plain JSON values. `ok`: the published figure holds, or a proof refutes it; null: only its shape holds.
+    `seconds`: CPU time from the previous row to this one, unless the row states its own.
     """
     from time import process_time
 

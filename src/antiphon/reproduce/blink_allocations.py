@@ -37,15 +37,15 @@ def unique(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...
 
     Two are of one kind if a renumbering takes links to links as wide. One canonical form for each joined set.
     """
-    found: dict[str, tuple[Allocation, int]] = {}
+    kinds: dict[str, tuple[Allocation, int]] = {}
     for size in sizes:
         for gpus in combinations(range(box.ranks), size):
-            one = allocation(box, gpus)
-            if joined(one.machine):
-                key = canonical(one.machine)[1]
-                first, alike = found.get(key, (one, 0))
-                found[key] = first, alike + 1
-    return tuple(Allocation(one.gpus, one.machine, alike) for one, alike in found.values())
+            candidate = allocation(box, gpus)
+            if joined(candidate.machine):
+                key = canonical(candidate.machine)[1]
+                first, alike = kinds.get(key, (candidate, 0))
+                kinds[key] = first, alike + 1
+    return tuple(Allocation(candidate.gpus, candidate.machine, alike) for candidate, alike in kinds.values())
 
 
 def joined(machine: Topology) -> bool:

@@ -8,8 +8,7 @@ from itertools import pairwise
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import prepare
-from antiphon.reproduce.blink_made import Row, judged, row
-from antiphon.reproduce.gentree_made import NEAR
+from antiphon.reproduce.rows import NEAR, Row, is_near, judged, row
 from antiphon.runtimes.measure.bench_micro import PUBLISHED
 from antiphon.runtimes.measure.micro_patterns import Pattern, patterns, plan_on
 from antiphon.topologies import topology
@@ -24,37 +23,37 @@ WHERE = {
 
 def micro() -> Iterator[Row]:
     """Throughput of the busiest link at 1000 MB, and what the text says of sizes, lengths and widths."""
-    machine, found = topology("dgx1v"), dict[str, float]()
+    machine, busiest = topology("dgx1v"), dict[str, float]()
     for pattern in patterns():
-        told = {size: _throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
-        found[pattern.title] = told[LARGE]
-        said, _ = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
-        if said is None:
+        by_size = {size: _throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
+        busiest[pattern.title] = by_size[LARGE]
+        published, _ = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
+        if published is None:
             continue
-        ours, exact = told[LARGE], abs(told[LARGE] - said) <= NEAR * said
+        ours, exact = by_size[LARGE], is_near(by_size[LARGE], published)
         yield row(
-            f"dgx1v, {pattern.title}", {"GB_per_second": said / 1e9}, {"GB_per_second": round(ours / 1e9, 2)},
+            f"dgx1v, {pattern.title}", {"GB_per_second": published / 1e9}, {"GB_per_second": round(ours / 1e9, 2)},
             judged(exact, ours < 25e9), note=f"{WHERE[pattern.name]}: at 1000 MB", engine="calls",
-            proof=[f"{size} B: {rate / 1e9:.2f} GB/s" for size, rate in told.items()],
+            proof=[f"{size} B: {rate / 1e9:.2f} GB/s" for size, rate in by_size.items()],
             deviation=None if exact else WIRE,
         )  # fmt: skip
-    yield from _shape(found)
+    yield from _shape(busiest)
 
 
-def _shape(found: dict[str, float]) -> Iterator[Row]:
+def _shape(rates: dict[str, float]) -> Iterator[Row]:
     for name in ("chain-forward", "chain-reduce", "chain-reduce-broadcast"):
-        yield _so(f"{name}: less, the longer the chain", _falls([found[f"{name} {size}"] for size in range(3, 9)]))
-    back = all(found[f"chain-reduce-broadcast {n}"] < found[f"chain-reduce {n}"] for n in range(3, 9))
-    yield _so("chains: there and back is less than there", back)
-    fans = [found[f"fan-out-forward {n}"] for n in (1, 2, 3)]
-    yield _so("fan-out: as much, however many there are", max(fans) - min(fans) <= NEAR * max(fans))
+        yield _claim(f"{name}: less, the longer the chain", _falls([rates[f"{name} {size}"] for size in range(3, 9)]))
+    round_trip = all(rates[f"chain-reduce-broadcast {n}"] < rates[f"chain-reduce {n}"] for n in range(3, 9))
+    yield _claim("chains: there and back is less than there", round_trip)
+    fans = [rates[f"fan-out-forward {n}"] for n in (1, 2, 3)]
+    yield _claim("fan-out: as much, however many there are", max(fans) - min(fans) <= NEAR * max(fans))
 
 
 def _falls(rates: Sequence[float]) -> bool:
-    return all(one >= other for one, other in pairwise(rates)) and rates[0] > rates[-1]
+    return all(shorter >= longer for shorter, longer in pairwise(rates)) and rates[0] > rates[-1]
 
 
-def _so(name: str, so: bool) -> Row:
+def _claim(name: str, so: bool) -> Row:
     return row(f"dgx1v, {name}", {"so": True}, {"so": so}, so, note="A.1", engine="calls")
 
 

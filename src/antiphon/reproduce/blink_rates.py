@@ -1,16 +1,23 @@
-"""Trees against rings in theory (Blink, 5.1): how fast either is on a machine of direct links, in single links."""
+"""Rates of trees and rings on machines of direct links (Blink, 5.1), in single links: in theory, and of verified
+plans."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 from antiphon.core.bounds import Bound, Cut, Partition, bound
 from antiphon.core.collective import ROOTED, Collective
+from antiphon.core.loads import throughput
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
+from antiphon.core.verify import verify
 from antiphon.planners.rings.edge_disjoint import Capacity, CyclePacking, pack
 
+Planner = Callable[..., Iterator[Schedule]]
 PCIE = Fraction(1, 2)  # of a link: the one ring where links make none (5.1)
 
 
@@ -37,8 +44,8 @@ def why(limit: Bound, gpus: Sequence[int]) -> str:
     return "prices of links"
 
 
-def _named(part: Sequence[int], gpus: Sequence[int]) -> str:
-    return ",".join(str(gpus[rank]) for rank in part if rank < len(gpus))
+def _named(ranks: Sequence[int], gpus: Sequence[int]) -> str:
+    return ",".join(str(gpus[rank]) for rank in ranks if rank < len(gpus))
 
 
 def rings(machine: Topology) -> CyclePacking:
@@ -82,3 +89,41 @@ def _percentile(ordered: Sequence[Fraction], share: Fraction) -> Fraction:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+# ---- plans ----
+
+
+@dataclass(frozen=True)
+class MeasuredPlan:
+    """A verified schedule: its rate in links, its number of trees, and its planner's summary of them, which says
+    whether fewer trees are proved impossible."""
+
+    schedule: Schedule
+    rate: Fraction
+    count: int
+    summary: str
+
+    @property
+    def proved(self) -> bool:
+        return self.summary.endswith("proved")
+
+    @property
+    def weights(self) -> str:
+        """The rates of the trees, in links: each carries one chunk."""
+        chunks = self.schedule.chunks
+        return weighed(self.rate * int(share) / chunks.denominator for share in chunks.share.tolist())
+
+
+def weighed(rates: Iterable[Fraction]) -> str:
+    """The greatest first."""
+    return ", ".join(map(str, sorted(rates, reverse=True)))
+
+
+def measured_plan(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
+    """The rate is read off the loads of the schedule, not taken from the planner."""
+    schedule = next(iter(planner(Request(machine, from_zero(kind, machine.ranks)), pieces=1)))
+    verify(schedule, machine).or_raise()
+    rate = throughput(schedule, machine) or Fraction(0)
+    details = schedule.provenance["found"]
+    return MeasuredPlan(schedule, rate / machine.unit, int(details["trees"]), str(details.get("few") or details["how"]))

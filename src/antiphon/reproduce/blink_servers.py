@@ -58,10 +58,10 @@ def point(gigabits: Fraction | int, link: Fraction = MEASURED) -> Point:
 def servers(gigabits: Fraction | int, link: Fraction) -> Topology:
     """Two DGX-1V with one card each, only the GPUs of the job, NVLinks slowed down to `link` bytes/s each."""
     card = f"{gigabits * GIGABIT}B/s"
-    both = topology(f"cluster:box=dgx1v,boxes=2,nics=1,nic={card}")
+    machine = topology(f"cluster:box=dgx1v,boxes=2,nics=1,nic={card}")
     if link != LINK:
-        both = degrade(both, kind="nvlink", slower=LINK / link)
-    return keep(both, [gpu + 8 * server for server, gpus in enumerate(GPUS) for gpu in gpus]).topology
+        machine = degrade(machine, kind="nvlink", slower=LINK / link)
+    return keep(machine, [gpu + 8 * server for server, gpus in enumerate(GPUS) for gpu in gpus]).topology
 
 
 def rings(gigabits: Fraction | int, link: Fraction = MEASURED) -> Fraction:
@@ -73,7 +73,7 @@ def rings(gigabits: Fraction | int, link: Fraction = MEASURED) -> Fraction:
 def knees() -> Counter[Fraction]:
     """For every pair of a 3-GPU and a 5-GPU allocation the rate, in links, of the slower server's trees."""
     box = topology("dgx1v")
-    three, five = (
-        [optimum(one.machine, "allreduce")[0] for one in unique(box, [len(gpus)])] for gpus in GPUS
+    smaller, larger = (
+        [optimum(job.machine, "allreduce")[0] for job in unique(box, [len(gpus)])] for gpus in GPUS
     )  # fmt: skip
-    return Counter(min(a, b) for a in three for b in five)
+    return Counter(min(a, b) for a in smaller for b in larger)

@@ -8,22 +8,15 @@ from itertools import pairwise
 from antiphon.core.topology import Topology
 from antiphon.planners.classic.hierarchical import hierarchical_ps
 from antiphon.planners.rings.multi_ring import multi_ring
-from antiphon.reproduce.blink_made import Row, judged, row
 from antiphon.reproduce.gentree_figures import figure8, figure9, figure10
 from antiphon.reproduce.gentree_fit import GENMODEL, Cell, least_error
-from antiphon.reproduce.gentree_made import (
+from antiphon.reproduce.gentree_plans import (
     BETA,
-    NEAR,
     TABLE5,
-    Times,
-    apart,
     chosen,
-    near,
     one_switch,
-    percents,
     plan,
     planned,
-    rounded,
     testbed,
     times,
     verified_plan,
@@ -40,12 +33,13 @@ from antiphon.reproduce.gentree_tables import (
     TABLE6,
     W_T,
 )
+from antiphon.reproduce.rows import NEAR, Row, Times, apart, judged, near, percents, rounded, row
 from antiphon.topologies import topology
 
 __all__ = ["figure8", "figure9", "figure10", "table3", "table4", "table6", "table7"]
 
 PLAIN = "alpha-beta"
-LEAST_CELLS, CELLS = 24, 30  # the same at least, of the hierarchical ones that are not ACPS
+MIN_EQUAL_CELLS, CELLS = 24, 30  # the same at least, of the hierarchical ones that are not ACPS
 DEPTHS = (1, 2, 4, 8, 16)
 BOX = 8  # GPUs of a server
 WEAKENS = ("3.2e7", "1e8", "3.2e8")  # where latency is not what counts
@@ -88,15 +82,15 @@ def table3() -> Iterator[Row]:
             engine="gentree",
         )  # fmt: skip
     for algorithm, published in TABLE3.items():
-        found: Times = {}
+        seconds: Times = {}
         for servers in SERVERS:
             name = TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm
             machine = one_switch(servers)
-            found |= times(plan(name, machine), machine, {str(servers): TABLE3_SIZE}, "genmodel", profile)
-        off = apart(list(found.values()), published)
+            seconds |= times(plan(name, machine), machine, {str(servers): TABLE3_SIZE}, "genmodel", profile)
+        off = apart(list(seconds.values()), published)
         yield row(
             f"{algorithm}, times", {"seconds": dict(zip(map(str, SERVERS), published, strict=True))},
-            {"seconds": rounded(found)}, near(off), deviation=percents(SERVERS, off),
+            {"seconds": rounded(seconds)}, near(off), deviation=percents(SERVERS, off),
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
             engine="genmodel",
         )  # fmt: skip
@@ -109,13 +103,13 @@ def _any_parameters() -> Row:
     for algorithm, published in TABLE3.items():
         for servers, seconds in zip(SERVERS, published, strict=True):
             cells[servers, TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm] = seconds
-    least = least_error(cells, TABLE3_SIZE, GENMODEL, W_T)
+    fit = least_error(cells, TABLE3_SIZE, GENMODEL, W_T)
     return row(
-        "all times, with any parameters", None, {"least_greatest_error": round(least.error, 4)}, True,
+        "all times, with any parameters", None, {"least_greatest_error": round(fit.error, 4)}, True,
         note=f"no parameters from 0 on, with w_t = {W_T} as the paper says, bring GenModel nearer to all "
         f"{len(cells)} times: they contradict it among themselves by more than {NEAR:.0%}".replace("%", " %"),
         engine="linear program",
-        proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in least.binding)}"],
+        proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in fit.binding)}"],
     )  # fmt: skip
 
 
@@ -135,8 +129,8 @@ def table4() -> Iterator[Row]:
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
         yield _chosen(gpus, machine)
         plans = [verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
-        each = [times(one, machine, TABLE4_SIZES, PLAIN, None) for one in plans]
-        ours = {size: min(one[size] for one in each) for size in TABLE4_SIZES}
+        by_depth = [times(schedule, machine, TABLE4_SIZES, PLAIN, None) for schedule in plans]
+        ours = {size: min(seconds[size] for seconds in by_depth) for size in TABLE4_SIZES}
         nccl = times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN, None)
         gains[gpus] = {size: nccl[size] / ours[size] for size in TABLE4_SIZES}
         theirs = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
@@ -144,8 +138,8 @@ def table4() -> Iterator[Row]:
         off = apart(list(gains[gpus].values()), list(ratio.values()))
         yield row(
             f"{gpus} GPUs, {BOX} x {boxes} over rings",
-            {"speedup": _short(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
-            {"speedup": _short(gains[gpus]), "GenTree": rounded(ours), "NCCL": rounded(nccl)},
+            {"speedup": _round3(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
+            {"speedup": _round3(gains[gpus]), "GenTree": rounded(ours), "NCCL": rounded(nccl)},
             judged(near(off), min(gains[gpus].values()) > 1), deviation=f"speedup {percents(list(TABLE4_SIZES), off)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
             "that overlap; what is published was measured, and holds what software costs",
@@ -162,10 +156,10 @@ def _chosen(gpus: int, machine: Topology) -> Row:
     """GenTree's own choice: a plan type in every server, one among them."""
     boxes = gpus // BOX
     kinds = {size: chosen(planned(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
-    straight = all(len(one) == boxes + 1 and set(one.values()) == {"CPS"} for one in kinds.values())
-    ours = f"{BOX} x {boxes}" if straight else "; ".join(f"{size}: {one}" for size, one in kinds.items())
+    as_published = all(len(plan) == boxes + 1 and set(plan.values()) == {"CPS"} for plan in kinds.values())
+    ours = f"{BOX} x {boxes}" if as_published else "; ".join(f"{size}: {plan}" for size, plan in kinds.items())
     return row(
-        f"{gpus} GPUs, plan", {"plan": f"{BOX} x {boxes}"}, {"plan": ours}, straight,
+        f"{gpus} GPUs, plan", {"plan": f"{BOX} x {boxes}"}, {"plan": ours}, as_published,
         note="5.2: co-located PS within the servers, then among them; for all four sizes", engine="gentree",
     )  # fmt: skip
 
@@ -176,8 +170,8 @@ def falls(gains: Mapping[int, Times]) -> bool:
     return all(a[size] > b[size] for a, b in pairwise(rows) for size in WEAKENS)
 
 
-def _short(found: Times) -> Times:
-    return {key: round(value, 3) for key, value in found.items()}
+def _round3(values: Times) -> Times:
+    return {key: round(value, 3) for key, value in values.items()}
 
 
 # ---- Table 6 ----
@@ -189,11 +183,12 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
     cells = dict(same)
     for network in networks:
         machine = topology(network.lower())
-        found = {size: chosen(planned(machine, floats)) for size, floats in SIZES.items()}
+        chosen_kinds = {size: chosen(planned(machine, floats)) for size, floats in SIZES.items()}
         for switch, printed in TABLE6[network].items():
             published = dict(zip(SIZES, printed, strict=True))
             ours = {
-                size: _one({kinds.get(at, "none") for at in SWITCHES[network][switch]}) for size, kinds in found.items()
+                size: " or ".join(sorted({kinds.get(at, "none") for at in SWITCHES[network][switch]}))
+                for size, kinds in chosen_kinds.items()
             }
             differing = [size for size in SIZES if ours[size] != published[size]]
             if "ACPS" not in printed:
@@ -203,18 +198,14 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
             why = [slower(network, switch, size, published, ours) for size in differing]
             yield row(
                 f"{network} {switch}", published, ours,
-                all(refuted for refuted, _ in why), deviation="; ".join(said for _, said in why) or None,
+                all(refuted for refuted, _ in why), deviation="; ".join(comparison for _, comparison in why) or None,
                 engine="gentree",
             )  # fmt: skip
-    enough = cells["hierarchical"] * LEAST_CELLS / CELLS
+    enough = cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
     ok = judged(same == cells, same["one switch"] == cells["one switch"] and same["hierarchical"] >= enough)
     yield row(
         "cells that are the same", dict(cells), dict(same), ok, note="hierarchical ones without ACPS", engine="gentree",
     )  # fmt: skip
-
-
-def _one(kinds: set[str]) -> str:
-    return " or ".join(sorted(kinds))
 
 
 def slower(
@@ -224,7 +215,7 @@ def slower(
     kinds = published[size], ours[size]
     servers = BELOW.get((network, switch))
     if servers is not None:  # such a switch alone: all below it happens at once, on all data
-        machine, fans = one_switch(servers, BETA), [_fans(kind, servers) for kind in kinds]
+        machine, fan_ins = one_switch(servers, BETA), [_fans(kind, servers) for kind in kinds]
         where = f"on {servers} servers"
     else:
         children, inner = 16, BELOW.get((network, "Middle SW"))
@@ -232,15 +223,15 @@ def slower(
             return False, f"{size}: {kinds[1]}"
         machine = topology(network.lower())
         below = _fans(TABLE6[network]["Middle SW"][list(SIZES).index(size)], inner)
-        fans = [f"{below}x{_fans(kind, children)}" for kind in kinds]
+        fan_ins = [f"{below}x{_fans(kind, children)}" for kind in kinds]
         where = f"in all, with {below} below"
     seconds: list[float] = []
-    for one in fans:
-        schedule = verified_plan(hierarchical_ps, machine, fanins=one)
+    for fan in fan_ins:
+        schedule = verified_plan(hierarchical_ps, machine, fanins=fan)
         seconds += times(schedule, machine, {size: SIZES[size]}, "genmodel", TABLE5).values()
     beside = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and kinds[1] == "8x4" else ""
-    said = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{beside}"
-    return seconds[1] < seconds[0], said
+    comparison = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{beside}"
+    return seconds[1] < seconds[0], comparison
 
 
 def _fans(kind: str, count: int) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from antiphon.cost import prepare
-from antiphon.reproduce.blink_made import Row, judged, row
 from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, Cell, least_error
-from antiphon.reproduce.gentree_made import BETA_10G, NEAR, apart, one_switch, plan, testbed
+from antiphon.reproduce.gentree_plans import BETA_10G, one_switch, plan, testbed
 from antiphon.reproduce.gentree_tables import (
     FIGURE8_ERROR,
     FIGURE10_OPTIMUM,
@@ -19,6 +18,7 @@ from antiphon.reproduce.gentree_tables import (
     TABLE3_SIZE,
     W_T,
 )
+from antiphon.reproduce.rows import Row, apart, is_near, judged, row
 
 MODELS = {"genmodel": GENMODEL, "alpha-beta-gamma": PLAIN}
 DRAWN = {12: ("Ring", "2x6", "3x4", "4x3", "6x2", "CPS"), 15: ("Ring", "3x5", "5x3", "CPS")}  # by growing fan-in
@@ -30,21 +30,21 @@ Terms = Mapping[str, float]
 def priced(servers: int, model: str, beta: str = BETA_10G) -> dict[str, Terms]:
     """Seconds by term, of every plan drawn."""
     machine = one_switch(servers, beta)
-    found: dict[str, Terms] = {}
+    terms_by_plan: dict[str, Terms] = {}
     for name in DRAWN[servers]:
         predict = prepare(model, plan(name, machine), machine, profile=testbed())
-        found[name] = dict(predict(FLOAT * TABLE3_SIZE).terms)
-    return found
+        terms_by_plan[name] = dict(predict(FLOAT * TABLE3_SIZE).terms)
+    return terms_by_plan
 
 
 def _total(terms: Terms) -> float:
     return sum(terms.values())
 
 
-def _best(found: Mapping[str, Terms]) -> str:
+def _best(terms_by_plan: Mapping[str, Terms]) -> str:
     """The first, by growing fan-in, of those that are fastest."""
-    least = min(map(_total, found.values()))
-    return next(name for name, terms in found.items() if _total(terms) <= least * (1 + ATOL))
+    fastest = min(map(_total, terms_by_plan.values()))
+    return next(name for name, terms in terms_by_plan.items() if _total(terms) <= fastest * (1 + ATOL))
 
 
 # ---- Figure 8 ----
@@ -58,21 +58,21 @@ def figure8() -> Iterator[Row]:
     """
     for servers in DRAWN:
         for model in MODELS:
-            found = priced(servers, model)
-            ours, right = _best(found), TABLE3_PLANS[servers]
-            finds = model == "genmodel"
+            terms_by_plan = priced(servers, model)
+            ours, right = _best(terms_by_plan), TABLE3_PLANS[servers]
+            should_agree = model == "genmodel"
             yield row(
-                f"{servers} servers, the best by {model}", {"right": finds, "best": right},
-                {"right": ours == right, "best": ours}, (ours == right) == finds,
-                note=f"5.1: {', '.join(f'{name} {_total(seen):.3f} s' for name, seen in found.items())}",
+                f"{servers} servers, the best by {model}", {"right": should_agree, "best": right},
+                {"right": ours == right, "best": ours}, (ours == right) == should_agree,
+                note="5.1: " + ", ".join(f"{name} {_total(terms):.3f} s" for name, terms in terms_by_plan.items()),
                 engine=model,
             )  # fmt: skip
     measured = _measured()
     for model, terms in MODELS.items():
-        least = least_error(measured, TABLE3_SIZE, terms, W_T)
+        fit = least_error(measured, TABLE3_SIZE, terms, W_T)
         printed = FIGURE8_ERROR[model]
-        reached = least.error <= printed if model == "genmodel" else FIGURE8_ERROR["genmodel"] < least.error <= printed
-        errors = {"least_greatest_error": round(least.error, 4), "greatest_error_by_table_5": round(_errs(model), 4)}
+        reached = fit.error <= printed if model == "genmodel" else FIGURE8_ERROR["genmodel"] < fit.error <= printed
+        errors = {"least_greatest_error": round(fit.error, 4), "greatest_error_by_table_5": round(_errs(model), 4)}
         yield row(
             f"greatest error of {model}", {"greatest_error": printed}, errors, judged(False, reached),
             deviation="only in words: the parameters are not printed, and the measured times only of these "
@@ -80,25 +80,25 @@ def figure8() -> Iterator[Row]:
             note=f"whatever its parameters are, with w_t = {W_T}, {model} errs by at least the first; "
             + ("the published error can be" if model == "genmodel" else "more than GenModel is said to at most"),
             engine="linear program",
-            proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in least.binding)}"],
+            proof=[f"binding: {', '.join(f'{name} on {servers}' for servers, name in fit.binding)}"],
         )  # fmt: skip
 
 
 def _measured() -> dict[Cell, float]:
     """Table 3 where Figure 8 draws the same."""
-    found: dict[Cell, float] = {}
+    seconds_by_cell: dict[Cell, float] = {}
     for algorithm in ("Ring", "GenTree", "CPS"):
         for servers, seconds in zip(SERVERS, TABLE3[algorithm], strict=True):
             if servers in DRAWN:
-                found[servers, TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm] = seconds
-    return found
+                seconds_by_cell[servers, TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm] = seconds
+    return seconds_by_cell
 
 
 def _errs(model: str) -> float:
     """With Table 5's parameters, 10 Gbit/s and 1 alpha per step."""
-    found = {servers: priced(servers, model) for servers in DRAWN}
+    priced_by_servers = {servers: priced(servers, model) for servers in DRAWN}
     measured = _measured()
-    ours = [_total(found[servers][name]) for servers, name in measured]
+    ours = [_total(priced_by_servers[servers][name]) for servers, name in measured]
     return max(map(abs, apart(ours, list(measured.values()))))
 
 
@@ -107,25 +107,25 @@ def _errs(model: str) -> float:
 
 def figure10() -> Iterator[Row]:
     """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then what the text says of them."""
-    found = priced(12, "genmodel")
-    for name, terms in found.items():
+    terms_by_plan = priced(12, "genmodel")
+    for name, terms in terms_by_plan.items():
         ours = {"seconds": round(_total(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
         yield row(f"12 servers, {name}", None, ours, True, note="drawn only", engine="genmodel")
-    every = list(found.values())
-    plain = {round(terms["beta"] + terms["gamma"], 9) for terms in every}
-    falls = all(_falls(every, term) for term in ("alpha", "delta"))
-    rises = _falls(every[::-1], "epsilon")
+    all_terms = list(terms_by_plan.values())
+    sums = {round(terms["beta"] + terms["gamma"], 9) for terms in all_terms}
+    falls = all(_falls(all_terms, term) for term in ("alpha", "delta"))
+    rises = _falls(all_terms[::-1], "epsilon")
     for claim, published, ours_is in (
-        ("bandwidth and computation take the same in all", {"same": True}, {"same": len(plain) == 1}),
+        ("bandwidth and computation take the same in all", {"same": True}, {"same": len(sums) == 1}),
         ("with the fan-in memory access and latency fall, incast grows", {"so": True}, {"so": falls and rises}),
-        ("the best plan", {"plan": FIGURE10_OPTIMUM}, {"plan": _best(found)}),
+        ("the best plan", {"plan": FIGURE10_OPTIMUM}, {"plan": _best(terms_by_plan)}),
     ):
         yield row(claim, published, ours_is, published == ours_is, note="5.1", engine="genmodel")
 
 
-def _falls(found: list[Terms], term: str) -> bool:
+def _falls(all_terms: list[Terms], term: str) -> bool:
     """Never grows, and is less at the end."""
-    values = [terms[term] for terms in found]
+    values = [terms[term] for terms in all_terms]
     return all(a >= b - ATOL for a, b in pairwise(values)) and values[0] > values[-1]
 
 
@@ -139,34 +139,40 @@ REDUCED = 0.61  # 5.1: by so much co-located PS computes less than ring
 def figure9() -> Iterator[Row]:
     """What was measured on 12 servers, parted into calculation and communication; what the text says of it."""
     for speed, beta in LINKS.items():
-        found = priced(12, "genmodel", beta)
-        parts = {name: (_part(terms, CALCULATION), _part(terms, COMMUNICATION)) for name, terms in found.items()}
+        terms_by_plan = priced(12, "genmodel", beta)
+        seconds_by_plan = {
+            name: (_sum_terms(terms, CALCULATION), _sum_terms(terms, COMMUNICATION))
+            for name, terms in terms_by_plan.items()
+        }
         proof = [
-            f"{name}: calculation {one:.4f} s, communication {other:.4f} s" for name, (one, other) in parts.items()
+            f"{name}: calculation {calculation:.4f} s, communication {communication:.4f} s"
+            for name, (calculation, communication) in seconds_by_plan.items()
         ]
-        falls = all(a[0] > b[0] for a, b in pairwise(parts.values()))
+        falls = all(a[0] > b[0] for a, b in pairwise(seconds_by_plan.values()))
         yield row(
             f"{speed}, calculation falls with the fan-in", {"so": True}, {"so": falls}, falls, engine="genmodel",
             note="5.1: monotonically", proof=proof,
         )  # fmt: skip
-        others = [other for name, (_, other) in parts.items() if name not in ("Ring", "CPS")]
-        both = min(parts["Ring"][1], parts["CPS"][1]) > max(others)
+        hierarchical = [
+            communication for name, (_, communication) in seconds_by_plan.items() if name not in ("Ring", "CPS")
+        ]
+        longest = min(seconds_by_plan["Ring"][1], seconds_by_plan["CPS"][1]) > max(hierarchical)
         yield row(
-            f"{speed}, ring and CPS communicate longest", {"so": True}, {"so": both}, both,
+            f"{speed}, ring and CPS communicate longest", {"so": True}, {"so": longest}, longest,
             note="5.1: by latency, and by incast", engine="genmodel", proof=proof,
         )  # fmt: skip
         if speed == "100 Gbit/s":
-            less = 1 - parts["CPS"][0] / parts["Ring"][0]
-            memory = 1 - found["CPS"]["delta"] / found["Ring"]["delta"]
-            ours = {"part": round(less, 3), "part of memory access alone": round(memory, 3)}
+            saved = 1 - seconds_by_plan["CPS"][0] / seconds_by_plan["Ring"][0]
+            memory = 1 - terms_by_plan["CPS"]["delta"] / terms_by_plan["Ring"]["delta"]
+            ours = {"part": round(saved, 3), "part of memory access alone": round(memory, 3)}
             yield row(
                 f"{speed}, CPS calculates less than ring by", {"part": REDUCED}, ours,
-                judged(abs(less - REDUCED) <= NEAR * REDUCED, less > 0), note="5.1, Figure 9", engine="genmodel",
+                judged(is_near(saved, REDUCED), saved > 0), note="5.1, Figure 9", engine="genmodel",
                 proof=proof,
                 deviation=f"memory access alone falls by {memory:.3f}; additions, which both make as many of, take as "
                 "long again with the gamma of Table 5, and are hardly there in what was measured",
             )  # fmt: skip
 
 
-def _part(terms: Terms, names: tuple[str, ...]) -> float:
+def _sum_terms(terms: Terms, names: tuple[str, ...]) -> float:
     return sum(terms[name] for name in names)

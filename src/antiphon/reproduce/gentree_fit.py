@@ -16,9 +16,9 @@ EXACT = 1e-9
 
 
 @dataclass(frozen=True)
-class Least:
-    """The least greatest error over all cells that parameters from 0 on can have, such parameters (seconds, seconds per
-    float), and the cells that no others bring nearer all together."""
+class MinimaxFit:
+    """Non-negative parameters (seconds, seconds per float) that minimise the greatest relative error over all cells,
+    that error, and the cells that attain it."""
 
     error: float
     parameters: dict[str, float]
@@ -33,7 +33,7 @@ def form(plan: str, servers: int, floats: float, tier: Tier, server: Server) -> 
     return hcps([int(fan) for fan in plan.split("x")], floats, tier, server)
 
 
-def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ...], w_t: int) -> Least:
+def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ...], w_t: int) -> MinimaxFit:
     """A linear program: GenModel is linear in its parameters once w_t is fixed (section 3.4). O(cells * terms) data."""
     from scipy.optimize import linprog
 
@@ -46,17 +46,17 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
     scale = np.where(share.max(axis=0) > 0, share.max(axis=0), 1.0)
     share /= scale
     wide = np.ones((len(share), 1))
-    found = linprog(
+    solution = linprog(
         [0.0] * len(terms) + [1.0],
         A_ub=np.block([[share, -wide], [-share, -wide]]), b_ub=np.concatenate([wide, -wide])[:, 0],
     )  # fmt: skip
-    off = np.abs(share @ found.x[:-1] - 1)
-    tight = tuple(cell for cell, one in zip(times, off.tolist(), strict=True) if one > found.fun - EXACT)
-    return Least(float(found.fun), dict(zip(terms, (found.x[:-1] / scale).tolist(), strict=True)), tight)
+    off = np.abs(share @ solution.x[:-1] - 1)
+    tight = tuple(cell for cell, error in zip(times, off.tolist(), strict=True) if error > solution.fun - EXACT)
+    return MinimaxFit(float(solution.fun), dict(zip(terms, (solution.x[:-1] / scale).tolist(), strict=True)), tight)
 
 
 def _unit(name: str, w_t: int) -> tuple[Tier, Server]:
     """One of the parameters 1, all others 0."""
-    one = {name: 1.0}
-    tier = Tier(one.get("alpha", 0.0), one.get("beta", 0.0), one.get("epsilon", 0.0), w_t)
-    return tier, Server(one.get("gamma", 0.0), one.get("delta", 0.0))
+    values = {name: 1.0}
+    tier = Tier(values.get("alpha", 0.0), values.get("beta", 0.0), values.get("epsilon", 0.0), w_t)
+    return tier, Server(values.get("gamma", 0.0), values.get("delta", 0.0))

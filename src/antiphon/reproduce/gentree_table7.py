@@ -8,26 +8,13 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.classic.halving_doubling import halving_doubling
 from antiphon.planners.classic.hierarchical import hierarchical_ring
-from antiphon.reproduce.blink_made import Row, judged, row
-from antiphon.reproduce.gentree_made import (
-    ALPHA,
-    BETA,
-    NEAR,
-    Times,
-    apart,
-    near,
-    percents,
-    plan,
-    planned,
-    rounded,
-    times,
-    verified_plan,
-)
+from antiphon.reproduce.gentree_plans import ALPHA, BETA, plan, planned, times, verified_plan
 from antiphon.reproduce.gentree_tables import SIZES, TABLE7
+from antiphon.reproduce.rows import NEAR, Row, Times, apart, judged, near, percents, rounded, row
 from antiphon.topologies import topology
 
-CLOSE, LEAST_CLOSE = 0.03, 20  # of the 21 cells of one switch
-WHOLE = 0.05  # so near a whole number, steps are whole: what is printed has three decimals
+CLOSE, MIN_CLOSE = 0.03, 20  # of the 21 cells of one switch
+INTEGER_TOLERANCE = 0.05  # times are printed with three decimals, so steps this near an integer are one
 BESIDE = ("Ring", "hierarchical ring", "RHD", "RHD, large parts near", "CPS")  # in every network, as rivals
 ON_ONE_SWITCH = ("SS24", "SS32")
 Plans = Mapping[str, Schedule]
@@ -35,14 +22,14 @@ Plans = Mapping[str, Schedule]
 
 def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
     """Seconds by network and algorithm."""
-    parts: list[float] = []
+    all_deviations: list[float] = []
     for network in networks:
         if network in ON_ONE_SWITCH:
-            for one, off in _one_switch(network):
-                parts += off
-                yield one
-    if parts:
-        yield cells(parts)
+            for table_row, deviations in _one_switch(network):
+                all_deviations += deviations
+                yield table_row
+    if all_deviations:
+        yield cells(all_deviations)
     for network in networks:
         if network not in ON_ONE_SWITCH:
             yield from _hierarchical(network)
@@ -54,21 +41,26 @@ def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
 def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
     machine = topology(network.lower())
     for name, published in TABLE7[network].items():
-        found = times(_schedules(name, machine), machine, SIZES, "genmodel")
-        off = apart(list(found.values()), published)
+        seconds = times(_schedules(name, machine), machine, SIZES, "genmodel")
+        deviations = apart(list(seconds.values()), published)
         yield row(
-            f"{network}, {name}", {"seconds": _keyed(published)}, {"seconds": rounded(found)}, near(off),
-            deviation=percents(list(SIZES), off), engine="genmodel",
-        ), off  # fmt: skip
+            f"{network}, {name}", {"seconds": _keyed(published)}, {"seconds": rounded(seconds)}, near(deviations),
+            deviation=percents(list(SIZES), deviations), engine="genmodel",
+        ), deviations  # fmt: skip
 
 
-def cells(parts: Sequence[float]) -> Row:
-    """How many of the cells of one switch are how near; `parts`: by what part of the published time each is off."""
-    close = sum(near([part], CLOSE) for part in parts)
-    ours = {"cells": len(parts), "within_4_percent": sum(near([part]) for part in parts), "within_3_percent": close}
-    ok = near(parts, NEAR) and close >= LEAST_CLOSE * len(parts) // 21
+def cells(deviations: Sequence[float]) -> Row:
+    """How near the cells of one switch are; `deviations`: relative to the published times."""
+    close = sum(near([deviation], CLOSE) for deviation in deviations)
+    ours = {
+        "cells": len(deviations),
+        "within_4_percent": sum(near([deviation]) for deviation in deviations),
+        "within_3_percent": close,
+    }
+    ok = near(deviations, NEAR) and close >= MIN_CLOSE * len(deviations) // 21
     return row(
-        "networks of one switch, all cells", {"cells": len(parts)}, ours, ok, note="Table 5 as printed, nothing fitted",
+        "networks of one switch, all cells", {"cells": len(deviations)}, ours, ok,
+        note="Table 5 as printed, nothing fitted",
     )  # fmt: skip
 
 
@@ -99,11 +91,11 @@ def _hierarchical(network: str) -> Iterator[Row]:
         simulated[name] = times(schedules, machine, SIZES, "flows")
         modelled = times(schedules, machine, SIZES, "genmodel")
         published = TABLE7[network].get(name)
-        off = apart(list(simulated[name].values()), published) if published else [0.0]
+        deviations = apart(list(simulated[name].values()), published) if published else [0.0]
         yield row(
             f"{network}, {name}", {"seconds": _keyed(published)} if published else None,
-            {"simulated": rounded(simulated[name]), "by_genmodel": rounded(modelled)}, near(off),
-            deviation=f"simulated {percents(list(SIZES), off)}" if published else None,
+            {"simulated": rounded(simulated[name]), "by_genmodel": rounded(modelled)}, near(deviations),
+            deviation=f"simulated {percents(list(SIZES), deviations)}" if published else None,
             note=_reason(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
         )  # fmt: skip
@@ -176,12 +168,13 @@ def growth(ranks: int, seconds: Sequence[float]) -> float:
 def too_few_steps(ranks: int, published: Sequence[float]) -> str:
     """Why a published time of a flat ring cannot be one: of how many steps its time of no data has room for."""
     first, *_, last = SIZES.values()
-    nothing = published[0] - (published[-1] - published[0]) / (last - first) * first
-    steps = nothing / (5 * ALPHA)
-    whole = f", and is that of {steps:.0f} steps by way of the root (5 alpha): rather a ring of rings"
+    latency = published[0] - (published[-1] - published[0]) / (last - first) * first
+    steps = latency / (5 * ALPHA)
+    ring_of_rings = f", and is that of {steps:.0f} steps by way of the root (5 alpha): rather a ring of rings"
     return (
-        f"a flat ring takes {2 * (ranks - 1)} steps of at least 3 alpha; the published time of no data, {nothing:.3f} "
-        f"s, has room for {int(nothing / (3 * ALPHA))}" + (whole if abs(steps - round(steps)) < WHOLE else "")
+        f"a flat ring takes {2 * (ranks - 1)} steps of at least 3 alpha; the published time of no data, {latency:.3f} "
+        f"s, has room for {int(latency / (3 * ALPHA))}"
+        + (ring_of_rings if abs(steps - round(steps)) < INTEGER_TOLERANCE else "")
     )
 
 

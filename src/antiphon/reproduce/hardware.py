@@ -17,20 +17,16 @@ from antiphon.cost.nccl.library import Library, library_here
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.reproduce.blink_allocations import Allocation, unique
-from antiphon.reproduce.blink_made import Row, judged, row
 from antiphon.reproduce.blink_rates import PCIE, optimum, ring_rate, rings, speedup, spread
-from antiphon.reproduce.gentree_made import NEAR, verified_plan
-from antiphon.reproduce.sccl_made import Made, family
+from antiphon.reproduce.gentree_plans import verified_plan
+from antiphon.reproduce.rows import Row, is_near, judged, row
+from antiphon.reproduce.sccl_plans import Synthesized, family
 from antiphon.topologies import topology
 
 SIZES = tuple(2**e for e in range(10, 31))
 SMALL, LARGE = 2**16, 2**26  # up to the first, from the second on
 EXPOSED = 0.5  # of a training step (Blink, 2.1)
 BOTH_PAID = "launch, protocols and the share of the wire are the same on both sides"
-
-
-def near(ours: float, published: float) -> bool:
-    return abs(ours - published) <= NEAR * published
 
 
 # ---- SCCL, Figures 4 to 6 ----
@@ -47,18 +43,18 @@ def sccl_figures() -> Iterator[Row]:
     machine = topology("dgx1v_sccl")
     for kind, points in SCCL_POINTS.items():
         curve, basis = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
-        told = {size: gain for size, (gain, _) in curve.items()}
+        gains = {size: gain for size, (gain, _) in curve.items()}
         proof = [f"{size} B: {gain:.3f} by ({', '.join(map(str, point))})" for size, (gain, point) in curve.items()]
-        small = max(gain for size, gain in told.items() if size <= SMALL)
-        large = max(gain for size, gain in told.items() if size >= LARGE)
-        for name, said, ours in zip(("small", "large"), SCCL_SAID[kind], (small, large), strict=True):
+        small = max(gain for size, gain in gains.items() if size <= SMALL)
+        large = max(gain for size, gain in gains.items() if size >= LARGE)
+        for name, published, ours in zip(("small", "large"), SCCL_SAID[kind], (small, large), strict=True):
             yield row(
-                f"DGX-1 {kind}, {name} sizes", {"speedup": said}, {"speedup": round(ours, 3)},
-                judged(near(ours, said), ours > 1), engine="calls", proof=proof,
-                note=f"5.5: up to {said} times as fast as NCCL; {basis}",
-                deviation=None if near(ours, said) else f"{BOTH_PAID}; lowering to copies is not priced",
+                f"DGX-1 {kind}, {name} sizes", {"speedup": published}, {"speedup": round(ours, 3)},
+                judged(is_near(ours, published), ours > 1), engine="calls", proof=proof,
+                note=f"5.5: up to {published} times as fast as NCCL; {basis}",
+                deviation=None if is_near(ours, published) else f"{BOTH_PAID}; lowering to copies is not priced",
             )  # fmt: skip
-        middle = min(gain for size, gain in told.items() if SMALL < size < LARGE)
+        middle = min(gain for size, gain in gains.items() if SMALL < size < LARGE)
         if kind == "allreduce":
             yield row(
                 f"DGX-1 {kind}, middle sizes", {"NCCL_faster": True}, {"NCCL_faster": middle < 1}, middle < 1,
@@ -70,38 +66,38 @@ def sccl_figures() -> Iterator[Row]:
 
 
 def _over_nccl(
-    machine: Topology, kind: str, ones: Sequence[Made]
+    machine: Topology, kind: str, algorithms: Sequence[Synthesized]
 ) -> tuple[dict[int, tuple[float, tuple[int, int, int]]], str]:
     """By size the greatest speedup over NCCL's choice, and by which algorithm; and what all of these rest on."""
     library = library_here(machine)
-    priced = {one.point: prepare("calls", one.schedule, machine) for one in ones}
-    found = {}
+    priced = {algorithm.point: prepare("calls", algorithm.schedule, machine) for algorithm in algorithms}
+    fastest = {}
     for size in SIZES:
         nccl = library.at(kind, size)[0].seconds
-        found[size] = max((nccl / predict(size).seconds, point) for point, predict in priced.items())
-    return found, _basis(library, kind, list(priced.values()))
+        fastest[size] = max((nccl / predict(size).seconds, point) for point, predict in priced.items())
+    return fastest, _basis(library, kind, list(priced.values()))
 
 
 def _basis(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
     """What the figures of both sides rest on, at all sizes."""
-    told = [library.brief(kind, size) for size in SIZES]
-    return together([*told, *(one(size).rests_on for one in ours for size in SIZES)])
+    nccl_basis = [library.brief(kind, size) for size in SIZES]
+    return together([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])
 
 
 def _z52() -> Iterator[Row]:
     """No table is known of MI50s: latencies and widths of the catalogue, which say who is faster at the ends."""
     machine = topology("z52")
-    one, other = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
+    latency_optimal, bandwidth_optimal = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
     ratio = {
-        size: prepare("alpha-beta", other.schedule, machine)(size).seconds
-        / prepare("alpha-beta", one.schedule, machine)(size).seconds
+        size: prepare("alpha-beta", bandwidth_optimal.schedule, machine)(size).seconds
+        / prepare("alpha-beta", latency_optimal.schedule, machine)(size).seconds
         for size in (SIZES[0], SIZES[-1])
     }
     ours = {"small": "(1, 4, 4)" if ratio[SIZES[0]] > 1 else "(2, 7, 7)",
             "large": "(1, 4, 4)" if ratio[SIZES[-1]] > 1 else "(2, 7, 7)"}  # fmt: skip
-    said = {"small": "(1, 4, 4)", "large": "(2, 7, 7)"}
+    published = {"small": "(1, 4, 4)", "large": "(2, 7, 7)"}
     yield row(
-        "Z52 allgather, the faster one", said, ours, ours == said, engine="alpha-beta",
+        "Z52 allgather, the faster one", published, ours, ours == published, engine="alpha-beta",
         note="5.5, Figure 6; MI50s are not calibrated, so nothing is said of RCCL",
     )  # fmt: skip
 
@@ -119,13 +115,14 @@ def blink_figures() -> Iterator[Row]:
     an allreduce gets than a broadcast; and how much communication that saves a training."""
     share, link = _wire()
     boxes = {name: unique(topology(name)) for name in ("dgx1v", "dgx1p")}
-    for (name, kind), (most, mean, where) in BLINK_SAID.items():
-        found = spread([speedup(one.machine, kind) for one in boxes[name]])
-        exact = near(found["max"], most) and near(found["mean"], mean)
+    for (name, kind), (greatest, mean, where) in BLINK_SAID.items():
+        speedups = spread([speedup(allocation.machine, kind) for allocation in boxes[name]])
+        exact = is_near(speedups["max"], greatest) and is_near(speedups["mean"], mean)
         yield row(
-            f"{name} {kind} over NCCL", {"max": most, "mean": mean}, {"max": found["max"], "mean": found["mean"]},
-            judged(exact, found["max"] > 1 and found["mean"] > 1), engine="cuts, packing of rings",
-            note=f"5.2, {where}: up to {most:g} times, {mean:g} in the geometric mean; "
+            f"{name} {kind} over NCCL", {"max": greatest, "mean": mean},
+            {"max": speedups["max"], "mean": speedups["mean"]},
+            judged(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
+            note=f"5.2, {where}: up to {greatest:g} times, {mean:g} in the geometric mean; "
             + ("calibrated by v100: " + BOTH_PAID if name == "dgx1v" else "P100s are not calibrated"),
             deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1): measured "
             "they got less where the greatest is more, and Blink's chunks gained beside trees",
@@ -144,9 +141,11 @@ def _wire() -> tuple[float, float]:
 
 def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[Row]:
     """GB/s that an allreduce gets less than a broadcast on 3 and 4 GPUs, on average."""
-    few = [one.machine for one in boxes if len(one.gpus) in (3, 4)]
-    lost = [float(optimum(one, "broadcast")[0] - optimum(one, "allreduce")[0]) * link / 1e9 for one in few]
-    mean = math.fsum(lost) / len(lost)
+    machines = [allocation.machine for allocation in boxes if len(allocation.gpus) in (3, 4)]
+    losses = [
+        float(optimum(machine, "broadcast")[0] - optimum(machine, "allreduce")[0]) * link / 1e9 for machine in machines
+    ]
+    mean = math.fsum(losses) / len(losses)
     yield row(
         "dgx1v, an allreduce below a broadcast on 3 and 4 GPUs", {"GB_per_second": [20, 30]},
         {"GB_per_second": round(mean, 1)}, judged(20 <= mean <= 30, mean > 0), engine="cuts",
@@ -161,7 +160,7 @@ def _half() -> Row:
     blink = float(optimum(machine, "allreduce")[0] / optimum(machine, "broadcast")[0])
     count = len(rings(machine).cycles)
     nccl = float(ring_rate("allreduce", count, machine.ranks) / ring_rate("broadcast", count, machine.ranks))
-    exact = near(blink, 0.5) and near(nccl, 0.5)
+    exact = is_near(blink, 0.5) and is_near(nccl, 0.5)
     return row(
         "dgx1v, an allreduce over a broadcast on 8 GPUs", {"blink": 0.5, "nccl": 0.5},
         {"blink": round(blink, 3), "nccl": round(nccl, 3)}, judged(exact, blink < 1 and nccl < 1),
@@ -172,11 +171,12 @@ def _half() -> Row:
 
 def _training(boxes: Sequence[Allocation]) -> Row:
     """Figure 18: how much of the time of communication goes; of a step nothing, as what it computes is not printed."""
-    gains = spread([speedup(one.machine, "allreduce") for one in boxes])
-    most, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
+    gains = spread([speedup(allocation.machine, "allreduce") for allocation in boxes])
+    greatest, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
     return row(
         "dgx1v, communication saved in a training", {"max": 0.87, "mean": 0.31},
-        {"max": round(most, 3), "mean": round(mean, 3)}, judged(near(most, 0.87) and near(mean, 0.31), most > mean > 0),
+        {"max": round(greatest, 3), "mean": round(mean, 3)},
+        judged(is_near(greatest, 0.87) and is_near(mean, 0.31), greatest > mean > 0),
         note="5.4, Figure 18: up to 87 %, 31 % in the geometric mean",
         deviation="ours is of all 46 allocations, the paper's of some that it does not name",
         engine="cuts, packing of rings",
@@ -187,13 +187,13 @@ def _step(boxes: Sequence[Allocation]) -> Row:
     """The most of a training step that goes, where half of it is communication that nothing hides (2.1: as high as 50 %
     of an iteration on a DGX-1V), which then takes so much less: no step is replayed. Shares below that, and their mean,
     nobody printed."""
-    gain = spread([speedup(one.machine, "allreduce") for one in boxes])["max"]
+    gain = spread([speedup(allocation.machine, "allreduce") for allocation in boxes])["max"]
     saved = EXPOSED * (1 - 1 / gain)
     return row(
         "dgx1v, a training step, most", {"saved": 0.4}, {"saved": round(saved, 3)},
-        judged(near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
+        judged(is_near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
         note="5.4, Figure 18: up to 40 % of an iteration; 2.1, Figure 5: communication is as much as 50 % of one",
-        deviation=None if near(saved, 0.4) else "the greatest share and the greatest gain need not be of one "
+        deviation=None if is_near(saved, 0.4) else "the greatest share and the greatest gain need not be of one "
         "allocation; the geometric mean, 6.3 %, is of shares that are not printed",
     )  # fmt: skip
 
@@ -207,22 +207,22 @@ def dgx2_figures() -> Iterator[Row]:
     library = library_here(machine)
     trees = [prepare("calls", verified_plan(planner, machine), machine) for planner in (colocated_ps, direct)]
     basis = _basis(library, "allreduce", trees)
-    told = {size: _gain(library, min(one(size).seconds for one in trees), size) for size in SIZES}
-    proof = [f"{size} B: {gain:.3f}" for size, gain in told.items()]
-    small = max(gain for size, gain in told.items() if size <= SMALL)
-    most = max(told.values())
-    for name, said, ours, where in (
-        ("latency", 3.32, small, "Figure 20"), ("throughput", 3.5, most, "Figure 19"),
+    gains = {size: _gain(library, min(predict(size).seconds for predict in trees), size) for size in SIZES}
+    proof = [f"{size} B: {gain:.3f}" for size, gain in gains.items()]
+    small = max(gain for size, gain in gains.items() if size <= SMALL)
+    greatest = max(gains.values())
+    for name, published, ours, where in (
+        ("latency", 3.32, small, "Figure 20"), ("throughput", 3.5, greatest, "Figure 19"),
     ):  # fmt: skip
-        exact = near(ours, said)
+        exact = is_near(ours, published)
         yield row(
-            f"dgx2, {name} over NCCL", {"speedup": said}, {"speedup": round(ours, 3)}, judged(exact, ours > 1),
-            note=f"5.2.3, {where}: up to {said} times; {basis}", engine="calls",
+            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, judged(exact, ours > 1),
+            note=f"5.2.3, {where}: up to {published} times; {basis}", engine="calls",
             proof=proof,
             deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
             "its rings; in the model of it one box has rings alone",
         )  # fmt: skip
-    falls = told[SIZES[-1]] < told[SIZES[0]]
+    falls = gains[SIZES[-1]] < gains[SIZES[0]]
     yield row(
         "dgx2, most for smaller sizes", {"so": True}, {"so": falls}, falls, note="5.2.3: especially effective for "
         "smaller data sizes", engine="calls", proof=proof,
@@ -237,10 +237,10 @@ def _gain(library: Library, seconds: float, nbytes: int) -> float:
 def _hybrid() -> Row:
     """Figure 21: PCIe beside NVLink."""
     share, link = _wire()
-    more = float(PCIE) * link * share / 1e9
+    gained = float(PCIE) * link * share / 1e9
     return row(
-        "dgx1v, PCIe beside NVLinks in a broadcast", {"GB_per_second": [2, 5]}, {"GB_per_second": round(more, 1)},
-        judged(2 <= more <= 5, more > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
-        deviation=None if 2 <= more <= 5 else "half a link at the share of an NVLink: what switching between the two "
+        "dgx1v, PCIe beside NVLinks in a broadcast", {"GB_per_second": [2, 5]}, {"GB_per_second": round(gained, 1)},
+        judged(2 <= gained <= 5, gained > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
+        deviation=None if 2 <= gained <= 5 else "half a link at the share of an NVLink: what switching between the two "
         "costs, and what PCIe really gives, no table tells",
     )  # fmt: skip

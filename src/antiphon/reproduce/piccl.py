@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from antiphon.reproduce.blink_made import Row, judged, row
-from antiphon.reproduce.piccl_made import (
+from antiphon.reproduce.piccl_plans import (
     ASSUMED,
     FAMILIES,
     KRING,
@@ -29,6 +28,7 @@ from antiphon.reproduce.piccl_made import (
     speedups,
 )
 from antiphon.reproduce.piccl_selection import selection
+from antiphon.reproduce.rows import Row, judged, row
 from antiphon.units import format_size
 
 __all__ = ["figure4", "figure8", "selection"]
@@ -58,14 +58,14 @@ def figure4() -> Iterator[Row]:
     """The speedup of k-ring with k = 2 over ring, on two nodes of four GPUs, with and without contention."""
     plans = planned(KRING, "allgather", delta(FIGURE4_NODES), (1, 2))
     curves: dict[str, list[float]] = {}
-    free: list[float] = []
-    for said, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
-        curves[said] = _curve(plans, model)
-        yield with_contention(said, curves[said])
-    free = _curve(plans, f"{PACKETS},contention=off")
-    yield without_contention(free)
-    for said, curve in curves.items():
-        yield small_sizes(said, curve, free)
+    uncontended: list[float] = []
+    for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
+        curves[fidelity] = _curve(plans, model)
+        yield with_contention(fidelity, curves[fidelity])
+    uncontended = _curve(plans, f"{PACKETS},contention=off")
+    yield without_contention(uncontended)
+    for fidelity, curve in curves.items():
+        yield small_sizes(fidelity, curve, uncontended)
     yield _other_orders(plans)
 
 
@@ -77,23 +77,23 @@ def _by_size(
     curve: Sequence[float], sizes: Sequence[int] = FIGURE4_SIZES, only: Sequence[int] = FIGURE4_SIZES
 ) -> dict[str, float]:
     """By size; a row tells some of many sizes, and its proof all of them."""
-    return short({format_size(size): one for size, one in zip(sizes, curve, strict=True) if size in only})
+    return short({format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only})
 
 
 def _all(times: Times, sizes: Sequence[int]) -> list[str]:
     """Every speedup, a line for each k."""
-    found = []
+    lines = []
     for k, curve in speedups(times).items():
-        told = ", ".join(f"{size}: {one}" for size, one in _by_size(curve, sizes, sizes).items())
-        found.append(f"k {k}: {told}")
-    return found
+        by_size = ", ".join(f"{size}: {speedup}" for size, speedup in _by_size(curve, sizes, sizes).items())
+        lines.append(f"k {k}: {by_size}")
+    return lines
 
 
-def with_contention(said: str, curve: Sequence[float]) -> Row:
+def with_contention(fidelity: str, curve: Sequence[float]) -> Row:
     """It comes within 5 % of the ring for 64 MB."""
     ok = abs(curve[-1] - 1) <= NEAR_ONE
     return row(
-        f"with contention, {said}", {"converges_to_the_ring": True},
+        f"with contention, {fidelity}", {"converges_to_the_ring": True},
         {"converges_to_the_ring": ok, "speedup": _by_size(curve)}, ok,
         note=f"at 64 MiB within 5 %; drawn without figures; {ASSUMED}", engine="kring, loggp",
     )  # fmt: skip
@@ -101,7 +101,7 @@ def with_contention(said: str, curve: Sequence[float]) -> Row:
 
 def without_contention(curve: Sequence[float]) -> Row:
     """From 64 KB on it grows with every size, and stays away from the ring."""
-    large = [one for size, one in zip(FIGURE4_SIZES, curve, strict=True) if size >= SPLIT]
+    large = [speedup for size, speedup in zip(FIGURE4_SIZES, curve, strict=True) if size >= SPLIT]
     ok = all(a < b for a, b in pairwise(large)) and curve[-1] > 1 + NEAR_ONE
     return row(
         "without contention", {"keeps_growing": True}, {"keeps_growing": ok, "speedup": _by_size(curve)}, ok,
@@ -109,12 +109,12 @@ def without_contention(curve: Sequence[float]) -> Row:
     )  # fmt: skip
 
 
-def small_sizes(said: str, curve: Sequence[float], free: Sequence[float]) -> Row:
+def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[float]) -> Row:
     """Up to 64 KB contention hardly matters."""
-    apart = [abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, free, strict=True) if size <= SPLIT]
+    apart = [abs(a / b - 1) for size, a, b in zip(FIGURE4_SIZES, curve, uncontended, strict=True) if size <= SPLIT]
     ok = max(apart) <= AGREE
     return row(
-        f"up to 64 KiB both agree, {said}", {"agree": True},
+        f"up to 64 KiB both agree, {fidelity}", {"agree": True},
         {"agree": ok, "greatest_difference": float(f"{max(apart):.2g}")}, ok,
         note="at most 5 % apart", engine="kring, loggp",
     )  # fmt: skip
@@ -162,16 +162,16 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
         RECMULT.name: ("4 or 8 for small and medium sizes", set(small + medium) <= {4, 8}),
         PERMUTED.name: ("8 for smaller sizes, 4 for medium ones", set(small) == {8} and _turns(medium)),
     }
-    said, ok = claims[family.name]
+    claim, ok = claims[family.name]
     of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
     gain = {f"k {k}": _by_size(curve, sizes, FIGURE8_TOLD) for k, curve in speedups(times).items() if k != family.plain}
-    whole = ranges(sizes, choices(times))
+    all_factors = ranges(sizes, choices(times))
     return row(
-        f"{family.name}, the best k", {"best": said},
+        f"{family.name}, the best k", {"best": claim},
         {"best": ranges(sizes, best), **gain}, ok,
         note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMED}",
-        deviation=None if whole == ranges(sizes, best) else
-        f"of all factors: {', '.join(f'{span}: {k}' for span, k in whole.items())}",
+        deviation=None if all_factors == ranges(sizes, best) else
+        f"of all factors: {', '.join(f'{span}: {k}' for span, k in all_factors.items())}",
         engine="loggp by packets", proof=_all(times, sizes),
     )  # fmt: skip
 
@@ -185,9 +185,9 @@ def _turns(medium: Sequence[int]) -> bool:
 def near_each_other(times: Times, sizes: Sequence[int]) -> Row:
     """Recursive multiplying by 4 and by 8: measured, neither is much better."""
     ratio = [a / b for a, b in zip(times[4], times[8], strict=True)]
-    upto = [one for size, one in zip(sizes, ratio, strict=True) if size <= MEDIUM]
+    upto = [speedup for size, speedup in zip(sizes, ratio, strict=True) if size <= MEDIUM]
     ok = max(*upto, 1 / min(upto)) <= 1 + NEAR_EACH_OTHER
-    close = [size for size, one in zip(sizes, ratio, strict=True) if abs(one - 1) <= NEAR_EACH_OTHER]
+    close = [size for size, speedup in zip(sizes, ratio, strict=True) if abs(speedup - 1) <= NEAR_EACH_OTHER]
     return row(
         "recursive multiplying, 4 and 8 near each other", {"near": True},
         {"near": ok, "8 over 4": _by_size(ratio, sizes, FIGURE8_TOLD)}, ok,
@@ -211,7 +211,7 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     return row(
         f"{family.name}, large k fall off", {"fall_off": True},
         {
-            "fall_off": falls, f"at {format_size(sizes[-1])}": short({f"k {k}": one for k, one in last.items()}),
+            "fall_off": falls, f"at {format_size(sizes[-1])}": short({f"k {k}": value for k, value in last.items()}),
             "greatest": short({f"k {k}": max(gain[k]) for k in large}),
         }, ok,
         deviation=None if ok
@@ -223,25 +223,27 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
 
 def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     """Figure 5 (a): the fastest of all families over the fastest without a parameter, and which it is."""
-    best = {name: [min(column) for column in zip(*one.values(), strict=True)] for name, one in times.items()}
-    plain = [min(column) for column in zip(*(next(iter(one.values())) for one in times.values()), strict=True)]
-    least = [min(column) for column in zip(*best.values(), strict=True)]
-    gain = [a / b for a, b in zip(plain, least, strict=True)]
-    small = min(one for size, one in zip(sizes, gain, strict=True) if size <= SMALL)
+    best = {name: [min(column) for column in zip(*by_k.values(), strict=True)] for name, by_k in times.items()}
+    plain = [min(column) for column in zip(*(next(iter(by_k.values())) for by_k in times.values()), strict=True)]
+    fastest_seconds = [min(column) for column in zip(*best.values(), strict=True)]
+    gain = [a / b for a, b in zip(plain, fastest_seconds, strict=True)]
+    small = min(speedup for size, speedup in zip(sizes, gain, strict=True) if size <= SMALL)
     yield row(
         "Figure 5 (a), over 1.3 times for small sizes", {"over_1.3": True},
         {"over_1.3": small > 1.3, "speedup": _by_size(gain, sizes, FIGURE8_TOLD)}, small > 1.3,
         note="the best k of the best family over the fastest algorithm without a parameter; simulations show higher "
         "speedups than measurements (V.E)", engine="loggp by packets",
     )  # fmt: skip
-    fastest = [_within(best, at, least[at]) for at in range(len(sizes))]
+    fastest = [_within(best, at, fastest_seconds[at]) for at in range(len(sizes))]
     named = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
-    held = {
-        "small": all(RECMULT.name in one for size, one in zip(sizes, fastest, strict=True) if size <= SMALL),
-        "medium": all(PERMUTED.name in one for size, one in zip(sizes, fastest, strict=True) if SMALL < size <= MEDIUM),
-        "large": any(KRING.name in one for size, one in zip(sizes, fastest, strict=True) if size > MEDIUM),
+    as_published = {
+        "small": all(RECMULT.name in names for size, names in zip(sizes, fastest, strict=True) if size <= SMALL),
+        "medium": all(
+            PERMUTED.name in names for size, names in zip(sizes, fastest, strict=True) if SMALL < size <= MEDIUM
+        ),
+        "large": any(KRING.name in names for size, names in zip(sizes, fastest, strict=True) if size > MEDIUM),
     }
-    missed = [size for size, ok in held.items() if not ok]
+    missed = [size for size, ok in as_published.items() if not ok]
     why = ": with these figures the latency of a ring's rounds still counts there" if "large" in missed else ""
     yield row(
         "Figure 5 (a), the fastest family", {"fastest": named}, {"fastest": ranges(sizes, fastest)}, not missed,
@@ -251,5 +253,5 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _within(best: Mapping[str, Sequence[float]], at: int, least: float) -> str:
-    return " or ".join(family for family, seconds in best.items() if seconds[at] <= least * (1 + NEAR_ONE))
+def _within(best: Mapping[str, Sequence[float]], at: int, fastest: float) -> str:
+    return " or ".join(family for family, seconds in best.items() if seconds[at] <= fastest * (1 + NEAR_ONE))

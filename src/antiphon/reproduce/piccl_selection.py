@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.cost import as_profile
-from antiphon.reproduce.blink_made import Row, judged, row
-from antiphon.reproduce.gentree_made import NEAR
-from antiphon.reproduce.piccl_made import (
+from antiphon.reproduce.piccl_plans import (
     ASSUMED,
     CLOSED,
     EQUAL,
@@ -33,6 +31,7 @@ from antiphon.reproduce.piccl_made import (
     short,
     speedups,
 )
+from antiphon.reproduce.rows import NEAR, Row, judged, row
 
 NODES = (1, 2, 4, 8, 16, 32)
 SIZES = tuple(2**e for e in range(4, 22))  # up to 2 MB
@@ -42,7 +41,7 @@ SPEEDUP, CAPTURED = 1.20, 0.98
 # how k is chosen -> by which times
 BY_MESSAGES = "whole messages"
 BY_PORTS = "closed forms, where they hold"
-WAYS: Mapping[str, str] = {
+METHODS: Mapping[str, str] = {
     BY_MESSAGES: MESSAGES, "closed forms": CLOSED, BY_PORTS: CLOSED, "no contention": FREE,
 }  # fmt: skip
 
@@ -64,7 +63,7 @@ class Bar:
     family: Family
     nodes: int
     truth: Times
-    seen: Mapping[str, Times]
+    by_method: Mapping[str, Times]
 
     def best(self) -> list[int]:
         return choices(self.truth)
@@ -74,16 +73,16 @@ class Bar:
         gain = speedups(self.truth)
         return geomean([gain[k][at] for at, k in enumerate(chosen)])
 
-    def captured(self, way: str) -> float:
-        return self.gained(choices(self.seen[way])) / self.gained(self.best())
+    def captured(self, method: str) -> float:
+        return self.gained(choices(self.by_method[method])) / self.gained(self.best())
 
 
 def bar(kind: str, family: Family, nodes: int, sizes: Sequence[int] = SIZES) -> Bar:
     plans = planned(family, kind, delta(nodes))
-    by_model = {model: plans.times(sizes, model) for model in dict.fromkeys(WAYS.values())}
-    seen = {way: by_model[model] for way, model in WAYS.items()}
-    seen[BY_PORTS] = {k: seconds for k, seconds in by_model[CLOSED].items() if _has_ports(plans, k)}
-    return Bar(kind, family, nodes, plans.times(sizes, PACKETS), seen)
+    by_model = {model: plans.times(sizes, model) for model in dict.fromkeys(METHODS.values())}
+    by_method = {method: by_model[model] for method, model in METHODS.items()}
+    by_method[BY_PORTS] = {k: seconds for k, seconds in by_model[CLOSED].items() if _has_ports(plans, k)}
+    return Bar(kind, family, nodes, plans.times(sizes, PACKETS), by_method)
 
 
 def _has_ports(plans: Plans, k: int) -> bool:
@@ -98,55 +97,58 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
     bars: list[Bar] = []
     for kind in KINDS:
         for family in FAMILIES:
-            mine = [bar(kind, family, one, sizes) for one in nodes]
-            bars += mine
+            family_bars = [bar(kind, family, count, sizes) for count in nodes]
+            bars += family_bars
             yield row(
                 f"{kind}, {family.name}", None,
                 {
-                    "best": short({str(one.nodes): one.gained(one.best()) for one in mine}),
-                    **{way: short({str(one.nodes): one.captured(way) for one in mine}) for way in WAYS},
+                    "best": short({str(each.nodes): each.gained(each.best()) for each in family_bars}),
+                    **{
+                        method: short({str(each.nodes): each.captured(method) for each in family_bars})
+                        for method in METHODS
+                    },
                 }, True,
                 note=f"by number of nodes: best, the speedup over k = {family.plain} with the best k for every size, "
                 f"and how much of it is captured by each way to choose k", engine="loggp",
             )  # fmt: skip
-    for way in WAYS:
-        yield overall(way, bars)
+    for method in METHODS:
+        yield overall(method, bars)
     yield _with_families(bars)
 
 
-def overall(way: str, bars: Sequence[Bar]) -> Row:
+def overall(method: str, bars: Sequence[Bar]) -> Row:
     """Geometric means over all bars, as the paper's 20 % and 98 %, which it has of a simulation with contention."""
-    chosen = geomean([one.gained(choices(one.seen[way])) for one in bars])
-    best = geomean([one.gained(one.best()) for one in bars])
-    least = min(bars, key=lambda one: one.captured(way))
-    where = f"{least.captured(way):.3f} for {least.kind}, {least.family.name}, {least.nodes} nodes"
-    published = {"speedup": SPEEDUP, "captured": CAPTURED} if way in SIMULATED else None
-    held = chosen / best >= CAPTURED
+    chosen = geomean([bar.gained(choices(bar.by_method[method])) for bar in bars])
+    best = geomean([bar.gained(bar.best()) for bar in bars])
+    worst = min(bars, key=lambda bar: bar.captured(method))
+    where = f"{worst.captured(method):.3f} for {worst.kind}, {worst.family.name}, {worst.nodes} nodes"
+    published = {"speedup": SPEEDUP, "captured": CAPTURED} if method in SIMULATED else None
+    captures = chosen / best >= CAPTURED
     return row(
-        f"chosen by {way}", published,
+        f"chosen by {method}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},
-        published is None or judged(abs(chosen / SPEEDUP - 1) <= NEAR and held, chosen >= SPEEDUP and held),
+        published is None or judged(abs(chosen / SPEEDUP - 1) <= NEAR and captures, chosen >= SPEEDUP and captures),
         deviation=f"speedup {chosen / SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,
-        note=f"geometric means; {NOTES.get(way, CROWDED)}; {ASSUMED}", engine="loggp",
+        note=f"geometric means; {NOTES.get(method, CROWDED)}; {ASSUMED}", engine="loggp",
     )  # fmt: skip
 
 
 def _with_families(bars: Sequence[Bar]) -> Row:
     """The family chosen, too: how much slower than the best family with its best k."""
     groups: dict[tuple[str, int], list[Bar]] = {}
-    for one in bars:
-        groups.setdefault((one.kind, one.nodes), []).append(one)
+    for bar in bars:
+        groups.setdefault((bar.kind, bar.nodes), []).append(bar)
     ours: dict[str, float] = {}
-    for way in WAYS:
-        parts: list[float] = []
-        for mine in groups.values():
-            truth = _merged([(one, one.truth) for one in mine])
-            seen = _merged([(one, one.seen[way]) for one in mine])
+    for method in METHODS:
+        shares: list[float] = []
+        for group in groups.values():
+            truth = _merged([(bar, bar.truth) for bar in group])
+            estimated = _merged([(bar, bar.by_method[method]) for bar in group])
             for at in range(len(next(iter(truth.values())))):
-                least = min(seconds[at] for seconds in seen.values()) * (1 + EQUAL)
-                pick = next(key for key, seconds in seen.items() if seconds[at] <= least)
-                parts.append(min(seconds[at] for seconds in truth.values()) / truth[pick][at])
-        ours[way] = geomean(parts)
+                limit = min(seconds[at] for seconds in estimated.values()) * (1 + EQUAL)
+                choice = next(key for key, seconds in estimated.items() if seconds[at] <= limit)
+                shares.append(min(seconds[at] for seconds in truth.values()) / truth[choice][at])
+        ours[method] = geomean(shares)
     return row(
         "family and k chosen together", None, {"captured": short(ours)}, True,
         note="for every collective, number of nodes and size the fastest of all", engine="loggp",
@@ -154,4 +156,4 @@ def _with_families(bars: Sequence[Bar]) -> Row:
 
 
 def _merged(times: Sequence[tuple[Bar, Times]]) -> dict[Key, Sequence[float]]:
-    return {(one.family.name, k): seconds for one, by_k in times for k, seconds in by_k.items()}
+    return {(bar.family.name, k): seconds for bar, by_k in times for k, seconds in by_k.items()}

@@ -9,14 +9,14 @@ from typing import Any
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
-from antiphon.reproduce.sccl_judge import K, Point, Standing, judge
-from antiphon.reproduce.sccl_made import Family, Made, cpu_seconds, family, roots_of
+from antiphon.reproduce.sccl_optimality import K, Point, Standing, judge
+from antiphon.reproduce.sccl_plans import Family, Synthesized, cpu_seconds, family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
 from antiphon.select import plan
 from antiphon.topologies import topology
 
 PIPELINES = (1, 2, 4, 8, 16)  # m of Table 3
-MOST_STEPS = 6  # of a broadcast, whose frontier does not end
+MAX_STEPS = 6  # of a broadcast, whose frontier does not end
 SPREADING = ("allgather", "gather", "scatter", "alltoall", "broadcast")
 Row = dict[str, Any]
 
@@ -24,13 +24,13 @@ Row = dict[str, Any]
 def table3(machine: Topology | None = None) -> Iterator[Row]:
     """NCCL's rings, by the planner `multi-ring`; those that it pipelines for several m."""
     machine = machine or topology("dgx1v_sccl")
-    wanted = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
-    wanted += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINES]
-    for kind, m, point in wanted:
+    points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
+    points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINES]
+    for kind, m, point in points:
         begin = cpu_seconds()
-        made = plan(kind, machine, planner="multi-ring", options={"pieces": m} if m else {})
+        ring_plan = plan(kind, machine, planner="multi-ring", options={"pieces": m} if m else {})
         spent = cpu_seconds() - begin
-        claims = made.entries[0].claims
+        claims = ring_plan.entries[0].claims
         ours = (int(claims["chunks"]), int(claims["steps"]), int(claims["rounds"]))
         gap = claims["bandwidth_gap"]
         yield {
@@ -61,16 +61,16 @@ def _table(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
 
 def of_family(group: Family, published: Rows) -> Iterator[Row]:
     """A row for each that was published of one family: ours is made, and judged among all of these."""
-    made: list[Made] = []
+    synthesized: list[Synthesized] = []
     missing: dict[int, str] = {}
     for number, row in enumerate(published):
         try:
-            made.append(group.make(*row.point))
+            synthesized.append(group.make(*row.point))
         except Missing:
             raise
         except AntiphonError as error:  # one row that fails is a result, too
             missing[number] = str(error)
-    standings = iter(zip(made, judge(group, made), strict=True))
+    standings = iter(zip(synthesized, judge(group, synthesized), strict=True))
     for number, row in enumerate(published):
         if number in missing:
             yield _missing(group, row, missing[number])
@@ -78,33 +78,37 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
             yield _row(group, row, *next(standings))
 
 
-def _row(group: Family, published: Published, made: Made, standing: Standing) -> Row:
-    refutation, doubt = _label(group, published.optimal, made, standing)
-    other = _other(published.point, made.point)
-    told = [other] if other else []
+def _row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
+    refutation, doubt = _label(group, published.optimal, algorithm, standing)
+    difference = _other(published.point, algorithm.point)
+    differences = [difference] if difference else []
     if refutation:
-        told.append(f"not latency-optimal: {refutation}")
-    note = [standing.text + (" in two halves" if made.composed and standing.pareto else "")]
-    refused = [f"{point}: {why}" for point, why in standing.none]
-    reached = made.chunks == published.chunks and made.steps <= published.steps and made.rounds <= published.rounds
+        differences.append(f"not latency-optimal: {refutation}")
+    note = [standing.text + (" in two halves" if algorithm.composed and standing.pareto else "")]
+    refuted = [f"{point}: {why}" for point, why in standing.refuted]
+    reached = (
+        algorithm.chunks == published.chunks
+        and algorithm.steps <= published.steps
+        and algorithm.rounds <= published.rounds
+    )
     return {
         "name": f"{group.name} {published.point}",
         "published": {**_point(published.point), "optimal": published.optimal, "seconds": published.seconds},
-        "ours": {**_point(made.point), "optimal": standing.optimal, "pareto": standing.pareto},
-        "deviation": "; ".join(told) or None,
-        "ok": reached and not doubt and not made.trusted and standing.pareto is not None,
+        "ours": {**_point(algorithm.point), "optimal": standing.optimal, "pareto": standing.pareto},
+        "deviation": "; ".join(differences) or None,
+        "ok": reached and not doubt and not algorithm.trusted and standing.pareto is not None,
         "note": "; ".join([*note, *([doubt] if doubt else [])]),
-        "engine": made.engine, "seconds": made.seconds, "proof": [*standing.proof, *refused],
+        "engine": algorithm.engine, "seconds": algorithm.seconds, "proof": [*standing.proof, *refuted],
     }  # fmt: skip
 
 
-def _label(group: Family, printed: str, made: Made, standing: Standing) -> tuple[str | None, str | None]:
+def _label(group: Family, printed: str, algorithm: Synthesized, standing: Standing) -> tuple[str | None, str | None]:
     """Why the paper's label does not hold, or why that could not be told; (None, None) where it does."""
     if printed in ("", standing.optimal) or standing.optimal == "both":
         return None, None
     limits = group.limits()
-    if printed in ("bandwidth", "both") and made.ratio != limits.inverse:
-        return None, f"R/C = {made.ratio}, and whether one reaches {limits.inverse} is not shown"
+    if printed in ("bandwidth", "both") and algorithm.ratio != limits.inverse:
+        return None, f"R/C = {algorithm.ratio}, and whether one reaches {limits.inverse} is not shown"
     try:  # it is the steps: then an algorithm that takes no more than the bound refutes the label
         quickest = group.make(1, limits.latency_steps, limits.latency_steps)
     except AntiphonError as error:
@@ -130,31 +134,31 @@ def frontiers(machines: Sequence[Topology] = ()) -> Iterator[Row]:
 
 
 def _frontier(group: Family, rows: Rows) -> Row:
-    """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MOST_STEPS steps."""
-    most = max(MOST_STEPS, group.limits().latency_steps)
-    printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= most])
+    """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MAX_STEPS steps."""
+    max_steps = max(MAX_STEPS, group.limits().latency_steps)
+    printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
     begin = cpu_seconds()
-    found = group.frontier(K, most)
+    frontier = group.frontier(K, max_steps)
     spent = cpu_seconds() - begin
-    ours = [made.point for made in found]
+    ours = [algorithm.point for algorithm in frontier]
     notes = []
     for point in printed:
         if point not in ours:
             better = [o for o in ours if o[1] <= point[1] and Fraction(o[2], o[0]) <= Fraction(point[2], point[0])]
             notes.append(f"{point} is dominated by {better[-1]}" if better else f"{point} is missing")
-    more = [point for point in ours if point not in printed]
-    if more:
-        notes.append(f"not in the paper: {', '.join(map(str, more))}")
+    unpublished = [point for point in ours if point not in printed]
+    if unpublished:
+        notes.append(f"not in the paper: {', '.join(map(str, unpublished))}")
     covered = not any(note.endswith("missing") for note in notes)
-    sound = all(not made.trusted and made.proof != "best-found-in-budget" for made in found)
+    sound = all(not algorithm.trusted and algorithm.proof != "best-found-in-budget" for algorithm in frontier)
     return {
         "name": f"{group.topology.name} {group.name}",
         "published": [_point(point) for point in printed],
-        "ours": [{**_point(made.point), "proof": made.proof} for made in found],
+        "ours": [{**_point(algorithm.point), "proof": algorithm.proof} for algorithm in frontier],
         "deviation": "; ".join(notes) or None, "ok": covered and sound,
-        "note": f"R <= S + {K}" + (f", S <= {most}" if group.collective.kind == "broadcast" else ""),
-        "engine": ", ".join(dict.fromkeys(made.engine for made in found)), "seconds": spent,
-        "proof": [line for made in found for line in made.proved],
+        "note": f"R <= S + {K}" + (f", S <= {max_steps}" if group.collective.kind == "broadcast" else ""),
+        "engine": ", ".join(dict.fromkeys(algorithm.engine for algorithm in frontier)), "seconds": spent,
+        "proof": [line for algorithm in frontier for line in algorithm.proved],
     }  # fmt: skip
 
 

@@ -20,8 +20,8 @@ __all__ = [
 ]  # fmt: skip
 
 WIDEST_MATRIX = 16
-MOST_LIMITS = 8
-MOST_ROWS = 40
+MAX_LIMITS = 8
+MAX_ROWS = 40
 
 
 def topology_text(topology: Topology) -> str:
@@ -71,16 +71,16 @@ def _alike(topology: Topology) -> list[str]:
             continue  # told with its other way
         many = f"{count} each way" if a != b and count == back else str(count)
         rows.append([a, b, topology.types[kind].kind, format_bandwidth(topology.types[kind].bandwidth), many])
-    return table(["from", "to", "kind", "bandwidth", "links"], rows[:MOST_ROWS]) + _more(len(rows))
+    return table(["from", "to", "kind", "bandwidth", "links"], rows[:MAX_ROWS]) + _more(len(rows))
 
 
 def _limits(topology: Topology) -> list[str]:
     """Shared limits one by one, or where they are many, by name with numbers left out."""
     rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links)), "1"] for x in topology.limits]
-    if len(rows) > MOST_LIMITS:
+    if len(rows) > MAX_LIMITS:
         counted = Counter((re.sub(r"\d+", "*", name), speed, links) for name, speed, links, _ in rows)
         rows = [[*alike, str(count)] for alike, count in counted.items()]
-        return table(["shared limit", "bandwidth", "links", "how many"], rows[:MOST_ROWS]) + _more(len(rows))
+        return table(["shared limit", "bandwidth", "links", "how many"], rows[:MAX_ROWS]) + _more(len(rows))
     return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
 
 
@@ -91,7 +91,7 @@ def _abilities(topology: Topology) -> list[str]:
         said.setdefault(topology.ability(node), []).append(topology.places[node])
     lines: list[str] = []
     for ability, places in said.items():
-        named = places if len(places) <= MOST_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", one) for one in places)]
+        named = places if len(places) <= MAX_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", one) for one in places)]
         able = [what for what, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
         if able:
             lines += paragraph(f"can {' and '.join(able)}: {', '.join(named)}{_how(ability)}", rest="    ")
@@ -116,7 +116,7 @@ def _operators(ability: Ability) -> list[str]:
 
 
 def _more(rows: int) -> list[str]:
-    return [f"  ... {rows - MOST_ROWS} more"] if rows > MOST_ROWS else []
+    return [f"  ... {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 
 def _matrix(topology: Topology) -> list[str]:

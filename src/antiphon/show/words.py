@@ -11,7 +11,7 @@ from antiphon.select import NOBODY, Limit, Loss, Range, Tuning
 from antiphon.units import format_bandwidth, format_ends
 
 ENDINGS = {"budget": "stopped by their budget", "memory": "out of memory", "crash": "ended by a crash"}
-MOST_NAMES = 5
+MAX_NAMES = 5
 LONG_VALUE = 72  # letters of an option's value that are still shown whole
 ASSUMED = "switches of this machine can do that, which what was searched here leaves out"
 
@@ -90,8 +90,8 @@ def stopped_text(tunings: Sequence[Tuning]) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f" ({', '.join(names[:MOST_NAMES])}{more})" if names else ""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f" ({', '.join(names[:MAX_NAMES])}{more})" if names else ""
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:

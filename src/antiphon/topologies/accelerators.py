@@ -12,7 +12,7 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.errors import Invalid, quote
 from antiphon.options import parse_yes
 from antiphon.topologies.links import GB
-from antiphon.topologies.options import MOST_LISTED, dimensions, most_links
+from antiphon.topologies.options import MAX_LISTED, check_link_count, dimensions
 
 HOP = 1e-6  # assumed, between neighbours
 Pairs = list[tuple[int, int]]
@@ -49,8 +49,8 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
 def _tpu(name: str, dims: str | int, axes: int, each: int) -> Topology:
     sizes = dimensions(name, dims, None)
     if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
-        most = "2 sizes of at most 16" if axes == 2 else "3 sizes"
-        raise Invalid(f"dims={quote(dims)}: {name} has at most {most}, such as {'x'.join(['4'] * axes)}")
+        limit = "2 sizes of at most 16" if axes == 2 else "3 sizes"
+        raise Invalid(f"dims={quote(dims)}: {name} has at most {limit}, such as {'x'.join(['4'] * axes)}")
     cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)
     closed = [size == 16 if axes == 2 else cubes for size in sizes]
     spec = f"{name}:dims={'x'.join(map(str, sizes))}"
@@ -74,16 +74,16 @@ def trn2(*, ultra: bool = False) -> Topology:
 def _grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: Sequence[LinkType]) -> Topology:
     """Rank = position in row-major order; neighbours along each axis joined by its kind of link."""
     number = np.arange(math.prod(sizes)).reshape(sizes)
-    most_links(2 * number.ndim * number.size, name, MOST_LISTED)
+    check_link_count(2 * number.ndim * number.size, name, MAX_LISTED)
     links = []
     for axis, (size, closes, kind) in enumerate(zip(sizes, closed, kinds, strict=True)):
-        here, there = (np.take(number, range(a, a + size - 1), axis) for a in (0, 1))
-        pairs: Pairs = list(zip(here.ravel().tolist(), there.ravel().tolist(), strict=True))
+        lower, higher = (np.take(number, range(a, a + size - 1), axis) for a in (0, 1))
+        pairs: Pairs = list(zip(lower.ravel().tolist(), higher.ravel().tolist(), strict=True))
         if closes and size > 2:
             ends = (np.take(number, at, axis).ravel().tolist() for at in (size - 1, 0))
             pairs += zip(*ends, strict=True)
         links += both_ways(pairs, kind)
-    places = ["/".join(f"{axis}{at}" for axis, at in zip("xyz", where, strict=False)) for where in np.ndindex(*sizes)]
+    places = ["/".join(f"{axis}{at}" for axis, at in zip("xyz", point, strict=False)) for point in np.ndindex(*sizes)]
     return build(name, number.size, links, places=places)
 
 

@@ -1,14 +1,15 @@
-"""Clusters: any box of the catalogue, several times, on a fabric."""
+"""Clusters: any box of the catalogue, several times, on a fabric; Amazon EC2, NCSA Delta and Argonne Polaris."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from antiphon.core.topology import FORWARDS, Ability, Topology
+from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
 from antiphon.topologies.joined import Cards, Fabric, above, connected, one_switch
-from antiphon.topologies.options import Bandwidth, as_text, factor, one_of, whole
+from antiphon.topologies.links import NVLINK, nvlink
+from antiphon.topologies.options import Bandwidth, as_text, check_integer, factor, one_of
 from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
@@ -64,17 +65,19 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     they send on without touching a rank.
     """
     made_of = machine_of(box, "+")
-    whole(boxes, "boxes", 1, 100_000)
+    check_integer(boxes, "boxes", 1, 100_000)
     one_of(fabric, "fabric", FABRICS)
     thinner = factor(oversubscription, "oversubscription")
     if fabric == "switch" and thinner != 1:
         raise Invalid("fabric=switch has no uplinks to be oversubscribed; use fabric=leaf-spine, fat-tree or rail")
-    whole(spines, "spines", 0 if fabric == "rail" else 1, 1024)
+    check_integer(spines, "spines", 0 if fabric == "rail" else 1, 1024)
     if boxes * made_of.ranks < 2:
         raise Invalid(f"boxes={boxes}: makes {boxes * made_of.ranks} rank; a network needs at least 2 ranks")
     cards = cards_of(made_of, nics, nic)
-    per_leaf = whole(boxes_per_leaf, "boxes_per_leaf") if boxes_per_leaf is not None else 2 - (fabric == "fat-tree")
-    whole(leaves_per_pod, "leaves_per_pod")
+    per_leaf = 2 - (fabric == "fat-tree")
+    if boxes_per_leaf is not None:
+        per_leaf = check_integer(boxes_per_leaf, "boxes_per_leaf")
+    check_integer(leaves_per_pod, "leaves_per_pod")
     cards.check(made_of.name)
     switches = {
         "switch": lambda: one_switch(boxes, cards.rails),
@@ -109,7 +112,7 @@ def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, s
     name = sold_as or box.name
     count, gigabits = _CARDS.get(name, _CARDS.get(name.partition(":")[0], (box.ranks, 200)))
     if nics is not None:
-        count = whole(nics, "nics", 1, 10_000)
+        count = check_integer(nics, "nics", 1, 10_000)
     speed = Fraction(gigabits * 10**9, 8) if nic is None else parse_bandwidth(nic, "nic")
     ports = tuple(range(box.ranks))
     if box.name.startswith("pcie8"):
@@ -135,8 +138,8 @@ def _leaves(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, 
     first = {(b, r): leaves[leaf_of[b]] for b in range(boxes) for r in range(cards.rails)}
     if len(leaves) == 1:
         return Fabric(tuple(leaves), first)
-    each = cards.count * cards.bandwidth
-    below = [(leaf, each * leaf_of.count(i)) for i, leaf in enumerate(leaves)]
+    box_bandwidth = cards.count * cards.bandwidth
+    below = [(leaf, box_bandwidth * leaf_of.count(i)) for i, leaf in enumerate(leaves)]
     pods = [below[i : i + per_pod] for i in range(0, len(below), per_pod)]
     if len(pods) == 1:
         tops = [f"spine{s}" for s in range(spines)]
@@ -145,9 +148,63 @@ def _leaves(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, 
     middles: list[str] = []
     cores = [f"core{s}" for s in range(spines)]
     for number, pod in enumerate(pods):
-        mine = [f"pod{number}.{s}" if spines > 1 else f"pod{number}" for s in range(spines)]
-        middles += mine
-        trunks += above(pod, mine, thinner)
-        wide = sum((speed for _, speed in pod), Fraction(0)) / thinner / spines
-        trunks += [(middle, core, wide) for middle, core in zip(mine, cores, strict=True)]
+        pod_switches = [f"pod{number}.{s}" if spines > 1 else f"pod{number}" for s in range(spines)]
+        middles += pod_switches
+        trunks += above(pod, pod_switches, thinner)
+        uplink = sum((speed for _, speed in pod), Fraction(0)) / thinner / spines
+        trunks += [(middle, core, uplink) for middle, core in zip(pod_switches, cores, strict=True)]
     return Fabric((*leaves, *middles, *cores), first, tuple(trunks))
+
+
+# ---- Amazon EC2 ----
+
+# The box, its EFA cards and Gbit/s each: Amazon EC2 User Guide, "Network specifications" of accelerated computing
+# instances (p4d.24xlarge, p5.48xlarge, p5en.48xlarge, p6-b200.48xlarge, trn2.48xlarge).
+INSTANCES = {
+    "p4d": ("dgx-a100", 4, 100), "p5": ("hgx-h100", 32, 100), "p5en": ("hgx-h200", 16, 200),
+    "p6-b200": ("hgx-b200", 8, 400), "trn2": ("trn2", 16, 200),
+}  # fmt: skip
+
+
+def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
+    """`instances` EC2 instances on EFA: instance=p4d (8 A100), p5 (8 H100), p5en (8 H200), p6-b200 (8 B200) or trn2 (16
+    Trainium2).
+
+    The network between them stands as one switch, as in a placement group: whatever its cards can send arrives
+    (assumed). It neither multicasts nor reduces. Cards are spread evenly over accelerators; latency as of InfiniBand
+    (assumed).
+    """
+    box, cards, gigabits = INSTANCES[one_of(instance, "instance", tuple(INSTANCES))]
+    check_integer(instances, "instances", 2, 100_000)
+    machine = machine_of(box, "+")
+    adapters = Cards(cards, Fraction(gigabits * 10**9, 8), tuple(range(machine.ranks)), "efa")
+    name = f"ec2:instance={instance},instances={instances}"
+    return connected(name, machine, instances, adapters, one_switch(instances, adapters.rails, "efa"))
+
+
+# ---- the clusters of the parameterized-collectives paper (section V): NCSA Delta and Argonne Polaris ----
+
+# A node has four A100, each pair joined by four NVLinks, 100 GB/s each way (NVIDIA, HGX A100 4-GPU; ALCF's page on
+# Polaris shows NV4 for every pair). The paper writes "600 Gbps" for NVLink: NVIDIA's 600 GB/s are meant, both ways, per
+# GPU. A Slingshot 11 card carries 200 Gbit/s. The dragonfly between nodes stands as one switch: like the paper's
+# simulator, contention is looked for at devices and at cards, not inside the fabric.
+SLINGSHOT = Fraction(25 * 10**9)
+
+
+def delta(*, nodes: int = 16) -> Topology:
+    """NCSA Delta: `nodes` nodes of four A100, one Slingshot card each, shared by all four."""
+    return _machine("delta", nodes, 1)
+
+
+def polaris(*, nodes: int = 16) -> Topology:
+    """Argonne Polaris: `nodes` nodes of four A100, two Slingshot cards each; GPUs 0 and 1 share one, 2 and 3 the other
+    (assumed)."""
+    return _machine("polaris", nodes, 2)
+
+
+def _machine(name: str, nodes: int, cards: int) -> Topology:
+    check_integer(nodes, "nodes", 1, 100_000)
+    pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
+    box = build("quad", 4, both_ways(pairs, nvlink(4)), places=[f"gpu{i}" for i in range(4)], unit=NVLINK)
+    adapters = Cards(cards, SLINGSHOT, (0, 1, 2, 3), "slingshot")
+    return connected(f"{name}:nodes={nodes}", box, nodes, adapters, one_switch(nodes, cards, "slingshot"))

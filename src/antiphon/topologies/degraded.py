@@ -40,21 +40,21 @@ def degraded(
     name = topology.name if topology.name.endswith(DEGRADED) else f"{topology.name}{DEGRADED}"
     machine = topology
     by_value: dict[str, list[Pair]] = {}
-    for link, left in (slow or {}).items():
-        by_value.setdefault(str(left), []).append(pair_of(topology, link))
-    for left, pairs in by_value.items():
-        machine = degrade(machine, pairs=pairs, name=name, **_slower(left))  # type: ignore[arg-type]
-    gone = [pair_of(topology, link) for link in drop_links]
+    for link, remaining in (slow or {}).items():
+        by_value.setdefault(str(remaining), []).append(pair_of(topology, link))
+    for remaining, pairs in by_value.items():
+        machine = degrade(machine, pairs=pairs, name=name, **_slower(remaining))  # type: ignore[arg-type]
+    dropped = [pair_of(topology, link) for link in drop_links]
     if fraction is not None:
-        gone += _chosen_pairs(topology, fraction, seed)
-    if gone:
-        machine = degrade(machine, pairs=list(dict.fromkeys(gone)), remove=True, name=name)
+        dropped += _chosen_pairs(topology, fraction, seed)
+    if dropped:
+        machine = degrade(machine, pairs=list(dict.fromkeys(dropped)), remove=True, name=name)
     if drop_ranks:
-        away = {_rank(topology, rank) for rank in drop_ranks}
-        left_over = [rank for rank in range(topology.ranks) if rank not in away]
-        if not left_over:
+        dropped_ranks = {_rank(topology, rank) for rank in drop_ranks}
+        surviving = [rank for rank in range(topology.ranks) if rank not in dropped_ranks]
+        if not surviving:
             raise Invalid("drop_ranks: names every rank; leave at least one")
-        machine = keep(machine, left_over).topology
+        machine = keep(machine, surviving).topology
     _warn_of_parts(machine)
     return machine
 
@@ -62,18 +62,18 @@ def degraded(
 def pair_of(topology: Topology, link: str) -> Pair:
     """The two nodes of a link as people name it: "0-1", "3-nvswitch", "host0/gpu3-host0/nvswitch"."""
     for at in (i for i, char in enumerate(link) if char == "-"):  # names may have a hyphen, too
-        ends = [_nodes_named(topology, part.strip()) for part in (link[:at], link[at + 1 :])]
+        ends = [_nodes_named(topology, name.strip()) for name in (link[:at], link[at + 1 :])]
         if all(ends):
-            for part, nodes in zip((link[:at], link[at + 1 :]), ends, strict=True):
+            for name, nodes in zip((link[:at], link[at + 1 :]), ends, strict=True):
                 if len(nodes) > 1:
-                    some = ", ".join(topology.places[node] for node in nodes[:4])
-                    raise Invalid(f"link {quote(link)}: {part.strip()} could be {some}; name the whole place")
+                    candidates = ", ".join(topology.places[node] for node in nodes[:4])
+                    raise Invalid(f"link {quote(link)}: {name.strip()} could be {candidates}; name the whole place")
             return ends[0][0], ends[1][0]
     if "-" not in link:
         raise Invalid(f"link {quote(link)}: expected two nodes, such as 0-1")
-    lost = next((p.strip() for p in link.split("-", 1) if not _nodes_named(topology, p.strip())), link)
+    unknown_end = next((p.strip() for p in link.split("-", 1) if not _nodes_named(topology, p.strip())), link)
     raise unknown(
-        f"node of {topology.name}", lost, [*map(str, range(topology.ranks)), *topology.places[topology.ranks :]]
+        f"node of {topology.name}", unknown_end, [*map(str, range(topology.ranks)), *topology.places[topology.ranks :]]
     )
 
 
@@ -81,17 +81,17 @@ def _nodes_named(topology: Topology, name: str) -> list[int]:
     """By number, by place, or by the last parts of a place."""
     if name.isdigit() and len(name) < 10:
         return [int(name)] if int(name) < topology.nodes else []
-    whole = [node for node, place in enumerate(topology.places) if place == name]
-    return whole or [node for node, place in enumerate(topology.places) if place.endswith(f"/{name}")]
+    exact_matches = [node for node, place in enumerate(topology.places) if place == name]
+    return exact_matches or [node for node, place in enumerate(topology.places) if place.endswith(f"/{name}")]
 
 
-def _slower(left: str) -> dict[str, object]:
+def _slower(remaining: str) -> dict[str, object]:
     """What `degrade` is asked for: a cap, or a factor of time."""
-    if any(char.isalpha() for char in left.replace("e-", "")):
-        return {"to": left}
-    share = exact(left, "slow")
+    if any(char.isalpha() for char in remaining.replace("e-", "")):
+        return {"to": remaining}
+    share = exact(remaining, "slow")
     if not 0 < share < 1:
-        raise Invalid(f"slow: {quote(left)}: expected what is left of the bandwidth, such as 0.5 or 10GB/s")
+        raise Invalid(f"slow: {quote(remaining)}: expected what is left of the bandwidth, such as 0.5 or 10GB/s")
     return {"slower": 1 / share}
 
 
@@ -121,13 +121,13 @@ def _warn_of_parts(topology: Topology) -> None:
         (topology.link_src, topology.link_dst, "is no longer reached from rank 0"),
         (topology.link_dst, topology.link_src, "no longer reaches rank 0"),
     ):
-        seen = np.zeros(topology.nodes, bool)
-        seen[0] = True
+        reached = np.zeros(topology.nodes, bool)
+        reached[0] = True
         count = 0
-        while count != (count := int(seen.sum())):
-            seen[dst[seen[src]]] = True
-        lost = np.flatnonzero(~seen[: topology.ranks])
-        if lost.size:
-            more = f" (and {lost.size - 1} more)" if lost.size > 1 else ""
-            warn_unlikely(f"{topology.name}: rank {lost[0]}{more} {how}; collectives of all ranks have no plan there")
+        while count != (count := int(reached.sum())):
+            reached[dst[reached[src]]] = True
+        unreached = np.flatnonzero(~reached[: topology.ranks])
+        if unreached.size:
+            ranks = f"rank {unreached[0]}" + (f" (and {unreached.size - 1} more)" if unreached.size > 1 else "")
+            warn_unlikely(f"{topology.name}: {ranks} {how}; collectives of all ranks have no plan there")
             return

@@ -7,7 +7,7 @@ from fractions import Fraction
 from antiphon.core.topology import Topology, both_ways, build
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK1, nvlink
-from antiphon.topologies.pcie_tree import SWITCHES, pcie_limits, pcie_links, switch_places
+from antiphon.topologies.pcie import SWITCHES, pcie_limits, pcie_links, switch_places
 
 GEN = 3  # of the PCIe that both have
 

@@ -6,14 +6,14 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.topologies.options import (
     BANDWIDTH,
     LATENCY,
-    MOST_LISTED,
+    MAX_LISTED,
     Bandwidth,
     Latency,
+    check_integer,
+    check_link_count,
+    check_node_count,
     link_type,
-    most_links,
-    most_placed,
     named,
-    whole,
 )
 from antiphon.units import parse_bandwidth
 
@@ -35,12 +35,12 @@ def dragonfly(
     (25 GB/s: HPE Slingshot 11, 200 Gbit/s) unless local_bandwidth or global_bandwidth say otherwise; the
     latency of each link is assumed.
     """
-    whole(groups, "groups", 1, 10_000)
-    whole(routers, "routers", 1, 10_000)
-    whole(hosts, "hosts", 1, 10_000)
-    ranks = whole(groups * routers * hosts, "groups times routers times hosts", 2)
-    most_placed(ranks + groups * routers, "dragonfly")
-    most_links(2 * (ranks + groups * routers * (routers - 1) + groups * (groups - 1)), "dragonfly", MOST_LISTED)
+    check_integer(groups, "groups", 1, 10_000)
+    check_integer(routers, "routers", 1, 10_000)
+    check_integer(hosts, "hosts", 1, 10_000)
+    ranks = check_integer(groups * routers * hosts, "groups times routers times hosts", 2)
+    check_node_count(ranks + groups * routers, "dragonfly")
+    check_link_count(2 * (ranks + groups * routers * (routers - 1) + groups * (groups - 1)), "dragonfly", MAX_LISTED)
     port = link_type("port", bandwidth, latency)
     local = _like(port, "local", local_bandwidth)
     across = _like(port, "global", global_bandwidth)

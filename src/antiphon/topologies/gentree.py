@@ -11,7 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.topologies.levels import grow, read_shape
+from antiphon.topologies.trees import grow, read_shape
 
 _ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2
 

@@ -10,7 +10,7 @@ from antiphon.core.reshape import Card, End, join
 from antiphon.core.topology import FORWARDS, Ability, LinkType, Topology
 from antiphon.errors import Invalid
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
-from antiphon.topologies.options import MOST_LISTED, most_links, most_placed
+from antiphon.topologies.options import MAX_LISTED, check_link_count, check_node_count
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Cards:
     kind: str = "ib"
 
     def check(self, box: str) -> None:
-        few, many = sorted((self.count, len(self.ports)))
-        if many % few:
+        smaller, larger = sorted((self.count, len(self.ports)))
+        if larger % smaller:
             raise Invalid(
                 f"nics={self.count}: cannot be shared evenly by the {len(self.ports)} ports of {box}; "
                 "give a number that divides it, or a multiple of it"
@@ -63,8 +63,8 @@ def connected(
     and in."""
     cards.check(box.name)
     links = boxes * (box.links + 2 * len(cards.ports)) + 2 * len(fabric.trunks)
-    most_placed(boxes * box.nodes + len(fabric.switches), name)
-    most_links(links, name, MOST_LISTED)
+    check_node_count(boxes * box.nodes + len(fabric.switches), name)
+    check_link_count(links, name, MAX_LISTED)
     cable = LinkType(cards.kind, cards.cable, IB_HOP)
     cables: list[tuple[End, End, LinkType]] = [
         ((b, port), fabric.first[b, cards.rail(i)], cable) for b in range(boxes) for i, port in enumerate(cards.ports)
@@ -85,10 +85,10 @@ def connected(
 
 
 def _groups(cards: Cards) -> list[list[int]]:
-    found: list[list[int]] = [[] for _ in range(cards.rails)]
+    ports_by_rail: list[list[int]] = [[] for _ in range(cards.rails)]
     for i, port in enumerate(cards.ports):
-        found[cards.rail(i)].append(port)
-    return found
+        ports_by_rail[cards.rail(i)].append(port)
+    return ports_by_rail
 
 
 def _without_host(box: Topology) -> Topology:

@@ -11,74 +11,76 @@ from antiphon.errors import Invalid, quote, unknown
 from antiphon.topologies.spec import UNITS
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
-MOST_LINKS = 2**25  # made as columns
-MOST_LISTED = 2**19  # links made one by one
-MOST_PLACED = 2**20  # nodes whose places are written one by one
-MOST_DIMENSIONS = 20
+MAX_LINKS = 2**25  # made as columns
+MAX_LISTED = 2**19  # links made one by one
+MAX_PLACED = 2**20  # nodes whose places are written one by one
+MAX_DIMENSIONS = 20
 
 Bandwidth = str | int | float | Fraction
 Latency = str | int | float
 BANDWIDTH, LATENCY = "25GB/s", "1us"  # of a link, unless something else is asked for
 
 
-def whole(value: object, what: str, low: int = 1, high: int = MOST_PLACED) -> int:
+def check_integer(value: object, option: str, low: int = 1, high: int = MAX_PLACED) -> int:
     """A whole number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise Invalid(f"{what}={quote(value)}: expected a whole number from {low} to {high}")
+        raise Invalid(f"{option}={quote(value)}: expected a whole number from {low} to {high}")
     return value
 
 
 def ranks_of(ranks: object) -> int:
     """How many ranks a network has: at least two."""
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MOST_PLACED:
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 2 <= ranks <= MAX_PLACED:
         raise Invalid(
-            f"ranks={quote(ranks)}: expected a whole number; a network needs at least 2 ranks, at most {MOST_PLACED}"
+            f"ranks={quote(ranks)}: expected a whole number; a network needs at least 2 ranks, at most {MAX_PLACED}"
         )
     return ranks
 
 
-def one_of(value: object, what: str, names: tuple[str, ...]) -> str:
+def one_of(value: object, option: str, names: tuple[str, ...]) -> str:
     """One of a few names."""
     if not isinstance(value, str) or value not in names:
-        raise unknown(what, value, names)
+        raise unknown(option, value, names)
     return value
 
 
-def factor(value: object, what: str) -> Fraction:
+def factor(value: object, option: str) -> Fraction:
     """A number of 1 or more: 2, 1.5 or 3/2."""
-    number = exact(value, what)
+    number = exact(value, option)
     if not 1 <= number <= 10**6:
-        raise Invalid(f"{what}={quote(value)}: expected a number of 1 or more (2 = half as much upwards as downwards)")
+        why = "expected a number of 1 or more (2 = half as much upwards as downwards)"
+        raise Invalid(f"{option}={quote(value)}: {why}")
     return number
 
 
-def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, what: str = "") -> LinkType:
+def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, option: str = "") -> LinkType:
     """A kind of link, its speed as people write it."""
-    where = f"{what}: " if what else ""
+    where = f"{option}: " if option else ""
     return LinkType(kind, parse_bandwidth(bandwidth, f"{where}bandwidth"), parse_seconds(latency, f"{where}latency"))
 
 
 def named(name: str, **options: tuple[object, object]) -> str:
     """A name with the options, each (given, default), that are not what they are by default, as they were given: so
     that it is the spec of the machine. "100GB/s" and 10**11 are the same bandwidth."""
-    told = [f"{key}={as_text(key, given)}" for key, (given, usual) in options.items() if not _same(key, given, usual)]
+    changed = ((key, value) for key, (value, default) in options.items() if not _same(key, value, default))
+    texts = [f"{key}={as_text(key, value)}" for key, value in changed]
     mark = "," if ":" in name else ":"
-    return name + (mark + ",".join(told) if told else "")
+    return name + (mark + ",".join(texts) if texts else "")
 
 
-def as_text(key: str, given: object) -> str:
+def as_text(key: str, value: object) -> str:
     """An option's value as it stands in a spec: with its unit where it needs one."""
-    if isinstance(given, str | bool) or not UNITS.fullmatch(key):
-        return str(given).strip()
-    return f"{given}s" if key.endswith("latency") else f"{exact(given)}B/s"
+    if isinstance(value, str | bool) or not UNITS.fullmatch(key):
+        return str(value).strip()
+    return f"{value}s" if key.endswith("latency") else f"{exact(value)}B/s"
 
 
-def _same(key: str, given: object, usual: object) -> bool:
-    if given is None or usual is None:
-        return given is usual
+def _same(key: str, value: object, default: object) -> bool:
+    if value is None or default is None:
+        return value is default
     if key.endswith("bandwidth"):
-        return parse_bandwidth(given) == parse_bandwidth(usual)  # type: ignore[arg-type]
-    return parse_seconds(given) == parse_seconds(usual) if key == "latency" else given == usual  # type: ignore[arg-type]
+        return parse_bandwidth(value) == parse_bandwidth(default)  # type: ignore[arg-type]
+    return parse_seconds(value) == parse_seconds(default) if key == "latency" else value == default  # type: ignore[arg-type]
 
 
 def dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
@@ -89,30 +91,30 @@ def dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
     if dims is None:
         if ranks is None:
             raise Invalid(f"{name} needs dims or ranks; for example {name}:dims=4x4 or {name}:ranks=16")
-        count = most_placed(ranks_of(ranks), name)
+        count = check_node_count(ranks_of(ranks), name)
         small = next(i for i in range(math.isqrt(count), 0, -1) if count % i == 0)
         return (small, count // small) if small > 1 else (count,)
     text = str(dims) if not isinstance(dims, bool) else ""
     if len(text) > 100 or not re.fullmatch(r"[0-9]+(x[0-9]+)*", text):
         raise Invalid(f"dims={quote(dims)}: expected sizes such as 4x8 or 2x2x4")
     sizes = tuple(int(size) for size in text.split("x"))
-    if len(sizes) > MOST_DIMENSIONS or min(sizes) < 2:
-        raise Invalid(f"dims={quote(dims)}: expected at most {MOST_DIMENSIONS} sizes of at least 2 each")
-    count = most_placed(math.prod(sizes), f"dims={text}")
+    if len(sizes) > MAX_DIMENSIONS or min(sizes) < 2:
+        raise Invalid(f"dims={quote(dims)}: expected at most {MAX_DIMENSIONS} sizes of at least 2 each")
+    count = check_node_count(math.prod(sizes), f"dims={text}")
     if ranks is not None and ranks != count:
         raise Invalid(f"dims={text} makes {count} ranks, but ranks={quote(ranks)}; leave one of them out")
     return sizes
 
 
-def most_placed(nodes: int, what: str) -> int:
+def check_node_count(nodes: int, subject: str) -> int:
     """Refuse a machine too large to write down, before any memory is used."""
-    if nodes > MOST_PLACED:
-        raise Invalid(f"{what}: makes {nodes} ranks and switches; at most {MOST_PLACED}")
+    if nodes > MAX_PLACED:
+        raise Invalid(f"{subject}: makes {nodes} ranks and switches; at most {MAX_PLACED}")
     return nodes
 
 
-def most_links(links: int, what: str, most: int = MOST_LINKS) -> int:
+def check_link_count(links: int, subject: str, limit: int = MAX_LINKS) -> int:
     """Refuse a machine with too many links, before any memory is used."""
-    if links > most:
-        raise Invalid(f"{what}: makes {links} links; at most {most}")
+    if links > limit:
+        raise Invalid(f"{subject}: makes {links} links; at most {limit}")
     return links

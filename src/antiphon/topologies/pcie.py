@@ -1,11 +1,16 @@
-"""A server whose GPUs are joined by PCIe alone."""
+"""Eight GPUs on a PCIe tree: the server pcie8, and the tree that DGX-1 has beside its NVLinks."""
 
 from __future__ import annotations
 
-from antiphon.core.topology import Topology, build
+from collections.abc import Sequence
+from fractions import Fraction
+
+from antiphon.core.topology import Link, LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies.links import PCIE
-from antiphon.topologies.pcie_tree import SWITCHES, pcie_limits, pcie_links, switch_places
+from antiphon.topologies.links import GB, PCIE, PCIE_HOP
+
+BETWEEN_SOCKETS = Fraction(16 * GB)  # each way: what NCCL reckons between two AMD sockets (src/graph/topo.h)
+SWITCHES = 6  # four of PCIe, then the host bridges of both sockets
 
 
 def pcie8(*, gen: int = 4) -> Topology:
@@ -21,3 +26,26 @@ def pcie8(*, gen: int = 4) -> Topology:
     places = [f"host0/socket{gpu // 4}/gpu{gpu}" for gpu in range(8)] + switch_places()
     name = "pcie8" if gen == 4 else f"pcie8:gen={gen}"
     return build(name, 8, links, switches=SWITCHES, limits=pcie_limits(links, gen), places=places, unit=PCIE[gen])
+
+
+def pcie_links(gen: int) -> list[Link]:
+    """Links of eight GPUs (0 to 7) with four switches (8 to 11), two GPUs each, and two host bridges (12, 13)."""
+    lanes = LinkType("pcie", PCIE[gen], PCIE_HOP)
+    socket = LinkType("socket", BETWEEN_SOCKETS, PCIE_HOP)
+    pairs = [(gpu, 8 + gpu // 2) for gpu in range(8)] + [(8 + s, 12 + s // 2) for s in range(4)]
+    return both_ways(pairs, lanes) + both_ways([(12, 13)], socket)
+
+
+def pcie_limits(links: Sequence[Link], gen: int) -> list[SharedLimit]:
+    """All that enters a host bridge together is limited to two x16 links."""
+    return bridge_limits(links, (12, 13), PCIE[gen])
+
+
+def bridge_limits(links: Sequence[Link], bridges: Sequence[int], each: Fraction) -> list[SharedLimit]:
+    """The same of any tree whose host bridges are these nodes, and whose widest links carry `each`."""
+    into = [tuple(i for i, link in enumerate(links) if link[1] == bridge) for bridge in bridges]
+    return [SharedLimit(f"bridge{number} in", entering, 2 * each) for number, entering in enumerate(into)]
+
+
+def switch_places() -> list[str]:
+    return [f"host0/socket{s // 2}/pcie{s}" for s in range(4)] + [f"host0/socket{b}/bridge{b}" for b in (0, 1)]

@@ -21,10 +21,10 @@ from antiphon.topologies.options import (
     LATENCY,
     Bandwidth,
     Latency,
+    check_link_count,
+    check_node_count,
     dimensions,
     link_type,
-    most_links,
-    most_placed,
     named,
     ranks_of,
 )
@@ -37,9 +37,9 @@ def ring(
     *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
 ) -> Topology:
     """Rank i is linked with i-1 and i+1, both ways (two ranks: one link each way)."""
-    here = np.arange(ranks_of(ranks))
-    nearby = [(here + 1) % ranks] if ranks == 2 else [(here + 1) % ranks, (here - 1) % ranks]
-    src, dst = np.tile(here, len(nearby)), np.concatenate(nearby)
+    nodes = np.arange(ranks_of(ranks))
+    nearby = [(nodes + 1) % ranks] if ranks == 2 else [(nodes + 1) % ranks, (nodes - 1) % ranks]
+    src, dst = np.tile(nodes, len(nearby)), np.concatenate(nearby)
     return _network(f"ring:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers)
 
 
@@ -47,9 +47,9 @@ def line(
     *, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY, routers: Switch = False
 ) -> Topology:
     """Rank i is linked with i+1, both ways; the ends with one neighbour only."""
-    here = np.arange(ranks_of(ranks) - 1)
-    src, dst = np.concatenate([here, here + 1]), np.concatenate([here + 1, here])
-    places = tuple(f"x{i}" for i in range(most_placed(ranks, f"ranks={ranks}")))
+    lower = np.arange(ranks_of(ranks) - 1)
+    src, dst = np.concatenate([lower, lower + 1]), np.concatenate([lower + 1, lower])
+    places = tuple(f"x{i}" for i in range(check_node_count(ranks, f"ranks={ranks}")))
     return _network(f"line:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers, places)
 
 
@@ -58,7 +58,7 @@ def full(
 ) -> Topology:
     """A link from every rank to every other."""
     ranks_of(ranks)
-    most_links(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of so many")
+    check_link_count(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of so many")
     src, dst = np.divmod(np.arange(ranks * ranks), ranks)
     apart = src != dst
     return _network(f"full:ranks={ranks}", ranks, src[apart], dst[apart], bandwidth, latency, routers)
@@ -69,8 +69,8 @@ def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LAT
 
     Rank 0 in the middle instead, which holds data and sends on by itself, is a tree of ranks: give it as a file.
     """
-    here, middle = np.arange(ranks_of(ranks)), np.full(ranks, ranks)
-    src, dst = np.concatenate([here, middle]), np.concatenate([middle, here])
+    members, middle = np.arange(ranks_of(ranks)), np.full(ranks, ranks)
+    src, dst = np.concatenate([members, middle]), np.concatenate([middle, members])
     kind = (link_type("link", bandwidth, latency),)
     name = named(f"star:ranks={ranks}", bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     return Topology(name, ranks, 1, narrow(src), narrow(dst), np.zeros(2 * ranks, np.int32), kind)
@@ -121,7 +121,7 @@ def hypercube(
         low = 1 << (count.bit_length() - 1)
         raise Invalid(f"ranks={count}: a hypercube has a power of 2 of them; {low} or {2 * low}")
     sizes = (2,) * (count.bit_length() - 1)
-    most_placed(count, f"ranks={count}")
+    check_node_count(count, f"ranks={count}")
     return _grid("hypercube", sizes, False, bandwidth, latency, routers, f"hypercube:ranks={count}")
 
 
@@ -136,16 +136,16 @@ def _grid(
 ) -> Topology:
     """Links axis by axis, towards higher positions first. O(ranks * axes)."""
     ranks = math.prod(sizes)
-    most_links(2 * len(sizes) * ranks, f"{family} of {ranks} ranks")
+    check_link_count(2 * len(sizes) * ranks, f"{family} of {ranks} ranks")
     number = np.arange(ranks)
     at = np.unravel_index(number, sizes)
     src, dst = [], []
     for axis, size in enumerate(sizes):
         stride = math.prod(sizes[axis + 1 :])
-        for way in (1, -1):
-            wraps = (at[axis] == size - 1) if way == 1 else (at[axis] == 0)
+        for direction in (1, -1):
+            wraps = (at[axis] == size - 1) if direction == 1 else (at[axis] == 0)
             goes = ~wraps | (closed and size > 2)
-            hop = np.where(wraps, -way * (size - 1) * stride, way * stride)
+            hop = np.where(wraps, -direction * (size - 1) * stride, direction * stride)
             src.append(number[goes])
             dst.append((number + hop)[goes])
     axes = [f"{_AXES[a]}" if len(sizes) <= len(_AXES) else f"a{a}." for a in range(len(sizes))]
@@ -177,15 +177,16 @@ def _network(
     name = named(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     if not parse_yes(routers, "routers"):
         return Topology(name, ranks, 0, narrow(src), narrow(dst), np.zeros(len(src), np.int32), (kind,), (), places)
-    most_links(len(src) + 2 * ranks, f"{name} with routers")
-    most_placed(2 * ranks, f"{name} with routers")
+    check_link_count(len(src) + 2 * ranks, f"{name} with routers")
+    check_node_count(2 * ranks, f"{name} with routers")
     widest = int(np.bincount(src, minlength=ranks).max())
     own = LinkType("port", widest * kind.bandwidth, 0.0)
-    here, there = np.arange(ranks), ranks + np.arange(ranks)
-    where = places or tuple(f"p{i}" for i in range(ranks))
+    rank_nodes, router_nodes = np.arange(ranks), ranks + np.arange(ranks)
+    base_places = places or tuple(f"p{i}" for i in range(ranks))
     return Topology(
         f"{name},routers=true", ranks, ranks,
-        narrow(np.concatenate([src + ranks, here, there])), narrow(np.concatenate([dst + ranks, there, here])),
+        narrow(np.concatenate([src + ranks, rank_nodes, router_nodes])),
+        narrow(np.concatenate([dst + ranks, router_nodes, rank_nodes])),
         np.repeat(np.array([0, 1], np.int32), [len(src), 2 * ranks]), (kind, own), (),
-        tuple(f"{place}/rank" for place in where) + tuple(f"{place}/router" for place in where), kind.bandwidth,
+        tuple(f"{place}/{end}" for end in ("rank", "router") for place in base_places), kind.bandwidth,
     )  # fmt: skip

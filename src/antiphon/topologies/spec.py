@@ -24,8 +24,8 @@ def machine_of(spec: str, separator: str = ",") -> Topology:
     name, _, tail = spec.partition(":")
     _refuse_file(name, tail)
     make = find("topology", name).load()
-    found: Topology = call("topology", name, make, options(spec, tail, separator))
-    return found
+    machine: Topology = call("topology", name, make, options(spec, tail, separator))
+    return machine
 
 
 def is_file(spec: str) -> bool:
@@ -45,6 +45,6 @@ def _refuse_file(name: str, tail: str) -> None:
 def options(spec: str, tail: str, separator: str = ",") -> Options:
     """The options behind the colon."""
     # a "+" parts options only where a key follows: it also stands in values such as 2x(3+5)
-    parts = re.split(rf"{re.escape(separator)}(?=[a-z_]+=)", tail) if separator != "," else tail.split(",")
-    given = parse_options(parts if tail else (), f"topology {quote(spec)}", f"name:key=value{separator}key=value")
-    return {key: value if UNITS.fullmatch(key) else plain_value(value) for key, value in given.items()}
+    texts = re.split(rf"{re.escape(separator)}(?=[a-z_]+=)", tail) if separator != "," else tail.split(",")
+    parsed = parse_options(texts if tail else (), f"topology {quote(spec)}", f"name:key=value{separator}key=value")
+    return {key: value if UNITS.fullmatch(key) else plain_value(value) for key, value in parsed.items()}

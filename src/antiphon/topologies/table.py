@@ -45,7 +45,7 @@ TABLE = {
     "cluster": _entry(
         "clusters:cluster", "boxes of any kind on a fabric", "as the boxes have", "cluster:box=dgx1v,boxes=4"
     ),
-    "ec2": _entry("ec2:ec2", "Amazon EC2 instances on EFA", "8 or 16 per instance", "ec2:instance=p5,instances=2"),
+    "ec2": _entry("clusters:ec2", "Amazon EC2 instances on EFA", "8 or 16 per instance", "ec2:instance=p5,instances=2"),
     "dragonfly": _entry(
         "dragonfly:dragonfly", "groups of routers, joined pairwise", "2 or more", "dragonfly:groups=5,routers=2,hosts=2"
     ),
@@ -55,8 +55,8 @@ TABLE = {
     "sym512": _entry("gentree:sym512", "GenTree's symmetric tree, 16 switches of 32", "512", "sym512"),
     "asy384": _entry("gentree:asy384", "GenTree's asymmetric tree, 8 switches of 32, 8 of 16", "384", "asy384"),
     "cdc384": _entry("gentree:cdc384", "GenTree's two data centres", "384", "cdc384"),
-    "delta": _entry("supercomputers:delta", "NCSA Delta: nodes of 4 A100, one card", "4 per node", "delta:nodes=4"),
+    "delta": _entry("clusters:delta", "NCSA Delta: nodes of 4 A100, one card", "4 per node", "delta:nodes=4"),
     "polaris": _entry(
-        "supercomputers:polaris", "Argonne Polaris: nodes of 4 A100, two cards", "4 per node", "polaris:nodes=4"
+        "clusters:polaris", "Argonne Polaris: nodes of 4 A100, two cards", "4 per node", "polaris:nodes=4"
     ),
 }

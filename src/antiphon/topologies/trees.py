@@ -1,13 +1,159 @@
-"""Any tree of switches by its fan-outs."""
+"""Trees of switches with ranks as leaves: read from their fan-outs, and built."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
-from antiphon.core.topology import LinkType, Topology, build
+from antiphon.core.topology import Link, LinkType, Topology, build
 from antiphon.errors import Invalid, quote
-from antiphon.topologies.levels import grow, read_shape
-from antiphon.topologies.options import BANDWIDTH, LATENCY, Bandwidth, Latency, factor, link_type, named
+from antiphon.topologies.options import (
+    BANDWIDTH,
+    LATENCY,
+    Bandwidth,
+    Latency,
+    check_node_count,
+    factor,
+    link_type,
+    named,
+)
+
+EXAMPLE = "4x8 (4 switches of 8 ranks), 2x(3+5) (2 switches, of 3 and of 5) or 16x(8*32+8*16)"
+_LONGEST, _DEEPEST = 200, 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A node by its children: so many alike of each shape. A rank has none."""
+
+    children: tuple[tuple[int, Shape], ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        return sum(count * child.ranks for count, child in self.children) if self.children else 1
+
+    @property
+    def nodes(self) -> int:
+        return 1 + sum(count * child.nodes for count, child in self.children)
+
+
+RANK = Shape()
+
+
+def read_shape(fanouts: object) -> Shape:
+    """The tree below its root switch, from its fan-outs.
+
+    node = 8 (a switch of 8 ranks) | 4xNODE (4 alike) | 2x(NODE+NODE) (each of the 2 its own; 8*NODE repeats one);
+    0 in such a list is a rank.
+    """
+    text = str(fanouts) if not isinstance(fanouts, bool) else ""
+    tokens = re.findall(r"[0-9]{1,9}|[x(+*)]", text) if len(text) <= _LONGEST else []
+    if not tokens or "".join(tokens) != text:
+        raise Invalid(f"fanouts={quote(fanouts)}: write for example {EXAMPLE}")
+    reader = _Reader(text, tokens)
+    shape = reader.node(0)
+    if reader.at != len(tokens):
+        raise reader.trouble()
+    if shape.ranks < 2:
+        raise Invalid(f"fanouts={quote(text)}: makes {shape.ranks} rank; a network needs at least 2")
+    check_node_count(shape.nodes, f"fanouts={text}")
+    return shape
+
+
+class _Reader:
+    def __init__(self, text: str, tokens: list[str]) -> None:
+        self.text, self.tokens, self.at = text, tokens, 0
+
+    def trouble(self) -> Invalid:
+        token = repr(self.tokens[self.at]) if self.at < len(self.tokens) else "its end"
+        return Invalid(f"fanouts={quote(self.text)}: cannot read it at {token}; write for example {EXAMPLE}")
+
+    def take(self, token: str) -> bool:
+        matches = self.at < len(self.tokens) and self.tokens[self.at] == token
+        self.at += matches
+        return matches
+
+    def number(self) -> int:
+        if self.at >= len(self.tokens) or not self.tokens[self.at].isdigit():
+            raise self.trouble()
+        self.at += 1
+        return int(self.tokens[self.at - 1])
+
+    def node(self, depth: int) -> Shape:
+        if depth > _DEEPEST:
+            raise Invalid(f"fanouts={quote(self.text)}: more than {_DEEPEST} levels")
+        return self.rest(self.number(), depth)
+
+    def rest(self, count: int, depth: int) -> Shape:
+        """A node whose fan-out has been read already."""
+        if not self.take("x"):
+            return Shape(((count, RANK),)) if count else RANK
+        if not count:
+            raise Invalid(f"fanouts={quote(self.text)}: a switch without children; leave out the 0")
+        if not self.take("("):
+            return Shape(((count, self.node(depth + 1)),))
+        children = [self.item(depth + 1)]
+        while self.take("+"):
+            children.append(self.item(depth + 1))
+        if not self.take(")"):
+            raise self.trouble()
+        listed = sum(number for number, _ in children)
+        if listed != count:
+            raise Invalid(
+                f"fanouts={quote(self.text)}: {count} children, but {listed} are listed behind them; write one for each"
+            )
+        return Shape(tuple(children))
+
+    def item(self, depth: int) -> tuple[int, Shape]:
+        number = self.number()
+        if self.take("*"):
+            if not number:
+                raise Invalid(f"fanouts={quote(self.text)}: 0 times something; leave it out")
+            return number, self.node(depth)
+        return 1, self.rest(number, depth)
+
+
+Uplink = Callable[[int, Fraction], LinkType]  # height of a switch (1: only ranks below), bytes/s below -> its uplink
+
+
+@dataclass
+class Grown:
+    """A tree as nodes: ranks 0.., then switches, the root first; links both ways."""
+
+    links: list[Link]
+    places: list[str]
+    ranks: int
+    switches: int
+
+
+def grow(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> Grown:
+    """Ranks and switches numbered depth first. The place of switch 3 below switch 1 is "sw1/sw3". O(nodes)."""
+    ranks = shape.ranks
+    places = [""] * shape.nodes
+    links: list[Link] = []
+    count = [0, ranks]  # next rank, next switch
+
+    def visit(node: Shape, path: str) -> tuple[int, int, LinkType]:
+        """The node's number, its height, and the link above it."""
+        if not node.children:
+            number, count[0] = count[0], count[0] + 1
+            places[number] = f"{path}{word}{number}"
+            return number, 0, leaf
+        number, count[1] = count[1], count[1] + 1
+        places[number] = path.rstrip("/") or "root"
+        height, below, ordinal = 0, Fraction(0), 0
+        for repeats, child in node.children:
+            for _ in range(repeats):
+                end, level, kind = visit(child, f"{path}sw{ordinal}/" if child.children else path)
+                ordinal += 1
+                links.extend(((end, number, kind), (number, end, kind)))
+                height, below = max(height, level + 1), below + kind.bandwidth
+        return number, height, uplink(height, below)
+
+    visit(shape, "")
+    return Grown(links, places, ranks, shape.nodes - ranks)
 
 
 def tree(
@@ -31,11 +177,11 @@ def tree(
     if uplink is not None and thinner != 1:
         raise Invalid(f"uplink={quote(uplink)}: fixes what oversubscription={oversubscription} would; leave one out")
     levels = uplink.split("+") if isinstance(uplink, str) else [] if uplink is None else [uplink]
-    given = [link_type("uplink", part, latency, "uplink") for part in levels]
+    uplinks = [link_type("uplink", level, latency, "uplink") for level in levels]
 
     def above(height: int, below: Fraction) -> LinkType:
-        if given:
-            return given[min(height, len(given)) - 1]
+        if uplinks:
+            return uplinks[min(height, len(uplinks)) - 1]
         return LinkType("uplink", below / thinner, leaf.latency)
 
     grown = grow(shape, leaf, above)

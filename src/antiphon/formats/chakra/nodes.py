@@ -34,7 +34,7 @@ COLLECTIVES = (
     "barrier",
 )  # fmt: skip
 VERSION = "0.0.4"
-MOST_NODES, MOST_DEPENDENCIES = 2**22, 2**25  # of a file
+MAX_NODES, MAX_DEPENDENCIES = 2**22, 2**25  # of a file
 FEW_PARTS, LEAST_PART = 2**14, 12  # bytes: a node in memory is two parts, an attribute one
 Value = int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]
 
@@ -117,12 +117,12 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     found: list[Node] = []
     waits, made, most = 0, len(known), FEW_PARTS + len(data) // LEAST_PART
     for begin, end in parts:
-        if len(found) == MOST_NODES:
-            raise Unsupported(f"has more than {MOST_NODES} nodes")
+        if len(found) == MAX_NODES:
+            raise Unsupported(f"has more than {MAX_NODES} nodes")
         one = _node(data, begin, end)
         waits, made = waits + len(one.waits), made + 2 + len(one.attributes)
-        if waits > MOST_DEPENDENCIES:
-            raise Unsupported(f"its nodes have more than {MOST_DEPENDENCIES} dependencies")
+        if waits > MAX_DEPENDENCIES:
+            raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if made > most:
             raise Invalid(f"byte {begin}: nodes and attributes are too short for so many: {LEAST_PART} bytes are usual")
         found.append(one)

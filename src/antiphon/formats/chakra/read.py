@@ -33,7 +33,7 @@ from antiphon.formats.chakra.nodes import (
 )
 from antiphon.formats.chakra.write import ROWS
 
-MOST_FILES = 2**16
+MAX_FILES = 2**16
 Heard = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # of each rank the head of its file, and its nodes
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
 
@@ -46,7 +46,7 @@ def files_of(given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
             paths += sorted(path for path in one.iterdir() if _NAME.fullmatch(path.name))
         except (OSError, ValueError):  # not a folder: what reads it says what is wrong, if anything is
             paths.append(one)
-    if not paths or len(paths) > MOST_FILES:
+    if not paths or len(paths) > MAX_FILES:
         raise Invalid(f"expected the files of some ranks, such as NAME.0.et, or their folder; there are {len(paths)}")
     found: dict[int, Path] = {}
     for path in paths:

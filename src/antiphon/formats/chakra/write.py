@@ -22,7 +22,7 @@ from antiphon.formats.chakra.nodes import COMPUTE, RECEIVE, SEND, attribute, hea
 from antiphon.formats.chakra.wire import octets
 from antiphon.units import exact, parse_bandwidth, parse_size
 
-MOST_ROWS, MOST_WAITS = 2**20, 2**23
+MAX_ROWS, MAX_WAITS = 2**20, 2**23
 ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
 _ORDERS = ("rounds", "data")
 _ON_A_GPU = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
@@ -52,9 +52,9 @@ def chakra(
     size = parse_size(nbytes, "nbytes")
     entry = plan.at(size)
     refuse_joints(entry.schedule, "export to chakra")
-    if expanded_rows(entry.schedule) > MOST_ROWS:
+    if expanded_rows(entry.schedule) > MAX_ROWS:
         raise Unsupported(
-            f"back end chakra writes every piece out, and at most {MOST_ROWS} rows; plan with fewer pieces"
+            f"back end chakra writes every piece out, and at most {MAX_ROWS} rows; plan with fewer pieces"
         )
     last = _local_work(entry.schedule, size, local)
     schedule = expand(entry.schedule)
@@ -93,9 +93,9 @@ class _Files:
 
     def __init__(self, messages: Messages, nbytes: int, order: str, gamma: Fraction, last: int) -> None:
         needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
-        if needs.pairs > MOST_WAITS:
+        if needs.pairs > MAX_WAITS:
             raise Unsupported(
-                f"these {len(messages)} messages have {needs.pairs} dependencies in pairs, more than {MOST_WAITS}; "
+                f"these {len(messages)} messages have {needs.pairs} dependencies in pairs, more than {MAX_WAITS}; "
                 "goal writes them shared"
             )
         self.messages, self.last = messages, last

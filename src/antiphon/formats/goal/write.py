@@ -24,8 +24,8 @@ from antiphon.formats.text import Lines
 from antiphon.units import exact, parse_bandwidth, parse_size
 
 FILE = "schedule.goal"
-MOST_NICS = 256
-MOST_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
+MAX_NICS = 256
+MAX_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
 SEND, RECEIVE, COMPUTE, JOIN, LOCAL, LAST = range(6)
 _ORDERS = ("rounds", "data")
 
@@ -49,8 +49,8 @@ def goal(
     seconds = exact(gamma, "gamma")
     if not 0 <= seconds <= 1:
         raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")
-    if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MOST_NICS:
-        raise Invalid(f"nics: expected a whole number from 1 to {MOST_NICS}, got {quote(nics)}")
+    if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MAX_NICS:
+        raise Invalid(f"nics: expected a whole number from 1 to {MAX_NICS}, got {quote(nics)}")
     size = parse_size(nbytes, "nbytes")
     schedule = plan.at(size).schedule
     refuse_joints(schedule, "export to goal")
@@ -84,14 +84,14 @@ def _refuse_too_many(schedule: Schedule) -> None:
     """GOAL has no pipelines: every piece is written out."""
     pieces = pieces_of(schedule)
     rows = int(pieces[schedule.chunk].sum(dtype=object)) if schedule.transfers else 0
-    if rows > MOST_ROWS:
+    if rows > MAX_ROWS:
         most = int(pieces.max())
         fewer = (
-            f"plan with fewer pieces, about {max(most * MOST_ROWS // rows, 1)}" if most > 1 else "a smaller plan can be"
+            f"plan with fewer pieces, about {max(most * MAX_ROWS // rows, 1)}" if most > 1 else "a smaller plan can be"
         )
         raise Unsupported(
             f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {most} "
-            f"pieces); it takes {MOST_ROWS}, in some 8 GB of memory; {fewer}"
+            f"pieces); it takes {MAX_ROWS}, in some 8 GB of memory; {fewer}"
         )
 
 

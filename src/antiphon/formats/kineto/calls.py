@@ -8,7 +8,7 @@ from antiphon.formats.kineto.words import Event, args_of, bytes_of, counted, kin
 
 Told = tuple[str, int, str]  # kind, nbytes, group
 Groups = dict[str, ProcessGroup]
-MOST_MEMBERS = 2**16
+MAX_MEMBERS = 2**16
 
 
 def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> Told | None:
@@ -37,6 +37,6 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
 
 def _members(listed: object, many: int) -> tuple[int, ...]:
     """Of "[0, 1, 2, 3]"; long lists are told in part only, and then none are known."""
-    words = str(listed).strip("[]").split(",", MOST_MEMBERS) if listed else []
+    words = str(listed).strip("[]").split(",", MAX_MEMBERS) if listed else []
     ranks = tuple(int(word) for word in words if word.strip().isdigit() and len(word) < 9)
     return ranks if len(ranks) == len(words) == many else ()

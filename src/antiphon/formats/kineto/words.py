@@ -15,7 +15,7 @@ _BYTES = {
     "complexfloat": 8, "complexdouble": 16, "c10::complex<float>": 8, "c10::complex<double>": 16,
 }  # fmt: skip
 CALL_PREFIXES = ("c10d::", "antiphon:", "gloo:", "nccl:", "_c10d_functional::", "record_param_comms", "ucc:", "mpi:")
-MOST_DEPTH = 4  # lists of lists of tensors
+MAX_DEPTH = 4  # lists of lists of tensors
 
 
 def args_of(event: Event) -> Mapping[str, Any]:
@@ -43,7 +43,7 @@ def is_call(name: str) -> bool:
 
 def elements(dims: object, depth: int = 0) -> int:
     """Of a tensor, or of all in a list, as "Input Dims" tells them."""
-    if not isinstance(dims, list) or depth > MOST_DEPTH:
+    if not isinstance(dims, list) or depth > MAX_DEPTH:
         return 0
     if any(isinstance(one, list) for one in dims):
         return sum(elements(one, depth + 1) for one in dims)

@@ -10,8 +10,8 @@ from antiphon.units import format_size
 OPERATORS = ("sum", "prod", "max", "min")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 FUSED = ("rcs", "rrs", "rrc", "rrcs")
-MOST_CHANNELS = 32  # of MSCCL's executor
-MOST_BLOCKS = 64  # of a rank, as RCCL is built
+MAX_CHANNELS = 32  # of MSCCL's executor
+MAX_BLOCKS = 64  # of a rank, as RCCL is built
 AT_ONCE = 108  # multiprocessors of an A100; an H100 has 132
 MEMORY = 288 * 10**9  # bytes of the largest GPUs
 NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
@@ -74,8 +74,8 @@ def _root(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _channels(head: Head, call: Call) -> Iterator[Finding]:
-    if head.channels > MOST_CHANNELS:
-        what = f"it has {head.channels} channels; NCCL has at most {MOST_CHANNELS}"
+    if head.channels > MAX_CHANNELS:
+        what = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
         yield Finding("refused", what, "export with fewer instances")
 
 
@@ -94,10 +94,10 @@ def _fused(head: Head, call: Call) -> Iterator[Finding]:
 def _blocks(head: Head, call: Call) -> Iterator[Finding]:
     """What is in the folder is loaded when a communicator is made, and that fails with it."""
     blocks = head.extra.get("blocks", 0)
-    if blocks > MOST_BLOCKS:
+    if blocks > MAX_BLOCKS:
         yield Finding(
             "refused",
-            f"a rank has {blocks} thread blocks, and RCCL takes {MOST_BLOCKS}: with this file in the folder no "
+            f"a rank has {blocks} thread blocks, and RCCL takes {MAX_BLOCKS}: with this file in the folder no "
             "communicator can be made",
             "export with --option fused=no, with fewer instances, or a planner with fewer partners",
         )

@@ -19,7 +19,7 @@ from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.xml import LONGEST, Attributes, read_xml, whole
 
-MOST_ROWS = 2**27
+MAX_ROWS = 2**27
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
 _IDS = re.compile("[0-9]{1,18}+(?:,[0-9]{1,18}+)*+")  # gives nothing back: else each comma takes memory
 _COLUMNS = ("id", "size", "src", "dst", "line", "owner", "dep", "left", "step", "route", "runs")
@@ -289,8 +289,8 @@ class _Reader:
             at = wrong[0]
             raise self._wrong(int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(given.chunks)}")
         many = last - first + 1
-        if int(many.sum()) > MOST_ROWS:
-            raise Invalid(f"its transfers carry {many.sum()} chunks, more than {MOST_ROWS}")
+        if int(many.sum()) > MAX_ROWS:
+            raise Invalid(f"its transfers carry {many.sum()} chunks, more than {MAX_ROWS}")
         row, chunk = _rows_of(of, first, many)
         empty = np.flatnonzero(np.bincount(of, minlength=len(graph)) == 0)
         if empty.size:

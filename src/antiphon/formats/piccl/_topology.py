@@ -25,10 +25,10 @@ from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.piccl.figures import read_figures
 from antiphon.formats.xml import Attributes, read_xml, whole
-from antiphon.topologies.options import most_placed
+from antiphon.topologies.options import check_node_count
 
 NAMES = ("host", "rack", "row", "hall", "site", "region")  # of the levels, the inmost first
-_LEAST_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has this
+_MIN_G = Fraction(1, 10**15)  # seconds per byte: a link without limit has this
 
 
 @dataclass(eq=False)
@@ -139,7 +139,7 @@ class _Reader:
         if len(found) > self.nodes and np.array_equal(np.sort(found), np.arange(len(found))):
             notes.append(f"num_nodes is {self.nodes}, but {len(found)} nodes stand in it: these are taken, as by PICCL")
             self.nodes = len(found)
-        most_placed(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
+        check_node_count(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
         beyond = np.flatnonzero(found >= self.nodes)
         if beyond.size:
             first = int(beyond[0])
@@ -238,7 +238,7 @@ def _machine(
         ports = group.hosts() * (loggp.node_radix or 1) if group is not None else 1
         key = (ports, outer.level, outer.file, group.file if group is not None else "")
         if key not in kinds:
-            rate = ports / max(Fraction(level.G[-1]), _LEAST_G)
+            rate = ports / max(Fraction(level.G[-1]), _MIN_G)
             latency = (level.L[0] - (figures[group.file].L[0] if group is not None else 0.0)) / 2
             rate = Fraction(round(rate)) if rate >= 1000 else rate.limit_denominator(10**9)
             kind = LinkType(f"level{outer.level}", rate, max(latency, 0.0))

@@ -11,7 +11,7 @@ from antiphon.cost.figures import FIGURES, Level
 from antiphon.errors import Invalid, Unsupported, quote
 
 COLUMNS = ("s", "L", "o_s", "o_r", "g", "G")
-MOST_ROWS = 2**20
+MAX_ROWS = 2**20
 _ENDS = (1, 2**30)  # the sizes of a level whose figures do not depend on the size
 
 
@@ -66,8 +66,8 @@ def _row(told: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tuple[str
     size = int(told[0])
     if size in rows:
         raise Invalid(f"size {size} stands twice; keep one")
-    if len(rows) >= MOST_ROWS:
-        raise Invalid(f"has more than {MOST_ROWS} sizes")
+    if len(rows) >= MAX_ROWS:
+        raise Invalid(f"has more than {MAX_ROWS} sizes")
     Level("", (size,), **{name: (value,) for name, value in zip(head[1:], told[1:], strict=True)})  # type: ignore[arg-type]
     rows[size] = told[1:]
 

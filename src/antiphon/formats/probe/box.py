@@ -18,11 +18,11 @@ from antiphon.formats.probe.found import Near, Probed
 from antiphon.options import parse_yes
 from antiphon.topologies.links import NVLINK, NVLINK_LATENCY, NVSWITCH_HOP, PCIE, PCIE_HOP, XGMI_LATENCY
 from antiphon.topologies.nvswitch import NVLS, dgx2
-from antiphon.topologies.pcie_tree import BETWEEN_SOCKETS, bridge_limits
+from antiphon.topologies.pcie import BETWEEN_SOCKETS, bridge_limits
 from antiphon.units import format_bandwidth
 
-MOST_DEVICES, MOST_GPUS, DEEPEST = 2**13, 2**10, 32
-MOST_PAIRED = 32  # host bridges joined one with each other; more, by a switch
+MAX_DEVICES, MAX_GPUS, DEEPEST = 2**13, 2**10, 32
+MAX_PAIRED = 32  # host bridges joined one with each other; more, by a switch
 UNNAMED = (
     "nothing says which GPUs these are, so measured figures are left out: to predict and tune with them, pass "
     "--model calls:gpu=h100 (or a100, v100, b200, mi300x)"
@@ -63,8 +63,8 @@ class Box:
     notes: list[str] = field(default_factory=list)
 
     def add(self, device: Device) -> int:
-        if len(self.devices) >= MOST_DEVICES:
-            raise Invalid(f"has more than {MOST_DEVICES} devices; a box has some hundred at most")
+        if len(self.devices) >= MAX_DEVICES:
+            raise Invalid(f"has more than {MAX_DEVICES} devices; a box has some hundred at most")
         device.depth = self.devices[device.up].depth + 1 if device.up >= 0 else 0
         if device.depth > DEEPEST:
             raise Invalid(f"has devices behind more than {DEEPEST} bridges")
@@ -88,8 +88,8 @@ def drawn(box: Box, pcie: object = None) -> Probed:
     count = len(box.gpus)
     if not count:
         raise Invalid("shows no GPU, so there is nobody to communicate")
-    if count > MOST_GPUS:
-        raise Invalid(f"shows {count} GPUs; at most {MOST_GPUS} of one box are read")
+    if count > MAX_GPUS:
+        raise Invalid(f"shows {count} GPUs; at most {MAX_GPUS} of one box are read")
     drawing = _Drawing(box)
     drawing.fast_links()
     whole = drawing.joined()
@@ -178,7 +178,7 @@ class _Drawing:
                     self.places[rank] = f"host0/socket{sockets[top]}/gpu{rank}"
         self._tree_links([*self.box.gpus, *inner])
         if len(self.bridges) > 1:
-            if len(self.bridges) > MOST_PAIRED:
+            if len(self.bridges) > MAX_PAIRED:
                 hub = self.switch("host0/sockets")
                 pairs = [(bridge, hub) for bridge in self.bridges]
             else:

@@ -14,13 +14,13 @@ from antiphon.core.topology import Link, LinkType, both_ways, build
 from antiphon.errors import Invalid
 from antiphon.formats.probe.found import Probed
 from antiphon.topologies.links import GB
-from antiphon.topologies.pcie_tree import BETWEEN_SOCKETS
+from antiphon.topologies.pcie import BETWEEN_SOCKETS
 
 COPY = LinkType("core", Fraction(10 * GB), 1e-7)
 CACHE_HOP = 5e-8  # assumed, as the latency of a core's link is
 SOCKET_HOP = 3e-7
-MOST_CORES = 2**13
-MOST_PAIRED = 32  # packages joined one with each other
+MAX_CORES = 2**13
+MAX_PAIRED = 32  # packages joined one with each other
 
 Core = tuple[str, str, str]  # the package, the memory and the last cache that it is in, each by any name
 
@@ -29,8 +29,8 @@ def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Pro
     """A switch for every last cache, memory and package that several of what is below meet at. O(cores)."""
     if not cores:
         raise Invalid("shows no GPU and no core")
-    if len(cores) > MOST_CORES:
-        raise Invalid(f"shows {len(cores)} cores; at most {MOST_CORES} are read")
+    if len(cores) > MAX_CORES:
+        raise Invalid(f"shows {len(cores)} cores; at most {MAX_CORES} are read")
     below: dict[Core, dict[Core | int, None]] = {}
     packages: dict[Core, None] = {}
     for rank, (package, memory, cache) in enumerate(cores):
@@ -80,7 +80,7 @@ class _Drawing:
     def between(self, tops: Sequence[tuple[int, int]]) -> None:
         """Packages are joined pairwise, a great many of them by a switch."""
         kind = LinkType("socket", BETWEEN_SOCKETS, SOCKET_HOP)
-        if len(tops) > MOST_PAIRED:
+        if len(tops) > MAX_PAIRED:
             self.places.append("host0/switch")
             pairs = [(place, len(self.places) - 1) for place, _ in tops]
         else:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.net import MOST_HOSTS, MOST_PORTS, MOST_SWITCHES, Net, counted, drawn, natural
+from antiphon.formats.probe.net import MAX_HOSTS, MAX_PORTS, MAX_SWITCHES, Net, counted, drawn, natural
 from antiphon.formats.probe.speeds import infiniband
 
 _HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,5}\s+"([SHR])-([0-9a-fA-F]{1,32})"\s*#?\s*(?:"([^"]{0,200})")?')
@@ -56,10 +56,10 @@ class _Reader:
             key = ends[0] << 40 | ends[1]
             told = speed[0] if speed else self.cables.get(key, "")
             self.cables[key] = self.told.setdefault(told, told)
-            if len(self.cables) > 2 * MOST_PORTS:
-                raise Invalid(f"line {number}: more than {2 * MOST_PORTS} cables")
-        if len(self.labels) > MOST_HOSTS + MOST_SWITCHES + MOST_PORTS:
-            raise Invalid(f"line {number}: more than {MOST_HOSTS + MOST_SWITCHES + MOST_PORTS} adapters and switches")
+            if len(self.cables) > 2 * MAX_PORTS:
+                raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")
+        if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:
+            raise Invalid(f"line {number}: more than {MAX_HOSTS + MAX_SWITCHES + MAX_PORTS} adapters and switches")
 
     def _node(self, kind: str, guid: str, label: str) -> int:
         """The number of a node; it gets the label if it has none."""

@@ -28,7 +28,7 @@ from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
 PATIENCE = 60.0  # seconds that a program may take
-_MOST_OUTPUT = 2**24
+_MAX_OUTPUT = 2**24
 _NVIDIA, _AMD = "0x10de", "0x1002"
 _XGMI = "11"  # the type of such a link in the driver's topology
 Environment = Mapping[str, str]
@@ -82,8 +82,8 @@ def run(command: tuple[str, ...]) -> tuple[bytes, str]:
         return b"", str(getattr(error, "strerror", "") or "takes too long")
     if done.returncode:
         last = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines()
-        return done.stdout[:_MOST_OUTPUT], (last[-1][:200] if last else f"ends with {done.returncode}")
-    return done.stdout[:_MOST_OUTPUT], ""
+        return done.stdout[:_MAX_OUTPUT], (last[-1][:200] if last else f"ends with {done.returncode}")
+    return done.stdout[:_MAX_OUTPUT], ""
 
 
 # ---- everything ----

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, Box, Device, drawn
-from antiphon.formats.probe.cores import MOST_CORES, Core, of_cores
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, drawn
+from antiphon.formats.probe.cores import MAX_CORES, Core, of_cores
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.speeds import Make, device_name, exact_pcie, named
 from antiphon.formats.xml import Attributes, read_xml
@@ -23,7 +23,7 @@ from antiphon.topologies.links import GB, NVLINK
 
 _ASKED = re.compile(r"(cuda|nvml|rsmi|amdsmi|ze)([0-9]{1,4})(?:\.[0-9]{1,3})?")
 _CARD = re.compile(r"mlx[0-9]|hfi|bxi|cxi|ib[0-9]|hsn|qib|bnxt_re|efa")
-_MOST_VALUES = 2**16
+_MAX_VALUES = 2**16
 _NVIDIA, _AMD = "10de", "1002"
 
 
@@ -120,8 +120,8 @@ class _Reader:
                 self.values.append(float(word))
             else:
                 raise Invalid(f"matrix {self.matrix}: {word[:20]!r} is no bandwidth in MB/s")
-            if len(self.values) > _MOST_VALUES or len(self.indexes) > MOST_GPUS:
-                raise Invalid(f"matrix {self.matrix}: has more than {MOST_GPUS} objects or {_MOST_VALUES} values")
+            if len(self.values) > _MAX_VALUES or len(self.indexes) > MAX_GPUS:
+                raise Invalid(f"matrix {self.matrix}: has more than {MAX_GPUS} objects or {_MAX_VALUES} values")
 
     def _slot(self) -> _Slot | None:
         return next((one.slot for one in reversed(self.open) if one.slot is not None), None)
@@ -152,8 +152,8 @@ class _Reader:
         found = self.cores if kind == "Core" else self.threads
         if kind == "PU" and self.cores:
             return
-        if len(found) >= MOST_CORES * (1 if kind == "Core" else 2):
-            raise Invalid(f"line {line}: has more than {MOST_CORES} cores")
+        if len(found) >= MAX_CORES * (1 if kind == "Core" else 2):
+            raise Invalid(f"line {line}: has more than {MAX_CORES} cores")
         package = cache = ""
         for one in self.open:
             if one.kind in ("Package", "Socket"):
@@ -191,8 +191,8 @@ class _Reader:
 def _gpus(reader: _Reader) -> list[_Slot]:
     """GPUs in the order of the first library that names all of them, else of their places."""
     found = [slot for slot in reader.slots if _is_gpu(slot)]
-    if len(found) > MOST_GPUS:
-        raise Invalid(f"shows {len(found)} GPUs; at most {MOST_GPUS} of one box are read")
+    if len(found) > MAX_GPUS:
+        raise Invalid(f"shows {len(found)} GPUs; at most {MAX_GPUS} of one box are read")
     for library in ("nvml", "rsmi", "amdsmi", "cuda", "ze"):
         numbers = [_number(slot, library) for slot in found]
         if found and all(number is not None for number in numbers) and len(set(numbers)) == len(found):

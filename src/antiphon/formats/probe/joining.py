@@ -22,7 +22,7 @@ from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 from antiphon.topologies.clusters import cards_of, sold_with_cards
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
-from antiphon.topologies.options import MOST_LISTED, Bandwidth, most_links, most_placed, whole
+from antiphon.topologies.options import MAX_LISTED, Bandwidth, check_integer, check_link_count, check_node_count
 from antiphon.units import format_bandwidth
 
 Cable = tuple[End, End, LinkType]
@@ -51,8 +51,8 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     machine, hosts = fabric.machine, fabric.machine.ranks
     if box.hosts:
         raise Invalid("the first is a network, not a box; name the box first, then the fabric")
-    most_placed(hosts * box.machine.nodes + machine.switches, "the joined machine")
-    most_links(hosts * box.machine.links + machine.links, "the joined machine", MOST_LISTED)
+    check_node_count(hosts * box.machine.nodes + machine.switches, "the joined machine")
+    check_link_count(hosts * box.machine.links + machine.links, "the joined machine", MAX_LISTED)
     ports = fabric.ports or _ports(machine)
     mine: list[list[Port]] = [[] for _ in range(hosts)]
     for port in ports:
@@ -86,7 +86,7 @@ def on_own_cards(
     """So many of this box, joined by its own network cards: all on one switch, or the cards next to the same GPUs of
     every box on a switch of their own (`rail`), these on a spine. `nic`: how fast each card is; else as the file says.
     """
-    whole(boxes, "boxes", 2, 100_000)
+    check_integer(boxes, "boxes", 2, 100_000)
     cards, assumed = _cards(box, nic)
     with_cards = replace(box, cards=cards, notes=(*box.notes, *assumed))
     groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))

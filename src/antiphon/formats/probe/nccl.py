@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.box import BRIDGE, GPU, MOST_GPUS, NIC, SWITCH, UNNAMED, Box, Device, drawn
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, drawn
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.speeds import Make, capable, device_name, generation, named, pcie
 from antiphon.formats.xml import Attributes, read_xml
@@ -24,7 +24,7 @@ from antiphon.units import exact
 
 _GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 _NVSWITCH = "0x068000"
-_MOST_LINKS = 2**13
+_MAX_LINKS = 2**13
 _VIRTUAL = re.compile(r"veth|virbr|docker|tap|tun|lo$|br-")  # no cards
 _FASTEST = Fraction(1000 * GB)
 
@@ -102,8 +102,8 @@ class _Reader:
             self._add_gpu(attributes)
         elif name in ("nvlink", "xgmi") and self.gpus:
             self.arrows += 1
-            if self.arrows > _MOST_LINKS:
-                raise Invalid(f"line {line}: has more than {_MOST_LINKS} links between GPUs")
+            if self.arrows > _MAX_LINKS:
+                raise Invalid(f"line {line}: has more than {_MAX_LINKS} links between GPUs")
             count = _whole(attributes.get("count", "1"), line)
             target, kind = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
             self.gpus[-1].links.append((target, kind, count))
@@ -117,8 +117,8 @@ class _Reader:
         if device < 0:
             device = self.box.add(Device(GPU, -1))
         self.box.devices[device].kind = GPU
-        if len(self.gpus) >= MOST_GPUS:
-            raise Invalid(f"has more than {MOST_GPUS} GPUs")
+        if len(self.gpus) >= MAX_GPUS:
+            raise Invalid(f"has more than {MAX_GPUS} GPUs")
         said = {key: attributes[key][:40] for key in ("dev", "rank", "sm", "gcn") if key in attributes}
         self.gpus.append(_Gpu(device, self.box.devices[device].name, said))
 
@@ -150,16 +150,16 @@ class _Reader:
             if not re.fullmatch(r"\d{1,6}|0x[\da-f]{1,5}", dev, re.ASCII):  # newer NCCLs write 0xa
                 raise Invalid(f"line {line}: gpu has dev={quote(dev)}; expected its number")
             self.channel.append(int(dev, 16 if dev.startswith("0x") else 10))
-            if len(self.channel) > MOST_GPUS:
-                raise Invalid(f"line {line}: a channel has more than {MOST_GPUS} GPUs")
+            if len(self.channel) > MAX_GPUS:
+                raise Invalid(f"line {line}: a channel has more than {MAX_GPUS} GPUs")
 
     def _ring(self) -> None:
         if self.graph.get("pattern") == "4" and self.channel:
             speed = exact(self.graph["speedintra"] or "0", "speedintra") * GB
             if speed > 0:
                 self.rings.append((speed, self.channel, self.closed))
-                if sum(len(ring) for _, ring, _ in self.rings) > _MOST_LINKS:
-                    raise Invalid(f"has rings of more than {_MOST_LINKS} GPUs together")
+                if sum(len(ring) for _, ring, _ in self.rings) > _MAX_LINKS:
+                    raise Invalid(f"has rings of more than {_MAX_LINKS} GPUs together")
         self.channel = None
 
 
@@ -173,8 +173,8 @@ def _box(reader: _Reader, name: str) -> Box:
     box = reader.box
     if not reader.gpus:
         found = [(d, bus) for d, bus, kind in reader.slots if kind.startswith(_GPU_CLASSES)]
-        if len(found) > MOST_GPUS:
-            raise Invalid(f"has more than {MOST_GPUS} GPUs")
+        if len(found) > MAX_GPUS:
+            raise Invalid(f"has more than {MAX_GPUS} GPUs")
         reader.gpus = [_Gpu(device, bus, {}) for device, bus in found]
         for device, _ in found:
             box.devices[device].kind = GPU

@@ -14,7 +14,7 @@ from antiphon.formats.probe.box import root, unite
 from antiphon.formats.probe.found import Port, Probed
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
-MOST_HOSTS, MOST_SWITCHES, MOST_PORTS = 2**14, 2**12, 2**15
+MAX_HOSTS, MAX_SWITCHES, MAX_PORTS = 2**14, 2**12, 2**15
 
 
 @dataclass
@@ -35,10 +35,8 @@ class Net:
     def check(self) -> None:
         if not self.hosts:
             raise Invalid("shows no host, so there is nobody to communicate")
-        if len(self.hosts) > MOST_HOSTS or len(self.switches) > MOST_SWITCHES or len(self.ports) > MOST_PORTS:
-            raise Invalid(
-                f"shows more than {MOST_HOSTS} hosts, {MOST_SWITCHES} switches or {MOST_PORTS} ports of hosts"
-            )
+        if len(self.hosts) > MAX_HOSTS or len(self.switches) > MAX_SWITCHES or len(self.ports) > MAX_PORTS:
+            raise Invalid(f"shows more than {MAX_HOSTS} hosts, {MAX_SWITCHES} switches or {MAX_PORTS} ports of hosts")
 
     def widened(self) -> Net:
         """An assumed one with trunks: every switch has upwards what it has below, parted evenly among those above

@@ -25,11 +25,11 @@ from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Probed
 from antiphon.formats.probe.lines import numbered
 from antiphon.topologies.links import GB
-from antiphon.topologies.options import MOST_LISTED, most_links
+from antiphon.topologies.options import MAX_LISTED, check_link_count
 from antiphon.units import exact, parse_bandwidth, parse_seconds
 
-MOST_BYTES = 2**18  # of what describes dimensions
-MOST_RANKS, MOST_TYPES, MOST_LINKS = 2**14, 2**10, 2**17
+MAX_BYTES = 2**18  # of what describes dimensions
+MAX_RANKS, MAX_TYPES, MAX_LINKS = 2**14, 2**10, 2**17
 _FORMS = {
     "ring": "ring", "fullyconnected": "full", "alltoall": "full", "switch": "switch", "mesh": "line", "line": "line",
     "torus": "ring", "mesh2d": "line",
@@ -43,7 +43,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
     if not first:
         raise Invalid("is empty")
     if first[0].startswith("{"):
-        return _by_dimensions(_json(read_bytes(path, MOST_BYTES)), name)
+        return _by_dimensions(_json(read_bytes(path, MAX_BYTES)), name)
     if any(re.match(r"(npus_count|topology)\s*:", line) for line in first):
         return _by_dimensions(_yaml(path), name)
     if any("SrcID" in line or line.startswith("NPUs Count") for line in first):
@@ -104,8 +104,8 @@ def _by_dimensions(said: dict[str, list[str]], name: str) -> Probed:
         side = math.isqrt(sizes[0])
         sizes = [side, sizes[0] // side] if side * side == sizes[0] else sizes
     count = math.prod(sizes)
-    if count > MOST_RANKS:
-        raise Invalid(f"has {count} NPUs; at most {MOST_RANKS} are read")
+    if count > MAX_RANKS:
+        raise Invalid(f"has {count} NPUs; at most {MAX_RANKS} are read")
     speeds = _numbers(said, ("bandwidth", "link_bandwidth"), len(sizes))
     delays = _numbers(said, ("latency", "link_latency"), len(sizes))
     parallel = _numbers(said, ("links_count",), len(sizes)) if "links_count" in said else [None] * len(sizes)
@@ -180,7 +180,7 @@ def _dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, kind: 
     others = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
     each = size * (size - 1) if form == "full" else 2 * size
-    most_links(links.count + each * math.prod(sizes) // size, "the network", MOST_LISTED)
+    check_link_count(links.count + each * math.prod(sizes) // size, "the network", MAX_LISTED)
     for corner in product(*reversed(others)):
         base = sum(at * s for at, s in zip(reversed(corner), strides, strict=True))
         line = [base + i * stride for i in range(size)]
@@ -219,8 +219,8 @@ class _Links:
 
     def add(self, a: int, b: int, kind: LinkType) -> None:
         number = self.kinds.setdefault(kind, len(self.kinds))
-        if len(self.kinds) > MOST_TYPES:
-            raise Invalid(f"has more than {MOST_TYPES} kinds of links")
+        if len(self.kinds) > MAX_TYPES:
+            raise Invalid(f"has more than {MAX_TYPES} kinds of links")
         self.ends.extend((a, b))
         self.of.append(number)
 
@@ -248,7 +248,7 @@ def _ns3(path: str, name: str) -> Probed:
     else:
         raise Invalid(f"line {number}: expected the numbers of nodes, switches and links (or nodes, GPUs per server, "
                       "NVSwitches, switches and links)")  # fmt: skip
-    if nodes > MOST_RANKS or cables > MOST_LINKS or switches >= nodes:
+    if nodes > MAX_RANKS or cables > MAX_LINKS or switches >= nodes:
         raise Invalid(f"line {number}: {nodes} nodes with {switches} switches and {cables} links cannot be read")
     listed: list[int] = []
     while len(listed) < switches:
@@ -310,8 +310,8 @@ def _tacos(path: str, name: str) -> Probed:
         cells = [cell.strip() for cell in raw.split(",", 8)]
         if cells[0] == "NPUs Count" and len(cells) > 1 and re.fullmatch(r"[0-9]{1,6}", cells[1]):
             count = int(cells[1])
-            if not 0 < count <= MOST_RANKS:
-                raise Invalid(f"line {number}: {count} NPUs; from 1 to {MOST_RANKS} are read")
+            if not 0 < count <= MAX_RANKS:
+                raise Invalid(f"line {number}: {count} NPUs; from 1 to {MAX_RANKS} are read")
             links = _Links(count)
         elif cells[0] == "SrcID":
             columns = cells
@@ -334,8 +334,8 @@ def _tacos(path: str, name: str) -> Probed:
                     delay = exact(told[0], "latency") / (10**6 if "us" in key[0] else 10**9)
                     kinds[told] = LinkType("link", exact(told[1], "bandwidth") * GB, float(delay))
             links.add(int(a), int(b), kinds[told])
-            if links.count > MOST_LINKS:
-                raise Invalid(f"line {number}: more than {MOST_LINKS} links")
+            if links.count > MAX_LINKS:
+                raise Invalid(f"line {number}: more than {MAX_LINKS} links")
     if links is None or not links.count:
         raise Invalid("tells no links; expected NPUs Count, then SrcID,DestID,Latency (ns),Bandwidth (GB/s)")
     return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))

@@ -18,7 +18,7 @@ from antiphon.errors import Invalid
 from antiphon.formats.probe.box import (
     BRIDGE,
     GPU,
-    MOST_GPUS,
+    MAX_GPUS,
     NIC,
     SWITCH,
     Box,
@@ -41,9 +41,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LINK = re.compile(r"Link ([0-9]{1,2}): ([0-9]{1,3}(?:\.[0-9]{1,3})?) GB/s")
 _REMOTE = re.compile(r"Link ([0-9]{1,2}): Remote Device ([0-9A-Fa-f:.]{5,16}):? Link")
 _ABLE = re.compile(r"Link ([0-9]{1,2}), ")
-_MOST_LINKS = 18  # of any GPU so far
-_MOST_PEERS = 128  # of a matrix
-_LEAST_GUESSED = 4  # GPUs whose NVLinks alone tell their make
+_MAX_LINKS = 18  # of any GPU so far
+_MAX_PEERS = 128  # of a matrix
+_MIN_GUESSED = 4  # GPUs whose NVLinks alone tell their make
 
 
 @dataclass
@@ -77,8 +77,8 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     gpus = sorted({*(p for p in told.peers if p.startswith("GPU")), *told.models, *told.links}, key=_number)
     if not gpus:
         raise Invalid("shows no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
-    if len(gpus) > MOST_GPUS:
-        raise Invalid(f"shows {len(gpus)} GPUs; at most {MOST_GPUS} of one box are read")
+    if len(gpus) > MAX_GPUS:
+        raise Invalid(f"shows {len(gpus)} GPUs; at most {MAX_GPUS} of one box are read")
     models = [told.models.get(gpu, "") for gpu in gpus]
     kinds = Counter(model for model in models if model)
     make = next((make for model in models if (make := named(model))), None)
@@ -131,8 +131,8 @@ class _Reader:
             self.columns.append(word)
         known = set(self.told.peers)
         self.told.peers += [column for column in self.columns if column not in known]
-        if len(self.told.peers) > _MOST_PEERS:
-            raise Invalid(f"has a matrix of {len(self.told.peers)} devices; at most {_MOST_PEERS} are read")
+        if len(self.told.peers) > _MAX_PEERS:
+            raise Invalid(f"has a matrix of {len(self.told.peers)} devices; at most {_MAX_PEERS} are read")
         tail = re.split(r"\t+| {2,}", line.strip())
         self.affinities = [
             part.strip() for part in tail if part.strip() in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -263,7 +263,7 @@ def _guess(told: _Told, gpus: list[str]) -> Make | None:
     counts = [told.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
     if counts and max(counts) == H100.links:
         return H100
-    if len(gpus) < _LEAST_GUESSED:
+    if len(gpus) < _MIN_GUESSED:
         return None
     rows = {sum(told.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
     for make in (P100, V100, A100, H100):
@@ -314,7 +314,7 @@ def _switched(told: _Told, gpus: list[str], wanted: dict[tuple[str, str], int], 
             return True
     for gpu, count in rows.items():
         active = len([speed for speed in told.links.get(gpu, {}).values() if speed])
-        if count > (active or (make.links if make and make.links else _MOST_LINKS)):
+        if count > (active or (make.links if make and make.links else _MAX_LINKS)):
             return True
     # all links of a GPU on a board (SXM) lead to one other only by way of switches; GH200 is in pairs
     names = " ".join(told.models.get(gpu, "") for gpu in gpus)

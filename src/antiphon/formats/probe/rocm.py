@@ -24,7 +24,7 @@ from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
 
-MOST_BYTES = 2**20  # of JSON
+MAX_BYTES = 2**20  # of JSON
 _MOST = 128  # GPUs of a table
 _TITLES = (
     ("weight", re.compile(r"=*\s*weight\b", re.IGNORECASE)),
@@ -66,7 +66,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
     for path in paths:
         begin = sample(path)
         if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
-            _read_json(told, read_bytes(path, MOST_BYTES))
+            _read_json(told, read_bytes(path, MAX_BYTES))
         else:
             _read_text(told, path)
     if not told.gpus:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Port, Probed
 from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.net import MOST_HOSTS, MOST_SWITCHES, Net, drawn
+from antiphon.formats.probe.net import MAX_HOSTS, MAX_SWITCHES, Net, drawn
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import parse_bandwidth
@@ -72,8 +72,8 @@ class _Reader:
         below = hostlist(said.get("switches", ""), f"line {number}: Switches", self.count)
         self.count += len(hosts) + len(below)
         self.nodes[name], self.below[name] = hosts, below
-        if len(self.nodes) > MOST_SWITCHES:
-            raise Invalid(f"line {number}: more than {MOST_SWITCHES} switches")
+        if len(self.nodes) > MAX_SWITCHES:
+            raise Invalid(f"line {number}: more than {MAX_SWITCHES} switches")
 
     def net(self, name: str, cable: Fraction, told: bool) -> Net:
         net = Net(name, assumed=True)
@@ -115,8 +115,8 @@ def hostlist(text: str, what: str = "hosts", before: int = 0) -> list[str]:
         names = [""]
         for part in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
             tails = list(_numbers(part[1:-1], what)) if part.startswith("[") else [part]
-            if len(names) * len(tails) + len(found) + before > 2 * MOST_HOSTS:
-                raise Invalid(f"{what}: names more than {2 * MOST_HOSTS} hosts; that is more than are read")
+            if len(names) * len(tails) + len(found) + before > 2 * MAX_HOSTS:
+                raise Invalid(f"{what}: names more than {2 * MAX_HOSTS} hosts; that is more than are read")
             names = [name + tail for name in names for tail in tails]
         found += names
     for name in found:
@@ -131,7 +131,7 @@ def _numbers(text: str, what: str) -> Iterator[str]:
         if match is None:
             raise Invalid(f"{what}: [{part[:40]}] is no range; expected numbers such as [0-3,12]")
         low, high = int(match[1]), int(match[2] or match[1])
-        if not 0 <= high - low <= 2 * MOST_HOSTS:
-            raise Invalid(f"{what}: [{part[:40]}] is no range from low to high of at most {2 * MOST_HOSTS}")
+        if not 0 <= high - low <= 2 * MAX_HOSTS:
+            raise Invalid(f"{what}: [{part[:40]}] is no range from low to high of at most {2 * MAX_HOSTS}")
         for number in range(low, high + 1):
             yield f"{number:0{len(match[1])}d}"

@@ -17,7 +17,7 @@ from antiphon.formats.stock.circles import CHAIN, RING, Order, orders
 from antiphon.formats.stock.ranges import first, planner_of, refuse_part
 
 FILE = "nccl-graph.xml"
-MOST_CHANNELS = 32
+MAX_CHANNELS = 32
 UNPROVEN = "that NCCL is faster by these than by its own is not predicted: measure both"
 LINKS = ("NVL", "PIX", "PXB", "PHB", "SYS")
 # How NCCL numbers them: the graph of rings, of pattern ring; the graph of trees, in which a box is a chain.
@@ -36,8 +36,8 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
 
     machine = first(plans).topology
     partial = parse_yes(partial, "option partial")
-    if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MOST_CHANNELS:
-        raise Invalid(f"copies: expected a whole number from 1 to {MOST_CHANNELS}, got {quote(copies)}")
+    if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MAX_CHANNELS:
+        raise Invalid(f"copies: expected a whole number from 1 to {MAX_CHANNELS}, got {quote(copies)}")
     if link and link not in LINKS:
         raise Invalid(f"link: expected {', '.join(LINKS)}, got {quote(link)}")
     if len(set(hosts(machine))) > 1:
@@ -92,10 +92,10 @@ def _graph(machine: Topology, schedule: Schedule, found: Sequence[Order], copies
     unit = math.lcm(*(one.share.denominator for one in found))
     parts = [int(one.share * unit) for one in found]
     counts = [copies * part // math.gcd(*parts) for part in parts]
-    if sum(counts) > MOST_CHANNELS:
+    if sum(counts) > MAX_CHANNELS:
         raise Unsupported(
             f"nccl-graph: the {found[0].form}s have parts of the data that need {sum(counts)} channels, and there are "
-            f"{MOST_CHANNELS} at most"
+            f"{MAX_CHANNELS} at most"
         )
     speed, nvlink = _speed(machine, schedule, found, counts)
     kind = link or ("NVL" if nvlink else "PHB")

@@ -18,7 +18,7 @@ from antiphon.units import format_size
 FILE, HEAD = "nccl-tuner.txt", "antiphon-nccl-tuner 1"
 COLUMNS = "# collective from to algorithm protocol channels ranks nodes"
 PROTOCOLS = ("auto", "simple", "ll", "ll128")
-MOST_CHANNELS = 64
+MAX_CHANNELS = 64
 NO_ALGORITHM = "NCCL has no algorithm that does as the planner does"
 # What NCCL has that does as these planners do; what it has for which collectives.
 FAMILIES = {
@@ -62,8 +62,8 @@ def nccl_tuner(
     """
     if protocol not in PROTOCOLS:
         raise Invalid(f"protocol: expected {', '.join(PROTOCOLS)}, got {quote(protocol)}")
-    if isinstance(channels, bool) or not isinstance(channels, int) or not 0 <= channels <= MOST_CHANNELS:
-        raise Invalid(f"channels: expected a whole number from 0 (NCCL's choice) to {MOST_CHANNELS}, got "
+    if isinstance(channels, bool) or not isinstance(channels, int) or not 0 <= channels <= MAX_CHANNELS:
+        raise Invalid(f"channels: expected a whole number from 0 (NCCL's choice) to {MAX_CHANNELS}, got "
                       f"{quote(channels)}")  # fmt: skip
     unproven = parse_yes(unproven, "option unproven")
     machine = first(plans).topology

@@ -15,12 +15,12 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import step_times
 from antiphon.select import Range, uses_text
-from antiphon.show.pages.flow import MOST_LANES, busiest, lanes, matrix, message_rows
+from antiphon.show.pages.flow import MAX_LANES, busiest, lanes, matrix, message_rows
 from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 
 COPY_COLOUR, REDUCE_COLOUR = "#2f6fab", "#c2622d"
-MOST_CELLS = 64
+MAX_CELLS = 64
 
 
 _PLAYER = """<div><h4>Step by step</h4><div class="player"><div class="stage"></div>
@@ -112,8 +112,8 @@ def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     out.append(f'<text x="{left}" y="{foot}">0</text>')
     out.append(f'<text x="{width - 8}" y="{foot}" text-anchor="end">{format_seconds(total)}</text>')
     out.append("</svg>")
-    more = len(schedule.collective.members) - MOST_LANES
-    note = f" The first {MOST_LANES} ranks of {MOST_LANES + more}." if more > 0 else ""
+    more = len(schedule.collective.members) - MAX_LANES
+    note = f" The first {MAX_LANES} ranks of {MAX_LANES + more}." if more > 0 else ""
     key = (
         f'<span class="dot" style="background:{COPY_COLOUR}"></span>copy '
         f'<span class="dot" style="background:{REDUCE_COLOUR}"></span>reduce'
@@ -142,10 +142,10 @@ def _heat(schedule: Schedule) -> str:
     """Who sends how much to whom in all."""
     members = schedule.collective.members
     cells = matrix(schedule)
-    if len(members) > MOST_CELLS or not cells:
+    if len(members) > MAX_CELLS or not cells:
         return ""
     place = {rank: i for i, rank in enumerate(sorted({*members, *(r for pair in cells for r in pair)}))}
-    if len(place) > MOST_CELLS:
+    if len(place) > MAX_CELLS:
         return ""
     cell = 22 if len(place) <= 16 else 8
     left = 30

@@ -12,17 +12,17 @@ from antiphon.core.messages import messages
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 
-MOST_MESSAGES = 5000  # in a page, of one schedule
+MAX_MESSAGES = 5000  # in a page, of one schedule
 NAMED_CHUNKS = 6
-MOST_LANES = 64
-MOST_BARS = 10
-MOST_RUNS = 2000
+MAX_LANES = 64
+MAX_BARS = 10
+MAX_RUNS = 2000
 
 
 def message_rows(schedule: Schedule) -> dict[str, Any]:
     """[step, pieces, src, dst, op, chunks, share of nbytes, some chunk numbers] of every message, up to a whole step.
 
-    `op`: 0 it copies, 1 it reduces, 2 both. O(n log n) in rows; at most MOST_MESSAGES, and `shown` says to which step.
+    `op`: 0 it copies, 1 it reduces, 2 both. O(n log n) in rows; at most MAX_MESSAGES, and `shown` says to which step.
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("allreduce", 3, [(0, 0, 1, 0, 1), (0, 1, 1, 0, 0), (1, 0, 0, 2, 0)], parts=2)
@@ -36,9 +36,9 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
     by_message = order_of(*packed((table.of_row, len(table)), (schedule.chunk, len(schedule.chunks))))
     chunk, whole = schedule.chunk[by_message], pipelined_steps(schedule)
     shown, last = len(table), whole
-    if shown > MOST_MESSAGES:
-        last = max(int(table.step[MOST_MESSAGES]), 1)
-        shown = min(int(np.searchsorted(table.step, last)), MOST_MESSAGES)
+    if shown > MAX_MESSAGES:
+        last = max(int(table.step[MAX_MESSAGES]), 1)
+        shown = min(int(np.searchsorted(table.step, last)), MAX_MESSAGES)
     columns = (table.step, table.pieces, table.src, table.dst, op, count, table.share * table.pieces, first[:-1])
     rows = [
         [*numbers, float(f"{share:.4g}"), ", ".join(map(str, chunk[at : at + min(numbers[-1], NAMED_CHUNKS)].tolist()))]
@@ -56,7 +56,7 @@ def busiest(schedule: Schedule, topology: Topology) -> dict[str, Any]:
     np.add.at(amount, found.resource, found.load.astype(float) * found.window / float(found.scale))
     capacity = np.array([float(c * limits.scale) for c in limits.capacity] or [1.0])[limits.klass]
     busy = amount / capacity / total if total else amount
-    order = np.argsort(-busy, kind="stable")[:MOST_BARS]
+    order = np.argsort(-busy, kind="stable")[:MAX_BARS]
     return {
         "bars": [(_resource(topology, int(i)), float(busy[i]), float(amount[i])) for i in order if busy[i] > 0],
         "links": topology.links,
@@ -75,7 +75,7 @@ def _resource(topology: Topology, i: int) -> str:
 
 def lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
     """(rank, op, runs of steps in which it sends), pieces counted, for the first members. O(n log n)."""
-    members = schedule.collective.members[:MOST_LANES]
+    members = schedule.collective.members[:MAX_LANES]
     pieces = pieces_of(schedule)[schedule.chunk]
     mine = np.isin(schedule.src, members)
     table = np.stack([schedule.src[mine], schedule.op[mine], schedule.step[mine], pieces[mine]], axis=1).astype(
@@ -89,7 +89,7 @@ def lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
         runs = found[-1][2]
         if runs and runs[-1][1] >= step:
             runs[-1] = (runs[-1][0], max(runs[-1][1], step + deep))
-        elif len(runs) < MOST_RUNS // max(len(members), 1) + 8:
+        elif len(runs) < MAX_RUNS // max(len(members), 1) + 8:
             runs.append((step, step + deep))
     return found
 

@@ -22,8 +22,8 @@ LEVELS = (
     (2.0, "#e2e6e8", "#263543", "100 %"),
     (float("inf"), "#f3f0e9", "#22262b", "more"),
 )
-MOST_ROWS = 160
-MOST_TITLES = 1500  # cells that tell themselves when pointed at; more of them are drawn as one shape per colour
+MAX_ROWS = 160
+MAX_TITLES = 1500  # cells that tell themselves when pointed at; more of them are drawn as one shape per colour
 WIDEST = 1400
 TITLE, FOOT, GAP, EDGE = 40, 34, 30, 16  # pixels: above a collective, below a panel, between panels, at the edges
 SHORT = 5  # letters of a value that fits above a column
@@ -137,9 +137,9 @@ def _panel_of(planner: str, mine: Mapping[Setting, tuple[float, ...]], least: Se
 
 def _kept(count: int, best: set[int]) -> list[int]:
     """All rows, or of too many those that are best somewhere and others evenly between."""
-    if count <= MOST_ROWS:
+    if count <= MAX_ROWS:
         return list(range(count))
-    return sorted(best | {i * (count - 1) // (MOST_ROWS - 1) for i in range(MOST_ROWS)})
+    return sorted(best | {i * (count - 1) // (MAX_ROWS - 1) for i in range(MAX_ROWS)})
 
 
 def _lines(mine: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
@@ -160,7 +160,7 @@ def _panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
     out = [
         _text(panel.left, 14, panel.planner + more, "ink", 'font-weight="600"'),
         _text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
-        *(_titled if cells <= MOST_TITLES else _shaped)(tuning, panel),
+        *(_titled if cells <= MAX_TITLES else _shaped)(tuning, panel),
         *_best(tuning, panel),
         *_row_labels(panel),
     ]

@@ -16,7 +16,7 @@ from antiphon.show.pictures.blocks import Drawing, Point
 from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, folded, graph_of
 from antiphon.show.pictures.layout import arrange
 
-MOST_NODES = 128
+MAX_NODES = 128
 FOLD_TREES = 64
 _KNOWN = {
     "nvlink": "#5d8f1f", "xgmi": "#c8502d", "pcie": "#4a6fa5", "ib": "#7b4ea3", "ethernet": "#2b8a8a", "wan": "#b3263a",
@@ -33,10 +33,10 @@ def topology_svg(topology: Topology) -> str:
     shared limit lie on a yellow band. Above 128 nodes alike ranks of a switch, then boxes, are drawn as one."""
     graph = graph_of(topology)
     tree = graph.is_tree(range(len(graph.nodes)))
-    graph = folded(graph, FOLD_TREES if tree else MOST_NODES)
-    if len(graph.nodes) > MOST_NODES:
+    graph = folded(graph, FOLD_TREES if tree else MAX_NODES)
+    if len(graph.nodes) > MAX_NODES:
         raise Unsupported(
-            f"a picture of {topology.nodes} nodes is unreadable (at most {MOST_NODES}); "
+            f"a picture of {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
             "keep some ranks with --only, or use --json"
         )
     colour, stroke = _colours(graph), _strokes(graph, topology.unit)

@@ -26,8 +26,8 @@ from antiphon.show.pictures.layout import arrange
 from antiphon.show.words import plural
 from antiphon.units import format_bandwidth
 
-MOST_NODES = 128
-MOST_PANELS = 24
+MAX_NODES = 128
+MAX_PANELS = 24
 _WIDTH = 1150.0  # of the whole picture, as far as one panel allows
 _APART = 62.0  # pixels from node to node that suffice
 _MARGIN = 31.0
@@ -49,7 +49,7 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     graph = graph_of(topology)
     grown = growths_of(schedule, topology, root)
     stage = _stage(graph)
-    shown = grown.growths[:MOST_PANELS]
+    shown = grown.growths[:MAX_PANELS]
     colours = _ramp(max((growth.deepest for _, growth in shown), default=0))
     words = _title(schedule, topology, limits, grown)
     legend, room = _legend([growth for _, growth in shown], colours)
@@ -77,9 +77,9 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
 
 def check_drawable(topology: Topology) -> None:
     """Unsupported unless every node has room: to be called before long work for a picture."""
-    if topology.nodes > MOST_NODES:
+    if topology.nodes > MAX_NODES:
         raise Unsupported(
-            f"a picture of trees over {topology.nodes} nodes is unreadable (at most {MOST_NODES}); "
+            f"a picture of trees over {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
             "keep some of the ranks with --only"
         )
 
@@ -101,9 +101,9 @@ def _title(schedule: Schedule, topology: Topology, limits: Bound | None, grown: 
         lines.append("each part goes in to its root along dashed arrows, adding on the way, and out along full ones")
     elif ANY in shapes:
         lines.append("not all parts travel along trees: colours tell the step; dashed arrows add")
-    if count > MOST_PANELS:
-        left = Fraction(sum(share for share, _ in grown.growths[MOST_PANELS:]), grown.whole)
-        lines.append(f"only the {MOST_PANELS} with the most data are drawn; the others have {float(left):.0%} of it")
+    if count > MAX_PANELS:
+        left = Fraction(sum(share for share, _ in grown.growths[MAX_PANELS:]), grown.whole)
+        lines.append(f"only the {MAX_PANELS} with the most data are drawn; the others have {float(left):.0%} of it")
     return lines
 
 

@@ -1,8 +1,8 @@
-"""Rows about GenTree: schedules made, verified, and timed by a model; and how times are compared."""
+"""Schedules of the GenTree paper's algorithms: planned, verified, and timed by a model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -19,10 +19,9 @@ from antiphon.planners.classic.parameter_server import colocated_ps
 from antiphon.planners.rings.ring import ring
 from antiphon.planners.switchtrees.gentree import gentree
 from antiphon.reproduce.gentree_tables import FLOAT
+from antiphon.reproduce.rows import Times
 
 Planner = Callable[..., Iterator[Schedule]]
-Times = dict[str, float]  # seconds by size
-NEAR = 0.04  # as near as times are reproduced
 TABLE5 = "genmodel-table5"
 ALPHA, BETA, BETA_10G = 6.58e-3, "6.4e-9", "3.2e-9"  # a server's in Table 5, and at 10 Gbit/s; per step, per float
 
@@ -52,7 +51,7 @@ def planned(machine: Topology, floats: int, profile: Profile | str | None = TABL
 
 def chosen(schedule: Schedule) -> dict[str, str]:
     """GenTree's plan type at each switch, without the words that follow."""
-    return {switch: said.split()[0].rstrip(",") for switch, said in schedule.provenance["found"]["plan"].items()}
+    return {switch: kind.split()[0].rstrip(",") for switch, kind in schedule.provenance["found"]["plan"].items()}
 
 
 def times(
@@ -62,13 +61,13 @@ def times(
     """Seconds for each size in floats, by one schedule or by one for each size."""
     if isinstance(schedule, Schedule):
         predict = prepare(model, schedule, machine, profile=profile)
-        found = {size: predict(FLOAT * floats) for size, floats in sizes.items()}
+        predictions = {size: predict(FLOAT * floats) for size, floats in sizes.items()}
     else:
-        found = {
+        predictions = {
             size: prepare(model, schedule[size], machine, profile=profile)(FLOAT * floats)
             for size, floats in sizes.items()
         }
-    return {size: one.seconds for size, one in found.items()}
+    return {size: prediction.seconds for size, prediction in predictions.items()}
 
 
 def one_switch(servers: int, beta: str = BETA_10G) -> Topology:
@@ -82,24 +81,3 @@ def testbed() -> Profile:
     """Table 5 as it is, but for alpha: one per step (`one_switch` has it), as its own testbed's plans suggest."""
     table5 = as_profile(TABLE5)
     return replace(table5, name="table 5, 1 alpha per step", alpha={}, incast={"ethernet": table5.incast["ethernet"]})
-
-
-# ---- comparing ----
-
-
-def rounded(found: Times) -> Times:
-    """To a figure more than the paper prints."""
-    return {key: float(f"{seconds:.4g}") for key, seconds in found.items()}
-
-
-def apart(found: Sequence[float], published: Sequence[float]) -> list[float]:
-    return [ours / theirs - 1 for ours, theirs in zip(found, published, strict=True)]
-
-
-def percents(keys: Sequence[object], parts: Sequence[float]) -> str:
-    """Such as "1e7 +0.3 %, 1e8 -1.2 %"."""
-    return ", ".join(f"{key} {part:+.1%}".replace("%", " %") for key, part in zip(keys, parts, strict=True))
-
-
-def near(parts: Sequence[float], limit: float = NEAR) -> bool:
-    return max(map(abs, parts)) <= limit

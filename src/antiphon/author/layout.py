@@ -1,4 +1,4 @@
-"""The places that a collective gives its ranks: what lies where in their inputs and outputs, as which chunk."""
+"""Layout of the ranks' inputs and outputs: which chunk lies at which place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.core.schedule import Chunks, cut
 from antiphon.errors import Unsupported
 
 INPUT, OUTPUT, SCRATCH = "input", "output", "scratch"
-MOST_CHUNKS = 2**25
+MAX_CHUNKS = 2**25
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,21 @@ class Place:
         return f"w[{self.rank}, {self.buffer!r}, {self.index}]"
 
 
-class Ground:
-    """Inputs and outputs of a collective whose blocks are cut into `parts`: part k of the j-th block of a buffer lies
-    at j * parts + k. Blocks stand in the order of their numbers, as in the buffers of a run."""
+class Layout:
+    """Inputs and outputs of a collective whose blocks are cut into `slices`: slice k of the j-th block of a buffer lies
+    at j * slices + k. Blocks stand in the order of their numbers, as in the buffers of a run."""
 
-    def __init__(self, collective: Collective, parts: int) -> None:
-        if collective.blocks * parts > MOST_CHUNKS:
+    def __init__(self, collective: Collective, slices: int) -> None:
+        if collective.blocks * slices > MAX_CHUNKS:
             raise Unsupported(
-                f"chunks: {collective.blocks} blocks in {parts} parts are more than {MOST_CHUNKS} chunks; give fewer"
+                f"chunks: {collective.blocks} blocks in {slices} parts are more than {MAX_CHUNKS} chunks; give fewer"
             )
-        self.parts, self.blocks = parts, collective.blocks
-        self.chunks: Chunks = cut(collective, parts)
+        self.slices, self.blocks = slices, collective.blocks
+        self.chunks: Chunks = cut(collective, slices)
         sides_of = sides(collective)
         self._sides: dict[str, Side] = dict(zip((INPUT, OUTPUT), sides_of, strict=True))
-        every = np.arange(collective.ranks + 1)
-        self._begin = {name: np.searchsorted(side.rank, every) for name, side in self._sides.items()}
+        ranks = np.arange(collective.ranks + 1)
+        self._begin = {name: np.searchsorted(side.rank, ranks) for name, side in self._sides.items()}
 
     def _blocks(self, rank: int, buffer: str) -> Longs:
         begin = self._begin[buffer]
@@ -51,30 +51,32 @@ class Ground:
     def size(self, rank: int, buffer: str) -> int:
         """How many places the input or output of a rank has."""
         begin = self._begin[buffer]
-        return int(begin[rank + 1] - begin[rank]) * self.parts
+        return int(begin[rank + 1] - begin[rank]) * self.slices
 
     def chunk(self, place: Place) -> int:
         """The chunk that a place of an input or output is for.
 
-        >>> ground = Ground(Collective("allgather", 3), 2)
-        >>> [[ground.chunk(Place(1, side, i)) for i in range(n)] for side, n in (("input", 2), ("output", 6))]
+        >>> layout = Layout(Collective("allgather", 3), 2)
+        >>> [[layout.chunk(Place(1, side, i)) for i in range(n)] for side, n in (("input", 2), ("output", 6))]
         [[1, 4], [0, 3, 1, 4, 2, 5]]
         """
-        block, part = divmod(place.index, self.parts)
-        return part * self.blocks + int(self._blocks(place.rank, place.buffer)[block])
+        block, slice_index = divmod(place.index, self.slices)
+        return slice_index * self.blocks + int(self._blocks(place.rank, place.buffer)[block])
 
     def inside(self, rank: int, buffer: str, chunk: int) -> Place | None:
         """Where in the input or output of a rank a chunk lies; None where it does not."""
-        part, block = divmod(chunk, self.blocks)
-        held = self._blocks(rank, buffer)
-        at = int(np.searchsorted(held, block))
-        return Place(rank, buffer, at * self.parts + part) if at < len(held) and held[at] == block else None
+        slice_index, block = divmod(chunk, self.blocks)
+        blocks = self._blocks(rank, buffer)
+        position = int(np.searchsorted(blocks, block))
+        if position == len(blocks) or blocks[position] != block:
+            return None
+        return Place(rank, buffer, position * self.slices + slice_index)
 
     def home(self, rank: int, chunk: int) -> Place | None:
         """Where a chunk belongs at a rank: in its output, else its input. Where it is in both these are one place."""
         return self.inside(rank, OUTPUT, chunk) or self.inside(rank, INPUT, chunk)
 
     def aside(self, rank: int, buffer: str, chunk: int) -> Place:
-        """The place of a chunk in scratch, where none is named: that of part k of block j is j * parts + k."""
-        part, block = divmod(chunk, self.blocks)
-        return Place(rank, buffer, block * self.parts + part)
+        """The place of a chunk in scratch, where none is named: that of slice k of block j is j * slices + k."""
+        slice_index, block = divmod(chunk, self.blocks)
+        return Place(rank, buffer, block * self.slices + slice_index)

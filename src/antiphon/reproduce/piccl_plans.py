@@ -66,11 +66,11 @@ class Plans:
         """Seconds by k for each size, by a model or by the formulas of section III (`CLOSED`)."""
         if model == CLOSED:
             return {k: [self._formula(k, size) for size in sizes] for k in self.by_k}
-        found = {}
+        seconds = {}
         for k, schedule in self.by_k.items():
             predict = prepare(model, schedule, self.machine, profile=PROFILE)
-            found[k] = [predict(size).seconds for size in sizes]
-        return found
+            seconds[k] = [predict(size).seconds for size in sizes]
+        return seconds
 
     def _formula(self, k: int, nbytes: int) -> float:
         """Section III. A round takes the figures of its farthest partners: those within a host, or those beyond."""
@@ -84,7 +84,7 @@ class Plans:
         reach = [math.prod(radices[: i + 1]) for i in range(len(radices))]  # ranks that a round's partners are among
         if self.family is PERMUTED:
             reach = [math.prod(radices[i:]) for i in range(len(radices))]
-        figures = [host if one <= PER_NODE else beyond for one in reach]
+        figures = [host if partners <= PER_NODE else beyond for partners in reach]
         m = block if self.kind == "allgather" else float(nbytes)
         rounds = loggp_forms.recmult(ranks, radices, m, figures, collective=self.kind)
         local = float(sum(work.share for work in self.by_k[k].local))
@@ -107,15 +107,15 @@ def delta(nodes: int) -> Topology:
 def planned(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
     """Verified schedules for these k; by default for all factors of the number of ranks."""
     ranks = machine.ranks
-    wanted = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]
+    candidates = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]
     by_k: dict[int, Schedule] = {}
-    known: set[Any] = set()
-    for k in wanted:
+    round_keys: set[Any] = set()
+    for k in candidates:
         schedule = next(family.planner(Request(machine, Collective(kind, ranks)), k=k))
-        same = schedule.provenance["found"].get("radices", k)
-        if same not in known:
+        rounds_key = schedule.provenance["found"].get("radices", k)
+        if rounds_key not in round_keys:
             verify(schedule, machine).or_raise()
-            known.add(same)
+            round_keys.add(rounds_key)
             by_k[k] = schedule
     return Plans(family, kind, machine, by_k)
 
@@ -130,16 +130,16 @@ def radices_of(schedule: Schedule) -> list[int]:
 def speedups(times: Times) -> dict[int, list[float]]:
     """By k over the first, for every size."""
     plain = next(iter(times.values()))
-    return {k: [a / b for a, b in zip(plain, one, strict=True)] for k, one in times.items()}
+    return {k: [a / b for a, b in zip(plain, seconds, strict=True)] for k, seconds in times.items()}
 
 
 def choices(times: Times) -> list[int]:
     """The k that is fastest for every size; of equally fast ones the first."""
-    found = []
+    fastest = []
     for column in zip(*times.values(), strict=True):
-        least = min(column) * (1 + EQUAL)
-        found.append(next(k for k, seconds in zip(times, column, strict=True) if seconds <= least))
-    return found
+        limit = min(column) * (1 + EQUAL)
+        fastest.append(next(k for k, seconds in zip(times, column, strict=True) if seconds <= limit))
+    return fastest
 
 
 def geomean(values: Sequence[float]) -> float:
@@ -148,14 +148,14 @@ def geomean(values: Sequence[float]) -> float:
 
 def ranges(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
     """Runs of the same choice: {"16 B to 256 KiB": 8, ...}."""
-    found: dict[str, object] = {}
+    spans: dict[str, object] = {}
     start = 0
     for at in range(1, len(sizes) + 1):
         if at == len(sizes) or chosen[at] != chosen[start]:
             first, last = format_size(sizes[start]), format_size(sizes[at - 1])
-            found[first if first == last else f"{first} to {last}"] = chosen[start]
+            spans[first if first == last else f"{first} to {last}"] = chosen[start]
             start = at
-    return found
+    return spans
 
 
 def short(values: Mapping[Any, float]) -> dict[str, float]:

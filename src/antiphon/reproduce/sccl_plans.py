@@ -29,7 +29,7 @@ def cpu_seconds() -> float:
 
 
 @dataclass(frozen=True)
-class Made:
+class Synthesized:
     """`least`: no algorithm of so many steps has R / C below it (of the same make, where `composed`).
 
     `proof`, `proved`: the label of the certificate and what it proves; `trusted`: what it leaves to an engine's word.
@@ -74,17 +74,17 @@ class Family:
     def limits(self) -> Bound:
         return bound(self.topology, self.collective)
 
-    def make(self, chunks: int, steps: int, rounds: int) -> Made:
+    def make(self, chunks: int, steps: int, rounds: int) -> Synthesized:
         """Just this point, by the planner `sccl`."""
-        made = list(self._made(chunks=chunks, steps=steps, rounds=rounds))
-        if len(made) != 1:
-            raise Infeasible(f"planner sccl gave {len(made)} schedules for one point of {self.name}")
-        return made[0]
+        algorithms = list(self._synthesize(chunks=chunks, steps=steps, rounds=rounds))
+        if len(algorithms) != 1:
+            raise Infeasible(f"planner sccl gave {len(algorithms)} schedules for one point of {self.name}")
+        return algorithms[0]
 
-    def frontier(self, k: int | None, steps: int) -> list[Made]:
-        return list(self._made(k=k, steps=steps))
+    def frontier(self, k: int | None, steps: int) -> list[Synthesized]:
+        return list(self._synthesize(k=k, steps=steps))
 
-    def _made(self, **options: Any) -> Iterator[Made]:
+    def _synthesize(self, **options: Any) -> Iterator[Synthesized]:
         """Verified and with its certificate rechecked. Stored answers are left alone: all is made anew."""
         begin = cpu_seconds()
         for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
@@ -93,18 +93,20 @@ class Family:
             yield self._checked(schedule, spent)
             begin = cpu_seconds()
 
-    def _checked(self, schedule: Schedule, seconds: float) -> Made:
+    def _checked(self, schedule: Schedule, seconds: float) -> Synthesized:
         figures = claims(schedule, self.topology)
         chunks, steps, rounds = (int(figures[key]) for key in ("chunks", "steps", "rounds"))
         engine, certificate = str(schedule.provenance["engine"]), schedule.provenance.get("certificate")
         if certificate is None:
-            return Made(schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds)
+            return Synthesized(
+                schedule, chunks, steps, rounds, None, schedule.provenance["found"]["proof"], engine, seconds
+            )
         checked = check_certificate(self.topology, self.collective, certificate)
         about = subject(self.topology, self.collective, certificate["about"])
         composed = certificate["about"] == COMPOSED
-        whole = worth(about, StepDual.of_json(certificate["least"])).rounds_per_part * (2 if composed else 1)
-        least = whole * about.parts_of(certificate["chunks"]) / chunks
-        return Made(
+        rounds_per_block = worth(about, StepDual.of_json(certificate["least"])).rounds_per_part * (2 if composed else 1)
+        least = rounds_per_block * about.parts_of(certificate["chunks"]) / chunks
+        return Synthesized(
             schedule, chunks, steps, rounds, least, certificate["proof"], engine, seconds, composed,
             checked.proved, checked.trusted,
         )  # fmt: skip

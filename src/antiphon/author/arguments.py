@@ -1,0 +1,73 @@
+"""Check the arguments of statements: ranks, buffers, indices and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import SupportsIndex
+
+from antiphon.author.layout import INPUT, OUTPUT, Layout
+from antiphon.errors import Invalid, quote
+
+Ranks = SupportsIndex | Iterable[SupportsIndex]
+Index = SupportsIndex | slice | Iterable[SupportsIndex]
+MAX_INDEX = 2**31
+MAX_VALUES = 2**22  # read of one argument
+
+
+class Arguments:
+    """Convert arguments for a machine with `ranks` and `links`. `wrong` makes the error with the user's line."""
+
+    def __init__(self, layout: Layout, ranks: int, links: int, wrong: Callable[[str], Invalid]) -> None:
+        self._layout, self._ranks, self._links, self._wrong = layout, ranks, links, wrong
+
+    def buffer(self, buffer: object) -> str:
+        if not isinstance(buffer, str) or not buffer:
+            raise self._wrong(f'buffer: expected "input", "output" or a name for scratch, got {quote(buffer)}')
+        return buffer
+
+    def ranks(self, ranks: Ranks) -> list[int]:
+        return [self.integer(rank, "rank", self._ranks) for rank in self._as_list(ranks)]
+
+    def start(self, index: SupportsIndex) -> int:
+        return self.integer(index, "index", MAX_INDEX)
+
+    def links(self, links: Iterable[SupportsIndex]) -> tuple[int, ...]:
+        if not isinstance(links, Iterable) or isinstance(links, str):
+            raise self._wrong(f"via: expected the numbers of links, such as [3, 8], got {quote(links)}")
+        return tuple(self.integer(link, "via", self._links) for link in self._as_list(links))
+
+    def indices(self, index: tuple[object, ...], rank: int, buffer: str) -> Iterable[int]:
+        """The named indices; without any, all of an input or output. Scratch is unbounded."""
+        selection = index[0] if index else slice(None)
+        subject, bounded = f"index of rank {rank}'s {buffer}", buffer in (INPUT, OUTPUT)
+        limit = self._layout.size(rank, buffer) if bounded else MAX_INDEX
+        if not isinstance(selection, slice):
+            return [self.integer(position, subject, limit) for position in self._as_list(selection)]
+        if not bounded and selection.stop is None:
+            raise self._wrong(f"{subject}: scratch is as large as you make it; name the places, such as 0:4")
+        first = 0 if selection.start is None else self.integer(selection.start, subject, limit + 1)
+        stop = limit if selection.stop is None else self.integer(selection.stop, subject, limit + 1)
+        by = 1 if selection.step is None else self.integer(selection.step, f"step of the {subject}", MAX_INDEX)
+        if not by or first > stop:
+            raise self._wrong(f"{subject}: expected places in ascending order, such as 0:4, got {quote(selection)}")
+        return range(first, stop, by)
+
+    def _as_list(self, values: object) -> list[object]:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            return [values]
+        try:
+            return list(islice(values, MAX_VALUES))
+        except TypeError:  # an array that holds one number
+            return [values]
+
+    def integer(self, value: object, subject: str, bound: int) -> int:
+        """A whole number below a bound, also NumPy's."""
+        try:
+            number = -1 if isinstance(value, bool) else int(value.__index__())  # type: ignore[attr-defined]
+        except (AttributeError, TypeError, ValueError):
+            number = -1
+        if not 0 <= number < bound:
+            upto = f"from 0 to {bound - 1}" if bound else "but there is none"
+            raise self._wrong(f"{subject}: expected a whole number {upto}, got {quote(value)}")
+        return number

@@ -1,0 +1,52 @@
+"""Rows of reproduced tables (published | ours | deviation), and how figures are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+Row = dict[str, Any]
+Times = dict[str, float]  # seconds by size
+NEAR = 0.04  # relative deviation up to which a figure counts as reproduced
+
+
+def row(
+    name: str, published: Row | None, ours: Row | None, ok: bool | None, *, deviation: str | None = None,
+    note: str = "", engine: str = "", proof: Sequence[str] = (),
+) -> Row:  # fmt: skip
+    """`ok`: see `judged`. `reproduce` fills in the seconds."""
+    return {
+        "name": name, "published": published, "ours": ours, "deviation": deviation, "ok": ok, "note": note,
+        "engine": engine, "seconds": 0.0, "proof": list(proof),
+    }  # fmt: skip
+
+
+def judged(figures: bool, shape: bool) -> bool | None:
+    """True where ours are the published figures; None where only their shape agrees (which is faster, what grows, what
+    is at least some value); else False."""
+    return True if figures else None if shape else False
+
+
+def is_near(ours: float | Fraction, published: float) -> bool:
+    return abs(ours - published) <= NEAR * published
+
+
+def rounded(seconds_by_size: Times) -> Times:
+    """To a figure more than the paper prints."""
+    return {key: float(f"{seconds:.4g}") for key, seconds in seconds_by_size.items()}
+
+
+def apart(values: Sequence[float], published: Sequence[float]) -> list[float]:
+    return [ours / theirs - 1 for ours, theirs in zip(values, published, strict=True)]
+
+
+def percents(keys: Sequence[object], deviations: Sequence[float]) -> str:
+    """Such as "1e7 +0.3 %, 1e8 -1.2 %"."""
+    return ", ".join(
+        f"{key} {deviation:+.1%}".replace("%", " %") for key, deviation in zip(keys, deviations, strict=True)
+    )
+
+
+def near(deviations: Sequence[float], limit: float = NEAR) -> bool:
+    return max(map(abs, deviations)) <= limit
