@@ -140,6 +140,12 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def openmpi() -> mpi_env.Mpi:
     """Open MPI, or the test is skipped."""
     found = mpi_env.openmpi()

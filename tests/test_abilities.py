@@ -6,12 +6,12 @@ import json
 import random
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import Capture, answer, text
 from generate import topologies
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,18 +31,13 @@ from antiphon.show.pages.report import report_html
 from antiphon.topologies.clusters import SHARP
 from antiphon.topologies.nvswitch import NVLS
 
-Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("own_folder")
 BOTH = Ability(multicast=True, reduce=True)
 ABILITIES = [
     FORWARDS, BOTH, Ability(multicast=True), Ability(reduce=True), Ability(True, True, through=True, at_once=3),
     Ability(True, True, own=True, operators=("sum", "max"), types=("float32",)), Ability(reduce=True, types=("int8",)),
 ]  # fmt: skip
 LINK = LinkType("nvlink", Fraction(10**9), 1e-6)
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @st.composite
@@ -93,6 +88,9 @@ def test_a_cluster_tells_its_boxes_from_its_fabric() -> None:
     assert abilities_by_place(machine) == {
         "host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "leaf0": FORWARDS, "leaf1": FORWARDS, "spine0": FORWARDS,
     }  # fmt: skip
+    machine = antiphon.topology("cluster:box=hgx-b200,boxes=2,sharp=true")
+    assert abilities_by_place(machine) == {"host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "fabric": SHARP}
+    assert (NVLS.own, NVLS.through, SHARP.own, SHARP.through) == (True, False, False, True)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -115,12 +113,6 @@ def test_every_change_keeps_what_switches_can_do(machine: Topology, rng: random.
     assert abilities_by_place(turned) == {place: ability.turned() for place, ability in told.items()}
     assert reverse(turned) == machine
     assert Profile(name="x").on(machine).abilities == machine.abilities
-
-
-def test_switches_of_nvlink_and_of_infiniband_help_differently() -> None:
-    machine = antiphon.topology("cluster:box=hgx-b200,boxes=2,sharp=true")
-    assert abilities_by_place(machine) == {"host0/nvswitch": NVLS, "host1/nvswitch": NVLS, "fabric": SHARP}
-    assert (NVLS.own, NVLS.through, SHARP.own, SHARP.through) == (True, False, False, True)
 
 
 def test_a_switch_that_can_more_is_not_interchangeable() -> None:
@@ -165,11 +157,6 @@ def test_what_cannot_be_is_refused() -> None:
             loads(json.dumps({**text, "abilities": given_}).encode())
     with pytest.raises(Invalid, match="expected 1, one per switch"):
         build("x", 2, both_ways([(0, 2), (1, 2)], LINK), switches=1, abilities=[BOTH, BOTH])
-
-
-def test_files_of_machines_without_such_switches_are_as_they_were() -> None:
-    text = json.loads(dumps(antiphon.topology("dgx-a100")))
-    assert set(text) == {"format", "version", "name", "ranks", "switches", "unit", "types", "links", "places"}
 
 
 def test_a_switch_that_joins_nobody_helps_nobody() -> None:
@@ -281,18 +268,6 @@ def test_an_allreduce_in_nvswitches(spec: str, own: bool, through: bool, best: F
 # ---- what is told ----
 
 
-def answer(capsys: Capture, *arguments: str) -> Any:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def text(capsys: Capture, *arguments: str) -> str:
-    capsys.readouterr()
-    assert run(list(arguments)) == 0
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_bound_says_what_it_assumes(capsys: Capture) -> None:
     said = text(capsys, "bound", "allreduce", "hgx-h100")
     assert "bandwidth: 400 GB/s of nbytes" in said
@@ -390,9 +365,9 @@ def test_text_and_report_of_a_tuning_say_so() -> None:
 
 
 @pytest.mark.slow
-def test_the_frontier_says_so(capsys: Capture) -> None:
-    arguments = ("frontier", "allgather", "hgx-h100", "--steps", "1", "--budget", "20s")
-    assert answer(capsys, *arguments)["assumes"] == [MULTICAST]
+def test_the_frontier_says_so() -> None:
+    found = antiphon.frontier.find("allgather", "hgx-h100", steps=1, budget="20s")
+    assert found.as_json()["assumes"] == [MULTICAST]
 
 
 def test_the_machine_is_shown_with_it(capsys: Capture) -> None:
@@ -400,9 +375,3 @@ def test_the_machine_is_shown_with_it(capsys: Capture) -> None:
     assert "can multicast" not in text(capsys, "topology", "show", "dgx-a100")
     many = text(capsys, "topology", "show", "cluster:box=hgx-h100,boxes=9")
     assert "can multicast and reduce: host*/nvswitch" in many
-
-
-def test_pairs_of_words() -> None:
-    for few, more in pairwise([(), (REDUCTION,), (REDUCTION, MULTICAST)]):
-        assert len(without(few)) < len(without(more))
-    assert without(()) == without((), "{} ") == ""

@@ -224,46 +224,6 @@ def test_routes_are_chosen_or_named() -> None:
 # ---- steps ----
 
 
-def test_steps_follow_from_data() -> None:
-    with antiphon.write("allreduce", full(), verify=False) as w:
-        w[1, "input", 0].reduce_to(0)  # 0
-        w[0, "output", 0].copy_to(2)  # 1: what it reads came in step 0
-        w[3, "input", 0].reduce_to(0)  # 1: what it changes is read in step 1, at its beginning
-        w[3, "input", 0].copy_to(1)  # 0: read in step 0, replaced in step 0
-        w[2, "output", 0].reduce_to(3)  # 2
-        w[1, "output", 0].copy_to(3)  # 3: replaces what came in step 2
-        w[1, "output", 0].reduce_to(2)  # 2: into what was read in step 2
-    assert w.schedule.step.tolist() == [0, 1, 1, 0, 2, 3, 2]
-
-
-def test_sums_do_not_wait_for_each_other() -> None:
-    with antiphon.write("reduce", full(5), verify=False) as w:
-        w[1, "input", 0].reduce_to(2).reduce_to(3).reduce_to(0)  # 0, 1, 2
-        w[4, "input", 0].reduce_to(0)
-        w[0, "output", 0].copy_to(4)  # 3: when all of the sum is there
-    assert w.schedule.step.tolist() == [0, 1, 2, 0, 3]
-
-
-def test_what_is_replaced_was_read_by_all() -> None:
-    with antiphon.write("allreduce", full(5), verify=False) as w:
-        w[1, "input", 0].copy_to(2).copy_to(3)  # 0, 1
-        w[0, "input", 0].reduce_to(3)  # 2: replaced in step 1
-        w[0, "input", 0].copy_to(4)  # 0
-        w[1, "input", 0].copy_to(0)  # 2: read last in step 2, though the last that reads it is in step 0
-    assert w.schedule.step.tolist() == [0, 1, 2, 0, 2]
-
-
-def test_together_two_ranks_exchange() -> None:
-    with antiphon.write("allreduce", full()) as w:
-        for bit in (1, 2):
-            for rank in range(4):
-                if not rank & bit:
-                    with w.together():
-                        w[rank, "output", 0].reduce_to(rank ^ bit)
-                        w[rank ^ bit, "output", 0].reduce_to(rank)
-    assert w.schedule.step.tolist() == [0] * 4 + [1] * 4
-
-
 def test_steps_can_be_said() -> None:
     with antiphon.write("allgather", full(), verify=False) as w:
         w[0, "input", 0].copy_to(1)
@@ -278,14 +238,6 @@ def test_steps_can_be_said() -> None:
         w.step()  # one in which nothing happens is none
         w[2, "output", 0].copy_to(3)
     assert w.schedule.step.tolist() == [0, 1, 1, 2, 3, 3, 4]
-
-
-def test_in_a_step_all_read_what_was_there_before() -> None:
-    with antiphon.write("allreduce", full(2)) as w:
-        w.step()
-        w[0, "input", 0].reduce_to(1)
-        w[1, "input", 0].reduce_to(0)
-    assert w.schedule.steps == 1
 
 
 def test_pieces_follow_each_other() -> None:

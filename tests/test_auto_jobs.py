@@ -390,13 +390,9 @@ def test_the_program_of_the_page_runs(port: int, kept: Path, tmp_path: Path) -> 
     text = (HERE.parent / "docs" / "auto.md").read_text()
     (tmp_path / "job.py").write_text(text.split("```python\n")[1].split("```")[0])
     env = {**os.environ, **TREES, **ADDRESS, "MASTER_PORT": str(port), "WORLD_SIZE": "4", "ANTIPHON_CACHE": str(kept)}
+    command = [sys.executable, str(tmp_path / "job.py")]
     started = [
-        subprocess.Popen(
-            [sys.executable, str(tmp_path / "job.py")],
-            env={**env, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(4)
     ]
     out = [one.communicate(timeout=1000)[0] for one in started]
@@ -430,22 +426,12 @@ def in_lab() -> Any:
         pytest.skip(why)
 
     def run(command: Sequence[str], **settings: str) -> str:
-        env = (
-            {key: value for key, value in os.environ.items() if key not in TREES}
-            | MIDST
-            | {"ANTIPHON_TABLE": "auto"}
-            | settings
-        )
+        env = {key: value for key, value in os.environ.items() if key not in TREES}
+        env |= {**MIDST, "ANTIPHON_TABLE": "auto", **settings}
         name = f"auto-{os.getpid()}"
         words = ["lab", "run", "dgx1v", "--only", "1,4,5,6", "--name", name, "--timeout", "120", "--", *command]
-        done = subprocess.run(
-            [sys.executable, "-m", "antiphon", *words],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=1000,
-            check=False,
-        )
+        command = [sys.executable, "-m", "antiphon", *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1000, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -122,8 +122,9 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(mpi_job, "find_spec", lambda name: None)
-    assert run(["bench", "genmodel"]) == 2
-    assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
+    for measurement in ("genmodel", "loggp"):
+        assert run(["bench", measurement]) == 2
+        assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
     monkeypatch.setattr(mpi_job, "find_spec", lambda name: object())
     with pytest.raises(Missing, match="no such program"):
         bench.bench_genmodel(2, [64], mpiexec="no-such-launcher")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,9 +24,8 @@ from antiphon.cost.loggp.forms import message
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.program import lower
 from antiphon.registry import table
-from antiphon.runtimes.engine.launch import LAUNCHED, consent
+from antiphon.runtimes.engine.launch import LAUNCHED
 from antiphon.runtimes.measure import bench_loggp as bench
-from antiphon.runtimes.measure import mpi_job
 from antiphon.topologies import topology
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())
@@ -59,21 +56,6 @@ def test_measure_fit_and_predict_what_the_fit_has_not_seen(tmp_path: Path, capfd
 
 def pings(rows: list[RoundTrip], nbytes: int) -> float:
     return float(np.median([r.seconds for r in rows if (r.kind, r.n, r.nbytes) == ("rtt", 1, nbytes)]))
-
-
-@pytest.mark.slow
-@needs_mpi
-def test_a_launcher_may_start_the_command_itself(tmp_path: Path) -> None:
-    path = tmp_path / "trips.csv"
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    own = [sys.executable, "-m", "antiphon", "bench", "loggp", "--nbytes", "9", "--repeat", "1", "-o", str(path)]
-    command = [str(mpiexec), *consent(str(mpiexec), 2**20), "-n", "2", *own]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("all that arrived was right") == 1
-    assert [(r.kind, r.n, r.nbytes) for r in read_round_trips(path)] == [
-        ("rtt", 1, 9), ("rtt", 16, 9), ("rtt", 16, 9), ("server", 16, 9),
-    ]  # fmt: skip
 
 
 # ---- on made-up times ----
@@ -177,15 +159,3 @@ def test_it_is_measured_between_two(fake: Machine, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(bench, "processes", lambda ranks: 3)
     with pytest.raises(Invalid, match="the launcher started 3 processes: this is measured between 2"):
         bench.bench_loggp([64], on="fake")
-
-
-def test_what_is_missing_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    for name in LAUNCHED:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(mpi_job, "find_spec", lambda name: None)
-    assert run(["bench", "loggp"]) == 2
-    assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
-    assert run(["bench", "loggp", "--on", "nowhere"]) == 2
-    assert run(["bench", "loggp", "-o", str(tmp_path / "no" / "x.csv")]) == 2

@@ -14,13 +14,9 @@ from quick import examples, in_turn
 
 import antiphon
 from antiphon.core.bounds import Bound, Cut, Distance, Family, LpDual, Partition, bandwidth, bound, recheck
-from antiphon.core.bounds.bandwidth import BandwidthSearch
-from antiphon.core.bounds.candidates import middle_sides
-from antiphon.core.bounds.needs import needs_of
 from antiphon.core.bounds.network import network_of
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.bounds.recheck import proved_time
-from antiphon.core.bounds.routing import even_spreads
 from antiphon.core.collective import KINDS, Collective, custom_relation
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.errors import Infeasible, Invalid
@@ -228,19 +224,6 @@ def test_beyond_256_ranks_partitions_by_place_come_first(monkeypatch: pytest.Mon
     monkeypatch.setattr(bandwidth, "weakest_partition", weakest)
     assert bound(machine, Collective("allreduce", machine.ranks)).bytes_per_second == found.bytes_per_second
     assert tried
-
-
-def test_reversal_maps_each_bound_to_its_dual() -> None:
-    rng = random.Random("reversal")
-    for _ in range(examples(20)):
-        pairs = [(i, (i + 1) % 5) for i in range(5)] + [tuple(rng.sample(range(5), 2)) for _ in range(5)]
-        links = [(a, b, LinkType("link", Fraction(rng.randint(1, 9)))) for a, b in pairs]
-        t, back = build("t", 5, links), build("t", 5, [(b, a, kind) for a, b, kind in links])
-        for kind, dual in (("broadcast", "reduce"), ("allgather", "reducescatter"), ("scatter", "gather")):
-            a, b = bound(t, Collective(kind, 5)), bound(back, Collective(dual, 5))
-            assert (a.bytes_per_second, a.latency_steps) == (b.bytes_per_second, b.latency_steps)
-        for kind in ("allreduce", "alltoall"):
-            assert bound(t, Collective(kind, 5)).inverse == bound(back, Collective(kind, 5)).inverse
 
 
 def custom_like(kind: str, ranks: int) -> Collective:
@@ -511,24 +494,9 @@ def test_a_witness_of_another_machine_is_refused() -> None:
         recheck(topology, Collective("broadcast", 8), found)
 
 
-@pytest.mark.slow
-def test_too_large_for_a_linear_program_still_gives_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    from antiphon.core.bounds import bandwidth
-
-    cases = [(boxes(2, 4, 50 * GB), kind) for kind in KINDS] + [(boxes(3, 2, 30 * GB), "allreduce")]
-    full = [bound(t, Collective(kind, t.ranks)) for t, kind in cases]
-    monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)
-    for (t, kind), best in zip(cases, full, strict=True):
-        found = bound(t, Collective(kind, t.ranks))
-        assert found.inverse <= best.inverse
-        assert found.inverse > best.inverse / 2
-
-
 def test_searches_without_a_program_see_narrow_links_and_lopsided_switches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from antiphon.core.bounds import bandwidth
-
     monkeypatch.setattr(bandwidth, "MOST_VARIABLES", 0)
     fast, slow = LinkType("fast", Fraction(4)), LinkType("slow", Fraction(1))
     links = [(0, 1, fast), (1, 2, fast), (2, 0, fast), (0, 2, fast)]
@@ -546,35 +514,6 @@ def test_latency_witness_of_long_ways() -> None:
     assert found.latency_steps == 150
     assert isinstance(found.latency_witness, Distance)
     assert len(found.latency_witness.path) == 151
-
-
-def test_even_spreads_name_what_is_busiest() -> None:
-    chain = build("chain", 4, both_ways([(0, 1), (1, 2), (2, 3)], LinkType("link", Fraction(GB))))
-    (spread,) = even_spreads(chain, needs_of(Collective("alltoall", 4)))
-    assert spread.time == 4
-    assert spread.busiest == (2, 3)
-
-
-def test_search_keeps_the_simplest_of_equal_witnesses() -> None:
-    topology, collective = dgx1(DGX1P), Collective("alltoall", 8)
-    proved = BandwidthSearch(topology, collective, needs_of(collective)).run()
-    assert isinstance(proved.witness, Cut)
-
-
-@pytest.mark.parametrize(
-    ("spec", "halves"),
-    [
-        ("mesh:dims=5x7", [{r for r in range(35) if r % 7 < 4}]),
-        ("torus:dims=4x6", [{r for r in range(24) if r % 6 in half} for half in ({0, 1, 2}, {3, 4, 5})]),
-        ("hypercube:ranks=16", [set(range(8))]),
-    ],
-)
-def test_halves_of_grids_are_tried(spec: str, halves: list[set[int]]) -> None:
-    machine = antiphon.topology(spec)
-    found = middle_sides(machine, np.ones((machine.ranks, machine.ranks)) - np.eye(machine.ranks), 10**6)
-    sides = [set(np.flatnonzero(side[: machine.ranks]).tolist()) for side in found]
-    for half in halves:
-        assert half in sides or set(range(machine.ranks)) - half in sides
 
 
 def test_where_no_program_is_solved_the_middle_cut_is_named() -> None:

@@ -138,13 +138,8 @@ def test_nothing_is_told_of_help_where_there_is_none(name: str) -> None:
 
 
 def test_no_bound_is_beaten_by_trees() -> None:
-    seen = judge(range(examples(60)))
-    assert seen["helped"] > examples(30)
-    assert seen["faster"] >= examples(60) // 12
-    assert seen["equal"] > examples(40)
-
-
-@pytest.mark.slow
-def test_no_bound_is_beaten_by_trees_of_a_thousand_machines() -> None:
-    seen = judge(range(1000, 2000))
-    assert seen["equal"] > 700
+    count = examples(300)
+    seen = judge(range(count))
+    assert seen["helped"] > count // 2
+    assert seen["faster"] >= count // 12
+    assert seen["equal"] > 2 * count // 3

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import answer
 from published import published
 from quick import in_turn
 
@@ -238,21 +239,8 @@ def test_the_model_where_none_is_asked_for(machine: str, more: dict[str, Any], m
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "tune",
-        "allreduce",
-        "hgx-h100",
-        "--nbytes",
-        "1KB",
-        "--model",
-        "calls",
-        "--planner",
-        "direct",
-        "--workers",
-        "0",
-    ]
-    assert run([*words, "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["ranges"]
+    words = ["--nbytes", "1KB", "--model", "calls", "--planner", "direct", "--workers", "0"]
+    (row,) = answer(capsys, "tune", "allreduce", "hgx-h100", *words)["ranges"]
     assert (row["over"], row["rests_on"]) == ("ring ll", "calibrated by h100; several messages at once not calibrated")
 
 

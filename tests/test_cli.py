@@ -13,37 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Capture, answer, complaint
 
 import antiphon
 import antiphon.cost
 from antiphon.cli import application, run
 
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == code
-    out, err = capsys.readouterr()
-    assert err == ""
-    return json.loads(out)
-
-
-def complaint(capsys: Capture, *arguments: str, code: int = 2) -> str:
-    """The one line that a wrong command gives, and nothing on stdout."""
-    capsys.readouterr()
-    assert run(arguments) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("antiphon: ")
-    assert "Traceback" not in err
-    return err
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def a_plan(capsys: Capture, name: str = "plan.json", *more: str) -> dict[str, Any]:
@@ -71,35 +47,17 @@ def test_bound_keys(capsys: Capture) -> None:
     assert found["bandwidth"]["bytes_per_second"] == "1200000000000/7"
 
 
-@pytest.mark.parametrize(
-    ("kind", "inverse", "steps"),
-    [
-        ("broadcast", "1/6", 2), ("alltoall", "1/3", 2), ("reducescatter", "7/48", 2), ("allreduce", "7/24", 2),
-        ("gather", "7/6", 2),
-    ],
-)  # fmt: skip
-def test_bounds_of_the_dgx1v(capsys: Capture, kind: str, inverse: str, steps: int) -> None:
-    found = answer(capsys, "bound", kind, "dgx1v")
-    assert (found["bandwidth"]["inverse"], found["latency_steps"]) == (inverse, steps)
-
-
 def test_plan_keys_and_verify(capsys: Capture) -> None:
     figures = answer(capsys, "plan", "allgather", "dgx1v", "--planner", "ring", "-o", "plan.json")
     keys = "planner collective topology chunks steps rounds transfers verified bandwidth_gap latency_gap proof"
     assert set(keys.split()) <= set(figures)
-    assert (figures["chunks"], figures["steps"], figures["rounds"], figures["bandwidth_gap"]) == (
-        4,
-        7,
-        7,
-        1.5,
-    )
+    assert (figures["chunks"], figures["steps"], figures["rounds"], figures["bandwidth_gap"]) == (4, 7, 7, 1.5)
     assert figures["verified"] is True
     assert answer(capsys, "verify", "plan.json") == {"ok": True, "fault": None}
     assert answer(capsys, "verify", "plan.json", "--proof")["ok"]
 
 
-def test_a_file_in_place_of_a_machine(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_in_place_of_a_machine(capsys: Capture) -> None:
     Path("notes").write_text("hello")
     Path("dgx1v").mkdir()  # what bears the name of a machine is one
     Path("machine.json").write_text(json.dumps(answer(capsys, "topology", "show", "ring:ranks=4")))
@@ -284,16 +242,11 @@ def test_people_see_text(capsys: Capture) -> None:
         ("plan allreduce dgx1v --option order", "key=value"),
         ("plan broadcast dgx1v --root 8", "out of range"),
         ("plan broadcast dgx1v --root -1", "out of range"),
-        ("plan allreduce dgx1v --root 1", "no root"),
         ("plan alltoall dgx1v --planner recursive-doubling", "recursive-doubling does not plan alltoall"),
         ("plan allreduce dgx1v --only 3", "at least 2 ranks"),
         ("plan allreduce dgx1v --ranks 1,1", "twice"),
         ("plan allreduce dgx1v --ranks 0,99", "out of range"),
         ("plan allreduce dgx1v --only 0,99", "out of range"),
-        ("plan allreduce ring:ranks=1", "at least 2 ranks"),
-        ("plan allreduce ring:ranks=8,bandwidth=0GB/s", "greater than 0"),
-        ("plan allreduce ring:ranks=8,bandwidth=nan", "cannot read"),
-        ("plan allreduce ring:ranks=8,bandwidth=-4", "cannot read"),
         ("plan allreduce ring:ranks=8,latency=-4", "cannot read"),
         ("plan allreduce ring:ranks=99999999999", "ranks"),
         ("plan allreduce dgx1v --nbytes 1.5B", "whole"),
@@ -338,11 +291,7 @@ def test_bad_runs(capsys: Capture) -> None:
 )  # fmt: skip
 def test_malformed_files(capsys: Capture, text: str) -> None:
     Path("bad.json").write_text(text, errors="surrogateescape")
-    for command in (
-        ["verify", "bad.json"],
-        ["bound", "allreduce", "bad.json"],
-        ["bound", "bad.json", "dgx1v"],
-    ):
+    for command in (["verify", "bad.json"], ["bound", "allreduce", "bad.json"], ["bound", "bad.json", "dgx1v"]):
         assert "bad.json" in complaint(capsys, *command)
 
 
@@ -502,30 +451,6 @@ def test_simulate_in_python(capsys: Capture) -> None:
     assert Path("trace.json").read_bytes() == Path("other.json").read_bytes()
     (slow,) = antiphon.traces.simulate(plan, 10**6, model="sccl", profile=antiphon.cost.Profile(alpha={"nvlink": 1.0}))
     assert slow["terms"]["latency"] == pytest.approx(14.0)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "list topologies",
-        "list planners",
-        "list models",
-        "bound allreduce dgx1v",
-        "bound allgather cluster:box=dgx-a100,boxes=4",
-        "plan allreduce hypercube:ranks=16 -o plan.json",
-        "predict plan.json --nbytes 1KB:1GB",
-        "predict plan.json --nbytes 1MB --trace trace.json",
-        "run plan.json --nbytes 1KB",
-        "verify plan.json",
-        "topology show cluster:box=dgx-a100,boxes=4",
-        "tune all dgx1v --only 0,1,4 --planner ring --planner trees --nbytes 1KB:1MB",
-    ],
-)
-def test_text_fits_a_terminal(capsys: Capture, command: str) -> None:
-    assert run(["plan", "allreduce", "dgx1v", "-o", "plan.json"]) == 0
-    capsys.readouterr()
-    assert run(command.split()) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
 def test_the_python_functions_can_be_called_again() -> None:

@@ -25,17 +25,13 @@ from antiphon.cli import run
 from antiphon.core.plan import Entry, Plan
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
-from antiphon.errors import Infeasible, Invalid, TimedOut, Unsupported
+from antiphon.errors import Invalid, TimedOut
 from antiphon.planners.rings.ring import ring
 from antiphon.select import frontier
 
 Capture = pytest.CaptureFixture[str]
 MACHINE = "dgx1v_sccl"
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
@@ -166,6 +162,10 @@ def test_in_python_the_same() -> None:
     assert antiphon.verify(plan, proof=True)
     found.save("plan.json")
     assert antiphon.topology(MACHINE) == plan.topology
+    wrong: tuple[dict[str, Any], ...] = ({"k": -1}, {"steps": True}, {"memory": 0}, {"budget": 0})
+    for options in wrong:
+        with pytest.raises(Invalid):
+            antiphon.frontier.find("allgather", MACHINE, **options)
 
 
 @pytest.mark.slow
@@ -222,10 +222,6 @@ def test_fewer_steps_than_the_distance(capsys: Capture) -> None:
 @pytest.mark.parametrize("wrong", [["--k", "-1"], ["--steps", "0"], ["--memory", "0"], ["-o", "nowhere/plan.json"]])
 def test_wrong_options(capsys: Capture, wrong: list[str]) -> None:
     complaint(capsys, "frontier", "allgather", MACHINE, *wrong, code=2)
-
-
-def test_sccl_is_listed(capsys: Capture) -> None:
-    assert "synthesis of the latency-bandwidth frontier" in text(capsys, "list", "planners")
 
 
 # ---- proofs are rechecked ----
@@ -446,13 +442,3 @@ def test_ctrl_c_tells_and_writes_the_best_so_far(after: str) -> None:
     assert "stopped early: interrupted; the best so far follows" in err
     assert "stopped early (interrupted): the best so far" in out
     assert run(["verify", "plan.json", "--proof"]) == 0
-
-
-def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(Infeasible, match="rank 5 is 2 steps from rank 0"):
-        frontier("allgather", MACHINE, steps=1)
-    with pytest.raises(Unsupported, match="no option k"):
-        frontier("allgather", MACHINE, planner="ring", k=1)
-    for wrong in ({"k": -1}, {"steps": True}, {"memory": 0}, {"budget": 0}):
-        with pytest.raises(Invalid):
-            frontier("allgather", MACHINE, **wrong)

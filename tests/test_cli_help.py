@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import select
@@ -10,27 +11,18 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from commands import Capture, complaint, printed
 
 from antiphon.cli import planning, run
 
-Capture = pytest.CaptureFixture[str]
 COMMAND = [sys.executable, "-m", "antiphon"]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def printed(capsys: Capture, *arguments: str, code: int = 0) -> str:
-    capsys.readouterr()
-    assert run(arguments) == code
-    return capsys.readouterr().out
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 # ---- help ----
@@ -54,8 +46,7 @@ def test_ways_to_ask_for_help(capsys: Capture, asked: str, same: str) -> None:
 
 
 def test_help_for_what_is_no_command(capsys: Capture) -> None:
-    assert run(["help", "frobnicate"]) == 2
-    assert "No such command 'frobnicate'" in capsys.readouterr().err
+    assert "No such command 'frobnicate'" in complaint(capsys, "help", "frobnicate")
 
 
 def test_commands_in_help_stay_lines(capsys: Capture) -> None:
@@ -69,22 +60,50 @@ def test_a_build_shows_in_a_log_that_it_goes_on(capsys: Capture, monkeypatch: py
     assert "compiling (" in capsys.readouterr().err
 
 
+def test_the_last_that_was_told_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    twice = threading.Event()
+
+    def say(text: str) -> None:
+        heard.append(text)
+        if sum(line.startswith("1 of 2") for line in heard) == 2:
+            twice.set()
+
+    monkeypatch.setattr("antiphon.cli.planning.EVERY", 0.001)
+    monkeypatch.setattr("antiphon.cli.planning.say", say)
+    with planning.beats() as tell:
+        tell("1 of 2")
+        assert twice.wait(60)
+    count = len(heard)
+    assert heard[-1].endswith(" s)")
+    assert not any("beat" in thread.name for thread in threading.enumerate())  # nobody is left to tell more
+    assert len(heard) == count
+
+
 # ---- width ----
 
 
-@pytest.mark.parametrize("columns", ["60", "140"])
+WIDE = [
+    "list planners", "topology list", "list models", "list formats", "list runtimes", "tune --help",
+    "topology show dgx1v", "bound allgather cluster:box=dgx-a100,boxes=4",
+    "predict allreduce hgx-h100 --library nccl --nbytes 1KB:1MB:32",
+    "tune allreduce hgx-h100 --planner ring --planner recursive-doubling --nbytes 1KB:1GB:1000 --workers 1",
+]  # fmt: skip
+FIXED = [  # whose text is no wider than a usual terminal, however wide this one is
+    "predict plan.json --nbytes 1MB --trace trace.json", "run plan.json --nbytes 1KB", "verify plan.json",
+    "plan allreduce hypercube:ranks=16 -o other.json",
+    "tune all dgx1v --only 0,1,4 --planner ring --planner trees --nbytes 1KB:1MB",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "command",
-    [
-        "list planners", "topology list", "list models", "list formats", "list runtimes",
-        "tune --help", "topology show dgx1v",
-        "bound allgather cluster:box=dgx-a100,boxes=4", "predict allreduce hgx-h100 --library nccl --nbytes 1KB:1MB:32",
-        "tune allreduce hgx-h100 --planner ring --planner recursive-doubling --nbytes 1KB:1GB:1000 --workers 1",
-    ],
-)  # fmt: skip
+    ("columns", "command"), [*itertools.product(("60", "140"), WIDE), *itertools.product(("80",), FIXED)]
+)
 def test_text_is_as_wide_as_the_terminal(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: str, command: str
 ) -> None:
+    if "plan.json" in command:
+        printed(capsys, "plan", "allreduce", "dgx1v", "-o", "plan.json")
     monkeypatch.setenv("COLUMNS", columns)
     widest = max(map(len, printed(capsys, *command.split()).splitlines()))
     assert widest <= int(columns)
@@ -268,9 +287,8 @@ def _until(master: int, text: str) -> str:
     return shown
 
 
-def test_completion_that_cannot_be(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(["--show-completion", "tcsh"]) == 2
-    assert "unknown shell 'tcsh' (known: bash, fish, zsh)" in capsys.readouterr().err
+def test_completion_that_cannot_be(capsys: Capture) -> None:
+    assert "unknown shell 'tcsh' (known: bash, fish, zsh)" in complaint(capsys, "--show-completion", "tcsh")
 
 
 def test_completion_of_the_shell_that_runs_us() -> None:

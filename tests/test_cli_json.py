@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Capture
 
 from antiphon.cli import application, run
 
-Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 # A call of each command that is refused for what it was given, and the kind of its error.
 REFUSED = {
@@ -74,11 +74,6 @@ def failure(capsys: Capture, words: list[str]) -> tuple[int, dict[str, Any], str
     assert value.keys() == {"error"}
     assert value["error"].keys() == {"kind", "message", "exit_code"}
     return code, value["error"], err
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_every_command_is_here() -> None:

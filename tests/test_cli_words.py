@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import Capture, complaint
 
 import antiphon
 from antiphon.cli import run
@@ -13,21 +14,7 @@ from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.registry import table
 from antiphon.show.listing import entry_row, entry_text
 
-Capture = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-def complaint(capsys: Capture, *arguments: str) -> str:
-    capsys.readouterr()
-    assert run(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 # ---- collectives ----
@@ -202,10 +189,7 @@ LOG = """\
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            LOG,
-            "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured",
-        ),
+        (LOG, "log.json: looks like output of nccl-tests: times, no plan; antiphon replay TRACES --measured"),
         ("\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-19\n", "antiphon topology probe FILE -o machine.json"),
         ('<system version="1">\n</system>\n', "antiphon topology probe FILE -o machine.json"),
         ("hello\n", "is not valid JSON"),

@@ -70,8 +70,16 @@ def calls(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
     return {(row["collective"], row["schedule"], row["why"]): row["calls"] for row in rows}
 
 
-def check_mpi(mpi: Mpi, folder: Path) -> None:
-    command = [*mpi.mpiexec(4), mpi.python, PROGRAM, "mpi", str(table(folder, 4))]
+@pytest.fixture
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    found: Mpi = request.getfixturevalue(request.param)
+    return found
+
+
+@needs_cc
+@pytest.mark.parametrize("mpi", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)], indirect=True)
+def test_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
+    command = [*mpi.mpiexec(4), mpi.python, PROGRAM, "mpi", str(table(tmp_path, 4))]
     found, said = launch(command, mpi.env)
     assert len(found) == 1, said
     by_table, by_none = calls(found[0]["table"]), calls(found[0]["none"])
@@ -82,17 +90,6 @@ def check_mpi(mpi: Mpi, folder: Path) -> None:
     assert len(by_none) == 8
     assert {why for _, _, why in by_none} == {"no schedule for it in the table"}
     assert calls(found[0]["some"]) == {("allgather", "bruck", ""): 1}
-
-
-@needs_cc
-def test_under_open_mpi(openmpi: Mpi, tmp_path: Path) -> None:
-    check_mpi(openmpi, tmp_path)
-
-
-@needs_cc
-@pytest.mark.slow
-def test_under_mpich(mpich: Mpi, tmp_path: Path) -> None:
-    check_mpi(mpich, tmp_path)
 
 
 def over_sockets(ranks: int, given: str, *checks: str) -> tuple[list[dict[str, Any]], str]:
@@ -199,20 +196,13 @@ except antiphon.errors.Invalid as error:
 """
 
 
-def check_wrong_book(mpi: Mpi, folder: Path) -> None:
-    found, said = launch([*mpi.mpiexec(2), mpi.python, "-c", READS, str(idle_book(folder / "wrong.book", 2))], mpi.env)
+@pytest.mark.slow
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"], indirect=True)
+def test_a_book_that_is_not_its_collective_under_mpi(mpi: Mpi, tmp_path: Path) -> None:
+    book = str(idle_book(tmp_path / "wrong.book", 2))
+    found, said = launch([*mpi.mpiexec(2), mpi.python, "-c", READS, book], mpi.env)
     assert len(found) == 2, said
     assert all(re.search(WRONG, row["error"]) for row in found), said
-
-
-@pytest.mark.slow
-def test_a_book_that_is_not_its_collective_under_open_mpi(openmpi: Mpi, tmp_path: Path) -> None:
-    check_wrong_book(openmpi, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_book_that_is_not_its_collective_under_mpich(mpich: Mpi, tmp_path: Path) -> None:
-    check_wrong_book(mpich, tmp_path)
 
 
 @needs_cc
@@ -324,15 +314,8 @@ def test_what_can_be_a_table(tmp_path: Path) -> None:
     book = make_book([plan])
     save_plans(tmp_path / "plan.json", {"allreduce": plan}, table=False)
     (tmp_path / "book.bin").write_bytes(encode_book(book))
-    for one in (
-        plan,
-        [plan],
-        {"allreduce": plan},
-        book,
-        encode_book(book),
-        tmp_path / "plan.json",
-        tmp_path / "book.bin",
-    ):
+    files = [tmp_path / "plan.json", tmp_path / "book.bin"]
+    for one in (plan, [plan], {"allreduce": plan}, book, encode_book(book), *files):
         assert read_any(one) == book
     for wrong in (7, [], ["plan.json"], {"a": 1}):
         with pytest.raises(Invalid, match="table: expected"):

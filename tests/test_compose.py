@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -31,7 +30,7 @@ from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.rotate import shared
 from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import given_split, splits, turned
+from antiphon.planners.compose.splits import given_split, turned
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
 from antiphon.planners.shared import ends as ends_module
 from antiphon.planners.shared.ends import Pipeline
@@ -65,13 +64,6 @@ def rate(made: Schedule, machine: Topology) -> float:
 # ---- stretches of the line ----
 
 
-def test_spans_are_cut_across_their_borders() -> None:
-    spans = Spans.of(np.array([0, 0, 1]), np.array([0, 10, 4]), np.array([4, 14, 9]), 2)
-    cut = spans.cut(np.array([0, 1, 0]), np.array([3, 0, 8]), np.array([6, 5, 8]))
-    assert cut.ptr.tolist() == [0, 2, 3, 3]
-    assert list(zip(cut.begin.tolist(), cut.end.tolist(), strict=True)) == [(3, 4), (10, 12), (4, 9)]
-
-
 @pytest.mark.parametrize("text", ["2+2", "3+4", "(2+3)+4", "1+2", "(2+3)+(4+1)+2*3", "2*(2*2)"])
 def test_exchanges_of_groups_within_groups_bring_everything_to_all(text: str) -> None:
     size = sum(int(x) for x in text if x.isdigit()) if "*" not in text else {"2*(2*2)": 8}.get(text, 16)
@@ -95,32 +87,6 @@ def _all_to_all(ranks: int) -> list[tuple[int, int, LinkType]]:
 
 
 # ---- which splits ----
-
-
-def test_splits_are_those_of_places_and_of_wide_links() -> None:
-    boxes = antiphon.topology("cluster:box=dgx1v,boxes=2")
-    assert [str(one.groups) for one in splits(boxes, range(16))] == ["2*(2*4)", "2*8", "4*4"]
-    rings = [(a, (a + 1) % 3 + a // 3 * 3, FAST) for a in range(6)]
-    wide = build("wide", 6, [*((a, b % 6, k) for a, b, k in _two_rings()), (0, 3, SLOW), (3, 0, SLOW)])
-    assert len(rings) == 6
-    assert [one.seating.tolist() for one in splits(wide, range(6))] == [[0, 1, 2, 3, 4, 5]]
-    assert [str(one) for one in splits(wide, range(6))] == ["2*3"]
-    assert splits(build("ring", 4, both_ways([(i, (i + 1) % 4) for i in range(4)], FAST)), range(4)) == []
-
-
-def _two_rings() -> Iterator[tuple[int, int, LinkType]]:
-    for low in (0, 3):
-        for i in range(3):
-            a, b = low + i, low + (i + 1) % 3
-            yield from ((a, b, FAST), (b, a, FAST))
-
-
-def test_orders_of_levels_go_around() -> None:
-    split = Split(np.arange(24), Groups.of_fans([4, 3, 2]))
-    assert [str(one.groups) for one in turned(split)] == ["2*(3*4)", "3*(4*2)", "4*(2*3)"]
-    for one in turned(split):
-        assert sorted(one.seating.tolist()) == list(range(24))
-    assert turned(split)[1].seating.tolist()[:4] == [0, 12, 1, 13]
 
 
 def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:

@@ -75,16 +75,6 @@ def test_the_formula_holds_for_rings(model: str, kind: str, machine: str, direct
         assert ready(nbytes).terms["latency"] == pytest.approx(figures["steps"] * alpha, rel=1e-12)
 
 
-def test_textbook_ring() -> None:
-    """One direction on P ranks: (P-1) alpha + (P-1)/P n beta for allgather, twice that for allreduce."""
-    for ranks in (2, 3, 5, 8):
-        machine = topology(f"ring:ranks={ranks},bandwidth=1GB/s,latency=2us")
-        for kind, times in (("allgather", 1), ("allreduce", 2)):
-            made = plan(kind, machine, planner="ring", options={"directions": 1}).entries[0].schedule
-            want = times * (ranks - 1) * (2e-6 + 12_000_000 / ranks / 1e9)
-            assert seconds("alpha-beta", made, machine, 12_000_000) == pytest.approx(want, rel=1e-12)
-
-
 def test_whole_rounds_or_fractions() -> None:
     """Three chunks over a link of two units: 2 rounds for SCCL, 1.5 link by link."""
     double = LinkType("nvlink", Fraction(2), 1.0)
@@ -442,24 +432,45 @@ def test_a_profile_from_a_file(tmp_path: Path) -> None:
     assert load_profile(path) == Profile()
 
 
+def known(fields: str) -> str:
+    return f'{{"format": "antiphon-profile", "version": 1, {fields}}}'
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not valid JSON"), ("{", "not valid JSON"), ("[]", "expected an object"),
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("[]", "expected an object"),
         ('{"format": "antiphon-plan", "version": 1}', "antiphon-profile"),
         ('{"format": "antiphon-profile", "version": 2}', "version 2"),
         ('{"format": "antiphon-profile", "version": true}', "version True"),
-        ('{"format": "antiphon-profile", "version": 1, "aplha": {}}', "did you mean 'alpha'"),
-        ('{"format": "antiphon-profile", "version": 1, "alpha": 3}', "alpha: expected"),
-        ('{"format": "antiphon-profile", "version": 1, "alpha": {"ib": -1}}', "alpha.ib: must be between"),
-        ('{"format": "antiphon-profile", "version": 1, "alpha": {"ib": "soon"}}', "alpha.ib: cannot read"),
-        ('{"format": "antiphon-profile", "version": 1, "alpha": {"ib": 1, "ib": 2}}', "twice"),
-        ('{"format": "antiphon-profile", "version": 1, "bandwidth_factor": {"ib": 0}}', "bandwidth_factor.ib"),
-        ('{"format": "antiphon-profile", "version": 1, "bandwidth_factor": {"ib": "x"}}', "bandwidth_factor.ib"),
-        ('{"format": "antiphon-profile", "version": 1, "memory_bandwidth": 0}', "greater than 0"),
-        ('{"format": "antiphon-profile", "version": 1, "memory_bandwidth": null, "x": 1}', "unknown field"),
+        (known('"aplha": {}'), "did you mean 'alpha'"),
+        (known('"alpha": 3'), "alpha: expected"),
+        (known('"alpha": {"ib": -1}'), "alpha.ib: must be between"),
+        (known('"alpha": {"ib": "soon"}'), "alpha.ib: cannot read"),
+        (known('"alpha": {"ib": 1, "ib": 2}'), "twice"),
+        (known('"bandwidth_factor": {"ib": 0}'), "bandwidth_factor.ib"),
+        (known('"bandwidth_factor": {"ib": "x"}'), "bandwidth_factor.ib"),
+        (known('"memory_bandwidth": 0'), "greater than 0"),
+        (known('"memory_bandwidth": null, "x": 1'), "unknown field"),
+        (known('"incast": {"ib": {"epsilon": -1, "w_t": 9}}'), "incast.ib: epsilon: expected seconds per byte"),
+        (known('"incast": {"ib": {"epsilon": 2, "w_t": 9}}'), "incast.ib: epsilon"),
+        (known('"incast": {"ib": {"w_t": 9}}'), "epsilon"),
+        (known('"incast": {"ib": {"epsilon": 1e-10, "w_t": -1}}'), "incast.ib: w_t: expected a whole number"),
+        (known('"incast": {"ib": {"epsilon": 1e-10, "w_t": 1.5}}'), "w_t"),
+        (known('"incast": {"ib": {"epsilon": 1e-10, "wt": 1}}'), "unknown field wt"),
+        (known('"incast": 3'), "incast: expected"),
+        (known('"gamma": -1e-10'), "gamma: expected seconds per byte"),
+        (known('"delta": "soon"'), "delta: expected"),
+        (known('"loggp": {"levels": [{"within": "host", "L": -1}]}'), "loggp.levels[0].L"),
+        (known('"loggp": {"levels": [{"G": [1, 2]}]}'), "loggp.levels[0].G: 2 figures for 1"),
+        (known('"loggp": {"levels": []}'), "levels"),
+        (known('"loggp": {"levels": [{"Q": 1}]}'), "Q"),
+        (known('"loggp": {"levels": [{}], "radix": 1}'), "radix"),
+        (known('"loggp": {"levels": [{}], "device_radix": 0}'), "device_radix"),
     ],
-)  # fmt: skip
+)
 def test_bad_profiles(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)

@@ -17,7 +17,7 @@ from hypothesis import given
 
 from antiphon.core.collective import Collective
 from antiphon.core.dependencies import Versions, cell_keys, versions
-from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
+from antiphon.core.schedule import Schedule, cut
 
 Key = tuple[int, int, int]  # (chunk, rank, slot)
 
@@ -131,41 +131,6 @@ def test_any_order_of_events_gives_the_same_values(seed: int) -> None:
         else:
             assert current[r.chunk, r.dst, r.dst_slot] in (found.write[row] - 1, found.write[row])
             current[r.chunk, r.dst, r.dst_slot] = int(found.write[row])
-
-
-def test_exchange_in_one_step() -> None:
-    found = versions(hand_made(2, [(0, 0, 0, 0, 1, 0, REDUCE), (0, 0, 1, 0, 0, 0, REDUCE)]))
-    assert found.cell.tolist() == [0, 0, 1, 1]
-    assert found.step.tolist() == [-1, 0, -1, 0]
-    assert (found.read.tolist(), found.write.tolist()) == ([0, 2], [3, 1])
-
-
-def test_slots_are_cells_of_their_own() -> None:
-    rows = [(0, 0, 0, 0, 0, 1, COPY), (0, 0, 1, 0, 0, 0, REDUCE), (1, 0, 0, 1, 1, 0, REDUCE)]
-    found = versions(hand_made(2, rows))
-    assert list(zip(found.rank.tolist(), found.slot.tolist(), found.step.tolist(), strict=True)) == [
-        (0, 0, -1), (0, 0, 0), (0, 1, -1), (0, 1, 0), (1, 0, -1), (1, 0, 1),
-    ]  # fmt: skip
-    assert (found.read.tolist(), found.write.tolist()) == ([0, 4, 3], [3, 1, 5])
-
-
-def test_read_before_the_first_write_is_of_the_initial_version() -> None:
-    rows = [
-        (5, 0, 0, 0, 1, 0, COPY),
-        (2, 0, 0, 0, 1, 0, COPY),
-        (4, 0, 1, 0, 0, 0, COPY),
-        (9, 0, 0, 0, 1, 0, COPY),
-    ]
-    found = versions(hand_made(2, rows))
-    assert found.step.tolist() == [-1, 4, -1, 2, 5, 9]
-    assert (found.read.tolist(), found.write.tolist()) == ([1, 0, 3, 1], [4, 3, 1, 5])
-
-
-def test_several_writes_of_one_step_are_one_version() -> None:
-    rows = [(0, 0, a, 0, b, 0, REDUCE) for a in range(5) for b in range(5) if a != b]
-    found = versions(hand_made(5, rows))
-    assert len(found) == 10
-    compare(hand_made(5, rows))
 
 
 def test_no_rows() -> None:

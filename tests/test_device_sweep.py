@@ -104,16 +104,6 @@ def sweep(
 
 
 @pytest.mark.slow
-def test_some_of_all() -> None:
-    """Every planner with one collective or two, every number of ranks."""
-    done = 0
-    for number, ranks in enumerate([*range(2, 9), 16]):
-        done += sweep([f"full:ranks={ranks}"], PAIRS[number :: 60 if ranks == 16 else 28], (7,), ranks)
-    done += sweep(["hgx-h100"], [("nvls", "allreduce"), ("nvls", "allgather")], UNITS, 1)
-    assert done > 30
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", range(2, 17))
 def test_all(ranks: int) -> None:
     assert sweep([f"full:ranks={ranks}", f"ring:ranks={ranks}"], PAIRS, (*UNITS, 1000), ranks) > 200

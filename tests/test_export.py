@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Capture, complaint
 
 import antiphon
 from antiphon import registry
@@ -20,8 +21,7 @@ from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.formats import emit, export, lacks
 from antiphon.formats.files import write_files
 from antiphon.registry import Entry, table
-
-Capture = pytest.CaptureFixture[str]
+from antiphon.units import format_size
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +29,6 @@ def _with_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captur
     monkeypatch.chdir(tmp_path)
     assert run(["plan", "allreduce", "star:ranks=4", "--planner", "ring", "-o", "plan.json"]) == 0
     capsys.readouterr()
-
-
-def complaint(capsys: Capture, line: str, code: int = 2) -> str:
-    assert run(line.split()) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("antiphon: ")
-    assert err.count("\n") == 1
-    return err
 
 
 def test_backends(capsys: Capture) -> None:
@@ -59,7 +50,7 @@ def test_export(capsys: Capture, name: str, file: str) -> None:
     assert run(line.split()) == 0
     out, err = capsys.readouterr()
     path = Path("deep/out") / file
-    assert (out, err) == (f"written: {path} ({antiphon_size(path)})\n", "")
+    assert (out, err) == (f"written: {path} ({format_size(path.stat().st_size)})\n", "")
     first = path.read_bytes()
     assert run([*line.split(), "--option", "order=rounds", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -71,12 +62,6 @@ def test_export(capsys: Capture, name: str, file: str) -> None:
     assert path.read_bytes() == first
 
 
-def antiphon_size(path: Path) -> str:
-    from antiphon.units import format_size
-
-    return format_size(path.stat().st_size)
-
-
 def test_export_with_a_profile(capsys: Capture) -> None:
     line = "export plan.json --to piccl-xml --nbytes 1MiB -o out --option profile=loggp-delta"
     assert run(line.split()) == 0
@@ -86,7 +71,7 @@ def test_export_with_a_profile(capsys: Capture) -> None:
     assert (told["topology"], told["ranks"], told["written"]) == ("star:ranks=4", 4, ["machine.json"])
     assert run(["plan", "allreduce", "machine.json"]) == 0
     capsys.readouterr()
-    assert "has no figures for LogGP" in complaint(capsys, line.replace("loggp-delta", "genmodel-table5"))
+    assert "has no figures for LogGP" in complaint(capsys, *line.replace("loggp-delta", "genmodel-table5").split())
 
 
 @pytest.mark.parametrize(
@@ -105,7 +90,7 @@ def test_export_with_a_profile(capsys: Capture) -> None:
     ],
 )
 def test_bad_exports(capsys: Capture, line: str, says: str) -> None:
-    assert says in complaint(capsys, line)
+    assert says in complaint(capsys, *line.split())
     assert not Path("out").exists()
 
 
@@ -113,9 +98,8 @@ def test_a_wrong_plan_is_not_written(capsys: Capture) -> None:
     made = load_plan("plan.json")
     entry = made.entries[0]
     save_plan("wrong.json", Plan.of(made.topology, entry.schedule.take(range(entry.schedule.transfers - 1))))
-    assert "the plan is wrong and is not written" in complaint(
-        capsys, "export wrong.json --to goal --nbytes 1KB -o out", 1
-    )
+    line = "export wrong.json --to goal --nbytes 1KB -o out"
+    assert "the plan is wrong and is not written" in complaint(capsys, *line.split(), code=1)
     assert not Path("out").exists()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Capture, answer
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
@@ -34,19 +34,12 @@ from antiphon.planners.synth.task import Effort
 from antiphon.select import collective
 from antiphon.topologies import topology
 
-Capture = pytest.CaptureFixture[str]
 DGX1 = "dgx1v_sccl"
 
 
 def wish(spec: str, chunks: int, steps: int, rounds: int, kind: str = "allreduce") -> list[str]:
     figures = ["--chunks", str(chunks), "--steps", str(steps), "--rounds", str(rounds)]
     return ["plan", kind, spec, "--planner", "sccl", *figures]
-
-
-def answer(capsys: Capture, *arguments: str, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
 
 
 def test_an_algorithm_that_ends_before_it_must_is_called_by_its_own_steps() -> None:

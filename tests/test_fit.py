@@ -133,22 +133,14 @@ def errors(seeds: Iterable[int]) -> tuple[dict[str, float], float, dict[str, flo
     return medians, float(np.mean(exact)), {name: float(np.mean(hits)) for name, hits in inside.items()}
 
 
-def check_errors(seeds: Iterable[int], cover: float) -> None:
-    off, exact, inside = errors(seeds)
+@pytest.mark.parametrize(("draws", "cover"), [(10, 0.7), pytest.param(100, 0.9, marks=pytest.mark.slow)])
+def test_synthetic_measurements_give_their_parameters_back(draws: int, cover: float) -> None:
+    off, exact, inside = errors(range(draws))
     assert off["G"] <= 0.015
     assert off["alpha"] <= 0.01
     assert off["epsilon"] <= 0.05
     assert exact >= 0.9
     assert min(inside.values()) >= cover
-
-
-def test_synthetic_measurements_give_their_parameters_back() -> None:
-    check_errors(range(10), 0.7)
-
-
-@pytest.mark.slow
-def test_synthetic_measurements_give_their_parameters_back_in_a_hundred_draws() -> None:
-    check_errors(range(100), 0.9)
 
 
 def test_one_size_gives_combinations_only() -> None:
@@ -436,9 +428,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert all(len(line) <= 80 for line in text.splitlines())
     some = load_profile("some.json")
     assert some.gamma == 0
-    assert (
-        some.on(topology("star:ranks=16")).types[0].latency == some.alpha["link"]
-    )  # for generic machines unless named
+    generic = some.on(topology("star:ranks=16"))  # whose links a profile speaks of unless it names others
+    assert generic.types[0].latency == some.alpha["link"]
 
 
 def test_the_functions_of_the_package(tmp_path: Path) -> None:
@@ -465,6 +456,8 @@ def test_the_functions_of_the_package(tmp_path: Path) -> None:
         ("fit memory --vectors 2 --nbytes 4KiB", "vectors: expected 3 to 1000"),
         ("bench genmodel --on mars", "unknown runtime 'mars'"),
         ("bench genmodel -o nowhere/x.csv", "there is no directory"),
+        ("bench loggp -o nowhere/x.csv", "there is no directory"),
+        ("bench loggp --on mars", "unknown runtime 'mars'"),
     ],
 )
 def test_what_is_refused(

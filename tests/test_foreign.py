@@ -281,29 +281,3 @@ def test_gather_counts_what_one_rank_gives() -> None:
     head = replace(HEAD, kind="gather", ranks=4, least=0, most=1024, chunks=1)
     assert "ignored" not in outcomes(head, replace(CALL, nbytes=4096, ranks=4, root=0))
     assert "ignored" in outcomes(head, replace(CALL, nbytes=4100, ranks=4, root=0))
-
-
-@pytest.mark.slow
-def test_check_at_the_command_line(ring: Path, tmp_path: Path, capsys: Capture) -> None:
-    code, found = told(capsys, "verify", str(ring), "--for", "msccl", "--nbytes", "64KiB", "--out-of-place")
-    assert (code, found["will_run"]) == (0, True)
-    code, found = told(capsys, "verify", str(ring), "--for", "rccl-6", "--nbytes", "64KiB", "--out-of-place")
-    assert (code, found["will_run"]) == (1, False)
-    assert found["reasons"][0]["what"] == "refused"
-    plan = tmp_path / "plan.json"
-    antiphon.save(antiphon.plan("allreduce", antiphon.topology("full:ranks=4"), planner="direct"), plan)
-    for runtime in ("msccl", "rccl-6"):
-        code, found = told(capsys, "verify", str(plan), "--for", runtime, "--nbytes", "64KiB", "--dtype", "bfloat16")
-        assert (code, found["will_run"]) == (0, True)
-    many = tmp_path / "many.json"
-    antiphon.save(antiphon.plan("alltoall", antiphon.topology("full:ranks=40"), planner="direct"), many)
-    for runtime, code in (("msccl", 0), ("rccl-6", 1)):
-        assert run(["verify", str(many), "--for", runtime, "--nbytes", "64KB"]) == code
-    assert "rank 0 needs more than 64 thread blocks" in capsys.readouterr().out
-    assert run(["verify", str(plan), "--for", "rccl-6", "--nbytes", "63"]) == 1
-    assert "will NOT run by rccl-6" in capsys.readouterr().out
-    assert run(["verify", str(plan), "--for", "rccl", "--nbytes", "64"]) == 2
-    assert "rccl-6" in capsys.readouterr().err
-    ring.write_text(ring.read_text().replace('type="r"', 'type="nop"', 1))
-    code, found = told(capsys, "verify", str(ring), "--for", "msccl", "--nbytes", "64KiB")
-    assert (code, found["will_run"]) == (1, False)

@@ -21,7 +21,6 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import expand
 from antiphon.errors import Invalid
 from antiphon.formats.goal.write import goal
-from antiphon.formats.text import Lines
 from antiphon.select import plan
 
 Key = tuple[int, str]  # rank and label
@@ -253,12 +252,3 @@ def test_bad_options(options: dict[str, Any], says: str) -> None:
     with pytest.raises(Invalid) as told:
         goal(plan("allreduce", "ring:ranks=3"), **{"nbytes": 100, **options})
     assert says in str(told.value)
-
-
-def test_lines_come_by_place_then_as_added() -> None:
-    lines = Lines()
-    assert b"".join(lines.text()) == b""
-    lines.add([2, 0], "%d-%d ", np.array([5, 6]), np.array([7, 8]))
-    lines.add([0], "a ")
-    lines.mixed([2, 2, 1], ("x%d ", "y "), np.array([0, 1, 0]), np.array([1, 2, 3]))
-    assert b"".join(lines.text()) == b"6-8 a x3 5-7 x1 y "

@@ -25,11 +25,7 @@ from antiphon.show.pages.report import report_html
 from antiphon.topologies import topology
 
 BOTH = ["multicast in switches", "reduction in switches"]
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def tuned(machine: str, kind: str = "allreduce", **options: Any) -> Tuning:

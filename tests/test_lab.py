@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 import mpi_env
 import pytest
+from commands import answer
 from lab_env import why_no_lab
 
 import antiphon
@@ -193,12 +193,6 @@ def test_without_root_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 # ---- what stands ----
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    capsys.readouterr()
-    assert run([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
 
 
 def test_up_status_run_down(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

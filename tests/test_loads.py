@@ -18,7 +18,6 @@ import pytest
 from generate import Case, case, cases
 from hypothesis import given
 from hypothesis import strategies as st
-from quick import examples
 
 from antiphon.core import loads as module
 from antiphon.core.collective import Collective
@@ -86,20 +85,15 @@ def slowest(schedule: Schedule, topology: Topology, step: int) -> list[int]:
     """The links and limits that take longest in one step, by adding up the load entries one by one."""
     entries = loads(schedule, topology)
     seconds: dict[int, Fraction] = {}
-    for resource, begin, window, load in zip(
-        entries.resource.tolist(),
-        entries.step.tolist(),
-        entries.window.tolist(),
-        entries.load.tolist(),
-        strict=True,
-    ):
+    columns = (entries.resource, entries.step, entries.window, entries.load)
+    for resource, begin, window, load in zip(*(column.tolist() for column in columns), strict=True):
         if begin <= step < begin + window:
             time = Fraction(load, entries.scale) / topology.resources.bytes_per_second(resource)
             seconds[resource] = seconds.get(resource, Fraction(0)) + time
     return [resource for resource, time in seconds.items() if time == max(seconds.values())]
 
 
-@given(cases(most_ranks=6), st.integers(1, 6))
+@given(cases(most_ranks=6), st.sampled_from([1, 2, 3, 5, 6, 40]))
 def test_what_is_kept_is_true_of_any_number_of_pieces(random_case: Case, pieces: int) -> None:
     """The same rows in other pieces, and on a machine whose links are slower to answer."""
     made, machine = random_case.schedule, random_case.topology
@@ -171,54 +165,6 @@ def test_capacities_of_resources_are_those_of_links_and_limits(seed: int) -> Non
         assert topology.resources.bytes_per_second(link) == topology.bandwidth(link)
     for at, limit in enumerate(topology.limits):
         assert topology.resources.bytes_per_second(topology.links + at) == limit.bandwidth
-
-
-def window_formula(schedule: Schedule, topology: Topology, pieces: int) -> Fraction:
-    """Time of a schedule whose chunks all have p pieces, by the loads of runs of its steps without pieces.
-
-    The first and last p-1 steps of the pipeline see the first j and the last j steps of the schedule, the
-    others a window of p steps (all S of them where p >= S), each with 1/p of its load.
-    """
-    plain = replace(schedule, pieces=1)
-    steps, weight = plain.steps, Fraction(1, schedule.collective.buffer_weight)
-    ways = oracle.Ways(topology)
-    table: list[dict[int, Fraction]] = [{} for _ in range(steps)]
-    for row in oracle.rows_of(plain):
-        assert plain.collective.weights is not None
-        block = int(plain.chunks.block[row.chunk])
-        amount = int(plain.collective.weights[block]) * plain.chunks.part(row.chunk) * weight
-        for link in ways.path(row, plain) or ():
-            used = [topology.links + i for i, limit in enumerate(topology.limits) if link in limit.links]
-            for resource in (link, *used):
-                seconds = amount / topology.resources.bytes_per_second(resource)
-                table[row.step][resource] = table[row.step].get(resource, Fraction(0)) + seconds
-
-    def most(begin: int, end: int) -> Fraction:
-        total: dict[int, Fraction] = {}
-        for step in table[begin:end]:
-            for resource, seconds in step.items():
-                total[resource] = total.get(resource, Fraction(0)) + seconds
-        return max(total.values(), default=Fraction(0))
-
-    ramps = sum((most(0, j) + most(steps - j, steps) for j in range(1, min(pieces, steps))), Fraction(0))
-    if pieces >= steps:
-        middle = (pieces - steps + 1) * most(0, steps)
-    else:
-        middle = sum((most(j, j + pieces) for j in range(steps - pieces + 1)), Fraction(0))
-    return (ramps + middle) / pieces
-
-
-@pytest.mark.parametrize("seed", range(examples(40)))
-@pytest.mark.parametrize("pieces", [1, 2, 3, 8, 1000])
-def test_closed_formula_for_equal_pieces(seed: int, pieces: int) -> None:
-    origin = case(seed, most_ranks=5)
-    if not origin.schedule.transfers or origin.schedule.steps > 200:
-        origin = case(seed + 1000, "allreduce", most_ranks=4)
-    if origin.schedule.steps > 200:
-        steps: Any = np.unique(origin.schedule.step, return_inverse=True)[1]
-        origin = replace(origin, schedule=replace(origin.schedule, step=steps))
-    piped = replace(origin.schedule, pieces=pieces)
-    assert timeline(piped, origin.topology).total == window_formula(piped, origin.topology, pieces)
 
 
 def test_numbers_beyond_int64() -> None:

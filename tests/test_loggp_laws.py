@@ -302,26 +302,6 @@ def test_profiles_are_kept(tmp_path: Path) -> None:
         assert load_profile(tmp_path / "p.json") == one
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"levels": [{"within": "host", "L": -1}]}, r"loggp.levels\[0\].L"),
-        ({"levels": [{"G": [1, 2]}]}, r"loggp.levels\[0\].G: 2 figures for 1"),
-        ({"levels": []}, "levels"),
-        ({"levels": [{"Q": 1}]}, "Q"),
-        ({"levels": [{}], "radix": 1}, "radix"),
-        ({"levels": [{}], "device_radix": 0}, "device_radix"),
-    ],
-)
-def test_faults_of_a_file_are_told(tmp_path: Path, change: Any, said: str) -> None:
-    path = tmp_path / "wrong.json"
-    path.write_text(json.dumps({"format": "antiphon-profile", "version": 1, "loggp": change}))
-    with pytest.raises(Invalid, match=said) as caught:
-        load_profile(path)
-    assert "wrong.json" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 # ---- small and great ----
 
 
