@@ -29,7 +29,7 @@ OURS(move)
 OURS(start)
 OURS(finish)
 OURS(damaged)
-int ap_preload = 7, ap_combines = 7;
+int ap_preload = 7, ap_fallback_calls = 7;
 
 int main(int argc, char **argv) {
     enum { COUNT = 3000 };
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < COUNT; i++) good &= b[i] == size * (size - 1) / 2.0 + (double)size * i;
     MPI_Bcast(a, COUNT, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     for (int i = 0; i < COUNT; i++) good &= a[i] == i;
-    good &= called == 0 && ap_run() == 1 && fold() == 2 && ap_preload == 7 && ap_combines == 7;
+    good &= called == 0 && ap_run() == 1 && fold() == 2 && ap_preload == 7 && ap_fallback_calls == 7;
     if (!rank) puts(good ? "right" : "wrong");
     MPI_Finalize();
     free(a), free(b);

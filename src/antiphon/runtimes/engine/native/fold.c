@@ -47,7 +47,8 @@ COMBINES(f32, float, float, LARGER_FLOAT, SMALLER_FLOAT)
 COMBINES(f64, double, double, LARGER_FLOAT, SMALLER_FLOAT)
 
 #define ROW(NAME) {NAME##_sum, NAME##_prod, NAME##_max, NAME##_min, NAME##_sum}
-const ap_combine ap_combines[AP_TYPES][AP_OPERATORS] = {
+/* By type (those combined in themselves) and operator; avg is sum. */
+static const ap_combine combines[AP_TYPES][AP_OPERATORS] = {
     [AP_INT8] = ROW(i8),     [AP_UINT8] = ROW(u8),     [AP_INT16] = ROW(i16),   [AP_UINT16] = ROW(u16),
     [AP_INT32] = ROW(i32),   [AP_UINT32] = ROW(u32),   [AP_INT64] = ROW(i64),   [AP_UINT64] = ROW(u64),
     [AP_FLOAT32] = ROW(f32), [AP_FLOAT64] = ROW(f64), [AP_FLOAT16] = ROW(f32), [AP_BFLOAT16] = ROW(f32),
@@ -95,7 +96,7 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
         move(result, operands[0], n * size);
         return;
     }
-    ap_combine f = ap_combines[type][operation];
+    ap_combine f = combines[type][operation];
     if (is_narrow(type)) {
         fold_narrow(result, operands, count, n, type, f);
         return;

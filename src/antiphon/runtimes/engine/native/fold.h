@@ -22,9 +22,6 @@
 
 typedef void (*ap_combine)(void *out, const void *a, const void *b, size_t n);
 
-/* By type (those combined in themselves) and operator; avg is sum. */
-extern const ap_combine ap_combines[AP_TYPES][AP_OPERATORS];
-
 /* float16, bfloat16 and float8, to float32 and back: to the nearest, ties to even. */
 void ap_widen(float *out, const void *in, size_t n, int type);
 void ap_narrow(void *out, const float *in, size_t n, int type);

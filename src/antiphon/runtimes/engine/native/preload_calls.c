@@ -1,81 +1,87 @@
-/* The names of MPI that this library offers when it is preloaded: each is served by a plan, or handed on. */
+/* The names of MPI that this library offers when it is preloaded, for C and for Fortran: each call is served by a plan, or
+ * passed on to the MPI library.
+ *
+ * Threading and ownership: as MPI has them; nothing is kept here but the addresses of Fortran's two constants (atomic).
+ */
+#include <dlfcn.h>
+
 #include "preload.h"
 
-#define SERVED(...) \
+#define TRY_PLAN(...) \
     const ap_call call = {.comm = comm, __VA_ARGS__}; \
     double *spent; \
     int code; \
     if (ap_serve(&call, &spent, &code)) return code
-/* Calls whose size is known by the same arguments at all processes, and that were left to the library before. */
-#define SHORT(KIND, ROOT, COUNT, TYPE, CALL) \
-    if (ap_is_left(KIND, comm, ROOT, COUNT, TYPE)) return CALL
-#define LEFT(CALL) \
+/* Calls whose arguments are the same at all processes, and that fell back to the library before. */
+#define TRY_FALLBACK(KIND, ROOT, COUNT, TYPE, CALL) \
+    if (ap_is_fallback(KIND, comm, ROOT, COUNT, TYPE)) return CALL
+#define BY_LIBRARY(CALL) \
     code = CALL; \
-    if (spent) ap_trial_over(spent); \
+    if (spent) ap_trial_end(spent); \
     return code
 
 /* Twice: for counts of type int, and for the large ones that MPI 4 has. */
 #define CALLS(LARGE, count_of, place_of, COUNT, AT) \
-    AP_SEEN int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
-        SHORT(AP_ALLREDUCE, -1, n, t, PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
-        SERVED(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
+    AP_EXPORT int MPI_Allreduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        TRY_FALLBACK(AP_ALLREDUCE, -1, n, t, PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
+        TRY_PLAN(.kind = AP_ALLREDUCE, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
-        LEFT(PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
+        BY_LIBRARY(PMPI_Allreduce##LARGE(a, b, n, t, op, comm)); \
     } \
-    AP_SEEN int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
-        SHORT(AP_REDUCE, root, n, t, PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
-        SERVED(.kind = AP_REDUCE, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
+    AP_EXPORT int MPI_Reduce##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, int root, MPI_Comm comm) { \
+        TRY_FALLBACK(AP_REDUCE, root, n, t, PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
+        TRY_PLAN(.kind = AP_REDUCE, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
-        LEFT(PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
+        BY_LIBRARY(PMPI_Reduce##LARGE(a, b, n, t, op, root, comm)); \
     } \
-    AP_SEEN int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
-        SHORT(AP_REDUCESCATTER, -1, n, t, PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
-        SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
+    AP_EXPORT int MPI_Reduce_scatter_block##LARGE(const void *a, void *b, count_of n, MPI_Datatype t, MPI_Op op, MPI_Comm comm) { \
+        TRY_FALLBACK(AP_REDUCESCATTER, -1, n, t, PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
+        TRY_PLAN(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = n, .send_type = t, \
                .recv_type = t, .op = op); \
-        LEFT(PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
+        BY_LIBRARY(PMPI_Reduce_scatter_block##LARGE(a, b, n, t, op, comm)); \
     } \
-    AP_SEEN int MPI_Reduce_scatter##LARGE(const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, \
+    AP_EXPORT int MPI_Reduce_scatter##LARGE(const void *a, void *b, const count_of n[], MPI_Datatype t, MPI_Op op, \
                                   MPI_Comm comm) { \
-        SERVED(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .gets = {.COUNT = n}, .send_type = t, .recv_type = t, .op = op); \
-        LEFT(PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm)); \
+        TRY_PLAN(.kind = AP_REDUCESCATTER, .root = -1, .send = a, .recv = b, .counts = {.COUNT = n}, .send_type = t, .recv_type = t, .op = op); \
+        BY_LIBRARY(PMPI_Reduce_scatter##LARGE(a, b, n, t, op, comm)); \
     } \
-    AP_SEEN int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
-        SHORT(AP_BROADCAST, root, n, t, PMPI_Bcast##LARGE(a, n, t, root, comm)); \
-        SERVED(.kind = AP_BROADCAST, .root = root, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
+    AP_EXPORT int MPI_Bcast##LARGE(void *a, count_of n, MPI_Datatype t, int root, MPI_Comm comm) { \
+        TRY_FALLBACK(AP_BROADCAST, root, n, t, PMPI_Bcast##LARGE(a, n, t, root, comm)); \
+        TRY_PLAN(.kind = AP_BROADCAST, .root = root, .send = MPI_IN_PLACE, .recv = a, .send_count = n, .recv_count = n, \
                .send_type = t, .recv_type = t); \
-        LEFT(PMPI_Bcast##LARGE(a, n, t, root, comm)); \
+        BY_LIBRARY(PMPI_Bcast##LARGE(a, n, t, root, comm)); \
     } \
-    AP_SEEN int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
+    AP_EXPORT int MPI_Allgather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                              MPI_Comm comm) { \
-        SHORT(AP_ALLGATHER, -1, m, u, PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
-        SERVED(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
+        TRY_FALLBACK(AP_ALLGATHER, -1, m, u, PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
+        TRY_PLAN(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
-        LEFT(PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
+        BY_LIBRARY(PMPI_Allgather##LARGE(a, n, t, b, m, u, comm)); \
     } \
-    AP_SEEN int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
+    AP_EXPORT int MPI_Alltoall##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, \
                             MPI_Comm comm) { \
-        SHORT(AP_ALLTOALL, -1, m, u, PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
-        SERVED(.kind = AP_ALLTOALL, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
+        TRY_FALLBACK(AP_ALLTOALL, -1, m, u, PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
+        TRY_PLAN(.kind = AP_ALLTOALL, .root = -1, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
-        LEFT(PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
+        BY_LIBRARY(PMPI_Alltoall##LARGE(a, n, t, b, m, u, comm)); \
     } \
-    AP_SEEN int MPI_Gather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
+    AP_EXPORT int MPI_Gather##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
                           MPI_Comm comm) { \
-        SERVED(.kind = AP_GATHER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
+        TRY_PLAN(.kind = AP_GATHER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
-        LEFT(PMPI_Gather##LARGE(a, n, t, b, m, u, root, comm)); \
+        BY_LIBRARY(PMPI_Gather##LARGE(a, n, t, b, m, u, root, comm)); \
     } \
-    AP_SEEN int MPI_Scatter##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
+    AP_EXPORT int MPI_Scatter##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, count_of m, MPI_Datatype u, int root, \
                            MPI_Comm comm) { \
-        SERVED(.kind = AP_SCATTER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
+        TRY_PLAN(.kind = AP_SCATTER, .root = root, .send = a, .recv = b, .send_count = n, .recv_count = m, .send_type = t, \
                .recv_type = u); \
-        LEFT(PMPI_Scatter##LARGE(a, n, t, b, m, u, root, comm)); \
+        BY_LIBRARY(PMPI_Scatter##LARGE(a, n, t, b, m, u, root, comm)); \
     } \
-    AP_SEEN int MPI_Allgatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], \
+    AP_EXPORT int MPI_Allgatherv##LARGE(const void *a, count_of n, MPI_Datatype t, void *b, const count_of m[], \
                                       const place_of at[], MPI_Datatype u, MPI_Comm comm) { \
-        SERVED(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .gets = {.COUNT = m, .AT = at}, \
+        TRY_PLAN(.kind = AP_ALLGATHER, .root = -1, .send = a, .recv = b, .send_count = n, .counts = {.COUNT = m, .AT = at}, \
                .send_type = t, .recv_type = u); \
-        LEFT(PMPI_Allgatherv##LARGE(a, n, t, b, m, at, u, comm)); \
+        BY_LIBRARY(PMPI_Allgatherv##LARGE(a, n, t, b, m, at, u, comm)); \
     }
 
 CALLS(, int, int, count, at)
@@ -83,37 +89,37 @@ CALLS(, int, int, count, at)
 CALLS(_c, MPI_Count, MPI_Aint, large_count, large_at)
 #endif
 
-/* ---- what is left to MPI, and told of ---- */
+/* ---- calls that are always left to MPI, and reported ---- */
 
-static void left(int kind, int reason, MPI_Comm comm) {
+static void report_fallback(int kind, int reason, MPI_Comm comm) {
     ap_group *g;
     if (!ap_preload.on || !ap_preload.set.report || comm == MPI_COMM_NULL) return;
-    if ((g = ap_group_of(comm)) && !g->rank) ap_report_left(kind, reason);
+    if ((g = ap_group_of(comm)) && !g->rank) ap_report_fallback(kind, reason);
 }
 
 /* Each call in the form that does not wait, and, where MPI has it, the persistent one; either also for large counts. */
-#define PARTS const void *a, COUNT n, MPI_Datatype t, void *b, COUNT m, MPI_Datatype u
+#define FROM_TO_C const void *a, COUNT n, MPI_Datatype t, void *b, COUNT m, MPI_Datatype u
 #define REDUCES const void *a, void *b, COUNT n, MPI_Datatype t, MPI_Op op
 #define COUNTS(n) const COUNT n[]
 
-#define WITHOUT_WAITING(SMALL, LARGE, KIND, ARGUMENTS, ...) \
-    AP_SEEN int MPI_I##SMALL(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
-        left(KIND, AP_NONBLOCKING, comm); \
-        return PMPI_I##SMALL(__VA_ARGS__, comm, request); \
+#define WITHOUT_WAITING(LOWER, LARGE, KIND, ARGUMENTS, ...) \
+    AP_EXPORT int MPI_I##LOWER(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
+        report_fallback(KIND, AP_NONBLOCKING, comm); \
+        return PMPI_I##LOWER(__VA_ARGS__, comm, request); \
     }
-#define WITHOUT_WAITING_C(SMALL, LARGE, KIND, ARGUMENTS, ...) \
-    AP_SEEN int MPI_I##SMALL##_c(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
-        left(KIND, AP_NONBLOCKING, comm); \
-        return PMPI_I##SMALL##_c(__VA_ARGS__, comm, request); \
+#define WITHOUT_WAITING_C(LOWER, LARGE, KIND, ARGUMENTS, ...) \
+    AP_EXPORT int MPI_I##LOWER##_c(ARGUMENTS, MPI_Comm comm, MPI_Request *request) { \
+        report_fallback(KIND, AP_NONBLOCKING, comm); \
+        return PMPI_I##LOWER##_c(__VA_ARGS__, comm, request); \
     }
-#define PERSISTENT(SMALL, LARGE, KIND, ARGUMENTS, ...) \
-    AP_SEEN int MPI_##LARGE##_init(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
-        left(KIND, AP_PERSISTENT, comm); \
+#define PERSISTENT(LOWER, LARGE, KIND, ARGUMENTS, ...) \
+    AP_EXPORT int MPI_##LARGE##_init(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
+        report_fallback(KIND, AP_PERSISTENT, comm); \
         return PMPI_##LARGE##_init(__VA_ARGS__, comm, info, request); \
     }
-#define PERSISTENT_C(SMALL, LARGE, KIND, ARGUMENTS, ...) \
-    AP_SEEN int MPI_##LARGE##_init_c(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
-        left(KIND, AP_PERSISTENT, comm); \
+#define PERSISTENT_C(LOWER, LARGE, KIND, ARGUMENTS, ...) \
+    AP_EXPORT int MPI_##LARGE##_init_c(ARGUMENTS, MPI_Comm comm, MPI_Info info, MPI_Request *request) { \
+        report_fallback(KIND, AP_PERSISTENT, comm); \
         return PMPI_##LARGE##_init_c(__VA_ARGS__, comm, info, request); \
     }
 #define TOGETHER(...) __VA_ARGS__
@@ -124,10 +130,10 @@ static void left(int kind, int reason, MPI_Comm comm) {
     FORM(reduce_scatter, Reduce_scatter, AP_REDUCESCATTER, TOGETHER(const void *a, void *b, COUNTS(n), MPI_Datatype t, MPI_Op op), \
          a, b, n, t, op) \
     FORM(bcast, Bcast, AP_BROADCAST, TOGETHER(void *a, COUNT n, MPI_Datatype t, int root), a, n, t, root) \
-    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(PARTS), a, n, t, b, m, u) \
-    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(PARTS), a, n, t, b, m, u) \
-    FORM(gather, Gather, AP_GATHER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root) \
-    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(PARTS, int root), a, n, t, b, m, u, root)
+    FORM(allgather, Allgather, AP_ALLGATHER, TOGETHER(FROM_TO_C), a, n, t, b, m, u) \
+    FORM(alltoall, Alltoall, AP_ALLTOALL, TOGETHER(FROM_TO_C), a, n, t, b, m, u) \
+    FORM(gather, Gather, AP_GATHER, TOGETHER(FROM_TO_C, int root), a, n, t, b, m, u, root) \
+    FORM(scatter, Scatter, AP_SCATTER, TOGETHER(FROM_TO_C, int root), a, n, t, b, m, u, root)
 
 #define COUNT int
 ALL(WITHOUT_WAITING)
@@ -137,4 +143,74 @@ ALL(PERSISTENT)
 #define COUNT MPI_Count
 ALL(WITHOUT_WAITING_C)
 ALL(PERSISTENT_C)
+#endif
+
+/* ---- the names by which programs in Fortran call MPI ----
+ *
+ * Those of MPICH (mpif.h and the module mpi) call those for C by their public names, so these come here anyway. Open MPI's call
+ * the hidden ones. So its names for Fortran are offered here, too: those of mpif.h and of the module mpi (mpi_allreduce_), and
+ * those that the module mpi_f08 calls (ompi_allreduce_f). Handles are converted to C's, and then all is as for C.
+ */
+#ifdef OPEN_MPI
+/* MPI_BOTTOM and MPI_IN_PLACE are common blocks in Fortran: what their addresses mean, not what stands there. */
+static const void *of_c(const void *buffer) {
+    static _Atomic(void *) bottom, in_place;
+    void *const nowhere = (void *)&bottom; /* no program has a buffer there */
+    if (!atomic_load(&in_place)) {
+        void *const addresses[2] = {dlsym(RTLD_DEFAULT, "mpi_fortran_bottom_"), dlsym(RTLD_DEFAULT, "mpi_fortran_in_place_")};
+        atomic_store(&bottom, addresses[0] ? addresses[0] : nowhere);
+        atomic_store(&in_place, addresses[1] ? addresses[1] : nowhere);
+    }
+    if (buffer == atomic_load(&in_place)) return MPI_IN_PLACE;
+    return buffer == atomic_load(&bottom) ? MPI_BOTTOM : buffer;
+}
+
+#define IN(buffer) of_c(buffer)
+#define OUT(buffer) ((void *)of_c(buffer))
+#define TYPE(type) MPI_Type_f2c(*(type))
+#define OP(op) MPI_Op_f2c(*(op))
+#define COMM(comm) MPI_Comm_f2c(*(comm))
+typedef MPI_Fint fint; /* in the length of a C int wherever it matters: see counts */
+
+/* The same under both names; `error` is missing where a program with mpi_f08 does not ask for it. */
+#define FORTRAN(name, arguments, call) \
+    AP_EXPORT void mpi_##name##_ arguments { \
+        const int code = call; \
+        if (error) *error = code; \
+    } \
+    AP_EXPORT void ompi_##name##_f arguments __attribute__((alias("mpi_" #name "_")));
+
+#define TO_ALL const void *a, void *b, fint *n, fint *t, fint *op, fint *comm, fint *error
+#define FROM_TO const void *a, fint *n, fint *t, void *b, fint *m, fint *u
+
+_Static_assert(sizeof(fint) == sizeof(int), "lists of counts are handed on as they are");
+
+FORTRAN(allreduce, (TO_ALL), MPI_Allreduce(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
+FORTRAN(reduce_scatter_block, (TO_ALL), MPI_Reduce_scatter_block(IN(a), OUT(b), *n, TYPE(t), OP(op), COMM(comm)))
+FORTRAN(reduce_scatter, (TO_ALL), MPI_Reduce_scatter(IN(a), OUT(b), n, TYPE(t), OP(op), COMM(comm)))
+FORTRAN(reduce, (const void *a, void *b, fint *n, fint *t, fint *op, fint *root, fint *comm, fint *error),
+        MPI_Reduce(IN(a), OUT(b), *n, TYPE(t), OP(op), *root, COMM(comm)))
+FORTRAN(bcast, (void *a, fint *n, fint *t, fint *root, fint *comm, fint *error),
+        MPI_Bcast(OUT(a), *n, TYPE(t), *root, COMM(comm)))
+FORTRAN(allgather, (FROM_TO, fint *comm, fint *error),
+        MPI_Allgather(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), COMM(comm)))
+FORTRAN(alltoall, (FROM_TO, fint *comm, fint *error),
+        MPI_Alltoall(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), COMM(comm)))
+FORTRAN(gather, (FROM_TO, fint *root, fint *comm, fint *error),
+        MPI_Gather(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
+FORTRAN(scatter, (FROM_TO, fint *root, fint *comm, fint *error),
+        MPI_Scatter(IN(a), *n, TYPE(t), OUT(b), *m, TYPE(u), *root, COMM(comm)))
+FORTRAN(allgatherv, (const void *a, fint *n, fint *t, void *b, fint *m, fint *at, fint *u, fint *comm, fint *error),
+        MPI_Allgatherv(IN(a), *n, TYPE(t), OUT(b), m, at, TYPE(u), COMM(comm)))
+
+static int fortran_init_thread(int required, fint *provided) {
+    int level = 0;
+    const int code = MPI_Init_thread(NULL, NULL, required, &level);
+    *provided = level;
+    return code;
+}
+
+FORTRAN(init, (fint *error), MPI_Init(NULL, NULL))
+FORTRAN(init_thread, (fint *required, fint *provided, fint *error), fortran_init_thread(*required, provided))
+FORTRAN(finalize, (fint *error), MPI_Finalize())
 #endif

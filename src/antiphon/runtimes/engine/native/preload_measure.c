@@ -1,9 +1,13 @@
-/* What a call takes as a program makes it: by a plan, all the way that a call takes under the preloaded library, or by the
- * MPI library alone. For `tune --on mpi` (runtimes/measure), in processes that have not preloaded anything. */
+/* What a call takes as a program makes it: by a plan, through all that a call goes through under the preloaded library, or by
+ * the MPI library alone. For `tune --on mpi` (runtimes/measure), in processes that have preloaded nothing.
+ *
+ * Threading: one thread, and all processes of the communicator together.
+ * Ownership: an ap_measure owns a copy of the caller's communicator and the rows of every program measured; programs are the
+ *   caller's.
+ */
 #include <stdlib.h>
 
 #include "preload.h"
-#include "preload_measure.h"
 #include "transport.h"
 #include "transport_mpi.h"
 
@@ -12,7 +16,7 @@ typedef struct measured_plan {
     struct measured_plan *next;
     ap_program *program;
     ap_page page;
-    ap_matched matched;
+    ap_rows matched;
 } measured_plan;
 
 struct ap_measure {
@@ -25,18 +29,18 @@ struct ap_measure {
 
 void ap_measure_close(ap_measure *m) {
     if (!m) return;
-    if (m->group) m->group->found = (ap_matched){.rows = 0}; /* which is freed below */
+    if (m->group) m->group->rows = (ap_rows){.count = 0}; /* which is freed below */
     if (m->comm != MPI_COMM_NULL) PMPI_Comm_free(&m->comm);
-    for (measured_plan *p = m->plans, *next; p; p = next) next = p->next, ap_unmatch(&p->matched), free(p);
+    for (measured_plan *p = m->plans, *next; p; p = next) next = p->next, ap_rows_free(&p->matched), free(p);
     free(m->rank_of), free(m);
 }
 
 ap_measure *ap_measure_open(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error) {
     ap_measure *m = calloc(1, sizeof *m);
-    MPI_Comm theirs = ap_mpi_comm(comm);
-    int processes = 0, good = m && ap_set_up_bare() && !PMPI_Comm_size(theirs, &processes);
+    MPI_Comm caller_comm = ap_mpi_comm(comm);
+    int processes = 0, good = m && ap_init_for_measuring() && !PMPI_Comm_size(caller_comm, &processes);
     if (m) m->comm = MPI_COMM_NULL, m->ranks = ranks;
-    if (good) good = !PMPI_Comm_dup(theirs, &m->comm);
+    if (good) good = !PMPI_Comm_dup(caller_comm, &m->comm);
     if (good) m->group = ap_group_of(m->comm);
     if (good) m->rank_of = malloc((size_t)processes * sizeof *m->rank_of);
     good = good && m->group && m->rank_of;
@@ -55,13 +59,13 @@ static measured_plan *plan_of(ap_measure *m, ap_program *program, const ap_call 
     if (!p) return NULL;
     p->next = m->plans, m->plans = p, p->program = program;
     p->page = (ap_page){.kind = range.kind, .root = call->root, .stop = UINT64_MAX, .measured = 1, .label = ""};
-    ap_matched *f = &p->matched;
-    *f = (ap_matched){.me = (uint32_t)m->rank_of[m->group->rank], .ranks = m->ranks,
+    ap_rows *f = &p->matched;
+    *f = (ap_rows){.me = (uint32_t)m->rank_of[m->group->rank], .ranks = m->ranks,
                       .rank_of = malloc((size_t)m->group->size * sizeof *f->rank_of), .row = calloc(1, sizeof *f->row),
                       .chooser = ap_chooser_open(&range, 1, (uint32_t)m->group->size)};
     if (!f->rank_of || !f->row || !f->chooser) return NULL;
     for (int i = 0; i < m->group->size; i++) f->rank_of[i] = m->rank_of[i];
-    f->rows = 1;
+    f->count = 1;
     *f->row = (ap_row){.page = &p->page, .program = program, .range = range};
     return p;
 }
@@ -107,20 +111,20 @@ static int call_plan(const ap_call *c, int *code) {
 
 /* A barrier before each call and the mean over the processes of the seconds within it, as benchmarks of MPI report it: what
  * a root that does not wait saves its program counts, and so does what the others wait. */
-int ap_measure_calls(ap_measure *m, ap_program *program, const ap_measured_call *what, uint32_t calls, double *seconds,
+int ap_measure_calls(ap_measure *m, ap_program *program, const ap_timed_call *timed, uint32_t calls, double *seconds,
                      ap_error *error) {
-    const MPI_Datatype type = mpi_type(what->type);
-    const ap_call call = {.kind = what->kind, .root = what->root, .comm = m->comm,
-                          .send = what->kind == AP_BROADCAST ? MPI_IN_PLACE : what->send, .recv = what->recv,
-                          .send_count = what->count, .recv_count = what->count, .send_type = type, .recv_type = type,
-                          .op = mpi_op(what->op)};
+    const MPI_Datatype type = mpi_type(timed->type);
+    const ap_call call = {.kind = timed->kind, .root = timed->root, .comm = m->comm,
+                          .send = timed->kind == AP_BROADCAST ? MPI_IN_PLACE : timed->send, .recv = timed->recv,
+                          .send_count = timed->count, .recv_count = timed->count, .send_type = type, .recv_type = type,
+                          .op = mpi_op(timed->op)};
     double spent = 0;
     int code = MPI_SUCCESS;
     if (type == MPI_DATATYPE_NULL) return ap_fail(error, AP_UNSUPPORTED, "MPI has no such data type");
     if (program) {
         const measured_plan *p = plan_of(m, program, &call);
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
-        m->group->found = p->matched, m->group->reason = AP_SERVED;
+        m->group->rows = p->matched, m->group->reason = AP_SERVED;
     }
     const uint32_t first = calls > 1 ? calls / 4 : 0; /* what others did before the first calls shows in these */
     for (uint32_t i = 0; i < calls + first && !code; i++) {

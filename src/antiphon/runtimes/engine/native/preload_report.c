@@ -1,60 +1,221 @@
-/* What ran and what did not, told when MPI ends. A call is counted once, by process 0 of its communicator. */
+/* The report of a job: which calls ran by plans, which were left to the MPI library and why, as text or as JSON.
+ *
+ * Threading: counters may be changed by any thread during the job (a lock for uses of plans, atomics for fallbacks); the
+ *   report is written by the thread that calls MPI_Finalize. A call is counted once, by process 0 of its communicator.
+ * Ownership: counters of plans belong to their tables (ap_table.use), those of fallbacks to ap_preload.
+ */
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "preload.h"
+
+static const char *const reasons[AP_REASONS] = {
+    [AP_SERVED] = "",
+    [AP_BAD_ARGUMENTS] = "the arguments are wrong",
+    [AP_ONE_PROCESS] = "the communicator has one process",
+    [AP_INTERCOMMUNICATOR] = "the communicator is one between two groups",
+    [AP_NO_TABLE] = "no table is for these processes",
+    [AP_NO_DATA] = "there is no data",
+    [AP_NO_PLAN] = "the table has no plan for it",
+    [AP_NO_ROOT] = "the table has no plan for this root",
+    [AP_LIBRARY_FASTER] = "the table says that the library is faster",
+    [AP_UNMEASURED] = "its size was not measured",
+    [AP_SMALL] = "it is smaller than ANTIPHON_LEAST and was not measured",
+    [AP_OTHER_TYPE] = "plans do not combine its data type",
+    [AP_OTHER_OPERATOR] = "plans do not combine by its operator",
+    [AP_LARGE] = "it is too large for MPI_Pack",
+    [AP_REFUSED] = "a process could not run the plan",
+    [AP_WAITING] = "its plans were not there yet",
+    [AP_NOT_PLANNED] = "no plans could be made",
+    [AP_NEW_COMMUNICATOR] = "the communicator was new",
+    [AP_NO_SHARED_MEMORY] = "other communicators had the memory that may be shared",
+    [AP_UNEVEN] = "its counts differ",
+    [AP_NONBLOCKING] = "it does not wait",
+    [AP_DEVICE] = "a buffer is in the memory of a GPU",
+    [AP_PERSISTENT] = "it is persistent",
+    [AP_TRIED] = "its first calls go both ways in turn",
+    [AP_SLOWER] = "its first calls took longer by a plan",
+};
+
+typedef struct { /* calls that went by one plan */
+    ap_use use;
+    int kind, root;
+    uint32_t ranks;
+    const char *label;
+    uint32_t label_bytes;
+} report_line;
+
+typedef struct {
+    int processes;
+    const char *warning;
+    const report_line *line; /* with the sums of all that count */
+    size_t lines;
+    const uint64_t *fallbacks;      /* by kind and reason */
+    const ap_plan_summary *planned; /* of plans made during the job */
+} report;
+
+/* One thread at a time. */
+static void add_use(ap_use *use, uint64_t bytes, double seconds) {
+    use->min_bytes = use->calls && use->min_bytes < bytes ? use->min_bytes : bytes;
+    use->max_bytes = use->max_bytes > bytes ? use->max_bytes : bytes;
+    use->calls++, use->seconds += seconds;
+}
+
+static report_line line_of(const ap_table *table, uint32_t number) {
+    const ap_page *page = &table->book->page[number];
+    return (report_line){table->use ? table->use[number] : (ap_use){0, 0, 0, 0}, (int)page->kind, page->root, page->members,
+                     page->label, page->label_bytes};
+}
+
+static void write_text(const report *s) {
+    fprintf(stderr, "antiphon: what ran, in %d processes\n", s->processes);
+    for (size_t i = 0; i < s->lines; i++) {
+        const report_line *p = &s->line[i];
+        if (!p->use.calls) continue;
+        fprintf(stderr,
+                "antiphon: %-13s %4u ranks %12llu..%llu bytes %8llu calls %12.6f s, mean %.2f us, by %.*s",
+                ap_kind_names[p->kind], p->ranks, (unsigned long long)(p->use.min_bytes),
+                (unsigned long long)p->use.max_bytes, (unsigned long long)p->use.calls, p->use.seconds,
+                1e6 * p->use.seconds / (double)p->use.calls, (int)p->label_bytes, p->label);
+        if (p->root >= 0) fprintf(stderr, ", root %d", p->root);
+        fputc('\n', stderr);
+    }
+    for (int k = 0; k < AP_KINDS; k++)
+        for (int r = 0; r < AP_REASONS; r++)
+            if (s->fallbacks[k * AP_REASONS + r])
+                fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
+                        (unsigned long long)s->fallbacks[k * AP_REASONS + r], reasons[r]);
+    const ap_plan_summary *t = s->planned;
+    if (t->how[0])
+        fprintf(stderr, "antiphon: auto: %s%s%s", t->how, t->machine[0] ? " for " : "", t->machine);
+    if (t->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)t->since);
+    if (t->gain[0]) fprintf(stderr, "; predicted: %s", t->gain);
+    if (t->how[0]) fprintf(stderr, "%s%s\n", t->notes[0] ? "; " : "", t->notes);
+    if (s->warning[0]) fprintf(stderr, "antiphon: %s\n", s->warning);
+}
+
+static void put_text(FILE *file, const char *text, size_t bytes) {
+    fputc('"', file);
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\')
+            fprintf(file, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(file, "\\u%04x", c);
+        else
+            fputc(c, file);
+    }
+    fputc('"', file);
+}
+
+static void write_auto_json(const ap_plan_summary *t, FILE *file) {
+    const struct { const char *name, *text; } words[] = {
+        {"how", t->how}, {"machine", t->machine}, {"predicted", t->gain}, {"notes", t->notes}};
+    fprintf(file, ",\n  \"auto\": {\"since\": %llu", (unsigned long long)t->since);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        fprintf(file, ", \"%s\": ", words[i].name);
+        put_text(file, words[i].text, strlen(words[i].text));
+    }
+    fputc('}', file);
+}
+
+static void write_json(const report *s, FILE *file) {
+    const char *comma = "";
+    fprintf(file, "{\n  \"processes\": %d,\n  \"warning\": ", s->processes);
+    put_text(file, s->warning, strlen(s->warning));
+    if (s->planned->how[0]) write_auto_json(s->planned, file);
+    fprintf(file, ",\n  \"served\": [");
+    for (size_t i = 0; i < s->lines; i++) {
+        const report_line *p = &s->line[i];
+        if (!p->use.calls) continue;
+        fprintf(file, "%s\n    {\"collective\": \"%s\", \"ranks\": %u, \"root\": %d, \"planner\": ", comma,
+                ap_kind_names[p->kind], p->ranks, p->root);
+        put_text(file, p->label, p->label_bytes);
+        fprintf(file, ", \"from\": %llu, \"to\": %llu, \"calls\": %llu, \"seconds\": %.9g, \"mean\": %.9g}",
+                (unsigned long long)(p->use.min_bytes), (unsigned long long)p->use.max_bytes,
+                (unsigned long long)p->use.calls, p->use.seconds, p->use.seconds / (double)p->use.calls);
+        comma = ",";
+    }
+    fprintf(file, "\n  ],\n  \"left\": [");
+    comma = "";
+    for (int k = 0; k < AP_KINDS; k++)
+        for (int r = 0; r < AP_REASONS; r++) {
+            uint64_t calls = s->fallbacks[k * AP_REASONS + r];
+            if (!calls) continue;
+            fprintf(file, "%s\n    {\"collective\": \"%s\", \"reason\": \"%s\", \"calls\": %llu}", comma, ap_kind_names[k],
+                    reasons[r], (unsigned long long)calls);
+            comma = ",";
+        }
+    fprintf(file, "\n  ]\n}\n");
+}
+
+/* To the file at `path`, or as text on stderr where there is none. */
+static void write_report(const report *s, const char *path) {
+    FILE *file = path[0] ? fopen(path, "w") : NULL;
+    if (file) {
+        write_json(s, file);
+        if (fclose(file)) fprintf(stderr, "antiphon: %s: %s\n", path, strerror(errno));
+        return;
+    }
+    if (path[0]) fprintf(stderr, "antiphon: %s: %s\n", path, strerror(errno));
+    write_text(s);
+}
+
+/* ---- counting, and the sums over all processes ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void ap_report_call(ap_use *u, uint64_t bytes, double seconds) {
     pthread_mutex_lock(&lock);
-    ap_use_add(u, bytes, seconds);
+    add_use(u, bytes, seconds);
     pthread_mutex_unlock(&lock);
 }
 
-void ap_report_left(int kind, int reason) {
-    atomic_fetch_add_explicit(&ap_preload.left[kind][reason], 1, memory_order_relaxed);
+void ap_report_fallback(int kind, int reason) {
+    atomic_fetch_add_explicit(&ap_preload.fallbacks[kind][reason], 1, memory_order_relaxed);
 }
 
 typedef struct {
-    uint64_t *calls, *most, *unleast; /* unleast: UINT64_MAX - least, as MPI takes the greatest of all */
+    uint64_t *calls, *max_bytes, *inverted_min; /* UINT64_MAX - min_bytes: one MPI_MAX serves both */
     double *seconds;
     size_t pages, counts;
 } sums;
 
-static size_t all_pages(void) {
+static size_t count_pages(void) {
     size_t pages = 0;
     for (uint32_t t = 0; t < ap_preload.tables; t++) pages += ap_preload.table[t].book->pages;
     return pages;
 }
 
-static ap_line tell(size_t number) {
+static report_line line_at(size_t number) {
     uint32_t t = 0;
     while (number >= ap_preload.table[t].book->pages) number -= ap_preload.table[t++].book->pages;
-    return ap_line_of(&ap_preload.table[t], (uint32_t)number);
+    return line_of(&ap_preload.table[t], (uint32_t)number);
 }
 
-/* Over all processes; all rows of counts: those of the pages, then why calls were left. */
-static int collect(sums *s) {
-    const size_t left = (size_t)AP_KINDS * AP_REASONS, n = s->pages, counts = n + left;
-    uint64_t *mine = calloc(3 * n + left, sizeof *mine);
+/* Sums over all processes. Counts: calls of each page, then fallbacks by kind and reason. */
+static int sum_counters(sums *s) {
+    const size_t fallback_count = (size_t)AP_KINDS * AP_REASONS, n = s->pages, counts = n + fallback_count;
+    uint64_t *own = calloc(3 * n + fallback_count, sizeof *own);
     double *seconds = calloc(n + 1, sizeof *seconds);
-    s->calls = calloc(counts, sizeof *s->calls), s->most = calloc(2 * n + 1, sizeof *s->most);
-    s->seconds = calloc(n + 1, sizeof *s->seconds), s->unleast = s->most + n;
-    int good = mine && seconds && s->calls && s->most && s->seconds, all = 0;
+    s->calls = calloc(counts, sizeof *s->calls), s->max_bytes = calloc(2 * n + 1, sizeof *s->max_bytes);
+    s->seconds = calloc(n + 1, sizeof *s->seconds), s->inverted_min = s->max_bytes + n;
+    int good = own && seconds && s->calls && s->max_bytes && s->seconds, all = 0;
     if (PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD)) all = 0;
     for (size_t i = 0; all && i < n; i++) {
-        ap_use u = tell(i).use;
-        mine[i] = u.calls, seconds[i] = u.seconds;
-        mine[counts + i] = u.most, mine[counts + n + i] = u.calls ? UINT64_MAX - u.least : 0;
+        ap_use u = line_at(i).use;
+        own[i] = u.calls, seconds[i] = u.seconds;
+        own[counts + i] = u.max_bytes, own[counts + n + i] = u.calls ? UINT64_MAX - u.min_bytes : 0;
     }
-    for (size_t i = 0; all && i < left; i++) mine[n + i] = atomic_load(&ap_preload.left[i / AP_REASONS][i % AP_REASONS]);
+    for (size_t i = 0; all && i < fallback_count; i++) own[n + i] = atomic_load(&ap_preload.fallbacks[i / AP_REASONS][i % AP_REASONS]);
     if (all)
-        all = !PMPI_Reduce(mine, s->calls, (int)counts, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD) &&
-              !PMPI_Reduce(mine + counts, s->most, (int)(2 * n), MPI_UINT64_T, MPI_MAX, 0, MPI_COMM_WORLD) &&
+        all = !PMPI_Reduce(own, s->calls, (int)counts, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD) &&
+              !PMPI_Reduce(own + counts, s->max_bytes, (int)(2 * n), MPI_UINT64_T, MPI_MAX, 0, MPI_COMM_WORLD) &&
               !PMPI_Reduce(seconds, s->seconds, (int)n, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
-    free(mine), free(seconds);
+    free(own), free(seconds);
     return all;
 }
 
@@ -62,30 +223,30 @@ static int collect(sums *s) {
  * looks at what it counted, the calls on MPI_COMM_WORLD among them; reasons that a table or a setting intends say nothing. */
 void ap_report_unused(void) {
     ap_state *p = &ap_preload;
-    int kind = -1, why = AP_SERVED;
+    int kind = -1, reason = AP_SERVED;
     if (p->rank || !p->tables || p->served) return;
     for (int k = 0; k < AP_KINDS; k++)
         for (int r = 0; r < AP_REASONS; r++) {
-            if (!atomic_load(&p->left[k][r]) || r == AP_SILENT || r == AP_ALONE || r == AP_EMPTY) continue;
-            if (r != AP_NO_PLAN && r != AP_NO_ROOT && r != AP_STRANGERS) return;
-            if (kind < 0) kind = k, why = r;
+            if (!atomic_load(&p->fallbacks[k][r]) || r == AP_BAD_ARGUMENTS || r == AP_ONE_PROCESS || r == AP_NO_DATA) continue;
+            if (r != AP_NO_PLAN && r != AP_NO_ROOT && r != AP_NO_TABLE) return;
+            if (kind < 0) kind = k, reason = r;
         }
     if (kind >= 0)
         fprintf(stderr, "antiphon: no call ran by a plan (%s: %s); tune for what the program calls: ANTIPHON_REPORT=1 lists it\n",
-                ap_kind_names[kind], ap_reason(why));
+                ap_kind_names[kind], reasons[reason]);
 }
 
 void ap_report(void) {
-    sums s = {.pages = all_pages()};
-    ap_line *line = calloc(s.pages + 1, sizeof *line);
-    if (collect(&s) && !ap_preload.rank && line) {
+    sums s = {.pages = count_pages()};
+    report_line *line = calloc(s.pages + 1, sizeof *line);
+    if (sum_counters(&s) && !ap_preload.rank && line) {
         for (size_t i = 0; i < s.pages; i++) {
-            line[i] = tell(i);
-            line[i].use = (ap_use){s.calls[i], UINT64_MAX - s.unleast[i], s.most[i], s.seconds[i]};
+            line[i] = line_at(i);
+            line[i].use = (ap_use){s.calls[i], UINT64_MAX - s.inverted_min[i], s.max_bytes[i], s.seconds[i]};
         }
-        const ap_account a = {.processes = ap_preload.size, .warning = ap_preload.why, .line = line, .lines = s.pages,
-                              .left = s.calls + s.pages, .planned = &ap_auto_told};
-        ap_account_write(&a, ap_preload.set.report_path);
+        const report a = {.processes = ap_preload.size, .warning = ap_preload.problem, .line = line, .lines = s.pages,
+                              .fallbacks = s.calls + s.pages, .planned = &ap_auto_summary};
+        write_report(&a, ap_preload.set.report_path);
     }
-    free(s.calls), free(s.most), free(s.seconds), free(line);
+    free(s.calls), free(s.max_bytes), free(s.seconds), free(line);
 }

@@ -1,15 +1,143 @@
-/* One call: where its data lies, and running the plan. */
+/* One collective call: whether a plan serves it, where its data lies, and running the plan.
+ *
+ * Whether a plan serves it follows from what all of its processes know (preload.h), so all decide alike.
+ *
+ * Threading: any thread, one call at a time on a communicator. The cache of fallback calls is read without a lock and
+ *   changed under one.
+ * Ownership: an call_state lives on the stack of its call; buffers are the caller's, staging memory the communicator's.
+ */
+#include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
 #include "copy.h"
-#include "preload_choice.h"
+#include "preload.h"
 #include "transport.h"
 
-static const char *const names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
+static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
                                             "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
+
+/* What is known of a call while it is served. */
+typedef struct {
+    const ap_call *call;
+    ap_group *g;
+    ap_row *row;
+    ap_data_type send, recv;
+    uint64_t unit, block, bytes; /* elements and bytes of a block; bytes of the call */
+    int at_root, type, op;
+} call_state;
+
+/* ---- calls cached as fallbacks ---- */
+
+ap_fallback_call ap_fallback_calls[AP_FALLBACK_CALLS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of those who change them */
+
+static void write_entry(ap_fallback_call *entry, const ap_call *c) {
+    const uint32_t version = atomic_load_explicit(&entry->version, memory_order_relaxed);
+    atomic_store_explicit(&entry->version, version + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&entry->kind, c ? c->kind : -1, memory_order_relaxed);
+    if (c) {
+        atomic_store_explicit(&entry->root, c->root, memory_order_relaxed);
+        atomic_store_explicit(&entry->count, c->recv_count, memory_order_relaxed);
+        atomic_store_explicit(&entry->comm, (uint64_t)(uintptr_t)c->comm, memory_order_relaxed);
+        atomic_store_explicit(&entry->type, (uint64_t)(uintptr_t)c->recv_type, memory_order_relaxed);
+    }
+    atomic_store_explicit(&entry->version, version + 2, memory_order_release);
+}
+
+/* Caches a call whose size decided, by arguments that are the same whenever it is made again. */
+static void cache_fallback(const call_state *x) {
+    const ap_call *c = x->call;
+    if (ap_preload.set.report || ap_has_counts(&c->counts) || !ap_is_built_in(c->recv_type)) return;
+    if (c->kind == AP_GATHER || c->kind == AP_SCATTER) return; /* which arguments count depends on the process */
+    pthread_mutex_lock(&lock);
+    write_entry(ap_fallback_slot(c->kind, c->recv_count), c);
+    pthread_mutex_unlock(&lock);
+}
+
+void ap_fallbacks_clear(void) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < AP_FALLBACK_CALLS; i++)
+        if (atomic_load_explicit(&ap_fallback_calls[i].version, memory_order_relaxed)) write_entry(&ap_fallback_calls[i], NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- whether a plan serves a call ---- */
+
+static int is_reduction(int kind) { return kind == AP_REDUCE || kind == AP_REDUCESCATTER || kind == AP_ALLREDUCE; }
+
+/* Of counts that are listed, alike at all processes: plans have blocks of one size. */
+static int compare_counts(const ap_counts *counts, int size) {
+    int alike = 1;
+    for (int i = 0; i < size; i++) {
+        if (ap_count_at(counts, i) < 0) return AP_BAD_ARGUMENTS;
+        alike &= ap_count_at(counts, i) == ap_count_at(counts, 0);
+    }
+    return alike ? AP_SERVED : AP_UNEVEN;
+}
+
+/* What all processes know of its size: by the arguments that are significant here. */
+static int measure_call(call_state *x) {
+    const ap_call *c = x->call;
+    int by_send = (c->kind == AP_GATHER && !x->at_root) || (c->kind == AP_SCATTER && x->at_root);
+    MPI_Count count = by_send ? c->send_count : c->recv_count;
+    const ap_data_type *data = by_send ? &x->send : &x->recv;
+    if (ap_has_counts(&c->counts)) {
+        int reason = compare_counts(&c->counts, x->g->size);
+        if (reason) return reason;
+        count = ap_count_at(&c->counts, 0);
+    }
+    if (count < 0 || !ap_type_of(by_send ? c->send_type : c->recv_type, by_send ? &x->send : &x->recv)) return AP_BAD_ARGUMENTS;
+    x->unit = (uint64_t)count;
+    int one_block = c->kind == AP_BROADCAST || c->kind == AP_REDUCE || c->kind == AP_ALLREDUCE;
+    uint64_t times = (uint64_t)(one_block ? 1 : x->g->size);
+    if (__builtin_mul_overflow(x->unit, (uint64_t)data->size, &x->block) || __builtin_mul_overflow(x->block, times, &x->bytes) ||
+        x->bytes > INT64_MAX)
+        return AP_LARGE;
+    return x->bytes ? AP_SERVED : AP_NO_DATA;
+}
+
+/* Sets what is done with its elements; AP_SERVED, or why a plan cannot do it. */
+static int find_type(call_state *x) {
+    const ap_call *c = x->call;
+    if (!is_reduction(c->kind)) { /* types may differ between processes: what all know is the bytes */
+        x->unit = x->block, x->type = AP_UINT8, x->op = AP_SUM;
+        if (!ap_preload.packs || (MPI_VERSION < 4 && x->block > INT_MAX)) return AP_LARGE;
+        return AP_SERVED;
+    }
+    x->op = ap_operator_of(c->op), x->type = x->recv.type;
+    if (x->op < 0) return AP_OTHER_OPERATOR;
+    return x->type < 0 ? AP_OTHER_TYPE : AP_SERVED;
+}
+
+/* Connecting the processes of a communicator takes as long as some calls do: those that are soon freed go without. */
+static int is_new(call_state *x) {
+    ap_group *g = x->g;
+    return !g->connect_tried && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.new_calls && g->calls++ < ap_preload.set.new_calls;
+}
+
+/* AP_SERVED, or why the call is left to the library. */
+static int check_call(call_state *x) {
+    const ap_call *c = x->call;
+    ap_group *g = x->g;
+    if (g->reason && g->reason != AP_WAITING) return g->reason;
+    if (c->kind <= AP_GATHER && (c->root < 0 || c->root >= g->size)) return AP_BAD_ARGUMENTS;
+    x->at_root = g->rank == c->root;
+    int reason = measure_call(x);
+    if (reason) return reason;
+    if (g->reason) return g->reason;
+    if ((reason = ap_group_choose_row(g, c->kind, c->root, x->bytes, &x->row))) {
+        cache_fallback(x);
+        return reason;
+    }
+    if ((reason = find_type(x))) return reason;
+    if (x->row->state < 0) return AP_REFUSED;
+    return is_new(x) ? AP_NEW_COMMUNICATOR : AP_SERVED;
+}
 
 /* ---- where its data lies ---- */
 
@@ -22,38 +150,38 @@ typedef struct {
     MPI_Aint extent;
     uint64_t blocks;
     uint64_t bytes; /* of all blocks: what `buffer` really has */
-    const ap_list *places; /* NULL: blocks lie one after another */
-} side;
+    const ap_counts *places; /* NULL: blocks lie one after another */
+} buffer_side;
 
 /* MPICH refuses to unpack to MPI_BOTTOM: the same elements as seen from somewhere else. */
-static int from_elsewhere(void *here, MPI_Datatype type, int count, MPI_Datatype *made) {
-    const MPI_Aint back = PMPI_Aint_diff(MPI_BOTTOM, here);
-    int code = PMPI_Type_create_hindexed(1, &count, &back, type, made);
-    return code ? code : PMPI_Type_commit(made);
+static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Datatype *moved_type) {
+    const MPI_Aint unpacks = PMPI_Aint_diff(MPI_BOTTOM, origin);
+    int code = PMPI_Type_create_hindexed(1, &count, &unpacks, type, moved_type);
+    return code ? code : PMPI_Type_commit(moved_type);
 }
 
 /* Between elements and plain bytes, of which an element has `size` > 0. */
-static int pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into) {
-    const uint64_t most = size < 1u << 30 ? (1u << 30) / size : 1;
+static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into) {
+    const uint64_t max_elements = size < 1u << 30 ? (1u << 30) / size : 1;
     for (uint64_t done = 0; done < count;) {
-        uint64_t n = count - done < most ? count - done : most;
+        uint64_t n = count - done < max_elements ? count - done : max_elements;
         char *from = (char *)user + (MPI_Aint)done * extent, *to = bytes + done * size;
-        const uint64_t elements = n, room = n * size;
+        const uint64_t elements = n, bytes_packed = n * size;
         const int bottom = from == (char *)MPI_BOTTOM;
-        MPI_Datatype seen = type;
+        MPI_Datatype packed_type = type;
         int code = MPI_SUCCESS;
-        if (bottom) code = from_elsewhere(bytes, type, (int)n, &seen), from = bytes, n = 1;
+        if (bottom) code = type_seen_from(bytes, type, (int)n, &packed_type), from = bytes, n = 1;
         if (code) return code;
 #if MPI_VERSION >= 4
         MPI_Count at = 0;
-        code = into ? PMPI_Pack_c(from, (MPI_Count)n, seen, to, (MPI_Count)room, &at, comm)
-                    : PMPI_Unpack_c(to, (MPI_Count)room, &at, from, (MPI_Count)n, seen, comm);
+        code = into ? PMPI_Pack_c(from, (MPI_Count)n, packed_type, to, (MPI_Count)bytes_packed, &at, comm)
+                    : PMPI_Unpack_c(to, (MPI_Count)bytes_packed, &at, from, (MPI_Count)n, packed_type, comm);
 #else
         int at = 0;
-        code = into ? PMPI_Pack(from, (int)n, seen, to, (int)room, &at, comm)
-                    : PMPI_Unpack(to, (int)room, &at, from, (int)n, seen, comm);
+        code = into ? PMPI_Pack(from, (int)n, packed_type, to, (int)bytes_packed, &at, comm)
+                    : PMPI_Unpack(to, (int)bytes_packed, &at, from, (int)n, packed_type, comm);
 #endif
-        if (bottom) PMPI_Type_free(&seen);
+        if (bottom) PMPI_Type_free(&packed_type);
         if (code) return code;
         done += elements;
     }
@@ -61,42 +189,42 @@ static int pack(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, u
 }
 
 /* Where a block of the user's begins. */
-static char *user_block(const side *s, uint64_t block) {
-    MPI_Aint elements = s->places ? ap_place_at(s->places, (int)block) : (MPI_Aint)block * (MPI_Aint)s->count;
+static char *user_block(const buffer_side *s, uint64_t block) {
+    MPI_Aint elements = s->places ? ap_displacement_at(s->places, (int)block) : (MPI_Aint)block * (MPI_Aint)s->count;
     return (char *)s->user + elements * s->extent;
 }
 
 /* Between the user's elements and plain bytes. */
-static int copy(const ap_choice *x, const side *s, uint64_t first, uint64_t blocks, int into) {
+static int convert_blocks(const call_state *x, const buffer_side *s, uint64_t first, uint64_t blocks, int into) {
     const uint64_t at_once = s->places ? 1 : blocks;
     int code = MPI_SUCCESS;
     for (uint64_t i = first; i < first + blocks && !code; i += at_once)
-        code = pack(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size, at_once * (uint64_t)s->count,
+        code = convert_elements(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size, at_once * (uint64_t)s->count,
                     (char *)s->buffer + i * (uint64_t)s->count * (uint64_t)s->size, into);
     return code;
 }
 
 /* Memory of ours in a side's place, for as many bytes as it has. */
-static int aside(ap_choice *x, side *s, int number, ap_error *error) {
-    s->buffer = ap_group_stage(x->g, number, s->bytes, error);
+static int use_staging(call_state *x, buffer_side *s, int number, ap_error *error) {
+    s->buffer = ap_group_staging(x->g, number, s->bytes, error);
     return s->buffer ? AP_OK : error->code;
 }
 
 /* Memory for the bytes of elements that are not plain. */
-static int stage(ap_choice *x, side *s, int number, ap_error *error) {
+static int stage_elements(call_state *x, buffer_side *s, int number, ap_error *error) {
     MPI_Aint low;
     if (!s->bytes || PMPI_Type_get_extent(s->type, &low, &s->extent))
         return ap_fail(error, AP_INVALID, "a data type is empty here, and at other processes it is not");
-    return aside(x, s, number, error);
+    return use_staging(x, s, number, error);
 }
 
 typedef struct {
-    side in, out;
+    buffer_side in, out;
     int in_place;
-} sides;
+} buffer_sides;
 
 /* By the caller's count and type, which need not be those of other processes. */
-static int measured(side *s, const ap_kind_of_data *data, ap_error *error) {
+static int set_bytes(buffer_side *s, const ap_data_type *data, ap_error *error) {
     if (!s->blocks) return AP_OK; /* what is said of it means nothing */
     unsigned __int128 bytes = (unsigned __int128)s->count * (uint64_t)data->size * s->blocks;
     if (s->count < 0 || bytes > PTRDIFF_MAX) return ap_fail(error, AP_INVALID, "there is no memory of that size");
@@ -105,26 +233,26 @@ static int measured(side *s, const ap_kind_of_data *data, ap_error *error) {
 }
 
 /* Whether blocks that are alike lie one after another, from the beginning. */
-static int in_a_row(const ap_call *c, int size) {
+static int are_contiguous(const ap_call *c, int size) {
     for (int i = 0; i < size; i++)
-        if (ap_place_at(&c->gets, i) != (MPI_Aint)i * (MPI_Aint)ap_count_at(&c->gets, 0)) return 0;
+        if (ap_displacement_at(&c->counts, i) != (MPI_Aint)i * (MPI_Aint)ap_count_at(&c->counts, 0)) return 0;
     return 1;
 }
 
 /* How many blocks a process hands over and gets, and whether they share one buffer. */
-static int locate(ap_choice *x, sides *out, ap_error *error) {
+static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
     const ap_call *c = x->call;
     const uint64_t all = (uint64_t)x->g->size;
-    static const struct { char sends, gets; } everywhere[AP_KINDS] = {
+    static const struct { char sends, gets; } blocks_of[AP_KINDS] = {
         [AP_BROADCAST] = {0, 1}, [AP_ALLGATHER] = {1, 'n'}, [AP_REDUCESCATTER] = {'n', 1}, [AP_ALLREDUCE] = {1, 1},
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
-    const int kind = c->kind, listed = ap_listed(&c->gets), even = kind == AP_REDUCESCATTER && listed; /* of a block */
-    sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
+    const int kind = c->kind, listed = ap_has_counts(&c->counts), even = kind == AP_REDUCESCATTER && listed; /* of a block */
+    buffer_sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
                .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
     int gets = x->at_root || !(kind == AP_REDUCE || kind == AP_GATHER), sends = x->at_root || kind != AP_SCATTER;
     s.in.user = sends ? (void *)(uintptr_t)c->send : NULL, s.out.user = gets ? c->recv : NULL;
-    s.in.blocks = !sends ? 0 : everywhere[kind].sends == 'n' ? all : (uint64_t)everywhere[kind].sends;
-    s.out.blocks = !gets ? 0 : everywhere[kind].gets == 'n' ? all : (uint64_t)everywhere[kind].gets;
+    s.in.blocks = !sends ? 0 : blocks_of[kind].sends == 'n' ? all : (uint64_t)blocks_of[kind].sends;
+    s.out.blocks = !gets ? 0 : blocks_of[kind].gets == 'n' ? all : (uint64_t)blocks_of[kind].gets;
     if (sends && c->send == MPI_IN_PLACE && kind == AP_REDUCESCATTER) {
         s.in.user = c->recv; /* the result alone is written there, in front: in place a plan would write elsewhere, too */
     } else if (sends && c->send == MPI_IN_PLACE) {
@@ -134,115 +262,116 @@ static int locate(ap_choice *x, sides *out, ap_error *error) {
         s.out = s.in; /* nothing is written there: its own block stays where it is */
         s.in.blocks = 0, s.in.user = NULL;
     }
-    if (kind == AP_ALLGATHER && listed) s.out.count = ap_count_at(&c->gets, 0);
-    if (kind == AP_ALLGATHER && listed && !in_a_row(c, x->g->size)) s.out.places = &c->gets;
+    if (kind == AP_ALLGATHER && listed) s.out.count = ap_count_at(&c->counts, 0);
+    if (kind == AP_ALLGATHER && listed && !are_contiguous(c, x->g->size)) s.out.places = &c->counts;
     s.in.buffer = s.in.user, s.out.buffer = s.out.user;
     if (s.in.blocks && !ap_type_of(s.in.type, &x->send)) s.in.count = -1;
     if (s.out.blocks && !ap_type_of(s.out.type, &x->recv)) s.out.count = -1;
     *out = s;
-    return measured(&out->in, &x->send, error) || measured(&out->out, &x->recv, error);
+    return set_bytes(&out->in, &x->send, error) || set_bytes(&out->out, &x->recv, error);
 }
 
 /* Makes plain bytes of what is not; true in *back if the result has to be brought to the user's elements. */
-static int gather_bytes(ap_choice *x, sides *s, int *back, int *code, ap_error *error) {
+static int pack_buffers(call_state *x, buffer_sides *s, int *unpacks, int *code, ap_error *error) {
     const ap_call *c = x->call;
     int only_sent = c->kind == AP_SCATTER && x->at_root && s->in_place;
-    *back = 0, *code = MPI_SUCCESS;
+    *unpacks = 0, *code = MPI_SUCCESS;
     if (s->in.blocks && !x->send.plain) {
-        if (stage(x, &s->in, AP_STAGED_IN, error)) return error->code;
-        *code = copy(x, &s->in, 0, s->in.blocks, 1);
+        if (stage_elements(x, &s->in, AP_STAGED_IN, error)) return error->code;
+        *code = convert_blocks(x, &s->in, 0, s->in.blocks, 1);
     }
     if (s->out.blocks && !*code && (!x->recv.plain || s->out.places)) {
-        if (stage(x, &s->out, AP_STAGED_OUT, error)) return error->code;
+        if (stage_elements(x, &s->out, AP_STAGED_OUT, error)) return error->code;
         int own = c->kind == AP_ALLGATHER || c->kind == AP_GATHER;
         int loads = s->in_place && (c->kind != AP_BROADCAST || x->at_root);
-        if (loads) *code = copy(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
-        *back = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
+        if (loads) *code = convert_blocks(x, &s->out, own ? (uint64_t)x->g->rank : 0, own ? 1 : s->out.blocks, 1);
+        *unpacks = !only_sent && !(c->kind == AP_BROADCAST && x->at_root);
     }
     return *code ? ap_fail(error, AP_TRANSPORT, "MPI could not bring elements together") : AP_OK;
 }
 
 /* ---- running ---- */
 
-int ap_raise(MPI_Comm comm, int class, const char *what, const ap_error *error) {
-    fprintf(stderr, "antiphon: %s on process %d: %s\n", what, ap_preload.rank, error->text);
+/* Raises an error of this class on the communicator; returns it. */
+static int raise_error(MPI_Comm comm, int class, const char *function, const ap_error *error) {
+    fprintf(stderr, "antiphon: %s on process %d: %s\n", function, ap_preload.rank, error->text);
     PMPI_Comm_call_errhandler(comm, class);
     return class;
 }
 
 /* AP_OK, and *left if all processes leave it to the library. */
-static int run(ap_choice *x, int *left, int *code, ap_error *error) {
+static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
     ap_group *g = x->g;
-    sides s;
-    int back = 0;
-    *left = 0;
-    if (locate(x, &s, error)) return AP_INVALID;
+    buffer_sides s;
+    int unpacks = 0;
+    *refused = 0;
+    if (locate_buffers(x, &s, error)) return AP_INVALID;
     ap_plan *plan = ap_plan_for(g, x->row, x->unit, x->bytes, x->type, s.in_place, code, error);
     if (!plan) {
-        *left = !*code && x->row->state < 0;
-        return *left ? AP_OK : AP_INVALID;
+        *refused = !*code && x->row->state < 0;
+        return *refused ? AP_OK : AP_INVALID;
     }
-    if (!ap_reduces(x->call->kind) && gather_bytes(x, &s, &back, code, error)) return AP_INVALID;
-    int beside = s.in.buffer && s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
-    if (beside && aside(x, &s.out, AP_STAGED_OUT, error)) return error->code;
+    if (!is_reduction(x->call->kind) && pack_buffers(x, &s, &unpacks, code, error)) return AP_INVALID;
+    int through_staging = s.in.buffer && s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
+    if (through_staging && use_staging(x, &s.out, AP_STAGED_OUT, error)) return error->code;
     int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
                         ap_preload.set.timeout, error);
     if (failed) return failed;
-    if (beside) ap_copy(s.out.user, s.out.buffer, (size_t)s.out.bytes);
-    if (back && (*code = copy(x, &s.out, 0, s.out.blocks, 0)))
+    if (through_staging) ap_copy(s.out.user, s.out.buffer, (size_t)s.out.bytes);
+    if (unpacks && (*code = convert_blocks(x, &s.out, 0, s.out.blocks, 0)))
         return ap_fail(error, AP_TRANSPORT, "MPI could not spread elements");
     return AP_OK;
 }
 
-static int fail(ap_choice *x, int *code, const ap_error *error) {
+static int fail_call(call_state *x, int *code, const ap_error *error) {
     x->g->broken = 1;
-    *code = ap_raise(x->call->comm, MPI_ERR_OTHER, names[x->call->kind], error);
+    *code = raise_error(x->call->comm, MPI_ERR_OTHER, function_names[x->call->kind], error);
     return 1;
 }
 
-static int leave(const ap_choice *x, int reason) {
-    if (!x->g || !x->g->rank) ap_report_left(x->call->kind, reason);
+static int fall_back(const call_state *x, int reason) {
+    if (!x->g || !x->g->rank) ap_report_fallback(x->call->kind, reason);
     return 0;
 }
 
 /* Whether its first calls go both ways in turn: nobody has measured the plan, or promised the same order of combining at
  * each call. */
-static int is_tried(const ap_choice *x) {
+static int needs_trial(const call_state *x) {
     const ap_page *page = x->row->page;
-    return ap_preload.set.tries && !page->measured && !page->ordered;
+    return ap_preload.set.compares && !page->measured && !page->ordered;
 }
 
-static int serve(ap_choice *x, double **spent, int *code) {
+static int serve_by_plan(call_state *x, double **spent, int *code) {
     ap_error error = {0, ""};
-    int left = 0;
+    int refused = 0;
     if (!x->g) {
         ap_fail(&error, AP_MEMORY, "out of memory");
-        *code = ap_raise(x->call->comm, MPI_ERR_OTHER, names[x->call->kind], &error);
+        *code = raise_error(x->call->comm, MPI_ERR_OTHER, function_names[x->call->kind], &error);
         return 1;
     }
     if (x->g->broken) {
         ap_fail(&error, AP_TRANSPORT, "an earlier call on this communicator failed");
-        return fail(x, code, &error);
+        return fail_call(x, code, &error);
     }
     if (ap_preload.device) {
         int anywhere = 0;
-        if ((*code = ap_device_anywhere(x->call, &anywhere))) return 1;
-        if (anywhere) return leave(x, AP_DEVICE);
+        if ((*code = ap_gpu_buffer_anywhere(x->call, &anywhere))) return 1;
+        if (anywhere) return fall_back(x, AP_DEVICE);
     }
     *code = MPI_SUCCESS;
     const double began = ap_preload.set.report ? ap_now() : 0;
-    if (!x->row->state && !ap_row_works(x->g, x->row, code, &error)) {
-        if (*code) return fail(x, code, &error);
-        return leave(x, x->g->reason ? x->g->reason : AP_REFUSED);
+    if (!x->row->state && !ap_row_usable(x->g, x->row, code, &error)) {
+        if (*code) return fail_call(x, code, &error);
+        return fall_back(x, x->g->reason ? x->g->reason : AP_REFUSED);
     }
-    const int op = ap_reduces(x->call->kind) ? x->op : 0; /* all name the same one; types may differ where data is moved */
-    int reason = is_tried(x) ? ap_trial_turn(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;
+    const int op = is_reduction(x->call->kind) ? x->op : 0; /* all name the same one; types may differ where data is moved */
+    int reason = needs_trial(x) ? ap_trial_begin(x->g, x->row, x->call->kind, x->bytes, op, spent, code) : AP_SERVED;
     if (*code && !error.code) ap_fail(&error, AP_TRANSPORT, "what its first calls took could not be compared");
-    if (*code) return fail(x, code, &error);
-    if (reason) return leave(x, reason);
-    if (run(x, &left, code, &error)) return fail(x, code, &error);
-    if (left) return leave(x, AP_REFUSED);
-    if (*spent) ap_trial_over(*spent);
+    if (*code) return fail_call(x, code, &error);
+    if (reason) return fall_back(x, reason);
+    if (run_plan(x, &refused, code, &error)) return fail_call(x, code, &error);
+    if (refused) return fall_back(x, AP_REFUSED);
+    if (*spent) ap_trial_end(*spent);
     atomic_store_explicit(&ap_preload.served, 1, memory_order_relaxed);
     ap_use *use = x->row->use;
     if (ap_preload.set.report && use && !x->g->rank) ap_report_call(use, x->bytes, ap_now() - began);
@@ -250,35 +379,35 @@ static int serve(ap_choice *x, double **spent, int *code) {
     return 1;
 }
 
-/* Whether this process has its data where the result goes, as `locate` finds it. */
-static int is_in_place(const ap_choice *x) {
+/* Whether this process has its data where the result goes, as `locate_buffers` finds it. */
+static int is_in_place(const call_state *x) {
     const ap_call *c = x->call;
     if (c->kind == AP_SCATTER) return x->at_root && c->recv == MPI_IN_PLACE;
     return c->kind != AP_REDUCESCATTER && c->send == MPI_IN_PLACE && (x->at_root || c->kind != AP_GATHER);
 }
 
 /* A call of a communicator that has no plans yet: why it is left to the library, if it is. -1: it failed, see *code. */
-static int wait_for_plans(ap_choice *x, int *code) {
+static int wait_for_plans(call_state *x, int *code) {
     ap_error error = {0, ""};
     const ap_call *c = x->call;
     uint64_t unit = x->unit;
-    int plannable = !ap_find_type(x);
-    ap_noted noted = {.kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type,
+    int plannable = !find_type(x);
+    ap_recent_call noted = {.kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type,
                       .in_place = is_in_place(x)};
     x->unit = unit;
-    int first = ap_auto_turn(x->g, &noted, plannable, &error);
-    if (!error.code) return first ? ap_way_of(x) : x->g->reason;
-    fail(x, code, &error);
+    int switches = ap_auto_before_call(x->g, &noted, plannable, &error);
+    if (!error.code) return switches ? check_call(x) : x->g->reason;
+    fail_call(x, code, &error);
     return -1;
 }
 
 /* What is left to the library must have cost next to nothing here. */
 int ap_serve(const ap_call *call, double **spent, int *code) {
-    ap_choice x;
+    call_state x;
     *spent = NULL;
     if (!ap_preload.on || call->comm == MPI_COMM_NULL) return 0;
     x.call = call, x.g = ap_group_of(call->comm), x.row = NULL, x.bytes = 0;
-    int reason = x.g ? ap_way_of(&x) : AP_SERVED;
+    int reason = x.g ? check_call(&x) : AP_SERVED;
     if (reason == AP_WAITING && (reason = wait_for_plans(&x, code)) < 0) return 1;
-    return reason ? leave(&x, reason) : serve(&x, spent, code);
+    return reason ? fall_back(&x, reason) : serve_by_plan(&x, spent, code);
 }

@@ -1,6 +1,10 @@
-/* Plans that nobody has measured, beside the library's own: the first calls of a kind and about a size go both ways in turn,
- * and what took less time is kept to. All processes make the same calls in the same order, so all are at the same turn; which
- * way was faster they ask each other once. */
+/* Trials of plans that nobody has measured: the first calls of a kind and about a size go by the plan and by the MPI library
+ * in turn, and the faster of the two serves the rest. All processes make the same calls in the same order, so all are at the
+ * same turn; which was faster they agree on once.
+ *
+ * Threading: one call at a time on a communicator, to which its trials belong.
+ * Ownership: trials are kept with their communicator until ap_trials_free.
+ */
 #include <stdlib.h>
 
 #include "clock.h"
@@ -30,16 +34,16 @@ static int scale_of(uint64_t bytes) {
 }
 
 /* The one for such calls, put first; NULL: there is no memory. */
-static ap_trial *find(ap_group *g, const ap_row *row, int kind, int scale) {
+static ap_trial *find_trial(ap_group *g, const ap_row *row, int kind, int scale) {
     for (ap_trial **at = &g->trials; *at; at = &(*at)->next) {
-        ap_trial *t = *at;
-        if (t->row != row || t->kind != kind || t->scale != scale) continue;
-        *at = t->next, t->next = g->trials, g->trials = t;
-        return t;
+        ap_trial *trial = *at;
+        if (trial->row != row || trial->kind != kind || trial->scale != scale) continue;
+        *at = trial->next, trial->next = g->trials, g->trials = trial;
+        return trial;
     }
-    ap_trial *made = calloc(1, sizeof *made);
-    if (made) *made = (ap_trial){.next = g->trials, .row = row, .kind = kind, .scale = scale}, g->trials = made;
-    return made;
+    ap_trial *trial = calloc(1, sizeof *trial);
+    if (trial) *trial = (ap_trial){.next = g->trials, .row = row, .kind = kind, .scale = scale}, g->trials = trial;
+    return trial;
 }
 
 static int by_size(const void *a, const void *b) {
@@ -49,15 +53,15 @@ static int by_size(const void *a, const void *b) {
 
 /* Of the calls from there on, every other one. */
 static double median(const double *spent, int first) {
-    double of[PAIRS];
-    for (int i = 0; i < PAIRS; i++) of[i] = spent[first + 2 * i];
-    qsort(of, PAIRS, sizeof *of, by_size);
-    return of[PAIRS / 2];
+    double times[PAIRS];
+    for (int i = 0; i < PAIRS; i++) times[i] = spent[first + 2 * i];
+    qsort(times, PAIRS, sizeof *times, by_size);
+    return times[PAIRS / 2];
 }
 
-static void take_given(double *spent) {
+static void override_times(double *spent) {
     double seconds[2];
-    if (!ap_tried(ap_preload.rank, seconds)) return;
+    if (!ap_trial_override(ap_preload.rank, seconds)) return;
     for (int i = 0; i < CALLS; i++) spent[i] = seconds[i % 2];
 }
 
@@ -65,40 +69,40 @@ static void take_given(double *spent) {
  * so long are not to be made the slow way any oftener. */
 static int is_clear(const double *spent) {
     const int slower = spent[2] > spent[3];
-    const double most = spent[2 + !slower], least = spent[2 + slower];
-    return most > 2 * least && most - least > CLEAR_SECONDS && slower == (spent[0] > spent[1]);
+    const double longer = spent[2 + !slower], shorter = spent[2 + slower];
+    return longer > 2 * shorter && longer - shorter > CLEAR_SECONDS && slower == (spent[0] > spent[1]);
 }
 
 /* Compare by what the slowest process took, so that all processes decide alike. */
-static int decide(ap_group *g, ap_trial *t) {
+static int decide(ap_group *g, ap_trial *trial) {
     double slowest[CALLS];
-    take_given(t->spent);
-    int code = PMPI_Allreduce(t->spent, slowest, CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
+    override_times(trial->spent);
+    int code = PMPI_Allreduce(trial->spent, slowest, CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
     if (code) return code;
-    const int early = t->calls == EARLY;
-    t->decided = !early || is_clear(slowest);
-    t->slower = early ? slowest[2] > slowest[3] : median(slowest, 2) > median(slowest, 3);
+    const int is_early = trial->calls == EARLY;
+    trial->decided = !is_early || is_clear(slowest);
+    trial->slower = is_early ? slowest[2] > slowest[3] : median(slowest, 2) > median(slowest, 3);
     return code;
 }
 
-int ap_trial_turn(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
-    ap_trial *t = find(g, row, kind, scale_of(bytes));
-    *spent = NULL, *code = t ? MPI_SUCCESS : MPI_ERR_NO_MEM;
-    if (t && !t->decided && (t->calls == EARLY || t->calls == CALLS)) *code = decide(g, t);
+int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
+    ap_trial *trial = find_trial(g, row, kind, scale_of(bytes));
+    *spent = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;
+    if (trial && !trial->decided && (trial->calls == EARLY || trial->calls == CALLS)) *code = decide(g, trial);
     if (*code) return AP_SERVED;
-    if (t->decided) return t->slower ? AP_SLOWER : AP_SERVED;
-    if (t->calls % 2 && (t->bytes != bytes || t->op != op)) t->calls--;
-    t->bytes = bytes, t->op = op;
+    if (trial->decided) return trial->slower ? AP_SLOWER : AP_SERVED;
+    if (trial->calls % 2 && (trial->bytes != bytes || trial->op != op)) trial->calls--;
+    trial->bytes = bytes, trial->op = op;
     /* all begin together, or who was late in one call would be waited for in the next */
     if ((*code = PMPI_Barrier(g->comm))) return AP_SERVED;
-    *spent = &t->spent[t->calls];
+    *spent = &trial->spent[trial->calls];
     **spent = ap_now();
-    return t->calls++ % 2 ? AP_TRIED : AP_SERVED;
+    return trial->calls++ % 2 ? AP_TRIED : AP_SERVED;
 }
 
-void ap_trial_over(double *spent) { *spent = ap_now() - *spent; }
+void ap_trial_end(double *spent) { *spent = ap_now() - *spent; }
 
-void ap_trials_forget(ap_group *g) {
-    for (ap_trial *t = g->trials, *next; t; t = next) next = t->next, free(t);
+void ap_trials_free(ap_group *g) {
+    for (ap_trial *trial = g->trials, *next; trial; trial = next) next = trial->next, free(trial);
     g->trials = NULL;
 }

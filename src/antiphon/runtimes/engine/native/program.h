@@ -60,9 +60,6 @@ struct ap_program {
     ap_sides *sides;              /* of each rank */
 };
 
-/* Checks the collective that the head tells of, and fills `line`, `even` and `sides`. */
-int ap_read_sides(ap_program *program, ap_error *error);
-
 typedef struct {
     int64_t whole, part;
 } ap_point;

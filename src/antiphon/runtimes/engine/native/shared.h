@@ -50,7 +50,6 @@ int ap_shared_look_around(ap_shared *shared, ap_error *error);
 int ap_shared_left(ap_shared *shared, ap_error *error);
 /* Tells the others that nothing more comes from here. */
 void ap_shared_give_up(ap_shared *shared);
-int ap_shared_gave_up(const ap_shared *shared, uint32_t member);
 /* Touches what messages will go through (touch.h). */
 void ap_shared_touch(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);

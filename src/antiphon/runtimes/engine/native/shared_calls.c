@@ -43,6 +43,17 @@ int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *err
     return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* far ahead, or behind */
 }
 
+int ap_shared_waits_for(const ap_shared *s, uint32_t member) {
+    if (s->out[member].first) return 1;
+    for (uint32_t i = 0; i < s->in[member].count; i++)
+        if (s->in[member].lanes[i].asked) return 1;
+    return 0;
+}
+
+static int gave_up(const ap_shared *s, uint32_t member) {
+    return atomic_load(&((opening *)s->memory)->bells[member].gave_up) != 0;
+}
+
 int ap_shared_look_around(ap_shared *s, ap_error *error) {
     ap_called theirs;
     int code = AP_OK;
@@ -51,7 +62,7 @@ int ap_shared_look_around(ap_shared *s, ap_error *error) {
         for (uint64_t stage = 0; stage < STAGES && !code; stage++)
             if (read_board(s, i, s->wire->now.number * STAGES + stage, &theirs))
                 code = ap_compare_loosely(s->wire, &theirs, error);
-        if (!code && ap_shared_gave_up(s, i) && ap_shared_waits_for(s, i))
+        if (!code && gave_up(s, i) && ap_shared_waits_for(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
     }
     return code;
@@ -70,7 +81,3 @@ int ap_shared_left(ap_shared *s, ap_error *error) {
 }
 
 void ap_shared_give_up(ap_shared *s) { atomic_store(&((opening *)s->memory)->bells[s->me].gave_up, 1); }
-
-int ap_shared_gave_up(const ap_shared *s, uint32_t member) {
-    return atomic_load(&((opening *)s->memory)->bells[member].gave_up) != 0;
-}

@@ -338,10 +338,3 @@ int ap_shared_busy(const ap_shared *s) { return s->active || s->dones; }
 int ap_shared_active(const ap_shared *s) { return (int)s->active; }
 
 uint32_t ap_shared_member(const ap_shared *s) { return s->me; }
-
-int ap_shared_waits_for(const ap_shared *s, uint32_t member) {
-    if (s->out[member].first) return 1;
-    for (uint32_t i = 0; i < s->in[member].count; i++)
-        if (s->in[member].lanes[i].asked) return 1;
-    return 0;
-}

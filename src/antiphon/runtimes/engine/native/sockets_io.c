@@ -40,7 +40,8 @@ static void turn_deaf(socket_wire *w, stream *s, int why) {
     if (s->sends.first) ap_sockets_gone(w, ap_sockets_rank(w, s), s->why);
 }
 
-void ap_sockets_push(socket_wire *w, stream *s) {
+/* Sends as much as the socket takes now. */
+static void push_stream(socket_wire *w, stream *s) {
     while (s->fd >= 0 && s->sends.first) {
         struct iovec part[PARTS];
         if (w->fault.code) s->deaf = 1; /* memory of messages is the program's again */
@@ -58,6 +59,14 @@ void ap_sockets_push(socket_wire *w, stream *s) {
         }
         count_sent(w, s, (uint64_t)sent);
     }
+}
+
+void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one) {
+    peer *p = &w->peers[rank];
+    stream *s = &p->by[p->out++ % w->rails];
+    const int idle = !s->sends.first;
+    put(&s->sends, one);
+    if (idle) push_stream(w, s);
 }
 
 /* ---- in ---- */
@@ -163,6 +172,6 @@ void ap_sockets_attend(socket_wire *w, int look) {
         const short reported = w->polled[i].revents;
         stream *s = w->polled_stream[i];
         if (reported & POLLIN || ((reported || look) && w->polled[i].events & POLLIN)) ap_sockets_pull(w, s, STAGE);
-        if (reported) ap_sockets_push(w, s);
+        if (reported) push_stream(w, s);
     }
 }

@@ -84,8 +84,9 @@ static inline int ap_sockets_wanted(const socket_wire *w, const peer *p, const s
 
 static inline size_t ap_sockets_ahead(const stream *s) { return s->last - s->first; }
 
-/* sockets_io.c: send as much as a socket takes now; read as much as comes by it now, `most` bytes at a time. */
-void ap_sockets_push(socket_wire *w, stream *s);
+/* sockets_io.c: queue a letter to a rank, by the next of its sockets. */
+void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one);
+/* Read as much as comes by a socket now, `most` bytes at a time. */
 void ap_sockets_pull(socket_wire *w, stream *s, size_t most);
 /* Fill in the sockets to poll; return whether one of them waits for many bytes. */
 int ap_sockets_watch(socket_wire *w);
@@ -103,9 +104,6 @@ void ap_sockets_came(socket_wire *w, stream *s, size_t bytes);
 int ap_sockets_unfit(uint32_t rank, uint64_t come, uint64_t wanted, ap_error *error);
 /* Set the fault: the connection to that rank is lost. */
 void ap_sockets_gone(socket_wire *w, uint32_t rank, int why);
-
-/* transport_sockets.c: queue a letter to a rank, by the next of its sockets. */
-void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one);
 
 /* sockets_calls.c: nothing has come or gone for some time: are the others in another call? */
 int ap_sockets_look_around(socket_wire *w, ap_error *error);

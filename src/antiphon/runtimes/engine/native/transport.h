@@ -38,7 +38,7 @@ struct ap_wire {
 #define AP_QUIET 0.1
 
 /* By who has waited for AP_QUIET seconds in vain: AP_STOPPED where a signal's handler has raised something. */
-int ap_hear(ap_wire *wire, double time, ap_error *error);
+int ap_check_signals(ap_wire *wire, double time, ap_error *error);
 
 static inline int ap_same_call(const ap_called *one, const ap_called *other) {
     return !memcmp(one, other, offsetof(ap_called, rank));

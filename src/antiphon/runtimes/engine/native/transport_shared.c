@@ -65,7 +65,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
         } else {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
-            if (time >= quiet && !(code = ap_shared_look_around(w->shared, error))) code = ap_hear(self, time, error);
+            if (time >= quiet && !(code = ap_shared_look_around(w->shared, error))) code = ap_check_signals(self, time, error);
             if (!code && timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
             else if (!code && !(gone = find_gone(w, &who)))

@@ -18,14 +18,6 @@
 #include "clock.h"
 #include "sockets_types.h"
 
-void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one) {
-    peer *p = &w->peers[rank];
-    stream *s = &p->by[p->out++ % w->rails];
-    const int idle = !s->sends.first;
-    put(&s->sends, one);
-    if (idle) ap_sockets_push(w, s);
-}
-
 static int connected(socket_wire *w, uint32_t rank, ap_error *error) {
     if (rank < w->base.ranks && w->peers[rank].by->fd >= 0) return AP_OK;
     return ap_fail(error, AP_INVALID, "there is no connection to rank %u", rank);
@@ -121,7 +113,7 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
         if (left <= 0) return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
         code = turn(w, w->base.call && left > AP_QUIET ? AP_QUIET : left, error);
         if (!code && !w->moved && w->base.call) code = ap_sockets_look_around(w, error);
-        if (!code && !w->moved) code = ap_hear(&w->base, ap_now(), error);
+        if (!code && !w->moved) code = ap_check_signals(&w->base, ap_now(), error);
     }
     return code;
 }

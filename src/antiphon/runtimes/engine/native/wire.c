@@ -1,4 +1,9 @@
-/* Calls are compared: what all processes must do alike goes with their messages (ap_called). */
+/* What all transports share: comparing the calls of processes, agreeing on a call, and signals while a call waits.
+ *
+ * Role: above the transports' own files; reaches them through the functions of ap_wire.
+ * Threading: a wire is used by one thread at a time. ap_check_signals takes Python's lock while it asks.
+ * Ownership: `call`, `trace` and `hearing` are the caller's and outlive their use.
+ */
 #include "transport.h"
 
 void ap_wire_call(ap_wire *wire, const ap_called *call) { wire->call = call; }
@@ -52,4 +57,20 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     }
     if (code) ap_wire_fails(wire);
     return code;
+}
+
+/* ---- signals ---- */
+
+void ap_wire_hear(ap_wire *wire, ap_hearing *hearing) { wire->hearing = hearing; }
+
+/* Python runs a program's handlers in its main thread, between two steps of its own: never, while that thread waits in here. So
+ * a call that waits for long asks Python whether there is something to handle. */
+int ap_check_signals(ap_wire *wire, double time, ap_error *error) {
+    ap_hearing *h = wire->hearing;
+    if (!h || !h->wanted || time < wire->asked + AP_QUIET) return AP_OK;
+    wire->asked = time;
+    int state = h->ensure(), raised = h->check();
+    if (raised) h->fetch(&h->raised[0], &h->raised[1], &h->raised[2]);
+    h->release(state);
+    return raised ? ap_fail(error, AP_STOPPED, "a handler of a signal ended this call") : AP_OK;
 }

@@ -1,20 +1,21 @@
-/* Beginning and end: process 0 reads the tables and the environment, and hands both to all others. */
+/* MPI_Init and MPI_Finalize: process 0 reads the tables and the environment, and broadcasts both.
+ *
+ * Role: the top of the preload_* files; it alone knows all others, and registers what is freed with a communicator.
+ * Threading: the thread that calls MPI_Init or MPI_Finalize.
+ * Ownership: fills ap_preload, whose tables and lists stay until the process ends.
+ */
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "preload.h"
 #include "touch.h"
 #include "transport_mpi.h"
 
-ap_state ap_preload;
-
-enum { PIECE = 1 << 30, PUZZLED = 20, LOST = 300 }; /* bytes; seconds; seconds */
+enum { PIECE = 1 << 30 }; /* bytes of one broadcast */
 
 /* ---- is this the right MPI ---- */
 
@@ -23,8 +24,8 @@ typedef struct {
     int several;
 } libraries;
 
-static int look(struct dl_phdr_info *info, size_t size, void *seen) {
-    libraries *l = seen;
+static int count_library(struct dl_phdr_info *info, size_t size, void *data) {
+    libraries *l = data;
     const char *name = strrchr(info->dlpi_name ? info->dlpi_name : "", '/');
     (void)size;
     if (!name || (strncmp(name, "/libmpi.so", 10) && strncmp(name, "/libmpich.so", 12) && strncmp(name, "/libmpi_abi.so", 14)))
@@ -39,7 +40,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *seen) {
 /* Handles of one MPI mean nothing to another: better a message than whatever would come. */
 static void check_mpi(void) {
     static const char how[] = "build it with that MPI's own mpicc: antiphon build mpi --compiler .../mpicc";
-    libraries found = {"", 0};
+    libraries loaded = {"", 0};
 #ifdef OPEN_MPI
     int same = strstr(ap_mpi_library(), "Open MPI") != NULL;
 #else
@@ -49,27 +50,27 @@ static void check_mpi(void) {
         fprintf(stderr, "antiphon: the library in LD_PRELOAD is compiled for another MPI than this program's; %s\n", how);
         _Exit(1);
     }
-    dl_iterate_phdr(look, &found);
-    if (found.several)
+    dl_iterate_phdr(count_library, &loaded);
+    if (loaded.several)
         fprintf(stderr, "antiphon: this program has loaded two MPIs, one by LD_PRELOAD and another; %s\n", how);
 }
 
-/* ---- what all must know ---- */
+/* ---- what process 0 broadcasts ---- */
 
 typedef struct {
     ap_settings set;
-    uint64_t size[AP_MOST_TABLES];
-    int32_t automatic, tables, of_world[AP_MOST_TABLES], position[AP_MOST_TABLES];
-    char why[AP_TEXT];
+    uint64_t size[AP_MAX_TABLES];
+    int32_t automatic, tables, of_world[AP_MAX_TABLES], position[AP_MAX_TABLES];
+    char problem[AP_TEXT];
 } message;
 
-/* Takes the tables at process 0, those that can be of use. */
-static void take_all(message *m) {
+/* At process 0: reads the tables that can be of use. */
+static void read_tables(message *m) {
     ap_state *p = &ap_preload;
     const char *list = getenv("ANTIPHON_TABLE");
     m->automatic = list && !strcmp(list, "auto");
     if (m->automatic) return;
-    m->tables = (int32_t)ap_read_tables(list, p->size, p->table, p->why);
+    m->tables = (int32_t)ap_read_tables(list, p->table, p->problem);
     for (int32_t i = 0; i < m->tables; i++) {
         ap_table *t = &p->table[i];
         m->of_world[i] = t->of_world, m->position[i] = t->position, m->size[i] = t->size;
@@ -80,38 +81,12 @@ static void take_all(message *m) {
 
 /* ---- setting up ---- */
 
-/* All processes must be here: those without this library would be waited for in vain. `certain`: all have this library,
- * and come when they come. */
-int ap_meet(int certain) {
-    MPI_Request request;
-    struct timespec began, t, pause = {0, 1000000};
-    int done = 0, told = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
-    clock_gettime(CLOCK_MONOTONIC, &began);
-    for (int turn = 0; !code && !done; turn++) {
-        code = PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (turn < 1000) {
-            sched_yield();
-            continue;
-        }
-        nanosleep(&pause, NULL);
-        if (certain) continue;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        if (!done && !told && t.tv_sec - began.tv_sec >= PUZZLED) {
-            fprintf(stderr, "antiphon: process %d waits for others in MPI_Init: LD_PRELOAD must be set for all processes "
-                    "(mpiexec -x LD_PRELOAD, or -genv)\n", ap_preload.rank);
-            told = 1;
-        }
-        if (!done && t.tv_sec - began.tv_sec >= LOST) PMPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    return code;
-}
-
 static int all_good(int good) {
     int all = 0;
     return !PMPI_Allreduce(&good, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) && all;
 }
 
-static int share(ap_table *t) {
+static int share_table(ap_table *t) {
     if (ap_preload.rank) t->bytes = malloc(t->size ? (size_t)t->size : 1);
     if (!all_good(t->bytes != NULL)) return 0;
     for (uint64_t at = 0; at < t->size; at += PIECE) {
@@ -130,10 +105,10 @@ static void find_hosts(void) {
     int needed = ap_preload.automatic, length = 0, size = ap_preload.size;
     for (uint32_t i = 0; i < ap_preload.tables; i++) needed |= ap_preload.table[i].book->host != NULL;
     if (!needed) return;
-    char mine[NAME] = "", *names = malloc((size_t)size * NAME);
+    char name[NAME] = "", *names = malloc((size_t)size * NAME);
     int32_t *host = malloc((size_t)size * sizeof *host);
-    int good = names && host && !PMPI_Get_processor_name(mine, &length);
-    if (all_good(good) && !PMPI_Allgather(mine, NAME, MPI_BYTE, names, NAME, MPI_BYTE, MPI_COMM_WORLD)) {
+    int good = names && host && !PMPI_Get_processor_name(name, &length);
+    if (all_good(good) && !PMPI_Allgather(name, NAME, MPI_BYTE, names, NAME, MPI_BYTE, MPI_COMM_WORLD)) {
         for (int i = 0; i < size; i++) {
             host[i] = 0;
             while (strncmp(names + (size_t)i * NAME, names + (size_t)host[i] * NAME, NAME)) host[i]++;
@@ -144,15 +119,6 @@ static void find_hosts(void) {
     free(names), free(host);
 }
 
-int ap_spread_over_hosts(const ap_table *t) {
-    const int32_t *said = t->book->host, *real = ap_preload.host;
-    if (!said || !t->of_world || ap_preload.set.anywhere) return 0;
-    for (int i = 0; i < ap_preload.size; i++)
-        for (int j = 0; j < i; j++)
-            if (!real || (said[i] == said[j] && real[i] != real[j])) return 1;
-    return 0;
-}
-
 static void drop_table(uint32_t i) {
     ap_state *p = &ap_preload;
     ap_book_close(p->table[i].book);
@@ -161,8 +127,8 @@ static void drop_table(uint32_t i) {
     for (uint32_t k = i; k < p->tables; k++) p->table[k] = p->table[k + 1];
 }
 
-/* Whether packing gives nothing but the bytes of the elements, in their order. */
-static int packs(void) {
+/* Whether MPI_Pack gives nothing but the bytes of the elements, in their order. */
+static int check_packing(void) {
     MPI_Datatype every_other;
     int from[6] = {1, 2, 3, 4, 5, 6}, back[6] = {0}, to[3] = {0}, at = 0, good;
     if (PMPI_Type_vector(3, 1, 2, MPI_INT, &every_other) || PMPI_Type_commit(&every_other)) return 0;
@@ -175,17 +141,17 @@ static int packs(void) {
     return good;
 }
 
-static void take_message(const message *m) {
+static void apply_message(const message *m) {
     ap_state *p = &ap_preload;
     p->set = m->set, p->tables = (uint32_t)m->tables;
     p->device = m->set.device;
-    memcpy(p->why, m->why, sizeof p->why);
+    memcpy(p->problem, m->problem, sizeof p->problem);
     for (uint32_t i = 0; i < p->tables; i++)
         p->table[i].size = m->size[i], p->table[i].of_world = m->of_world[i], p->table[i].position = m->position[i];
 }
 
-/* Who shares memory with whom: what wires ask for else, each time. */
-static void find_near(void) {
+/* Finds out once who shares memory with whom, so that connecting a communicator needs not. */
+static void find_shared(void) {
     ap_state *p = &ap_preload;
     int32_t *near = malloc((size_t)p->size * sizeof *near);
     if (all_good(near != NULL) && all_good(!ap_mpi_near(MPI_COMM_WORLD, near))) {
@@ -195,32 +161,43 @@ static void find_near(void) {
     free(near);
 }
 
-/* What plans will need on MPI_COMM_WORLD, so that no call has to make it. */
-static void prepare(void) {
+/* Connects MPI_COMM_WORLD now, so that no call has to. */
+static void prepare_world(void) {
     ap_error error = {0, ""};
     ap_group *g = ap_group_of(MPI_COMM_WORLD);
-    int good = g != NULL;
-    if (!all_good(good) || (g->reason && g->reason != AP_WAITING)) return;
+    int has_group = g != NULL;
+    if (!all_good(has_group) || (g->reason && g->reason != AP_WAITING)) return;
     if (ap_group_connect(g, &error)) ap_mpi_touch(g->wire, &(ap_pace){0, 0});
 }
 
-/* What is learned of this MPI and these processes; the same at all. False: MPI failed. */
-static int look_around(void) {
+/* Called by MPI when a communicator is freed. */
+static int release_group(MPI_Comm comm, int keyval, void *value, void *extra) {
+    ap_group *g = value;
+    (void)comm, (void)keyval, (void)extra;
+    ap_auto_release(g);
+    ap_trials_free(g);
+    ap_group_free(g);
+    ap_fallbacks_clear();
+    return MPI_SUCCESS;
+}
+
+/* Properties of this MPI and these processes; the same at all. False: MPI failed. */
+static int inspect_mpi(void) {
     ap_state *p = &ap_preload;
-    ap_types_begin();
-    int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, ap_group_forget, &p->keyval, NULL) &&
+    ap_types_learn();
+    int ready = !PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, release_group, &p->keyval, NULL) &&
                 !PMPI_Comm_group(MPI_COMM_WORLD, &p->world);
-    p->packs = all_good(packs());
+    p->packs = all_good(check_packing());
     ready &= !ap_mpi_look_around(MPI_COMM_WORLD);
     return all_good(ready);
 }
 
-int ap_set_up_bare(void) {
+int ap_init_for_measuring(void) {
     ap_state *p = &ap_preload;
     if (p->on) return 1;
     if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank)) return 0;
-    p->on = look_around();
-    if (p->on) find_near();
+    p->on = inspect_mpi();
+    if (p->on) find_shared();
     return p->on;
 }
 
@@ -228,69 +205,69 @@ static void set_up(void) {
     ap_state *p = &ap_preload;
     message m;
     memset(&m, 0, sizeof m);
-    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_meet(0)) return;
+    if (PMPI_Comm_size(MPI_COMM_WORLD, &p->size) || PMPI_Comm_rank(MPI_COMM_WORLD, &p->rank) || ap_wait_for_world(0)) return;
     if (!p->rank) {
-        ap_read_settings(&m.set, p->why);
-        take_all(&m);
-        memcpy(m.why, p->why, sizeof m.why);
+        ap_read_settings(&m.set, p->problem);
+        read_tables(&m);
+        memcpy(m.problem, p->problem, sizeof m.problem);
     }
     if (PMPI_Bcast(&m, (int)sizeof m, MPI_BYTE, 0, MPI_COMM_WORLD)) return;
-    take_message(&m);
-    if (m.automatic) p->set.tries = 0;
-    if (m.automatic && !ap_auto_begin()) ap_complain(p->why, "auto: the processes could not say where they are");
+    apply_message(&m);
+    if (m.automatic) p->set.compares = 0;
+    if (m.automatic && !ap_auto_begin()) ap_complain(p->problem, "auto: the processes could not say where they are");
     for (uint32_t i = 0; i < p->tables;) {
-        if (share(&p->table[i])) {
+        if (share_table(&p->table[i])) {
             i++;
             continue;
         }
-        ap_complain(p->why, "not all processes could take table %d", p->table[i].position + 1);
+        ap_complain(p->problem, "not all processes could take table %d", p->table[i].position + 1);
         drop_table(i);
     }
     find_hosts();
     for (uint32_t i = 0; i < p->tables;) {
-        if (!ap_spread_over_hosts(&p->table[i])) {
+        if (!ap_contradicts_hosts(&p->table[i])) {
             i++;
             continue;
         }
-        ap_complain(p->why, "table %d has ranks on one host that are on several here", p->table[i].position + 1);
+        ap_complain(p->problem, "table %d has ranks on one host that are on several here", p->table[i].position + 1);
         drop_table(i);
     }
-    const int ready = look_around();
-    if (p->device < 0) p->device = !all_good(!ap_device_possible());
+    const int ready = inspect_mpi();
+    if (p->device < 0) p->device = !all_good(!ap_gpus_possible());
     p->on = ready && (p->tables || p->automatic);
-    if (p->on) find_near();
-    if (p->on) prepare();
-    if (p->why[0] && !p->rank)
-        fprintf(stderr, "antiphon: %s; %s\n", p->why, p->on ? "the rest is used" : "the MPI library does it all");
+    if (p->on) find_shared();
+    if (p->on) prepare_world();
+    if (p->problem[0] && !p->rank)
+        fprintf(stderr, "antiphon: %s; %s\n", p->problem, p->on ? "the rest is used" : "the MPI library does it all");
 }
 
-static void end(void) {
+static void tear_down(void) {
     ap_state *p = &ap_preload;
     if (p->automatic) ap_auto_end();
     if (p->set.report) ap_report();
     else if (p->on) ap_report_unused();
     ap_group *g = NULL;
-    int found = 0;
-    if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &found) && found)
+    int exists = 0;
+    if (p->on && !PMPI_Comm_get_attr(MPI_COMM_WORLD, p->keyval, &g, &exists) && exists)
         PMPI_Comm_delete_attr(MPI_COMM_WORLD, p->keyval);
-    p->on = 0, p->over = 1, p->set.report = 0;
+    p->on = 0, p->finalized = 1, p->set.report = 0;
 }
 
-AP_SEEN int MPI_Init(int *count, char ***arguments) {
+AP_EXPORT int MPI_Init(int *count, char ***arguments) {
     check_mpi();
     int code = PMPI_Init(count, arguments);
     if (!code) set_up();
     return code;
 }
 
-AP_SEEN int MPI_Init_thread(int *count, char ***arguments, int wanted, int *given) {
+AP_EXPORT int MPI_Init_thread(int *count, char ***arguments, int required, int *provided) {
     check_mpi();
-    int code = PMPI_Init_thread(count, arguments, wanted, given);
+    int code = PMPI_Init_thread(count, arguments, required, provided);
     if (!code) set_up();
     return code;
 }
 
-AP_SEEN int MPI_Finalize(void) {
-    end();
+AP_EXPORT int MPI_Finalize(void) {
+    tear_down();
     return PMPI_Finalize();
 }

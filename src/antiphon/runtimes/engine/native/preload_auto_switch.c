@@ -1,0 +1,268 @@
+/* How all processes switch to plans that come while the job runs (ANTIPHON_TABLE=auto), at the same call.
+ *
+ * Calls of a communicator are numbered, alike at all its processes. At some of them each begins, before the call itself, a
+ * nonblocking maximum over a few numbers on the communicator: what process 0 of the job reports (there is a table, of which
+ * digest), and whether this process lacks it. It is begun at the same call everywhere, so it comes in the same order among
+ * the program's own calls, and it goes on under these. Its outcome counts from the next call on in which all wait for all
+ * anyhow: there each completes it, which takes nothing that the call would not wait for, and all know the same. When process
+ * 0 has a table each begins, in a background thread, to read it, to prepare plans for calls like those seen so far, and to
+ * prefault their memory. Once all have done so, the next call is the first that goes by it; no call before it waits for
+ * anything, and it finds everything prepared.
+ *
+ * Threading: one call at a time on a communicator. Queries under way are in one list with a lock, for MPI_Finalize. The
+ *   background thread works on a copy of the communicator's state and calls nothing of MPI.
+ * Ownership: an ap_query belongs to its communicator. What the background thread prepares belongs to the copy until
+ *   ap_group_adopt moves it to the communicator.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "preload.h"
+#include "touch.h"
+#include "transport.h"
+
+/* AP_PREPARED: how far a process is with what it needs before calls go by plans; the maximum over all counts. UNPREPARED:
+ * something failed, so all do without, and make plans when calls need them. */
+enum { AP_PREPARED_ALL, AP_UNPREPARED, AP_PREPARING, AP_NO_BYTES };
+
+/* ---- preparing plans beside the calls ---- */
+
+struct preparation {
+    ap_background *background;
+    int state;
+    ap_group group; /* a copy, whose rows and plans are its own */
+    ap_recent_call recent[AP_MAX_RECENT];
+    int recents;
+    uint64_t agreed[AP_QUERY_WORDS]; /* size and digest of the table */
+    unsigned char *table_bytes;      /* its bytes; NULL: from the file */
+};
+
+/* Installs a book if it is the one that process 0 has. */
+static void install_if_agreed(unsigned char *book, uint64_t size, const uint64_t *all) {
+    uint64_t words[4];
+    ap_book_digest(book, size, words);
+    if (size == all[AP_SIZE] && !memcmp(words, all + AP_DIGEST, sizeof words))
+        ap_auto_install_table(book, size);
+    else
+        free(book);
+}
+
+/* Installs the book of the cached answer. */
+static void load_cached(const uint64_t *all, ap_pace *pace) {
+    uint64_t bytes = 0, size = 0;
+    ap_plan_summary summary;
+    unsigned char *answer = ap_auto_cache_path[0] ? ap_read_trusted(ap_auto_cache_path, &bytes) : NULL;
+    unsigned char *book = answer ? ap_auto_read_answer(answer, bytes, &size, &summary) : NULL;
+    free(answer);
+    ap_rest(pace);
+    if (book) install_if_agreed(book, size, all);
+}
+
+/* In the background thread. */
+static void prepare(void *given, ap_pace *pace) {
+    preparation *p = given;
+    if (!ap_auto_has_table() && p->table_bytes)
+        install_if_agreed(p->table_bytes, p->agreed[AP_SIZE], p->agreed), p->table_bytes = NULL;
+    else if (!ap_auto_has_table())
+        load_cached(p->agreed, pace);
+    p->state = AP_NO_BYTES;
+    ap_rest(pace);
+    if (ap_auto_has_table()) p->state = ap_group_prepare(&p->group, p->recent, p->recents, pace) ? AP_PREPARED_ALL : AP_UNPREPARED;
+}
+
+static void end_preparation(ap_query *q) {
+    preparation *p = q->preparation;
+    if (!p) return;
+    ap_background_end(p->background);
+    ap_group_clear(&p->group);
+    free(p->table_bytes), free(p);
+    q->preparation = NULL;
+}
+
+/* Collective, at the same call at all processes: so all prepare for the same recent calls. */
+static void begin_preparation(ap_group *g) {
+    ap_query *q = &g->query;
+    ap_error error = {0, ""};
+    end_preparation(q);
+    ap_group_connect(g, &error);
+    if (g->reason != AP_WAITING) return;
+    if (!(q->preparation = calloc(1, sizeof *q->preparation))) return;
+    preparation *p = q->preparation;
+    p->group = *g, p->recents = q->recents, p->table_bytes = q->table_bytes;
+    memcpy(p->recent, q->recent, sizeof p->recent);
+    memcpy(p->agreed, q->agreed, sizeof p->agreed);
+    q->table_bytes = NULL;
+    p->group.plans = NULL, p->group.rows = (ap_rows){.count = 0};
+    if (!(p->background = ap_background_begin(prepare, p))) p->state = ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
+}
+
+static uint64_t preparation_state(const ap_query *q) {
+    if (!q->preparation) return ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
+    return q->preparation->background && !ap_background_done(q->preparation->background) ? AP_PREPARING : (uint64_t)q->preparation->state;
+}
+
+/* ---- asking at calls ---- */
+
+/* A query follows after 1/64 of the calls so far; it is completed after 64 calls at the latest; rounds until a table that does
+ * not come is given up. */
+enum { INTERVAL_SHARE = 64, MAX_LATE = 64, MAX_TRIES = 4 };
+/* From this size on a call counts as one in which all wait for all, also where only some wait for others. */
+static const uint64_t MUCH_BYTES = 1 << 16;
+
+static pthread_mutex_t query_lock = PTHREAD_MUTEX_INITIALIZER;
+static ap_query *under_way;
+
+static void fill_words(ap_query *q) {
+    memset(q->own, 0, sizeof q->own);
+    if (!ap_preload.rank) ap_auto_status(q->own);
+    q->own[AP_PREPARED] = preparation_state(q);
+}
+
+static void add_under_way(ap_query *q) {
+    pthread_mutex_lock(&query_lock);
+    q->next_query = under_way, q->link = &under_way;
+    if (under_way) under_way->link = &q->next_query;
+    under_way = q;
+    pthread_mutex_unlock(&query_lock);
+}
+
+static void remove_under_way(ap_query *q) {
+    pthread_mutex_lock(&query_lock);
+    if (q->link) {
+        *q->link = q->next_query;
+        if (q->next_query) q->next_query->link = q->link;
+    }
+    q->link = NULL, q->next_query = NULL;
+    pthread_mutex_unlock(&query_lock);
+}
+
+static int complete(ap_query *q) {
+    int code = q->pending ? PMPI_Wait(&q->request, MPI_STATUS_IGNORE) : MPI_SUCCESS;
+    if (q->pending) remove_under_way(q);
+    q->pending = 0;
+    return code;
+}
+
+static int begin_query(ap_group *g) {
+    ap_query *q = &g->query;
+    fill_words(q);
+    q->pending = 1, q->asked_call = q->calls;
+    add_under_way(q);
+    return PMPI_Iallreduce(q->own, q->agreed, AP_QUERY_WORDS, MPI_UINT64_T, MPI_MAX, g->comm, &q->request);
+}
+
+/* A process does not find the file: process 0 broadcasts the bytes. */
+static int send_table(ap_group *g) {
+    ap_query *q = &g->query;
+    int is_root = !ap_preload.rank;
+    if (!is_root && !(q->table_bytes = malloc(q->agreed[AP_SIZE] ? (size_t)q->agreed[AP_SIZE] : 1))) return MPI_ERR_NO_MEM;
+    q->pending = 1, q->asked_call = q->calls;
+    q->sends_table = 1;
+    add_under_way(q);
+    return PMPI_Ibcast(is_root ? ap_preload.table[0].bytes : q->table_bytes, (int)q->agreed[AP_SIZE], MPI_BYTE, q->leader, g->comm,
+                       &q->request);
+}
+
+static int all_wait(int kind, uint64_t bytes) {
+    return kind == AP_ALLREDUCE || kind == AP_ALLGATHER || kind == AP_REDUCESCATTER || kind == AP_ALLTOALL || bytes >= MUCH_BYTES;
+}
+
+static void give_up(ap_group *g) {
+    ap_auto_release(g);
+    g->reason = AP_NOT_PLANNED;
+}
+
+/* Acts on a completed query: true if this call is the first by plans. */
+static int decide(ap_group *g, int *code) {
+    ap_query *q = &g->query;
+    q->next_call = q->calls + q->calls / INTERVAL_SHARE;
+    if (q->agreed[AP_STATUS] == AP_READY) q->next_call = q->calls; /* at once */
+    if (q->sends_table) {
+        q->sends_table = 0;
+        begin_preparation(g); /* at all processes, also where the table was there: all prepare the same */
+    } else if (q->agreed[AP_STATUS] == AP_NEVER || q->tries > MAX_TRIES) {
+        give_up(g);
+    } else if (q->agreed[AP_STATUS] == AP_READY && !q->prepares) {
+        /* other communicators have brought the table: new ones go by it at once, if they are to */
+        if (!ap_preload.set.new_calls && q->agreed[AP_PREPARED] == AP_UNPREPARED) return 1;
+        q->prepares = 1;
+        begin_preparation(g);
+    } else if (q->agreed[AP_STATUS] == AP_READY && q->agreed[AP_PREPARED] == AP_NO_BYTES) {
+        if (q->tries++ || q->agreed[AP_SIZE] >= INT32_MAX)
+            q->tries = MAX_TRIES + 1;
+        else
+            *code = send_table(g);
+    } else if (q->agreed[AP_STATUS] == AP_READY && q->agreed[AP_PREPARED] != AP_PREPARING) {
+        return 1;
+    }
+    return 0;
+}
+
+/* Before the first call by plans; false where there is no memory. */
+static int switch_to_plans(ap_group *g) {
+    ap_query *q = &g->query;
+    int good = 1;
+    if (!ap_preload.rank && !ap_auto_summary.since) ap_auto_summary.since = q->calls;
+    if (q->agreed[AP_PREPARED] == AP_PREPARED_ALL)
+        ap_group_adopt(g, &q->preparation->group);
+    else
+        good = ap_group_find_rows(g);
+    end_preparation(q);
+    return good;
+}
+
+/* The last call comes first; at most one entry for each kind, root, type and size. */
+static void add_recent(ap_query *q, const ap_recent_call *call) {
+    int at = 0;
+    while (at < q->recents && (q->recent[at].kind != call->kind || q->recent[at].root != call->root ||
+                             q->recent[at].type != call->type || q->recent[at].unit != call->unit))
+        at++;
+    if (at == q->recents && q->recents < AP_MAX_RECENT) q->recents++;
+    if (at == AP_MAX_RECENT) at--;
+    memmove(q->recent + 1, q->recent, (size_t)at * sizeof *q->recent);
+    q->recent[0] = *call;
+}
+
+int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, ap_error *error) {
+    ap_query *q = &g->query;
+    int code = MPI_SUCCESS, switches = 0;
+    q->calls++;
+    if (plannable) add_recent(q, call);
+    if (!ap_preload.rank && q->calls == 1) ap_planner_lower_priority();
+    if (q->pending && (all_wait(call->kind, call->bytes) || q->calls > q->asked_call + MAX_LATE)) {
+        if (!(code = complete(q))) switches = decide(g, &code);
+    }
+    if (switches) {
+        if (!switch_to_plans(g)) ap_fail(error, AP_MEMORY, "out of memory");
+        return 1;
+    }
+    if (!code && g->reason == AP_WAITING && !q->pending && q->calls >= q->next_call) code = begin_query(g);
+    if (code) ap_fail(error, AP_TRANSPORT, "MPI failed while plans were asked for");
+    return code != MPI_SUCCESS;
+}
+
+void ap_auto_release(ap_group *g) {
+    if (!ap_preload.finalized) complete(&g->query);
+    end_preparation(&g->query);
+    free(g->query.table_bytes);
+    g->query.table_bytes = NULL;
+}
+
+static void complete_all_queries(void) {
+    while (under_way) {
+        ap_query *q = under_way;
+        complete(q);
+        free(q->table_bytes);
+        q->table_bytes = NULL;
+    }
+}
+
+void ap_auto_end(void) {
+    int has_table = ap_auto_close_table(), all = 0;
+    complete_all_queries();
+    if (!ap_preload.automatic) return;
+    ap_auto_end_planner();
+    /* a table that only some processes have is in nobody's report */
+    if (PMPI_Allreduce(&has_table, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !all) ap_preload.tables = 0;
+}

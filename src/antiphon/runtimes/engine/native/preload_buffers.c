@@ -1,0 +1,212 @@
+/* What the arguments of a call say of its data: MPI's built-in types and operators, and whether a buffer is in the memory of a
+ * GPU.
+ *
+ * Buffers in the memory of a GPU are left to MPI: plans read and write memory of the host. One process may pass such a buffer
+ * where another passes one of the host, and yet all must decide alike. So where there can be any (the driver's library is in
+ * a process when MPI begins, or its device is on a host), every call that a plan would serve begins with a reduction over all
+ * processes. Nothing is linked with CUDA: the driver's functions are looked up in the libraries that are loaded.
+ *
+ * Threading: the table of types is filled in MPI_Init and only read afterwards; the address of CUDA's function is atomic.
+ * Ownership: nothing is allocated. The handle of the driver's library is never closed.
+ */
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "preload.h"
+
+/* ---- types and operators ---- */
+
+typedef struct {
+    MPI_Datatype handle;
+    ap_data_type data;
+    int used;
+} slot;
+
+enum { SLOTS = 512 };
+
+static slot types[SLOTS];
+
+static slot *slot_of(MPI_Datatype handle) {
+    uint64_t key = (uint64_t)(uintptr_t)handle;
+    uint32_t at = (uint32_t)((key * 0x9E3779B97F4A7C15u) >> 55);
+    while (types[at].used && types[at].handle != handle) at = (at + 1) % SLOTS;
+    return &types[at];
+}
+
+/* 's' and 'u': whole numbers with and without a sign, 'f': floating, 'b': bfloat16; 'o': others, which plans only move. */
+static int engine_type(char class, int size) {
+    static const int integers[2][9] = {{-1, AP_INT8, AP_INT16, -1, AP_INT32, -1, -1, -1, AP_INT64},
+                                    {-1, AP_UINT8, AP_UINT16, -1, AP_UINT32, -1, -1, -1, AP_UINT64}};
+    if (size < 1 || size > 8) return -1;
+    if (class == 's' || class == 'u') return integers[class == 'u'][size];
+    if (class == 'f') return size == 2 ? AP_FLOAT16 : size == 4 ? AP_FLOAT32 : size == 8 ? AP_FLOAT64 : -1;
+    return class == 'b' && size == 2 ? AP_BFLOAT16 : -1;
+}
+
+static void learn_type(MPI_Datatype handle, char class) {
+    int size = 0;
+    MPI_Aint low = 0, extent = 0;
+    if (handle == MPI_DATATYPE_NULL) return;
+    slot *s = slot_of(handle);
+    if (s->used || PMPI_Type_size(handle, &size) || size <= 0 || PMPI_Type_get_extent(handle, &low, &extent)) return;
+    s->used = 1, s->handle = handle;
+    s->data = (ap_data_type){.size = size, .type = engine_type(class, size), .plain = low == 0 && extent == size};
+}
+
+/* Those that an MPI has as variables cannot stand in a table that is made when the program is compiled. */
+static void learn_c_types(void) {
+    const MPI_Datatype with_sign[] = {MPI_SIGNED_CHAR, MPI_SHORT,   MPI_INT,     MPI_LONG,    MPI_LONG_LONG_INT,
+                                      MPI_INT8_T,      MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT,
+                                      MPI_OFFSET,      MPI_COUNT};
+    const MPI_Datatype without[] = {MPI_UNSIGNED_CHAR, MPI_UNSIGNED_SHORT, MPI_UNSIGNED,  MPI_UNSIGNED_LONG,
+                                    MPI_UNSIGNED_LONG_LONG, MPI_UINT8_T,   MPI_UINT16_T,  MPI_UINT32_T, MPI_UINT64_T};
+    const MPI_Datatype floating[] = {MPI_FLOAT, MPI_DOUBLE};
+    const MPI_Datatype moved_only[] = {MPI_CHAR, MPI_WCHAR, MPI_PACKED, MPI_BYTE, MPI_C_BOOL, MPI_LONG_DOUBLE, MPI_C_COMPLEX,
+                                   MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX, MPI_FLOAT_INT, MPI_DOUBLE_INT,
+                                   MPI_LONG_INT, MPI_SHORT_INT, MPI_2INT, MPI_LONG_DOUBLE_INT};
+    for (size_t i = 0; i < sizeof with_sign / sizeof *with_sign; i++) learn_type(with_sign[i], 's');
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++) learn_type(without[i], 'u');
+    for (size_t i = 0; i < sizeof floating / sizeof *floating; i++) learn_type(floating[i], 'f');
+    for (size_t i = 0; i < sizeof moved_only / sizeof *moved_only; i++) learn_type(moved_only[i], 'o');
+#ifdef MPIX_C_FLOAT16
+    learn_type(MPIX_C_FLOAT16, 'f');
+#endif
+#ifdef MPIX_BFLOAT16
+    learn_type(MPIX_BFLOAT16, 'b');
+#endif
+}
+
+/* Which of these there are depends on the compiler that MPI was built with. C++ has its own names for bool and complex
+ * numbers alone, which are never combined here. */
+static void learn_fortran_types(void) {
+#ifdef MPI_INTEGER
+    learn_type(MPI_INTEGER, 's');
+    learn_type(MPI_REAL, 'f');
+    learn_type(MPI_DOUBLE_PRECISION, 'f');
+    learn_type(MPI_CHARACTER, 'o');
+    learn_type(MPI_LOGICAL, 'o');
+    learn_type(MPI_COMPLEX, 'o');
+    learn_type(MPI_DOUBLE_COMPLEX, 'o');
+#endif
+#ifdef MPI_INTEGER1
+    learn_type(MPI_INTEGER1, 's');
+#endif
+#ifdef MPI_INTEGER2
+    learn_type(MPI_INTEGER2, 's');
+#endif
+#ifdef MPI_INTEGER4
+    learn_type(MPI_INTEGER4, 's');
+#endif
+#ifdef MPI_INTEGER8
+    learn_type(MPI_INTEGER8, 's');
+#endif
+#ifdef MPI_REAL2
+    learn_type(MPI_REAL2, 'f');
+#endif
+#ifdef MPI_REAL4
+    learn_type(MPI_REAL4, 'f');
+#endif
+#ifdef MPI_REAL8
+    learn_type(MPI_REAL8, 'f');
+#endif
+}
+
+void ap_types_learn(void) {
+    MPI_Errhandler old[2];
+    MPI_Comm where[2] = {MPI_COMM_WORLD, MPI_COMM_SELF}; /* a type that this MPI lacks may be an error there */
+    for (int i = 0; i < 2; i++) {
+        PMPI_Comm_get_errhandler(where[i], &old[i]);
+        PMPI_Comm_set_errhandler(where[i], MPI_ERRORS_RETURN);
+    }
+    learn_c_types();
+    learn_fortran_types();
+    for (int i = 0; i < 2; i++) {
+        PMPI_Comm_set_errhandler(where[i], old[i]);
+        PMPI_Errhandler_free(&old[i]);
+    }
+}
+
+int ap_type_of(MPI_Datatype type, ap_data_type *data) {
+    const slot *s = slot_of(type);
+    if (s->used) {
+        *data = s->data;
+        return 1;
+    }
+    *data = (ap_data_type){.type = -1};
+    return type != MPI_DATATYPE_NULL && !PMPI_Type_size_x(type, &data->size) && data->size >= 0;
+}
+
+int ap_is_built_in(MPI_Datatype type) { return slot_of(type)->used; }
+
+int ap_operator_of(MPI_Op op) {
+    if (op == MPI_SUM) return AP_SUM;
+    if (op == MPI_PROD) return AP_PROD;
+    if (op == MPI_MAX) return AP_MAX;
+    return op == MPI_MIN ? AP_MIN : -1;
+}
+
+/* ---- memory of GPUs ---- */
+
+/* cuPointerGetAttribute, CU_POINTER_ATTRIBUTE_MEMORY_TYPE and CU_MEMORYTYPE_DEVICE of CUDA's driver. */
+typedef int (*attribute_of)(void *data, int attribute, unsigned long long pointer);
+enum { MEMORY_TYPE = 2, OF_DEVICE = 2 };
+
+typedef struct {
+    unsigned long long loaded; /* how many libraries there have ever been */
+    char name[1024];           /* of the driver's; "": it is not there */
+} driver_search;
+
+static int count_libraries(struct dl_phdr_info *info, size_t size, void *search) {
+    (void)size;
+    ((driver_search *)search)->loaded = info->dlpi_adds;
+    return 1;
+}
+
+static int is_called(const struct dl_phdr_info *info, const char *name) {
+    const char *last = strrchr(info->dlpi_name ? info->dlpi_name : "", '/');
+    return last && !strncmp(last + 1, name, strlen(name));
+}
+
+static int find_driver(struct dl_phdr_info *info, size_t size, void *search) {
+    driver_search *s = search;
+    (void)size;
+    if (!is_called(info, "libcuda.so") || strlen(info->dlpi_name) >= sizeof s->name) return 0;
+    strcpy(s->name, info->dlpi_name);
+    return 1;
+}
+
+static int find_cuda(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)size, (void)unused;
+    return is_called(info, "libcuda.so") || is_called(info, "libcudart.so");
+}
+
+int ap_gpus_possible(void) { return dl_iterate_phdr(find_cuda, NULL) || !access("/dev/nvidiactl", F_OK); }
+
+/* NULL where no CUDA is loaded. Looked for again when another library has come. */
+static attribute_of find_attribute_function(void) {
+    static _Atomic unsigned long long loaded;
+    static _Atomic attribute_of function;
+    driver_search s = {0, ""};
+    dl_iterate_phdr(count_libraries, &s);
+    if (s.loaded == atomic_load(&loaded)) return atomic_load(&function);
+    if (!atomic_load(&function) && dl_iterate_phdr(find_driver, &s)) {
+        void *library = dlopen(s.name, RTLD_LAZY | RTLD_NOLOAD); /* held from now on */
+        if (library) atomic_store(&function, (attribute_of)dlsym(library, "cuPointerGetAttribute"));
+    }
+    atomic_store(&loaded, s.loaded);
+    return atomic_load(&function);
+}
+
+static int is_of_device(attribute_of get_attribute, const void *buffer) {
+    unsigned type = 0;
+    if (!buffer || buffer == MPI_IN_PLACE) return 0;
+    return !get_attribute(&type, MEMORY_TYPE, (unsigned long long)(uintptr_t)buffer) && type == OF_DEVICE;
+}
+
+int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere) {
+    const attribute_of get_attribute = find_attribute_function();
+    int here = get_attribute && (is_of_device(get_attribute, call->send) || is_of_device(get_attribute, call->recv));
+    return PMPI_Allreduce(&here, anywhere, 1, MPI_INT, MPI_MAX, call->comm);
+}

@@ -1,0 +1,440 @@
+/* What is kept with a communicator: which pages of the tables are for its processes (rows), its wire, and the plans made so
+ * far.
+ *
+ * Threading: MPI allows one collective at a time on a communicator, so an ap_group needs no lock. Shared between
+ *   communicators: programs (a lock while plans are prepared), the bytes of shared memory in use (atomic), and a small cache
+ *   of looked-up communicators per thread, which the atomic `freed` invalidates.
+ * Ownership: an ap_group is an attribute of its communicator and is freed with it (preload_init.c registers that). It owns its
+ *   rows, wire, cached plans and staging memory; tables and programs belong to ap_preload.
+ */
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+#include "preload.h"
+#include "touch.h"
+#include "transport.h"
+#include "transport_mpi.h"
+
+/* ---- rows: pages of the tables that are for these processes ---- */
+
+/* Ranks that the table has on one host must be on one host. */
+static int hosts_fit(const ap_group *g, const ap_book *book, const int *rank_of) {
+    const int32_t *host = ap_preload.host;
+    if (!book->host || ap_preload.set.any_hosts) return 1;
+    if (!host) return 0;
+    for (int i = 0; i < g->size; i++)
+        for (int j = 0; j < i; j++)
+            if (book->host[rank_of[i]] == book->host[rank_of[j]] && host[g->process[i]] != host[g->process[j]]) return 0;
+    return 1;
+}
+
+/* The processes of a communicator as ranks of the machine. */
+typedef struct {
+    const int *rank_of; /* of each of its processes */
+    int32_t *place_of;  /* of each rank which process it is; -1: none */
+    int count;
+} processes;
+
+/* Where blocks have no order, it does not matter which of its processes the communicator counts first. */
+static int in_other_order(const ap_page *page, const processes *p, ap_range *range) {
+    if (page->kind != AP_ALLREDUCE && page->kind != AP_BROADCAST && page->kind != AP_REDUCE) return 0;
+    if (page->members != (uint32_t)p->count) return 0;
+    for (uint32_t i = 0; i < page->members; i++)
+        if (p->place_of[page->member[i]] < 0) return 0;
+    *range = (ap_range){.kind = page->kind, .root = page->root < 0 ? -1 : p->place_of[page->root], .start = page->start,
+                        .stop = page->stop};
+    return 1;
+}
+
+/* Marks the pages of a table that are for these ranks, of kinds that no earlier table has. */
+static uint32_t add_pages(const ap_table *t, const processes *p, uint32_t *kinds, ap_row *row) {
+    uint32_t rows = 0, new_kinds = 0;
+    for (uint32_t i = 0; i < t->book->pages; i++) {
+        const ap_page *page = &t->book->page[i];
+        ap_range range;
+        if (*kinds >> page->kind & 1) continue;
+        if (!ap_range_of(page, p->rank_of, (uint32_t)p->count, &range) && !in_other_order(page, p, &range)) continue;
+        new_kinds |= 1u << page->kind;
+        if (row) {
+            ap_row *r = &row[rows];
+            *r = (ap_row){.page = page, .use = t->use ? &t->use[i] : NULL, .range = range};
+            if (page->program >= 0) r->program = t->book->program[page->program];
+        }
+        rows++;
+    }
+    *kinds |= new_kinds;
+    return rows;
+}
+
+/* Fills the rows, or counts them where there is no place for them yet. A further table for all processes is also one for
+ * as many in another order. */
+static uint32_t add_tables(const ap_group *g, int of_world, const processes *p, ap_row *row, uint32_t *kinds) {
+    uint32_t rows = 0;
+    *kinds = 0;
+    for (uint32_t i = 0; i < ap_preload.tables; i++) {
+        const ap_table *t = &ap_preload.table[i];
+        if (of_world ? !t->of_world : !t->position || t->book->ranks != (uint32_t)p->count) continue;
+        if (!hosts_fit(g, t->book, p->rank_of)) continue;
+        rows += add_pages(t, p, kinds, row ? row + rows : NULL);
+    }
+    return rows;
+}
+
+static int make_chooser(ap_rows *rows, int size) {
+    ap_range *range = malloc(rows->count * sizeof *range);
+    if (!range) return 0;
+    for (uint32_t i = 0; i < rows->count; i++) range[i] = rows->row[i].range;
+    rows->chooser = ap_chooser_open(range, rows->count, (uint32_t)size);
+    free(range);
+    return rows->chooser != NULL;
+}
+
+/* Rows by tables for all processes, or by those for as many ranks as there are processes here: replaces earlier rows, if
+ * those had fewer collectives. False where there is no memory. */
+static int match_tables(const ap_group *g, int of_world, int *kinds, ap_rows *rows) {
+    const size_t ranks = (size_t)(of_world ? ap_preload.size : g->size);
+    int *rank_of = malloc((size_t)g->size * sizeof *rank_of);
+    processes p = {.rank_of = rank_of, .place_of = malloc(ranks * sizeof *p.place_of), .count = g->size};
+    int good = p.place_of && rank_of, in_world = good, replaced = 0;
+    uint32_t kinds_here = 0; /* a bit for each */
+    for (size_t r = 0; good && r < ranks; r++) p.place_of[r] = -1;
+    for (int i = 0; i < g->size && in_world; i++) {
+        in_world &= g->process[i] >= 0; /* those that were spawned are not of this world */
+        rank_of[i] = of_world ? g->process[i] : i;
+        if (in_world) p.place_of[rank_of[i]] = i;
+    }
+    uint32_t count = in_world ? add_tables(g, of_world, &p, NULL, &kinds_here) : 0;
+    if (count && __builtin_popcount(kinds_here) > *kinds) {
+        ap_row *row = malloc(count * sizeof *row);
+        if ((good = replaced = row != NULL)) {
+            free(rows->row), free(rows->rank_of);
+            rows->count = add_tables(g, of_world, &p, row, &kinds_here);
+            rows->row = row, rows->rank_of = rank_of; /* int is int32_t wherever MPI runs */
+            rows->me = (uint32_t)rank_of[g->rank], rows->ranks = (uint32_t)ranks;
+            *kinds = __builtin_popcount(kinds_here);
+        }
+    }
+    if (!replaced) free(rank_of);
+    free(p.place_of);
+    return good;
+}
+
+/* Finds the rows; where there are none the communicator has a reason. False: there is no memory. */
+static int find_rows(ap_group *g) {
+    int kinds = 0;
+    g->rows = (ap_rows){.count = 0};
+    int good = match_tables(g, 1, &kinds, &g->rows) && match_tables(g, 0, &kinds, &g->rows);
+    if (!g->rows.count) g->reason = AP_NO_TABLE;
+    return good && (!g->rows.count || make_chooser(&g->rows, g->size));
+}
+
+void ap_rows_free(ap_rows *rows) {
+    free(rows->row), ap_chooser_close(rows->chooser), free(rows->rank_of);
+    *rows = (ap_rows){.count = 0};
+}
+
+/* ---- the state of a communicator ---- */
+
+enum { MAX_PLANS = 64 };
+static const uint64_t MAX_PLAN_BYTES = 1ull << 28; /* of the calls that plans are cached for: their scratch is about that */
+static const uint64_t AGREE_BYTES = 1ull << 20;    /* from this size on all processes agree whether they have the memory */
+
+/* Communicators that this thread has looked up: asking MPI for an attribute takes longer than all else. When a communicator is
+ * freed its handle may come back as another, so `freed` invalidates all entries. */
+enum { LOOKUPS = 8 };
+static _Atomic uint64_t freed = 1;
+typedef struct {
+    MPI_Comm comm;
+    ap_group *group;
+    uint64_t freed;
+} lookup;
+static _Thread_local lookup lookups[LOOKUPS];
+
+/* Of all communicators but MPI_COMM_WORLD together: address space more than that is not taken. */
+static const uint64_t MAX_SHARED_BYTES = 1ull << 26;
+static _Atomic uint64_t shared_bytes;
+
+static pthread_mutex_t programs = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time reads them */
+
+static void free_plans(ap_cached_plan *plan) {
+    for (ap_cached_plan *next; plan; plan = next) {
+        next = plan->next;
+        ap_release(plan->plan[0]), ap_release(plan->plan[1]);
+        free(plan);
+    }
+}
+
+void ap_group_clear(ap_group *g) {
+    free_plans(g->plans);
+    ap_rows_free(&g->rows);
+    g->plans = NULL;
+}
+
+void ap_group_adopt(ap_group *g, ap_group *copy) {
+    g->plans = copy->plans, g->rows = copy->rows, g->reason = copy->reason;
+    copy->plans = NULL, copy->rows = (ap_rows){.count = 0};
+}
+
+void ap_group_free(ap_group *g) {
+    atomic_fetch_add(&freed, 1);
+    if (g->wire && !ap_preload.finalized) ap_wire_close(g->wire); /* while MPI ends it frees communicators itself */
+    atomic_fetch_sub(&shared_bytes, g->shared_bytes);
+    for (int i = 0; i < AP_STAGES && !g->broken; i++) free(g->stage[i]);
+    ap_group_clear(g);
+    free(g->process), free(g);
+}
+
+/* ---- finding a communicator ---- */
+
+/* There is no table yet: it will be for all processes of the world, and for no fewer. */
+static void wait_for_plans(ap_group *g) {
+    g->reason = g->size == ap_preload.size ? AP_WAITING : AP_NO_TABLE;
+    for (int i = 0; i < g->size; i++) {
+        if (g->process[i] == MPI_UNDEFINED) g->reason = AP_NO_TABLE;
+        if (g->process[i] == 0) g->query.leader = i;
+    }
+}
+
+static int find_processes(ap_group *g) {
+    MPI_Group group;
+    int *numbers = malloc((size_t)g->size * sizeof *numbers), good = numbers != NULL;
+    g->process = malloc((size_t)g->size * sizeof *g->process);
+    if (!good || !g->process || PMPI_Comm_group(g->comm, &group)) {
+        free(numbers);
+        return 0;
+    }
+    for (int i = 0; i < g->size; i++) numbers[i] = i;
+    good = !PMPI_Group_translate_ranks(group, g->size, numbers, ap_preload.world, g->process);
+    PMPI_Group_free(&group);
+    free(numbers);
+    if (good && ap_preload.automatic)
+        wait_for_plans(g);
+    else if (good)
+        good = find_rows(g);
+    return good;
+}
+
+int ap_group_find_rows(ap_group *g) {
+    g->reason = AP_SERVED;
+    return find_rows(g);
+}
+
+static ap_group *look_up(MPI_Comm comm) {
+    ap_group *g = NULL;
+    int exists = 0, is_inter = 0;
+    if (PMPI_Comm_get_attr(comm, ap_preload.keyval, &g, &exists)) return NULL;
+    if (exists) return g;
+    if (!(g = calloc(1, sizeof *g))) return NULL;
+    g->comm = comm;
+    int good = !PMPI_Comm_test_inter(comm, &is_inter) && !PMPI_Comm_size(comm, &g->size) && !PMPI_Comm_rank(comm, &g->rank);
+    g->reason = is_inter ? AP_INTERCOMMUNICATOR : g->size < 2 ? AP_ONE_PROCESS : AP_SERVED;
+    if (good && g->reason == AP_SERVED) good = find_processes(g);
+    if (good && !PMPI_Comm_set_attr(comm, ap_preload.keyval, g)) return g;
+    ap_group_free(g);
+    return NULL;
+}
+
+ap_group *ap_group_of(MPI_Comm comm) {
+    uint32_t at = (uint32_t)(((uint64_t)(uintptr_t)comm * 0x9E3779B97F4A7C15u) >> 61);
+    uint64_t now = atomic_load_explicit(&freed, memory_order_acquire);
+    lookup *last = &lookups[at];
+    if (last->comm == comm && last->freed == now) return last->group;
+    ap_group *g = look_up(comm);
+    if (g) *last = (lookup){comm, g, now};
+    return g;
+}
+
+/* ---- serving a call ---- */
+
+int ap_group_choose_row(const ap_group *g, int kind, int root, uint64_t bytes, ap_row **row) {
+    const int64_t number = ap_choose(g->rows.chooser, (uint32_t)kind, root, bytes);
+    if (number < 0) return number == AP_OTHER_ROOT ? AP_NO_ROOT : AP_NO_PLAN;
+    *row = &g->rows.row[number];
+    const ap_page *page = (*row)->page;
+    if (!(*row)->program) return page->measured ? AP_LIBRARY_FASTER : AP_UNMEASURED;
+    return !page->measured && bytes < ap_preload.set.min_bytes ? AP_SMALL : AP_SERVED;
+}
+
+void *ap_group_staging(ap_group *g, int number, size_t bytes, ap_error *error) {
+    if (g->stage_bytes[number] < bytes) {
+        free(g->stage[number]);
+        g->stage_bytes[number] = 0;
+        if (!(g->stage[number] = malloc(bytes))) {
+            ap_fail(error, AP_MEMORY, "no memory for %llu bytes beside the caller's", (unsigned long long)bytes);
+            return NULL;
+        }
+        g->stage_bytes[number] = bytes;
+    }
+    return g->stage[number];
+}
+
+/* ---- agreeing, and connecting ---- */
+
+static const char agreement[] = "a call that makes something ready on this communicator";
+
+/* The lowest rank at which something is not good; INT_MAX: all is well. */
+static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *error) {
+    int failing_rank = INT_MAX;
+    ap_error failed = {0, ""};
+    *code = MPI_SUCCESS;
+    if (ap_mpi_least(g->comm, good ? INT_MAX : g->rank, &failing_rank, ap_preload.set.timeout, agreement, &failed))
+        *error = failed, *code = MPI_ERR_OTHER;
+    return failing_rank;
+}
+
+static void report_failure(const ap_group *g, const ap_row *row, int failing, const ap_error *error) {
+    if (failing == g->rank)
+        fprintf(stderr, "antiphon: %s by %.*s is left to the MPI library: rank %d: %s\n", ap_kind_names[row->page->kind],
+                (int)row->page->label_bytes, row->page->label, g->rank, error->text);
+}
+
+static int try_program(const ap_group *g, const ap_row *row, ap_error *error) {
+    int good = 1;
+    pthread_mutex_lock(&programs);
+    for (int in_place = 0; in_place < 2 && good; in_place++) {
+        ap_plan *plan = ap_prepare(row->program, g->rows.me, in_place, 1, error);
+        good = plan != NULL;
+        ap_release(plan);
+    }
+    pthread_mutex_unlock(&programs);
+    return good;
+}
+
+int ap_group_connect(ap_group *g, ap_error *error) {
+    uint64_t used = atomic_load(&shared_bytes), available = MAX_SHARED_BYTES > used ? MAX_SHARED_BYTES - used : 0;
+    int is_world = g->comm == MPI_COMM_WORLD;
+    if (g->connect_tried) return g->wire != NULL;
+    g->connect_tried = 1;
+    if (ap_mpi_meet(g->comm, ap_preload.set.timeout, agreement, error)) return 0;
+    const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : available, &g->shared_bytes};
+    /* while plans are waited for they will be for the world, in its order */
+    const int32_t *rank_of = g->rows.rank_of ? g->rows.rank_of : g->process;
+    const uint32_t ranks = g->rows.rank_of ? g->rows.ranks : (uint32_t)ap_preload.size;
+    g->wire = ap_mpi_open(g->comm, rank_of, ranks, ap_preload.near ? &vicinity : NULL, error);
+    if (is_world) g->shared_bytes = 0;
+    atomic_fetch_add(&shared_bytes, g->shared_bytes);
+    if (!g->wire && error->code == AP_UNSUPPORTED) g->reason = AP_NO_SHARED_MEMORY;
+    return g->wire != NULL;
+}
+
+/* A timeout while the others were waited for is an error: then there is nothing to agree upon. */
+static int connect_or_fail(ap_group *g, int *code, ap_error *error) {
+    int good = ap_group_connect(g, error);
+    if (!good && error->code == AP_TIMEOUT) *code = MPI_ERR_OTHER;
+    return good;
+}
+
+int ap_row_usable(ap_group *g, ap_row *row, int *code, ap_error *error) {
+    *code = MPI_SUCCESS;
+    if (row->state) return row->state > 0;
+    int good = connect_or_fail(g, code, error);
+    if (g->reason || *code) return 0;
+    if (good)
+        good = try_program(g, row, error);
+    else if (!error->code)
+        snprintf(error->text, sizeof error->text, "it has no connection");
+    int failing = first_failing_rank(g, good, code, error);
+    if (*code) return 0;
+    row->state = failing == INT_MAX ? 1 : -1;
+    if (row->state < 0) report_failure(g, row, failing, error);
+    return row->state > 0;
+}
+
+/* ---- plans ---- */
+
+/* The entry for a size, put first; the same at all processes, as it depends on the calls alone. */
+static ap_cached_plan *find_plan(ap_group *g, const ap_row *row, uint64_t unit, int type) {
+    for (ap_cached_plan **at = &g->plans; *at; at = &(*at)->next) {
+        ap_cached_plan *k = *at;
+        if (k->unit != unit || k->row != row || k->type != type) continue;
+        *at = k->next, k->next = g->plans, g->plans = k;
+        return k;
+    }
+    return NULL;
+}
+
+static void drop_old_plans(ap_group *g) {
+    uint64_t bytes = 0;
+    int count = 0;
+    for (ap_cached_plan **at = &g->plans; *at; at = &(*at)->next) {
+        bytes = (*at)->bytes > UINT64_MAX - bytes ? UINT64_MAX : bytes + (*at)->bytes;
+        if (count++ && (count > MAX_PLANS || bytes > MAX_PLAN_BYTES)) {
+            free_plans(*at);
+            *at = NULL;
+            return;
+        }
+    }
+}
+
+static ap_plan *make_plan(const ap_group *g, const ap_row *row, uint64_t unit, int type, int in_place, ap_error *error) {
+    pthread_mutex_lock(&programs);
+    ap_plan *plan = ap_prepare(row->program, g->rows.me, in_place, unit, error);
+    pthread_mutex_unlock(&programs);
+    if (!plan || !ap_ready(plan, type, error)) return plan;
+    ap_release(plan);
+    return NULL;
+}
+
+ap_plan *ap_plan_for(ap_group *g, ap_row *row, uint64_t unit, uint64_t bytes, int type, int in_place, int *code,
+                     ap_error *error) {
+    ap_cached_plan *k = find_plan(g, row, unit, type);
+    int is_new = !k;
+    *code = MPI_SUCCESS;
+    if (is_new) {
+        if (!(k = calloc(1, sizeof *k))) {
+            ap_fail(error, AP_MEMORY, "out of memory");
+            return NULL;
+        }
+        *k = (ap_cached_plan){.next = g->plans, .row = row, .unit = unit, .bytes = bytes, .type = type};
+        g->plans = k;
+        drop_old_plans(g);
+    }
+    if (!k->plan[in_place]) k->plan[in_place] = make_plan(g, row, unit, type, in_place, error);
+    if (is_new && bytes >= AGREE_BYTES) {
+        int failing = first_failing_rank(g, k->plan[in_place] != NULL, code, error);
+        if (!*code && failing != INT_MAX) {
+            report_failure(g, row, failing, error);
+            row->state = -1;
+        }
+        if (*code || failing != INT_MAX) {
+            g->plans = k->next;
+            k->next = NULL;
+            free_plans(k);
+            return NULL;
+        }
+    }
+    return k->plan[in_place];
+}
+
+/* ---- before the first call ---- */
+
+static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
+    ap_row *row = NULL;
+    ap_error error = {0, ""};
+    if (ap_group_choose_row(g, n->kind, n->root, n->bytes, &row)) return 1;
+    if (!row->state && !try_program(g, row, &error)) return 0;
+    row->state = 1; /* at all processes, else they drop everything */
+    if (ap_rest(pace)) return 0;
+    if (find_plan(g, row, n->unit, n->type)) return 1;
+    ap_cached_plan *k = calloc(1, sizeof *k);
+    if (!k) return 0;
+    *k = (ap_cached_plan){.next = g->plans, .row = row, .unit = n->unit, .bytes = n->bytes, .type = n->type};
+    g->plans = k;
+    ap_plan *plan = k->plan[n->in_place] = make_plan(g, row, n->unit, n->type, n->in_place, &error);
+    return plan && !ap_rest(pace) && !ap_warm(plan, n->type, pace, &error);
+}
+
+int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace) {
+    uint64_t bytes = 0;
+    int good = 1, remaining = 0;
+    g->reason = AP_SERVED, g->plans = NULL, g->rows = (ap_rows){.count = 0};
+    if (!find_rows(g) || !g->rows.count) return 0;
+    while (remaining < count && (bytes += recent[remaining].bytes) <= MAX_PLAN_BYTES) remaining++;
+    while (good && remaining-- && !pace->stop) good = prepare_call(g, &recent[remaining], pace); /* those of the last call come first */
+    if (good && g->wire) ap_mpi_touch(g->wire, pace);
+    return good && !pace->stop;
+}

@@ -1,0 +1,134 @@
+/* The job as all of its processes know it: the state of the preloaded library, the settings that the environment gives, and
+ * waiting for all processes.
+ *
+ * Role: the bottom of the preload_* files; calls none of them.
+ * Threading: ap_preload is written in MPI_Init and MPI_Finalize by the thread that calls them, and read by all threads in
+ *   between; the members that change in between are atomic, or guarded as said where they are declared.
+ * Ownership: the state is never freed; its tables belong to it.
+ */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "preload.h"
+
+ap_state ap_preload;
+
+const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter",
+                                             "allreduce", "alltoall"};
+
+/* ---- settings ---- */
+
+enum { DEFAULT_NEW_CALLS = 8 }; /* left to the library: connecting a communicator costs as much as some calls */
+
+void ap_complain(char problem[AP_TEXT], const char *format, ...) {
+    va_list arguments;
+    if (problem[0]) return;
+    va_start(arguments, format);
+    vsnprintf(problem, AP_TEXT, format, arguments);
+    va_end(arguments);
+}
+
+/* "2KB", "64KiB", "1e6": as everywhere in Antiphon. */
+static int read_size(const char *text, uint64_t *bytes) {
+    static const char prefixes[] = "kmgtp";
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || !(value >= 0)) return 0;
+    while (*end == ' ') end++;
+    const char *prefix = *end ? strchr(prefixes, *end | 0x20) : NULL;
+    if (prefix) {
+        int binary = end[1] == 'i';
+        for (const char *p = prefixes; p <= prefix; p++) value *= binary ? 1024 : 1000;
+        end += 1 + binary;
+    }
+    if (*end == 'B' || *end == 'b') end++;
+    if (*end || value > 1e18) return 0;
+    *bytes = (uint64_t)value;
+    return 1;
+}
+
+int ap_trial_override(int process, double seconds[2]) {
+    const char *at = getenv("ANTIPHON_TRIED");
+    for (int i = 0; at && *at; i++) {
+        double pair[2];
+        for (int way = 0; way < 2; way++) {
+            char *end;
+            pair[way] = strtod(at, &end);
+            if (end == at || !(pair[way] >= 0) || *end != (way ? *end ? ',' : 0 : ':')) return 0;
+            at = end + (*end != 0);
+        }
+        if (i <= process) seconds[0] = pair[0], seconds[1] = pair[1];
+        if (!*at) return at[-1] != ',';
+    }
+    return 0;
+}
+
+void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
+    const char *min_bytes = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
+    const char *any_hosts = getenv("ANTIPHON_ANYWHERE"), *new_calls = getenv("ANTIPHON_AFTER");
+    const char *device = getenv("ANTIPHON_DEVICE");
+    char *end;
+    *s = (ap_settings){.min_bytes = 2000, .new_calls = DEFAULT_NEW_CALLS};
+    if (min_bytes && *min_bytes && !read_size(min_bytes, &s->min_bytes)) {
+        ap_complain(problem, "ANTIPHON_LEAST=%.60s is no size; 2KB is taken", min_bytes);
+        min_bytes = NULL;
+    }
+    if (new_calls && *new_calls) {
+        unsigned long calls = strtoul(new_calls, &end, 10);
+        if (*end || *new_calls == '-' || calls > UINT32_MAX)
+            ap_complain(problem, "ANTIPHON_AFTER=%.60s is no number of calls; %d is taken", new_calls, DEFAULT_NEW_CALLS);
+        else
+            s->new_calls = (uint32_t)calls;
+    }
+    if (timeout && *timeout) {
+        s->timeout = strtod(timeout, &end);
+        if (*end || !(s->timeout >= 0)) {
+            ap_complain(problem, "ANTIPHON_TIMEOUT=%.60s is no number of seconds; there is no limit", timeout);
+            s->timeout = 0;
+        }
+    }
+    s->compares = !(min_bytes && *min_bytes) && s->timeout <= 0; /* what MPI does has no end */
+    const char *override = getenv("ANTIPHON_TRIED");
+    double seconds[2];
+    if (override && *override && !ap_trial_override(0, seconds))
+        ap_complain(problem, "ANTIPHON_TRIED=%.60s does not say what calls took, as 2:1 does; they are timed", override);
+    s->report = report && *report && strcmp(report, "0");
+    s->any_hosts = any_hosts && *any_hosts && strcmp(any_hosts, "0");
+    s->device = device && *device ? strcmp(device, "0") != 0 : -1;
+    if (s->report && strcmp(report, "1")) snprintf(s->report_path, sizeof s->report_path, "%s", report);
+}
+
+/* ---- waiting for all processes ---- */
+
+enum { PUZZLED = 20, LOST = 300 }; /* seconds */
+
+/* All processes must be here: those without this library would be waited for in vain. `certain`: all have this library,
+ * and come when they come. */
+int ap_wait_for_world(int certain) {
+    MPI_Request request;
+    struct timespec start, t, pause = {0, 1000000};
+    int done = 0, warned = 0, code = PMPI_Ibarrier(MPI_COMM_WORLD, &request);
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int turn = 0; !code && !done; turn++) {
+        code = PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (turn < 1000) {
+            sched_yield();
+            continue;
+        }
+        nanosleep(&pause, NULL);
+        if (certain) continue;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        if (!done && !warned && t.tv_sec - start.tv_sec >= PUZZLED) {
+            fprintf(stderr, "antiphon: process %d waits for others in MPI_Init: LD_PRELOAD must be set for all processes "
+                    "(mpiexec -x LD_PRELOAD, or -genv)\n", ap_preload.rank);
+            warned = 1;
+        }
+        if (!done && t.tv_sec - start.tv_sec >= LOST) PMPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    return code;
+}
+

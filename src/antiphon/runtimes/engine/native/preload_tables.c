@@ -1,0 +1,374 @@
+/* The tables of a job: process 0 reads those that the environment names.
+ *
+ * Role: the Python that built this library compiles a table and proves its programs, and stores the result (a book) beside
+ *   the library. The name of that file is variables of what the table holds, so a table that was read once is found stored_bytes without
+ *   Python; the file is trusted where it and its folder belong to this user (or root) and nobody else may write there.
+ * Threading: one thread, in MPI_Init; ap_read_trusted, ap_file_digest and ap_spawn keep no state and may be called by any.
+ * Ownership: bytes that are returned are from malloc, and the caller's; a book uses the bytes of its table where they are.
+ */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "preload.h"
+#include "sha256.h"
+#include "transport.h"
+
+enum { COMPILE_SECONDS = 600, QUIET_SECONDS = 2 }; /* seconds: for a table to be compiled, and until that is announced */
+
+extern char **environ;
+
+typedef struct {
+    unsigned char *bytes;
+    size_t size, space;
+} buffer;
+
+/* Reads to the end of a file or pipe; false where that fails or takes longer. What was read by then stays in *out. */
+static int read_all(int file, double seconds, buffer *out) {
+    const double end = ap_now() + seconds;
+    for (;;) {
+        if (out->size == out->space) {
+            size_t space = out->space ? 2 * out->space : 1 << 16;
+            unsigned char *larger = realloc(out->bytes, space);
+            if (!larger) return 0;
+            out->bytes = larger, out->space = space;
+        }
+        double remaining = end - ap_now();
+        struct pollfd ready = {file, POLLIN, 0};
+        if (remaining <= 0) return 0;
+        if (poll(&ready, 1, (int)(1000 * remaining) + 1) < 0 && errno != EINTR) return 0;
+        if (!ready.revents) continue;
+        ssize_t count_read = read(file, out->bytes + out->size, out->space - out->size);
+        if (count_read == 0) return 1;
+        if (count_read < 0 && errno != EINTR && errno != EAGAIN) return 0;
+        if (count_read > 0) out->size += (size_t)count_read;
+    }
+}
+
+/* A file, or a folder, of this user or root into which nobody else may write. */
+static int is_trusted(const struct stat *s, mode_t kind) {
+    return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
+}
+
+/* `kept`: only a file that is ours. */
+static unsigned char *read_file(const char *path, int trusted, uint64_t *size, ap_error *error) {
+    buffer all = {NULL, 0, 0};
+    struct stat s;
+    int file = open(path, O_RDONLY | O_CLOEXEC | (trusted ? O_NOFOLLOW | O_NONBLOCK : 0));
+    if (file >= 0 && (!trusted || (!fstat(file, &s) && is_trusted(&s, S_IFREG))) && read_all(file, COMPILE_SECONDS, &all)) {
+        close(file);
+        *size = all.size;
+        return all.bytes;
+    }
+    ap_fail(error, AP_INVALID, "%.150s: %s", path, file < 0 ? strerror(errno) : "cannot be read");
+    if (file >= 0) close(file);
+    free(all.bytes);
+    return NULL;
+}
+
+/* ---- the name under which a compiled table is stored ---- */
+
+static void mix_bytes(uint64_t hash[2], const void *data, size_t bytes) {
+    const unsigned char *p = data;
+    for (size_t i = 0; i < bytes; i++) {
+        hash[0] = (hash[0] ^ p[i]) * 0x100000001B3u;
+        hash[1] = (hash[1] + p[i] + 1) * 0x9E3779B97F4A7C15u;
+        hash[1] ^= hash[1] >> 29;
+    }
+}
+
+static void mix_file(uint64_t hash[2], const char *path) {
+    struct stat s;
+    if (stat(path, &s)) return;
+    int64_t facts[3] = {(int64_t)s.st_size, (int64_t)s.st_mtim.tv_sec, (int64_t)s.st_mtim.tv_nsec};
+    mix_bytes(hash, path, strlen(path));
+    mix_bytes(hash, facts, sizeof facts);
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int is_python(const struct dirent *d) {
+    size_t n = strlen(d->d_name);
+    return n > 3 && !strcmp(d->d_name + n - 3, ".py");
+}
+
+/* What turns a table into programs: a newer Antiphon makes them anew. */
+static void mix_folder(uint64_t hash[2], const char *folder) {
+    struct dirent **names = NULL;
+    char path[PATH_MAX];
+    int count = scandir(folder, &names, is_python, by_name);
+    for (int i = 0; i < count; i++) {
+        if (snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name) < (int)sizeof path) mix_file(hash, path);
+        free(names[i]);
+    }
+    free(names);
+}
+
+/* Beside this library, by what the table holds and what makes it into a book; "" where there is no such place. */
+static void stored_path(const unsigned char *table, uint64_t size, char *name, size_t capacity) {
+    Dl_info self;
+    uint64_t hash[2] = {0xCBF29CE484222325u, 0x9E3779B97F4A7C15u};
+    char library[PATH_MAX], digest[65];
+    name[0] = 0;
+    if (!dladdr(stored_path, &self) || !self.dli_fname || !realpath(self.dli_fname, library)) return;
+    char *slash = strrchr(library, '/');
+    if (!slash) return;
+    *slash = 0;
+    ap_sha256(table, (size_t)size, digest);
+    mix_folder(hash, AP_PACKAGE "/lower");
+    mix_folder(hash, AP_PACKAGE "/core");
+    mix_folder(hash, AP_PACKAGE "/core/interpret");
+    mix_folder(hash, AP_PACKAGE "/core/program");
+    mix_folder(hash, AP_PACKAGE "/core/verify");
+    if (snprintf(name, capacity, "%s/books/%s-%016llx%016llx.book", library, digest, (unsigned long long)hash[0],
+                 (unsigned long long)hash[1]) >= (int)capacity)
+        name[0] = 0;
+}
+
+/* ---- compiling ---- */
+
+/* The environment without what belongs to this process of the job, and where the package is. From malloc. */
+static char **make_environment(char *search, size_t room) {
+    static const char *const drop[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MPIR_",
+                                       "MPI_", "ANTIPHON_REPORT="};
+    size_t count = 0, kept = 0;
+    while (environ && environ[count]) count++;
+    char **variables = malloc((count + 2) * sizeof *variables);
+    if (!variables) return NULL;
+    const char *old = getenv("PYTHONPATH");
+    for (size_t i = 0; i < count; i++) {
+        int passes_on = 1;
+        for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) passes_on &= strncmp(environ[i], drop[k], strlen(drop[k])) != 0;
+        if (passes_on) variables[kept++] = environ[i];
+    }
+    char package[PATH_MAX] = AP_PACKAGE; /* .../antiphon: Python looks for it one level up */
+    char *slash = strrchr(package, '/');
+    if (slash) *slash = 0;
+    int length = snprintf(search, room, "PYTHONPATH=%s%s%s", package, old && *old ? ":" : "", old ? old : "");
+    if (slash && length < (int)room) variables[kept++] = search;
+    variables[kept] = NULL;
+    return variables;
+}
+
+int ap_spawn(char *const *command, pid_t *child, int *input) {
+    int ends[2], in[2] = {-1, -1}, code = 0;
+    size_t room = 1 << 17;
+    char *search = malloc(room), **all = search ? make_environment(search, room) : NULL;
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t how;
+    sigset_t none;
+    if (!all || pipe2(ends, O_CLOEXEC)) {
+        free(all), free(search);
+        return -1;
+    }
+    if (input && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in)) {
+        close(ends[0]), close(ends[1]);
+        free(all), free(search);
+        return -1;
+    }
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&files);
+    if (input)
+        posix_spawn_file_actions_adddup2(&files, in[0], 0);
+    else
+        posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, ends[1], 1);
+    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+    posix_spawnattr_init(&how);
+    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK);
+    posix_spawnattr_setsigmask(&how, &none);
+    code = posix_spawnp(child, command[0], &files, &how, command, all);
+    posix_spawnattr_destroy(&how);
+    posix_spawn_file_actions_destroy(&files);
+    free(all), free(search);
+    close(ends[1]);
+    if (input) {
+        close(in[0]);
+        *input = in[1];
+        if (code) close(in[1]);
+    }
+    if (!code) return ends[0];
+    close(ends[0]);
+    errno = code;
+    return -1;
+}
+
+static int announced;
+
+/* What is compiled while a program starts: after a while it is table_host, once. */
+static int read_patiently(int file, const char *path, buffer *answer) {
+    static double start;
+    if (!start) start = ap_now();
+    if (!announced && read_all(file, start + QUIET_SECONDS - ap_now(), answer)) return 1;
+    if (!announced && ap_now() >= start + QUIET_SECONDS) {
+        fprintf(stderr, "antiphon: tables are being compiled, now %.150s; `antiphon build mpi --table FILE` does that before "
+                "a job\n", path);
+        announced = 1;
+    }
+    return read_all(file, COMPILE_SECONDS, answer);
+}
+
+/* Its answer: "book", a line feed and the bytes, or "error", a blank and problem. -P: no module of the job's folder is taken. */
+static unsigned char *compile_table(const char *path, const char *path_to_store, uint64_t *size, ap_error *error) {
+    char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)path_to_store; /* not written to */
+    char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
+    buffer answer = {NULL, 0, 0};
+    pid_t child = 0;
+    int state = 0, from = ap_spawn(command, &child, NULL);
+    if (from < 0) {
+        ap_fail(error, AP_INVALID, "%.150s: %s does not start: %s", path, AP_PYTHON, strerror(errno));
+        return NULL;
+    }
+    int complete = read_patiently(from, path, &answer);
+    close(from);
+    if (!complete) kill(child, SIGKILL);
+    while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer tells whether all went well */
+    }
+    if (complete && answer.size > 5 && !memcmp(answer.bytes, "book\n", 5)) {
+        *size = answer.size - 5;
+        memmove(answer.bytes, answer.bytes + 5, (size_t)*size);
+        return answer.bytes;
+    }
+    while (answer.size && answer.bytes[answer.size - 1] == '\n') answer.size--;
+    if (complete && answer.size > 6 && !memcmp(answer.bytes, "error ", 6))
+        ap_fail(error, AP_INVALID, "%.*s", (int)(answer.size - 6 < 240 ? answer.size - 6 : 240), answer.bytes + 6);
+    else
+        ap_fail(error, AP_INVALID, "%.150s: it could not be compiled; python -m antiphon.runtimes.serve.files %.50s says why", path, path);
+    free(answer.bytes);
+    return NULL;
+}
+
+static int is_valid_book(unsigned char *bytes, uint64_t size) {
+    ap_book *book = ap_book_open(bytes, size, NULL);
+    ap_book_close(book);
+    return book != NULL;
+}
+
+unsigned char *ap_read_trusted(const char *path, uint64_t *size) {
+    char folder[PATH_MAX];
+    struct stat s;
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (!slash) return NULL;
+    *slash = 0;
+    if (lstat(folder, &s) || !is_trusted(&s, S_IFDIR)) return NULL;
+    return read_file(path, 1, size, NULL);
+}
+
+/* The book that was stored of a table; NULL where there is none that can be trusted. */
+static unsigned char *read_stored(const char *path, uint64_t *size) {
+    unsigned char *bytes = ap_read_trusted(path, size);
+    if (bytes && is_valid_book(bytes, *size)) return bytes;
+    free(bytes);
+    return NULL;
+}
+
+int ap_file_digest(const char *path, char digest[65]) {
+    struct stat s;
+    uint64_t size = 0;
+    if (stat(path, &s) || !S_ISREG(s.st_mode)) return 0;
+    unsigned char *bytes = read_file(path, 0, &size, NULL);
+    if (bytes) ap_sha256(bytes, (size_t)size, digest);
+    free(bytes);
+    return bytes != NULL;
+}
+
+/* At process 0: the book of a table as bytes from malloc; NULL and an error. */
+static unsigned char *table_bytes(const char *path, uint64_t *size, ap_error *error) {
+    char full[PATH_MAX], stored[PATH_MAX];
+    unsigned char *bytes = NULL;
+    if (!realpath(path, full)) {
+        ap_fail(error, AP_INVALID, "%.150s: %s", path, strerror(errno));
+        return NULL;
+    }
+    if (!(bytes = read_file(full, 0, size, error))) return NULL;
+    stored_path(bytes, *size, stored, sizeof stored);
+    free(bytes);
+    if ((bytes = read_stored(stored, size))) return bytes;
+    return compile_table(full, stored, size, error);
+}
+
+int ap_table_keep(const char *path, ap_error *error) {
+    char stored[PATH_MAX] = "";
+    uint64_t size = 0, table = 0;
+    announced = 1; /* the caller knows */
+    unsigned char *bytes = table_bytes(path, &size, error), *stored_bytes;
+    if (!bytes) return error->code;
+    free(bytes);
+    if (!(bytes = read_file(path, 0, &table, error))) return error->code;
+    stored_path(bytes, table, stored, sizeof stored);
+    free(bytes);
+    if (!(stored_bytes = read_stored(stored, &size)))
+        return ap_fail(error, AP_INVALID, "%.200s: it cannot be kept beside the library", path);
+    free(stored_bytes);
+    return AP_OK;
+}
+
+/* ---- the tables of this job ---- */
+
+/* Reads one table; true if it can be of use. */
+static uint32_t read_table(const char *path, int position, ap_table *table, char problem[AP_TEXT]) {
+    const int world = ap_preload.size;
+    ap_error error = {0, ""};
+    uint64_t size = 0;
+    unsigned char *bytes = table_bytes(path, &size, &error);
+    ap_book *book = bytes ? ap_book_open(bytes, size, &error) : NULL;
+    if (!book) {
+        ap_complain(problem, "ANTIPHON_TABLE: %s%s%s", bytes ? path : "", bytes ? ": " : "", error.text);
+    } else if (position == 0 && book->ranks != (uint32_t)world) {
+        ap_complain(problem, "ANTIPHON_TABLE: %.150s is for %u ranks; this job has %d", path, book->ranks, world);
+    } else {
+        *table = (ap_table){.book = book, .bytes = bytes, .size = size, .position = position,
+                            .of_world = book->ranks == (uint32_t)world};
+        return 1;
+    }
+    ap_book_close(book);
+    free(bytes);
+    return 0;
+}
+
+uint32_t ap_read_tables(const char *list, ap_table table[AP_MAX_TABLES], char problem[AP_TEXT]) {
+    uint32_t tables = 0;
+    if (!list || !*list) {
+        ap_complain(problem, "ANTIPHON_TABLE is not set");
+        return 0;
+    }
+    char *copy = strdup(list);
+    int position = 0;
+    for (char *at = copy, *next; at; at = next, position++) {
+        next = strchr(at, ':');
+        if (next) *next++ = 0;
+        if (!*at) continue;
+        if (tables == AP_MAX_TABLES) {
+            ap_complain(problem, "ANTIPHON_TABLE names more than %d tables", AP_MAX_TABLES);
+            break;
+        }
+        tables += read_table(at, position, &table[tables], problem);
+    }
+    free(copy);
+    if (!tables) ap_complain(problem, "ANTIPHON_TABLE names no table");
+    return tables;
+}
+
+/* Whether a table puts ranks on one host that are on several here. */
+int ap_contradicts_hosts(const ap_table *t) {
+    const int32_t *table_host = t->book->host, *real_host = ap_preload.host;
+    if (!table_host || !t->of_world || ap_preload.set.any_hosts) return 0;
+    for (int i = 0; i < ap_preload.size; i++)
+        for (int j = 0; j < i; j++)
+            if (!real_host || (table_host[i] == table_host[j] && real_host[i] != real_host[j])) return 1;
+    return 0;
+}
+
