@@ -161,3 +161,10 @@ def mpich() -> mpi_env.Mpi:
     if found is None:
         pytest.skip("needs an environment with mpich and mpi4py (make test sets one up; $ANTIPHON_TEST_MPICH)")
     return found
+
+
+@pytest.fixture(params=["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
+def mpi(request: pytest.FixtureRequest) -> mpi_env.Mpi:
+    """Open MPI; in the slow set MPICH, too."""
+    found: mpi_env.Mpi = request.getfixturevalue(request.param)
+    return found

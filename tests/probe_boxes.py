@@ -98,16 +98,6 @@ NVIDIA = [
         "nvlink 150: 0..7-board0/nvswitch 8..15-board1/nvswitch; nvlink 1200: board0/nvswitch-board1/nvswitch",
     ),
     Case(
-        "eight RTX 4090 of two sockets",
-        "NVIDIA/go-gpuallocator/issues/17",
-        topo(8, grouped("PHB: 6 NIC0 NIC1", "PIX: NIC0 NIC1"), ["NIC0", "NIC1"], [0] * 4 + [1] * 4, tabs=True),
-        8,
-        2,
-        "pcie 31.51: 0..3-bridge0 4..7-bridge1; socket 16: bridge0-bridge1",
-        {"bridge0 in": (63.02, 5), "bridge1 in": (63.02, 5)},
-        ("generation 4 are assumed", "NCCL's figure"),
-    ),
-    Case(
         "two RTX 5090",
         "noonghunna/club-3090/issues/1229",
         topo(2, grouped(between="PHB"), (), [0, 0], nvlink_status([("NVIDIA GeForce RTX 5090", ())] * 2), tabs=True),
@@ -131,95 +121,6 @@ NVIDIA = [
         {"bridge0 in": (31.51, 3), "bridge1 in": (31.51, 3)},
         options={"pcie_gen": 3},
         cards={"mlx4_0": (0, 1, 2, 3)},
-    ),
-    Case(
-        "A100 whose four cards per switch have two ports",
-        "NVIDIA/nccl/issues/2157",
-        topo(
-            8,
-            grouped(
-                *(
-                    "PXB: " + " ".join([str(2 * i), str(2 * i + 1), *(f"NIC{n}" for n in cards)])
-                    for i, cards in enumerate(((5, 6, 7, 8), (1, 2, 3, 4), (14, 15, 16, 17), (10, 11, 12, 13)))
-                ),
-                nvlink="NV12",
-            ),
-            NICS[:18],
-            [3, 3, 1, 1, 7, 7, 5, 5],
-        ),
-        8,
-        1,
-        "nvlink 300: *-nvswitch",
-        notes=("NIC0", "NVSwitches"),
-        cards={
-            f"NIC{n}": (rank,)
-            for rank, pair in enumerate(((5, 6), (7, 8), (1, 2), (3, 4), (14, 15), (16, 17), (10, 11), (12, 13)))
-            for n in pair
-        },
-    ),
-    Case(
-        "A100 by older names of cards",
-        "NVIDIA/nccl/issues/707",
-        topo(
-            8,
-            grouped(
-                "PXB: 0 1 mlx5_4 mlx5_5 mlx5_6 mlx5_7",
-                "PXB: 2 3 mlx5_0 mlx5_1 mlx5_2 mlx5_3",
-                "NODE: 0 1 2 3 mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_4 mlx5_5 mlx5_6 mlx5_7",
-                nvlink="NV12",
-            ),
-            MLX,
-            [0] * 4 + [1] * 4,
-        ),
-        8,
-        1,
-        "nvlink 300: *-nvswitch",
-        cards={
-            "mlx5_4": (0,),
-            "mlx5_5": (0,),
-            "mlx5_6": (1,),
-            "mlx5_7": (1,),
-            "mlx5_0": (2,),
-            "mlx5_1": (2,),
-            "mlx5_2": (3,),
-            "mlx5_3": (3,),
-        },
-    ),
-    Case(
-        "A800",
-        "NVIDIA/nccl/issues/933",
-        topo(
-            8,
-            grouped(
-                "PIX: 0 NIC2",
-                "PIX: 1 NIC4",
-                "PIX: 2 NIC6",
-                "PIX: 3 NIC8",
-                "PIX: 4 NIC1",
-                "PIX: 5 NIC3",
-                "PIX: 6 NIC5",
-                "PIX: 7 NIC7",
-                "NODE: 0 1 2 3 NIC0 NIC2 NIC4 NIC6 NIC8",
-                "NODE: 4 5 6 7 NIC1 NIC3 NIC5 NIC7",
-                nvlink="NV8",
-            ),
-            NICS[:9],
-            [0] * 4 + [1] * 4,
-        ),
-        8,
-        1,
-        "nvlink 200: *-nvswitch",
-        notes=("NIC0",),
-        cards={
-            "NIC2": (0,),
-            "NIC4": (1,),
-            "NIC6": (2,),
-            "NIC8": (3,),
-            "NIC1": (4,),
-            "NIC3": (5,),
-            "NIC5": (6,),
-            "NIC7": (7,),
-        },
     ),
     Case(
         "four H100 without NVSwitch",
@@ -286,14 +187,6 @@ NVIDIA = [
         1,
         "nvlink 900: *-nvswitch",
         sharp=True,
-    ),
-    Case(
-        "A100, links and names alone",
-        "NVIDIA/nccl-tests/issues/228",
-        nvlink_status([("NVIDIA A100-SXM4-80GB", ["25"] * 12)] * 8),
-        8,
-        1,
-        "nvlink 300: *-nvswitch",
     ),
     Case(
         "two RTX 3090 with a bridge",
@@ -385,15 +278,6 @@ ROCM = [
         "MI300X", "modelscope/ms-swift, its page on AMD GPUs", HIVE, 8, 0, "xgmi 64: all", notes=("taken to be MI300X",)
     ),
     Case(
-        "MI50 on one board without xGMI",
-        "mixa3607/ML-gfx906, performance against PCIe",
-        showtopo(4, lambda a, b: 40, lambda a, b: "PCIE", [0] * 4),
-        4,
-        1,
-        "pcie 31.51: *-bridge0",
-        {"bridge0 in": (63.02, 4)},
-    ),
-    Case(
         "MI210 hive",
         "EPCCed/archer2-docs, GPU nodes",
         showtopo(4, lambda a, b: 15, lambda a, b: "XGMI", [0, 1, 2, 3], " {}"),
@@ -401,14 +285,6 @@ ROCM = [
         0,
         "xgmi 50: all",
         notes=("no make",),
-    ),
-    Case(
-        "two MI100 without their bridge",
-        "ROCm/ROCm/issues/1503",
-        showtopo(2, lambda a, b: 40, lambda a, b: "PCIE", [0, 0]),
-        2,
-        1,
-        "pcie 31.51: *-bridge0",
     ),
     Case(
         "two hives of four",
@@ -464,15 +340,6 @@ ROCM = [
         "xgmi 64: all",
     ),
     Case(
-        "MI300A",
-        "ROCm's examples of MPI rings on GPUs, four on one board",
-        showtopo(4, lambda a, b: 15, lambda a, b: "XGMI", [0, 1, 2, 3])
-        + "GPU[0]\t\t: Card series:\tAMD Instinct MI300A\n",
-        4,
-        0,
-        "xgmi 64: all",
-    ),
-    Case(
         "one virtual GPU",
         "sgl-project/sglang, a report of its environment",
         f"{' Link Type between two GPUs ':=^90}\n       GPU0         \nGPU0   0            \n",
@@ -511,7 +378,7 @@ def _pair(
 _A100 = "sc4*2 sc5*2 sc6*2 sc7*2 sc8*2 sc9*2"
 _H100 = "s05*4 s06*5 s07*5 s08*4"
 _EIGHT = ("0c", "15", "1e", "69", "9f", "af", "bf", "df")
-_XGMI = {"910": ("c1", "c5", "c9", "cd", "d1", "d5", "d9", "dd")}
+_XGMI = ("c1", "c5", "c9", "cd", "d1", "d5", "d9", "dd")
 
 
 def _to(buses: tuple[str, ...], me: int, counts: dict[tuple[int, int], int]) -> str:
@@ -523,7 +390,6 @@ def _to(buses: tuple[str, ...], me: int, counts: dict[tuple[int, int], int]) -> 
 
 _FULL8 = {(a, b): 1 for a in range(8) for b in range(a + 1, 8)}
 _GCD8 = {(a, b): _gcds(a, b) for a in range(8) for b in range(a + 1, 8) if _gcds(a, b)}
-_RING4 = {(0, 1): 1, (0, 2): 1, (1, 3): 1, (2, 3): 1}
 _DGX1_BUSES = ("06", "07", "0a", "0b", "85", "86", "89", "8a")
 _DGX1 = {**dict.fromkeys(DGX1_DOUBLE, 2), **dict.fromkeys(DGX1_SINGLE, 1)}
 
@@ -589,24 +455,6 @@ NCCL = [
         0,
         "nvlink 50: 0-3 1-2 2-3; nvlink 25: 0-1 0-2 1-3",
         notes=("lead to no GPU",),
-    ),
-    Case(
-        "DGX-2, two of its GPUs",
-        "NVIDIA/nccl/issues/507",
-        system(
-            cpu(
-                0,
-                pci(
-                    "2c",
-                    _pair("37", 0, ("39", "3b"), ("s65*1 s61*1 s63*1 s67*1 s66*1 s62*1",) * 2, sm=70, gts="8 GT/s"),
-                    gts="8 GT/s",
-                ),
-                vendor="GenuineIntel",
-            )
-        ),
-        2,
-        1,
-        "nvlink 150: *-nvswitch",
     ),
     Case(
         "HGX H100",
@@ -700,46 +548,10 @@ NCCL = [
     Case(
         "MI250X",
         "ROCm/rccl, tools/topo_expl/models/topo_8p1h.xml",
-        system(cpu(0, *(_amd(_XGMI["910"][i], i, _to(_XGMI["910"], i, _GCD8), "910") for i in range(8))), version=2),
+        system(cpu(0, *(_amd(_XGMI[i], i, _to(_XGMI, i, _GCD8), "910") for i in range(8))), version=2),
         8,
         0,
         MI250X_LINKS,
-    ),
-    Case(
-        "MI50 in a ring of four",
-        "ROCm/rccl, tools/topo_expl/models/topo_4p1h.xml",
-        system(
-            cpu(
-                0,
-                pci(
-                    "18",
-                    *(
-                        pci(f"1{i}", _amd(f"2{i}", i, _to(("20", "21", "22", "23"), i, _RING4), "906"), gts="8 GT/s")
-                        for i in range(4)
-                    ),
-                    gts="8 GT/s",
-                ),
-            ),
-            version=2,
-            head="<!-- a comment before the system -->\n",
-        ),
-        4,
-        0,
-        "xgmi 46: 0-1 0-2 1-3 2-3",
-    ),
-    Case(
-        "three MI210 without xGMI",
-        "ROCm/rccl, tools/topo_expl/models/topo_3p_pcie.xml",
-        system(
-            cpu(0, pci("21", _amd("23", 0, "", "910")), pci("41", nic("mlx5_0", 200000), kind="0x020700")),
-            cpu(1, pci("81", _amd("83", 1, "", "910")), pci("e2", _amd("e4", 2, "", "910"))),
-            version=2,
-        ),
-        3,
-        2,
-        "pcie 31.51: 0-bridge0 1,2-bridge1; socket 16: bridge0-bridge1",
-        {"bridge1 in": (63.02, 3)},
-        cards={"mlx5_0": (0,)},
     ),
     Case(
         "eight on PCIe switches below one socket",
@@ -774,24 +586,6 @@ NCCL = [
         0,
         DGX1V_LINKS,
         cards={f"mlx5_{i}": (2 * i, 2 * i + 1) for i in range(4)},
-    ),
-    Case(
-        "four A10G of one socket, places alone",
-        "aws/aws-ofi-nccl/issues/466",
-        system(
-            cpu(
-                0,
-                *(
-                    pci(bus, gpu(i, "", 86), kind="0x030200", gts="", width="")
-                    for i, bus in enumerate(("1b", "1c", "1d", "1e"))
-                ),
-            )
-        ),
-        4,
-        1,
-        "pcie 31.51: *-bridge0",
-        {"bridge0 in": (63.02, 4)},
-        ("generation 4 are assumed",),
     ),
     Case(
         "rings of a graph",
@@ -914,14 +708,6 @@ HWLOC = [
         "core 10: *-socket0/switch",
     ),
     Case(
-        "two Opterons of one core",
-        "open-mpi/hwloc, tests/hwloc/x86/AMD-K8-SledgeHammer-2xOpteron-250.xml",
-        lstopo(*(thing("Package", thing("L2Cache", core(p, f"0x{p + 1}"))) for p in range(2))),
-        2,
-        0,
-        "socket 16: 0-1",
-    ),
-    Case(
         "four packages of two cores, version 1",
         "open-mpi/hwloc of 2013, tests/xml/16em64t-4s2c2t.xml",
         lstopo(
@@ -1020,23 +806,6 @@ HWLOC = [
         ("generation 3 are assumed",),
     ),
     Case(
-        "three M2070, slowed while idle",
-        "open-mpi/hwloc, tests/hwloc/xml/24em64t-2n6c2t-pci.xml",
-        lstopo(
-            thing("Package", core(0, "0x1"), bridge(_fermi("0a", "cuda0", speed="4.000000"), host=True), nodeset="0x1"),
-            thing(
-                "Package",
-                core(1, "0x2"),
-                bridge(_fermi("11", "cuda1", speed="4.000000"), _fermi("14", "cuda2", speed="4.000000"), host=True),
-                nodeset="0x2",
-            ),
-        ),
-        3,
-        2,
-        "pcie 4: 0-bridge0 1,2-bridge1; socket 16: bridge0-bridge1",
-        {"bridge1 in": (8.0, 3)},
-    ),
-    Case(
         "two GPUs of two sockets",
         "open-mpi/hwloc, tests/hwloc/xml/irregulargroups-disallowed.xml",
         lstopo(
@@ -1108,15 +877,5 @@ HWLOC = [
         0,
         "nvlink 100: all",
         notes=("halved",),
-    ),
-    Case(
-        "KNL: tiles of two cores",
-        "open-mpi/hwloc, tests/hwloc/x86/Intel-KnightsLanding-XeonPhi-7210.xml, four of its tiles",
-        lstopo(thing("Package", *(thing("L2Cache", core(2 * i, "0x1"), core(2 * i + 1, "0x1")) for i in range(4)))),
-        8,
-        5,
-        "core 10: 0,1-cache0/switch 2,3-cache1/switch 4,5-cache2/switch 6,7-cache3/switch; cache 20: "
-        "cache0/switch-socket0/switch "
-        "cache1/switch-socket0/switch cache2/switch-socket0/switch cache3/switch-socket0/switch",
     ),
 ]

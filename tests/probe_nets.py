@@ -192,15 +192,6 @@ SLURM = [
         "ib 25: 0..3-s0 4..7-s1 8..11-s2 12..15-s3; trunk 100: s0,s1,s2,s3-s4",
     ),
     Case(
-        "the manual's",
-        "the manual page topology.conf(5)",
-        "#####\n# Slurm's network topology\n#####\n"
-        + _tree("s0 Nodes=dev[0-5]; s1 Nodes=dev[6-11]; s2 Nodes=dev[12-17]; s3 Switches=s[0-2]"),
-        18,
-        4,
-        "ib 25: 0..5-s0 6..11-s1 12..17-s2; trunk 150: s0,s1,s2-s3",
-    ),
-    Case(
         "comments and a speed with a unit",
         "a Puppet module for Slurm",
         _tree("s0 Nodes=dev[0-5]; s1 Nodes=dev-[6-11]; s2 Nodes=dev-[12-17]") + "# GUID: XXXXXX - switch 0\n"
@@ -208,14 +199,6 @@ SLURM = [
         18,
         4,
         "ib 25: 0..5-s0 6..11-s1 12..17-s2; trunk 150: s0,s1,s2-s3",
-    ),
-    Case(
-        "eleven containers",
-        "PySlurm/pyslurm, its workflow for tests",
-        _tree("s0 Nodes=c[0-5]; s1 Nodes=c[6-10]; s2 Switches=s[0-1]"),
-        11,
-        3,
-        "ib 25: 0..5-s0 6..10-s1; trunk 150: s0-s2; trunk 125: s1-s2",
     ),
     Case(
         "leading zeros, a lone node",
@@ -340,14 +323,6 @@ NETFILES = [
         "link 50: 0-1 1-2 2-3 3-0",
     ),
     Case(
-        "HGX H100 as validated",
-        "astra-sim/astra-sim, examples/network/analytical/HGX-H100-validated.yml",
-        _yaml("Switch", "8", "400.0", "936.25"),
-        8,
-        1,
-        "port 400: *-dim0/switch0",
-    ),
-    Case(
         "four boxes in a ring",
         "astra-sim/astra-sim, inputs/network/hgx_h100_32gpu.yml (two GPUs a box)",
         _yaml(
@@ -401,14 +376,6 @@ NETFILES = [
         "link 25: 0-1 1-2 2-0 3-4 4-5 5-3 0-3 1-4 2-5",
     ),
     Case(
-        "eight Ascend, all joined",
-        "a guide to simulating Ascend with ASTRA-sim",
-        _first(["FullyConnected"], [8], [19], [7]),
-        8,
-        0,
-        "link 19: all",
-    ),
-    Case(
         "SimAI: sixteen H20 on rails",
         "aliyun/SimAI, inputs/topo/Rail_Opti_SingleToR_16g_8gps_200Gbps_H20",
         _simai(),
@@ -428,16 +395,6 @@ NETFILES = [
         4,
         "ethernet 12.5: 0-switch4; ethernet 125: 1-switch4 2,3-switch5; trunk 125: switch4,switch5-switch6 "
         "switch4,switch5-switch7",
-    ),
-    Case(
-        "HPCC: three switches in a row",
-        "a script that makes topologies for HPCC (two hosts at either end)",
-        "7 3 6\n4 5 6\n0 4 100Gbps 1000ns 0\n1 4 100Gbps 1000ns 0\n6 2 100Gbps 1000ns 0\n6 3 100Gbps 1000ns 0\n4 "
-        "5 100Gbps 1000ns 0\n"
-        "5 6 100Gbps 1000ns 0\n",
-        4,
-        3,
-        "ethernet 12.5: 0,1-switch4 2,3-switch6; trunk 12.5: switch4-switch5 switch5-switch6",
     ),
     Case(
         "TACOS: a mesh of two by two with one link one way",

@@ -86,9 +86,7 @@ def test_a_sample(openmpi: Mpi, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3000)  # with more processes than processors most of it is MPI's own waiting
 @pytest.mark.parametrize("ranks", range(2, 9))
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_all_of_them(request: pytest.FixtureRequest, folder: Path, which: str, ranks: int) -> None:
-    mpi = request.getfixturevalue(which)
+def test_all_of_them(mpi: Mpi, folder: Path, ranks: int) -> None:
     theirs, _ = ended(mpi, folder, ranks, False)
     ours, run = ended(mpi, folder, ranks, True)
     assert ours == theirs

@@ -103,16 +103,6 @@ def test_a_place_that_a_message_went_past_is_not_written_while_it_is_read(coll: 
         right(program)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", range(2, 17))
-@pytest.mark.parametrize(("planner", "coll"), PLANNERS)
-def test_every_planner_on_all_sizes(planner: str, coll: str, ranks: int) -> None:
-    for topology in (f"full:ranks={ranks}", f"ring:ranks={max(ranks, 3)}"):
-        for program in programs(coll, planner, topology):
-            for proto in ("Simple", "LL"):
-                right(program, proto=proto)
-
-
 @pytest.mark.parametrize("instances", in_turn([2, 3], 2))
 @pytest.mark.parametrize("coll", ["allreduce", "allgather", "reducescatter", "alltoall"])
 def test_instances_have_parts_of_chunks_and_channels_of_their_own(coll: str, instances: int) -> None:
@@ -389,17 +379,6 @@ def test_hostile_files_end_in_one_line(data: bytes, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert peak < 2**22 + 20 * len(data)
-
-
-@pytest.mark.slow
-def test_random_damage_never_ends_in_a_traceback() -> None:
-    dice = random.Random(5)
-    for _ in range(2000):
-        data = bytearray(dice.choice(list(cases.FOREIGN.values()))())
-        for _ in range(dice.randint(1, 6)):
-            at = dice.randrange(len(data))
-            data[at : at + dice.randint(0, 4)] = dice.randbytes(dice.randint(0, 4))
-        fault_of(bytes(data))
 
 
 def test_code_for_another_protocol() -> None:

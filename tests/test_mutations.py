@@ -224,18 +224,7 @@ def test_ten_thousand_mutations(first: int, cases: int) -> None:
     with Ways.watched() as ways:
         seen = campaign(range(first, first + cases), PER_CASE)
     assert seen["mutations"] == 25 * cases
-    for what in (
-        "accepted",
-        "illegal",
-        "wrong",
-        "routes",
-        "only routes",
-        "shares",
-        "claims",
-        "empty",
-        "race",
-        "self",
-    ):
+    for what in ("accepted", "illegal", "wrong", "routes", "only routes", "shares", "claims", "empty", "race", "self"):
         assert seen[what] >= cases // 4, (what, seen)
     for way in ("quick yes", "quick no", "walk", "bits", "counts", "sparse block", "second block"):
         assert ways.taken[way] >= cases // 2, (way, ways.taken)

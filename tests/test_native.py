@@ -23,7 +23,7 @@ import antiphon
 from antiphon.core.datatypes import accumulator, average, combine_of, data_type
 from antiphon.core.interpret import interpret
 from antiphon.core.interpret.buffers import sides
-from antiphon.core.program import encode, run_program
+from antiphon.core.program import encode
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
@@ -177,11 +177,7 @@ def test_who_is_late_delays_only_those_that_need_it(engine: Engine) -> None:
 
 
 def test_ranks_may_mix_in_place_and_not(engine: Engine) -> None:
-    schedule = planned(
-        "reduce",
-        "full:ranks=4",
-        "binomial-tree",
-    )
+    schedule = planned("reduce", "full:ranks=4", "binomial-tree")
     data = encode(both(schedule))
     given = inputs_of(schedule, 33, "int32", False, 1)
     want = interpret(schedule, given)
@@ -412,13 +408,6 @@ def test_a_compiler_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         build.library("threads", str(script))
     assert [*(tmp_path / "cache").rglob("*.so")] == []
     assert os.fspath(build.native_folder()).startswith(str(tmp_path))
-
-
-def test_the_run_in_python_agrees(engine: Engine) -> None:
-    schedule = planned("allreduce", "ring:ranks=3", "ring")
-    given = inputs_of(schedule, 50, "float16", False, 2)
-    want = run_program(lower(schedule), given, seed=3)
-    assert all(map(same, run_threads(engine, ring(), given, 50, "sum", [False] * 3), want))
 
 
 def resident() -> int:

@@ -218,22 +218,13 @@ def test_with_nccls_own_header(asked: Asked, tmp_path: Path) -> None:
     folder = header()
     if folder is None:
         pytest.skip("needs nccl.h: the wheel nvidia-nccl-cu13, or the folder with it in $ANTIPHON_TEST_NCCL")
-    strict = [
-        "cc",
-        "-std=c11",
-        "-D_GNU_SOURCE",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-    ]
+    strict = "cc -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden"
     source = Path(antiphon.__file__).parent / "runtimes/engine/native/nccl_tuner.c"
     made, drive = tmp_path / "tuner.so", tmp_path / "drive"
     # as others' headers in a C program: what they do that warnings mention is theirs
     subprocess.run(
-        [*strict, "-DAP_NCCL_H", "-isystem", folder, "-isystem", cuda_names(tmp_path), source, "-o", made], check=True
+        [*strict.split(), "-DAP_NCCL_H", "-isystem", folder, "-isystem", cuda_names(tmp_path), source, "-o", made],
+        check=True,
     )
     subprocess.run(
         ["cc", "-DWITH_NCCL_H", "-isystem", folder, "-isystem", cuda_names(tmp_path), DRIVER, "-o", drive, "-ldl"],

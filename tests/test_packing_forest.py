@@ -110,13 +110,6 @@ def test_random_machines(seed: int) -> None:
     packs(seed, 5, 10**6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(20))
-def test_many_random_machines(block: int) -> None:
-    for seed in range(1000 + 60 * block, 1060 + 60 * block):
-        packs(seed, 6, 10**6)
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_some_ranks_take_no_part(seed: int) -> None:
     """They are left out, or get everything and pass it on; where neither does, there is no answer, not a wrong one."""

@@ -26,12 +26,7 @@ from antiphon.core.verify import verify
 from antiphon.cost import Level, LogGP, Profile, load_profile
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats import export
-from antiphon.formats.piccl.readers import (
-    figures_text,
-    read_figures,
-    read_schedule,
-    read_topology,
-)
+from antiphon.formats.piccl.readers import figures_text, read_figures, read_schedule, read_topology
 from antiphon.formats.piccl.write import piccl_xml
 from antiphon.select import plan
 from antiphon.topologies import topology

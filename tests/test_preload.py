@@ -162,14 +162,13 @@ def test_the_same_under_mpich(mpich: Mpi, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8, 16])
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_all_types_and_sizes(request: pytest.FixtureRequest, folder: Path, ranks: int, which: str) -> None:
-    mpi = request.getfixturevalue(which)
+def test_all_types_and_sizes(mpi: Mpi, folder: Path, ranks: int) -> None:
     for planners in (PLANNERS, OTHERS):
         sample(mpi, folder, ranks, "1,7,1000,4097,100003" if ranks < 8 else "1,1000,4097", "", planners)
 
 
-def check_program(mpi: Mpi, folder: Path, *arguments: str) -> None:
+def test_a_c_program_with_communicators_types_and_threads(mpi: Mpi, folder: Path) -> None:
+    arguments = ["short"] if mpi.name == "mpich" else []
     command = [compiled(folder, mpi, "program"), *arguments]
     run = Run(mpi, folder, 4, command, [table(folder, 4), table(folder, 2)], ANTIPHON_LEAST="0").right()
     assert run.warnings == []
@@ -192,18 +191,7 @@ def check_program(mpi: Mpi, folder: Path, *arguments: str) -> None:
     assert run.served("allreduce", 4) in (0, 30)  # 0: an MPI that has no threads
 
 
-def test_a_c_program_with_communicators_types_and_threads(openmpi: Mpi, folder: Path) -> None:
-    check_program(openmpi, folder)
-
-
-@pytest.mark.slow
-def test_the_c_program_under_mpich(mpich: Mpi, folder: Path) -> None:
-    check_program(mpich, folder, "short")
-
-
-@pytest.mark.parametrize("which", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
-def test_types_of_no_bytes(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
-    mpi = request.getfixturevalue(which)
+def test_types_of_no_bytes(mpi: Mpi, folder: Path) -> None:
     run = Run(mpi, folder, 3, [compiled(folder, mpi, "empty")], [table(folder, 3)], ANTIPHON_LEAST="0").right()
     assert run.report["served"] == []
 
@@ -244,11 +232,7 @@ if me == 0:
 """
 
 
-@pytest.mark.parametrize("which", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
-def test_lists_of_counts_go_by_plans_where_these_are_alike(
-    request: pytest.FixtureRequest, folder: Path, which: str
-) -> None:
-    mpi = request.getfixturevalue(which)
+def test_lists_of_counts_go_by_plans_where_these_are_alike(mpi: Mpi, folder: Path) -> None:
     run = Run(mpi, folder, 3, [mpi.python, "-c", BLOCKS], [table(folder, 3)], ANTIPHON_LEAST="0").right()
     assert run.warnings == []
     assert (run.served("allgather", 3), run.served("reducescatter", 3)) == (4, 1)
@@ -290,8 +274,8 @@ def test_a_table_that_is_none_is_told_once_and_the_library_does_it_all(
     assert text in run.report["warning"]
 
 
-def check_unused_table(mpi: Mpi, folder: Path) -> None:
-    """Once per job, not once per process, and only where nobody asked for a report."""
+def test_a_table_of_which_no_call_takes_anything(mpi: Mpi, folder: Path) -> None:
+    """It is reported once per job, not once per process, and only where nobody asked for a report."""
     silent = {"ANTIPHON_REPORT": "0", "ANTIPHON_LEAST": "0"}
     gather = table(folder, 4, {"allgather": "ring"}, "gather")
     (said,) = small(mpi, folder, [gather], "100000", ranks=4, **silent).right().warnings
@@ -301,21 +285,12 @@ def check_unused_table(mpi: Mpi, folder: Path) -> None:
     assert small(mpi, folder, [both], "100000", ranks=4, **silent).right().warnings == []
     intended = {**silent, "ANTIPHON_LEAST": "1GB"}
     assert small(mpi, folder, [both], "100000", ranks=4, **intended).right().warnings == []
-
-
-def test_a_table_of_which_no_call_takes_anything(openmpi: Mpi, folder: Path) -> None:
-    check_unused_table(openmpi, folder)
+    (said,) = small(mpi, folder, [table(folder, 2)], "100000", ranks=4, ANTIPHON_REPORT="0").right().warnings
+    assert "is for 2 ranks; this job has 4; the MPI library does it all" in said
 
 
 @pytest.mark.slow
-def test_a_table_of_which_no_call_takes_anything_under_mpich(mpich: Mpi, folder: Path) -> None:
-    check_unused_table(mpich, folder)
-    run = small(mpich, folder, [table(folder, 2)], "100000", ranks=4, ANTIPHON_REPORT="0").right()
-    assert len(run.warnings) == 1
-    assert "is for 2 ranks; this job has 4; the MPI library does it all" in run.warnings[0]
-
-
-def check_wrong_book(mpi: Mpi, folder: Path) -> None:
+def test_a_book_that_is_not_its_collective_is_refused(mpi: Mpi, folder: Path) -> None:
     """Its checksums are right, its allreduce does nothing: ranks would get memory that was never written."""
     path = idle_book(folder / "idle.book", 2)
     run = small(mpi, folder, [path], "100000").right()
@@ -328,30 +303,12 @@ def check_wrong_book(mpi: Mpi, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_book_that_is_not_its_collective_is_refused(openmpi: Mpi, folder: Path) -> None:
-    check_wrong_book(openmpi, folder)
-
-
-@pytest.mark.slow
-def test_a_book_that_is_not_its_collective_is_refused_under_mpich(mpich: Mpi, folder: Path) -> None:
-    check_wrong_book(mpich, folder)
-
-
-@pytest.mark.slow
 def test_the_rest_is_used_where_one_table_is_bad(openmpi: Mpi, folder: Path) -> None:
     run = small(openmpi, folder, [table(folder, 2), "/no/such"], "4000", ANTIPHON_LEAST="lots").right()
     assert run.warnings == ["antiphon: ANTIPHON_LEAST=lots is no size; 2KB is taken; the rest is used"]
     assert run.served("allreduce", 2) == 1
     run = small(openmpi, folder, ["", table(folder, 2)], "4000", ANTIPHON_REPORT="1").right()
     assert any("allreduce" in line and "2 ranks" in line and "by ring" in line for line in run.warnings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [5, 16])
-def test_many_processes(openmpi: Mpi, folder: Path, ranks: int) -> None:
-    sizes = ["4", "4004", "300000"]
-    run = small(openmpi, folder, [table(folder, ranks)], *sizes, ranks=ranks, ANTIPHON_LEAST="0").right()
-    assert run.served("allreduce", ranks) == len(sizes)
 
 
 def test_small_calls_and_those_that_the_library_does_faster_are_left_to_it(openmpi: Mpi, folder: Path) -> None:
@@ -378,10 +335,8 @@ def test_small_calls_and_those_that_the_library_does_faster_are_left_to_it(openm
     }
 
 
-@pytest.mark.parametrize("which", ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)])
-def test_calls_that_are_left_again_and_again(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
+def test_calls_that_are_left_again_and_again(mpi: Mpi, folder: Path) -> None:
     """Their arguments are remembered, and what a handle meant before its communicator was freed is not."""
-    mpi = request.getfixturevalue(which)
     machine = antiphon.topology("full:ranks=4")
     plans = {}
     for kind in ("broadcast", "allreduce"):
@@ -410,17 +365,18 @@ def test_ranks_of_one_box_on_several_hosts_do_not_fit(openmpi: Mpi, folder: Path
     assert "ranks on one host that are on several here; the MPI library does it all" in run.warnings[0]
 
 
-def check_kept(mpi: Mpi, folder: Path, modes: Sequence[tuple[int, int]], more: bool) -> None:
-    """What is kept of a table is found by what that holds, and believed only where it is the user's own."""
+@pytest.mark.slow
+def test_what_is_kept_of_a_table_is_the_users_own(openmpi: Mpi, folder: Path) -> None:
+    """It is found by what the table holds, and believed only where nobody else may have written it."""
     path = folder / "once.json"
     save_plans(
         path, {"allreduce": antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="ring")}, table=True
     )
-    books = Path(preloaded(mpi.python, mpi.mpicc)).parent / "books"
+    books = Path(preloaded(openmpi.python, openmpi.mpicc)).parent / "books"
     before = set(books.glob("*.book"))
 
     def planner(table: Path = path) -> str:
-        return str(small(mpi, folder, [table], "4000").right().report["served"][0]["planner"])
+        return str(small(openmpi, folder, [table], "4000").right().report["served"][0]["planner"])
 
     assert planner() == "ring"
     (kept,) = set(books.glob("*.book")) - before
@@ -428,35 +384,24 @@ def check_kept(mpi: Mpi, folder: Path, modes: Sequence[tuple[int, int]], more: b
     direct = antiphon.plan("allreduce", antiphon.topology("full:ranks=2"), planner="direct")
     kept.write_bytes(encode_book(make_book([direct])))
     assert planner() == "direct"
-    for closed, opened in modes:  # others may have written it: made anew
+    for closed, opened in ((0o644, 0o664), (0o600, 0o646)):  # others may have written it: made anew
         kept.chmod(opened)
         assert planner() == "ring"
         assert kept.stat().st_mode & 0o777 == 0o644
         kept.write_bytes(encode_book(make_book([direct])))
         kept.chmod(closed)
-        assert not more or planner() == "direct"
-    if more:
-        books.chmod(0o777)  # here others may have put it: all is made anew, where nobody else may write
-        assert planner() == "ring"
-        assert books.stat().st_mode & 0o777 == 0o755
-        copy = folder / "copy.json"
-        copy.write_bytes(path.read_bytes())
-        mark = kept.stat().st_mtime_ns
-        assert planner(copy) == "ring"
-        assert (kept.stat().st_mtime_ns, len(set(books.glob("*.book")))) == (mark, 1)  # one copy for equal tables
-        kept.write_bytes(kept.read_bytes()[:-1])  # a damaged one is made anew
-        assert planner() == "ring"
+        assert planner() == "direct"
+    books.chmod(0o777)  # here others may have put it: all is made anew, where nobody else may write
+    assert planner() == "ring"
+    assert books.stat().st_mode & 0o777 == 0o755
+    copy = folder / "copy.json"
+    copy.write_bytes(path.read_bytes())
+    mark = kept.stat().st_mtime_ns
+    assert planner(copy) == "ring"
+    assert (kept.stat().st_mtime_ns, len(set(books.glob("*.book")))) == (mark, 1)  # one copy for equal tables
+    kept.write_bytes(kept.read_bytes()[:-1])  # a damaged one is made anew
+    assert planner() == "ring"
     kept.unlink()
-
-
-@pytest.mark.slow
-def test_a_table_is_compiled_once(openmpi: Mpi, folder: Path) -> None:
-    check_kept(openmpi, folder, [(0o600, 0o646)], False)
-
-
-@pytest.mark.slow
-def test_what_is_kept_of_a_table_is_the_users_own(openmpi: Mpi, folder: Path) -> None:
-    check_kept(openmpi, folder, [(0o644, 0o664), (0o600, 0o646)], True)
 
 
 IMB = os.environ.get("ANTIPHON_TEST_IMB", "")  # IMB-MPI1 (its source has the 3-clause BSD licence), made for Open MPI
@@ -516,11 +461,7 @@ if comm.rank == 0:
 
 @pytest.mark.slow
 @pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: [])(0)) < 2, reason="needs two processors")
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_who_waits_among_more_processes_than_processors_sleeps(
-    request: pytest.FixtureRequest, folder: Path, which: str
-) -> None:
-    mpi = request.getfixturevalue(which)
+def test_who_waits_among_more_processes_than_processors_sleeps(mpi: Mpi, folder: Path) -> None:
     run = Run(mpi, folder, 3, [mpi.python, "-c", WAITS], [table(folder, 3)], ANTIPHON_LEAST="0").right()
     assert run.served("allreduce", 3) == 2
 
@@ -609,7 +550,8 @@ def test_the_reader_in_c_believes_nothing(openmpi: Mpi, folder: Path) -> None:
 # ---- communicators ----
 
 
-def check_many(mpi: Mpi, folder: Path) -> None:
+@pytest.mark.slow
+def test_many_communicators(mpi: Mpi, folder: Path) -> None:
     """In turn copies of the world, halves of it, and its reverse: 15 of each. The first eight calls of each that a plan
     could serve are the library's; then memory is shared, until that is as much as it may be."""
     run = Run(
@@ -630,23 +572,9 @@ def check_many(mpi: Mpi, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_communicators(openmpi: Mpi, folder: Path) -> None:
-    check_many(openmpi, folder)
-
-
-@pytest.mark.slow
-def test_many_communicators_under_mpich(mpich: Mpi, folder: Path) -> None:
-    check_many(mpich, folder)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["0", "2", "3"])
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_communicators_some_of_which_share_memory(
-    request: pytest.FixtureRequest, folder: Path, which: str, shared: str
-) -> None:
+def test_communicators_some_of_which_share_memory(mpi: Mpi, folder: Path, shared: str) -> None:
     """Of five processes two or three at most: messages between the others are MPI's, on a communicator for them."""
-    mpi = request.getfixturevalue(which)
     run = Run(
         mpi, folder, 5, [compiled(folder, mpi, "many"), "6", "3", "3"], [table(folder, ranks) for ranks in (5, 2, 3)],
         ANTIPHON_LEAST="0", ANTIPHON_SHARED=shared,

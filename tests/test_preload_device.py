@@ -30,25 +30,17 @@ def device(mpi: Mpi, folder: Path, arguments: list[str], **settings: str) -> Run
     return run
 
 
-def check(run: Run) -> None:
-    """Of five rounds two have buffers of the host alone; in another round one call does not see that of the GPU."""
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_buffers_of_a_gpu_go_to_mpi(mpi: Mpi, folder: Path, cuda: Path, late: bool) -> None:
+    """Of five rounds two have buffers of the host alone; in another round one call does not see that of the GPU.
+    `late`: the driver is loaded while the program runs."""
+    if late:
+        run = device(mpi, folder, ["late", str(cuda)], ANTIPHON_DEVICE="1")
+    else:
+        run = device(mpi, folder, [], FIRST=str(cuda))
     assert run.left == {f"allreduce: {REASON}": 3, f"broadcast: {REASON}": 2}
     assert run.served("allreduce", 2) == 2
     assert run.served("broadcast", 2) == 3
-
-
-def test_buffers_of_a_gpu_go_to_mpi(openmpi: Mpi, folder: Path, cuda: Path) -> None:
-    check(device(openmpi, folder, [], FIRST=str(cuda)))
-
-
-@pytest.mark.slow
-def test_the_same_under_mpich(mpich: Mpi, folder: Path, cuda: Path) -> None:
-    check(device(mpich, folder, [], FIRST=str(cuda)))
-
-
-@pytest.mark.slow
-def test_a_driver_that_is_loaded_later(openmpi: Mpi, folder: Path, cuda: Path) -> None:
-    check(device(openmpi, folder, ["late", str(cuda)], ANTIPHON_DEVICE="1"))
 
 
 @pytest.mark.slow

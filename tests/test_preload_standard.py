@@ -19,7 +19,8 @@ def standard(mpi: Mpi, folder: Path, ranks: int, *parts: str, **settings: str) -
     return run
 
 
-def check_types(mpi: Mpi, folder: Path) -> None:
+@pytest.mark.slow
+def test_types_and_calls_between_groups(mpi: Mpi, folder: Path) -> None:
     """Types that go backwards, MPI_BOTTOM, and all calls between two groups."""
     run = standard(mpi, folder, 4, "types", "between")
     assert all(run.served(kind, 4) for kind in ("allgather", "alltoall", "scatter", "gather", "broadcast"))
@@ -28,20 +29,9 @@ def check_types(mpi: Mpi, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_types_and_calls_between_groups(openmpi: Mpi, folder: Path) -> None:
-    check_types(openmpi, folder)
-
-
-@pytest.mark.slow
-def test_types_and_calls_between_groups_under_mpich(mpich: Mpi, folder: Path) -> None:
-    check_types(mpich, folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
 @pytest.mark.parametrize("part", ["signals", "forks", "spawn", "threads"])
-def test_what_goes_on_beside(request: pytest.FixtureRequest, folder: Path, which: str, part: str) -> None:
-    run = standard(request.getfixturevalue(which), folder, 4, part)
+def test_what_goes_on_beside(mpi: Mpi, folder: Path, part: str) -> None:
+    run = standard(mpi, folder, 4, part)
     if part == "threads" and run.report["served"] == []:
         pytest.skip("this MPI has no threads")
     wanted = {"signals": 5, "forks": 7, "spawn": 1, "threads": 30}[part]
@@ -49,9 +39,8 @@ def test_what_goes_on_beside(request: pytest.FixtureRequest, folder: Path, which
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_counts_beyond_an_int(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
-    run = standard(request.getfixturevalue(which), folder, 2, "large")
+def test_counts_beyond_an_int(mpi: Mpi, folder: Path) -> None:
+    run = standard(mpi, folder, 2, "large")
     by_int = run.served("broadcast", 2) == 0  # this MPI has no large counts: bytes are beyond
     rows = {row["collective"]: row["to"] for row in run.report["served"]}
     assert rows["allreduce"] == (4 * (2**29 + 1025) if by_int else 2**31 + 4099)
@@ -75,12 +64,8 @@ if comm.rank == 0:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_processes_of_one_host_that_cannot_share_memory(
-    request: pytest.FixtureRequest, folder: Path, which: str
-) -> None:
+def test_processes_of_one_host_that_cannot_share_memory(mpi: Mpi, folder: Path) -> None:
     """As where they are on several hosts."""
-    mpi = request.getfixturevalue(which)
     shim = compiled(folder, mpi, "no_memory", "-shared", "-fPIC")
     command = [mpi.python, "-c", ALONE]
     run = Run(mpi, folder, 3, command, [table(folder, 3)], ANTIPHON_LEAST="0", FIRST=shim).right()
@@ -110,10 +95,8 @@ import time; time.sleep(60)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_a_first_call_that_somebody_makes_late(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
+def test_a_first_call_that_somebody_makes_late(mpi: Mpi, folder: Path) -> None:
     """What is made ready for it waits no longer than a call may, nor does who comes when the others have given up."""
-    mpi = request.getfixturevalue(which)
     command, tables = [mpi.python, "-c", LATE], [table(folder, 2)]
     run = Run(mpi, folder, 2, command, tables, seconds=100, ANTIPHON_LEAST="0", ANTIPHON_TIMEOUT="0.5")
     assert run.done.stdout.startswith("told")

@@ -80,21 +80,16 @@ CASES = [  # of four processes
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "comm", "root", "place", "times", "expected"), CASES)
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
 def test_which_way_is_kept_to(
-    request: pytest.FixtureRequest, folder: Path, which: str, kind: str, comm: str, root: str, place: str, times: str,
+    mpi: Mpi, folder: Path, kind: str, comm: str, root: str, place: str, times: str,
     expected: tuple[int, int, int],
 ) -> None:  # fmt: skip
-    mpi = request.getfixturevalue(which)
     assert tried(mpi, folder, 4, times, kind, comm, root, place, "4000") == expected
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["openmpi", "mpich"])
-def test_where_a_size_is_given_nothing_is_tried(request: pytest.FixtureRequest, folder: Path, which: str) -> None:
-    run = sums(
-        request.getfixturevalue(which), folder, table(folder, 2), [40000], ANTIPHON_LEAST="2KB", ANTIPHON_TRIED="2:1"
-    )
+def test_where_a_size_is_given_nothing_is_tried(mpi: Mpi, folder: Path) -> None:
+    run = sums(mpi, folder, table(folder, 2), [40000], ANTIPHON_LEAST="2KB", ANTIPHON_TRIED="2:1")
     assert run.left == {}
     assert run.served("allreduce", 2) == CALLS
 

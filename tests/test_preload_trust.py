@@ -23,13 +23,6 @@ from antiphon.runtimes.engine.native import Functions
 from antiphon.runtimes.serve.book import encode_book, read_table
 
 __all__ = ["folder"]
-MPIS = ["openmpi", pytest.param("mpich", marks=pytest.mark.slow)]
-
-
-@pytest.fixture(params=MPIS)
-def mpi(request: pytest.FixtureRequest) -> Mpi:
-    found: Mpi = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.mark.slow

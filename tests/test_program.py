@@ -16,18 +16,7 @@ import pytest
 from contract import Setting, able, machine, solves, sweep_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from program_cases import (
-    Plain,
-    changed,
-    compare,
-    implied,
-    inputs_of,
-    messages,
-    rotation,
-    rows,
-    variants,
-    without_wait,
-)
+from program_cases import Plain, changed, compare, implied, inputs_of, messages, rotation, rows, variants, without_wait
 from quick import examples, in_turn
 
 import antiphon

@@ -150,8 +150,7 @@ def test_sums_that_wrap_around_do_not_pass() -> None:
 def test_variants_that_ranks_could_not_mix() -> None:
     """Each is right for itself, and their messages have the same sizes and times; but what they carry differs."""
     one = rows(
-        Collective("allreduce", 3),
-        [(0, 0, 2, 1, REDUCE), (0, 0, 0, 1, REDUCE), (1, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)],
+        Collective("allreduce", 3), [(0, 0, 2, 1, REDUCE), (0, 0, 0, 1, REDUCE), (1, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
     )
     other = rows(
         Collective("allreduce", 3),
@@ -161,8 +160,7 @@ def test_variants_that_ranks_could_not_mix() -> None:
         ],
     )  # fmt: skip
     slow = rows(
-        Collective("allreduce", 3),
-        [(0, 0, 2, 1, REDUCE), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)],
+        Collective("allreduce", 3), [(0, 0, 2, 1, REDUCE), (1, 0, 0, 1, REDUCE), (2, 0, 1, 0, COPY), (2, 0, 1, 2, COPY)]
     )
     for schedule in (one, other, slow):
         prove(*both(schedule))

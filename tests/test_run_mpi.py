@@ -43,10 +43,7 @@ CASES = Path(__file__).with_name("mpi_cases.py")
 
 @pytest.mark.slow
 @needs_mpi
-@pytest.mark.parametrize(
-    ("more", "most", "each"),
-    [(3, 5, 1), (5, 5, 2), (5, 16, 2)],
-)
+@pytest.mark.parametrize(("more", "most", "each"), [(3, 5, 1), (5, 5, 2), (5, 16, 2)])
 def test_a_sample_of_everything(more: int, most: int, each: int) -> None:
     cases = sample(11, more, most, each)
     rows = check_cases(cases)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from quick import in_turn
-from sccl_cases import case
 
 from antiphon.core.ksync.instance import instance_of
 from antiphon.errors import EffortSpent
@@ -57,16 +56,6 @@ def test_workers_change_nothing(spec: str, kind: str, monkeypatch: pytest.Monkey
     assert len(here) >= 2
     assert told(apart[0]) == told(apart[1])
     assert last(apart[0]) == last(here)
-
-
-@pytest.mark.slow
-def test_workers_change_nothing_on_random_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "SMALL", 0)
-    for seed in range(12):
-        instance = case(seed, most_chunks=8)
-        limits = [Limits(k=2, steps=instance.least_steps + 1, workers=n) for n in (1, 3)]
-        one, three = (list(frontier(Findings(instance), Fraction(0), limit)) for limit in limits)
-        assert told(one) == told(three), seed
 
 
 def test_small_frontiers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import gzip
 import json
 import os
 import random
 import re
-import subprocess
-import sys
-import textwrap
-from collections.abc import Callable
+import resource
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -23,7 +20,6 @@ import pytest
 from generate import Case, case, cases, topologies
 from hypothesis import given
 from hypothesis import strategies as st
-from quick import in_turn
 
 import antiphon
 from antiphon.core import files, jsontext
@@ -41,7 +37,7 @@ from antiphon.core.serialize import (
 )  # fmt: skip
 from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
-from antiphon.errors import AntiphonError, Invalid, Unsupported
+from antiphon.errors import Invalid, Unsupported
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
@@ -226,40 +222,24 @@ FAST = '"bandwidth": 25000000000'
     ("text", "old", "new", "complaint"),
     [
         (TOPOLOGY, '"antiphon-topology"', '"antiphon-topologie"', "did you mean 'antiphon-topology'"),
-        (TOPOLOGY, '"format": "antiphon-topology",', "", 'has no "format"'),
         (TOPOLOGY, '"version": 1', '"version": 2', "version 2 of antiphon-topology is not known here"),
         (TOPOLOGY, '"version": 1', '"version": 1.0', "version 1.0 .* is not known"),
         (TOPOLOGY, '"version": 1', '"version": true', "version True .* is not known"),
-        (TOPOLOGY, '"version": 1,', "", 'has no "version"; write "version": 1'),
-        (TOPOLOGY, '"ranks": 4', '"rank": 4', "unknown field 'rank'; did you mean 'ranks'"),
-        (TOPOLOGY, '"bandwidth": 12500000000, "l', '"bandwith": 1, "l', r"types\[1\]: unknown field 'bandwith'"),
-        (TOPOLOGY, '"ranks": 4,', "", 'line 1, column 1: missing required field "ranks"'),
         (TOPOLOGY, '"ranks": 4', '"ranks": 4.0', "ranks: expected a whole number, got 4.0"),
         (TOPOLOGY, '"ranks": 4', '"ranks": -4', "ranks: expected a whole number from 1"),
         (TOPOLOGY, '"ranks": 4', '"ranks": 4000000000', "at most 1048576"),
         (TOPOLOGY, '"ranks": 4', f'"ranks": {"9" * 6000}', "out of range"),
-        (TOPOLOGY, FAST, '"bandwidth": 2.5', "or a text such as .25GB/s., got 2.5"),
         (TOPOLOGY, FAST, '"bandwidth": NaN', "not valid JSON"),
         (TOPOLOGY, FAST, '"bandwidth": 1e999', "out of range"),
         (TOPOLOGY, FAST, '"bandwidth": 0', r"types\[0\]: bandwidth: must be greater than 0"),
         (TOPOLOGY, FAST, '"bandwidth": -1', "must be greater than 0"),
         (TOPOLOGY, FAST, '"bandwidth": "1e999999"', "unknown unit '999'"),
-        (TOPOLOGY, FAST, '"bandwidth": "25 gigs"', r"types\[0\]: bandwidth: unknown unit"),
         (TOPOLOGY, '"latency": 1e-6', '"latency": -1e-6', r"types\[0\]: .*between 0 and"),
         (TOPOLOGY, '"unit": 12500000000', '"unit": 0', "unit: must be greater than 0"),
-        (TOPOLOGY, "[0,1,0]", "[0,1]", r"links\[0\]: expected a list of 3, got \[0,1\]"),
-        (TOPOLOGY, "[0,1,0]", "[0,1,0.5]", r"links\[0\]\[2\]: expected a whole number, got 0.5"),
-        (TOPOLOGY, "[0,1,0]", "[0,5,0]", r"links\[0\]: \[0, 5, 0\]: no node has number 5; nodes are 0 to 4"),
         (TOPOLOGY, "[0,1,0]", "[0,99999999999999999999,0]", "is out of range"),
-        (TOPOLOGY, "[0,1,0]", "[0,0,0]", "to itself"),
-        (TOPOLOGY, "[0,1,0]", "[0,1,2]", "no link type has number 2"),
         (TOPOLOGY, '"links": [4,6]', '"links": [4,4]', "names a link twice"),
-        (TOPOLOGY, '"links": [4,6]', '"links": [12]', "link out of range"),
-        (TOPOLOGY, '"links": [4,6]', '"links": []', "names no links"),
-        (TOPOLOGY, '"name": "two boxes"', '"name": "a", "name": "b"', "the key 'name' stands twice"),
         (TOPOLOGY, '"name": "two boxes"', '"name": "a", "n\\u0061me": "b"', "the key 'name' stands twice"),
         (json.dumps({**json.loads(TOPOLOGY), "places": []}), "", "", "places: is empty"),
-        (TOPOLOGY, '"box0/gpu0",', "", "expected 5 texts"),
         (TOPOLOGY, '"two boxes"', '"\\ud800"', "not valid JSON"),
         (COLLECTIVE, '"gather"', '"gathr"', "did you mean 'gather'"),
         (COLLECTIVE, '"gather"', '"custom"', "either a kind"),
@@ -354,121 +334,6 @@ def test_bytes_that_are_no_text() -> None:
             loads(PLAN[:end].encode())
 
 
-VALUES: tuple[Any, ...] = (
-    0, 1, -1, 2, 7, 2**31, 2**63, -(2**63), 2**64, 10**40, 0.5, 1e308, True, None, "", "x", "7/3", "1/0", "25GB/s",
-    [], [0], [[0, 1]], {}, {"a": 1}, [None], "\u0000", "custom", "alltoall",
-)  # fmt: skip
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [path] if path else []
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in inner:
-        found += places(item, (*path, key))
-    return found
-
-
-def mutate_value(rng: random.Random, value: Any) -> Any:
-    """One to three changes of a parsed file: values swapped or replaced, keys gone, new or renamed."""
-    value = copy.deepcopy(value)
-    for _ in range(rng.randint(1, 3)):
-        found = places(value)
-        if not found:
-            break
-        path = rng.choice(found)
-        parent = value
-        for key in path[:-1]:
-            parent = parent[key]
-        kind = rng.randrange(6)
-        if kind == 0:
-            del parent[path[-1]]
-        elif kind == 1 and isinstance(parent, dict):
-            parent[rng.choice(["x", "ranks", "kind", "weights", "route", "from"])] = parent.pop(path[-1])
-        elif kind == 2 and isinstance(parent, list):
-            parent.insert(rng.randrange(len(parent) + 1), rng.choice([*parent, *VALUES]))
-        elif kind == 3 and isinstance(parent[path[-1]], int):
-            parent[path[-1]] = parent[path[-1]] + rng.choice([-2, -1, 1, 2, 2**31])
-        elif kind == 4:
-            other = value
-            for key in rng.choice(found):
-                if not isinstance(other, dict | list) or (isinstance(other, list) and not isinstance(key, int)):
-                    break
-                if (isinstance(other, list) and key >= len(other)) or (isinstance(other, dict) and key not in other):
-                    break
-                other = other[key]
-            parent[path[-1]] = copy.deepcopy(other)
-        else:
-            parent[path[-1]] = copy.deepcopy(rng.choice(VALUES))
-    return value
-
-
-def mutate_bytes(rng: random.Random, data: bytes) -> bytes:
-    out = bytearray(data)
-    kind = rng.randrange(4)
-    if kind == 0:
-        return bytes(out[: rng.randrange(len(out))])
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(out))
-        if kind == 1:
-            out[at] = rng.randrange(256)
-        elif kind == 2:
-            out[at] = rng.choice(b'0123456789-.eE[]{},:"\\ ')
-        else:
-            low = rng.randrange(len(out))
-            out[at:at] = out[low : low + rng.randint(1, 20)]
-    return bytes(out)
-
-
-def originals() -> list[bytes]:
-    found = [text.encode() for text in EXAMPLES]
-    for seed in range(12):
-        made = case(seed, most_ranks=4)
-        found += [
-            dumps(made.topology),
-            dumps(made.collective),
-            dumps(Plan.of(made.topology, made.schedule, {"a": [1]})),
-        ]
-    return found
-
-
-@pytest.mark.parametrize("block", in_turn(range(5), 5))
-def test_no_mutation_of_a_file_ends_in_another_error(block: int) -> None:
-    rng = random.Random(block)
-    seeds = originals()
-    complaints, accepted = [], 0
-    for _ in range(1200):
-        data = rng.choice(seeds)
-        if rng.random() < 0.4:
-            mutated = mutate_bytes(rng, data)
-        else:
-            mutated = json.dumps(mutate_value(rng, json.loads(data))).encode()
-        try:
-            value = loads(mutated, "fuzz.json")
-        except (Invalid, Unsupported) as error:
-            complaints.append(str(error))
-        else:
-            accepted += 1
-            assert dumps(loads(dumps(value))) == dumps(value)  # what gets in is whole
-    assert all(text.startswith("fuzz.json: ") and text.isprintable() for text in complaints)
-    assert len(complaints) > 500
-    assert accepted > 30
-
-
-def test_no_mutation_of_a_compressed_file_ends_in_another_error(tmp_path: Path) -> None:
-    rng = random.Random(9)
-    whole = gzip.compress(PLAN.encode(), mtime=0)
-    path = tmp_path / "fuzz.gz"
-    complaints = []
-    for _ in range(400):
-        path.write_bytes(mutate_bytes(rng, whole))
-        try:
-            load_plan(path)
-        except AntiphonError as error:
-            complaints.append(str(error))
-    assert len(complaints) > 300
-    assert all(text.isprintable() for text in complaints)
-
-
 # ---- files ----
 
 
@@ -550,69 +415,40 @@ def test_a_full_device() -> None:
         save_plan("/dev/full", small_plan())
 
 
-def failing(number: int) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> Any:
-        raise OSError(number, os.strerror(number))
-
-    return fail
-
-
 @pytest.mark.parametrize(
-    ("call", "number"), [("open", errno.EACCES), ("fsync", errno.ENOSPC), ("replace", errno.EROFS)]
+    ("call", "error", "raised"),
+    [
+        ("open", OSError(errno.EACCES, "Permission denied"), Invalid),
+        ("fsync", OSError(errno.ENOSPC, "No space left on device"), Invalid),
+        ("replace", OSError(errno.EROFS, "Read-only file system"), Invalid),
+        ("fsync", KeyboardInterrupt(), KeyboardInterrupt),
+    ],
 )
 def test_a_failure_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: BaseException, raised: type[BaseException]
 ) -> None:
     path = tmp_path / "plan.json"
     path.write_text("old")
-    monkeypatch.setattr(os, call, failing(number))
-    with pytest.raises(Invalid, match=f"plan.json: cannot be written: {os.strerror(number)}"):
+    monkeypatch.setattr(os, call, Mock(side_effect=error))
+    with pytest.raises(raised, match=f"plan.json: cannot be written: {error.args[1]}" if error.args else ""):
         save_plan(path, small_plan())
     monkeypatch.undo()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
-def test_an_interrupt_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: int) -> None:
-        raise KeyboardInterrupt
-
-    path = tmp_path / "plan.json"
-    path.write_text("old")
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        save_plan(path, small_plan())
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["plan.json"]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs resource limits")
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
-    """A real failure in the midst of writing: the process may write no more than 4096 bytes to a file."""
+    """A real failure in the midst of writing: this process may write no more than 4096 bytes to a file."""
     path = tmp_path / "plan.json"
     path.write_text("old")
-    program = """
-        import resource, signal, sys
-        from antiphon.core.serialize import save_topology
-        from antiphon.core.topology import LinkType, build
-        from antiphon.errors import Invalid
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        ring = build("ring", 5000, [(i, (i + 1) % 5000, LinkType("x", 1)) for i in range(5000)])
-        try:
-            save_topology(sys.argv[1], ring)
-        except Invalid as error:
-            print(error)
-    """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), str(path)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=True,
-    )
-    assert done.stdout == f"{path}: cannot be written: File too large\n"
+    ring = build("ring", 5000, [(i, (i + 1) % 5000, LinkType("x", 1)) for i in range(5000)])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(Invalid, match=r"plan\.json: cannot be written: File too large"):
+            save_topology(path, ring)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["plan.json"]
 

@@ -226,10 +226,7 @@ def test_one_way_links_are_dashed_and_unequal_ways_told() -> None:
     slow, fast = LinkType("x", Fraction(GB)), LinkType("x", Fraction(2 * GB))
     machine = build("odd", 3, [(0, 1, slow), (1, 2, slow), (2, 1, fast), (0, 2, slow), (2, 0, slow)])
     dashed = {title for element, title in titled(parsed(machine), "path") if "stroke-dasharray" in element.attrib}
-    assert dashed == {
-        "rank 0 to rank 1: x, 1 GB/s",
-        "rank 1 to rank 2: x, 1 GB/s, rank 2 to rank 1: x, 2 GB/s",
-    }
+    assert dashed == {"rank 0 to rank 1: x, 1 GB/s", "rank 1 to rank 2: x, 1 GB/s, rank 2 to rank 1: x, 2 GB/s"}
 
 
 def test_shared_limits_are_bands_and_in_the_legend() -> None:

@@ -15,11 +15,12 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from meetings import Meeting
 from quick import in_turn
 from test_native import inputs_of, planned, run_threads, same
 
@@ -40,22 +41,6 @@ Meshed = list[list[socket.socket | None]]
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     return Engine(build.library("sockets"))
-
-
-class Meeting:
-    """An exchange of texts between threads."""
-
-    def __init__(self, ranks: int) -> None:
-        self.texts = [""] * ranks
-        self.gate = threading.Barrier(ranks, timeout=20)
-
-    def of(self, rank: int) -> Callable[[str], Sequence[str]]:
-        def exchange(text: str) -> Sequence[str]:
-            self.texts[rank] = text
-            self.gate.wait()
-            return [*self.texts]
-
-        return exchange
 
 
 def meshed(ranks: int, star: int | None = None, **options: Any) -> Meshed:
@@ -207,26 +192,6 @@ def test_what_is_no_message_is_refused(engine: Engine) -> None:
     for one in wires:
         one.close()
     theirs.close()
-
-
-def test_another_length_is_refused(engine: Engine) -> None:
-    program, zeros = ring(engine)
-    wires, errors = wires_of(engine, 3), list[Exception]()
-
-    def go(rank: int, unit: int) -> None:
-        try:
-            program.plan(rank, unit).run(zeros[:unit], zeros[:unit].copy(), wires[rank], timeout=5.0)
-        except (TransportFailed, TimedOut) as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=go, args=(rank, unit)) for rank, unit in enumerate((30, 60, 30))]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert any("bytes where" in str(error) for error in errors)
-    for wire in wires:
-        wire.close()
 
 
 def said(engine: Engine, program: OpenProgram, unit: int) -> bytes:

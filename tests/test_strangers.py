@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import hostile
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meetings import Meeting
 from quick import examples
 
 import antiphon
@@ -379,14 +380,6 @@ def test_a_host_reads_only_what_belongs_there(data: bytes) -> None:
     assert not known
 
 
-def test_other_secrets_and_other_ranks_have_other_proofs() -> None:
-    allow: Callable[[int, int], tuple[int, int]] = lambda who, count: (0, 0)  # noqa: E731
-    for mine, theirs, to in ((b"a", b"b", 0), (b"a", b"a", 1)):
-        ends = carried(guest(3, 5, to, mine), host(0, 5, theirs, allow, lambda who: None))
-        assert any(isinstance(end, Stranger) for end in ends)
-    assert len({derived(b"a", b"x"), derived(b"a", b"y"), derived(b"b", b"x")}) == 3
-
-
 # ---- texts of those that are known ----
 
 
@@ -542,25 +535,6 @@ def test_a_folder_that_others_can_enter_is_not_used(tmp_path: Path, monkeypatch:
 
 
 # ---- the doors of the mesh ----
-
-
-class Meeting:
-    """An exchange of texts between threads. `before`: what happens when all cards are known."""
-
-    def __init__(self, ranks: int, before: Callable[[list[str]], None] = lambda cards: None) -> None:
-        self.texts = [""] * ranks
-        self.before = before
-        self.gate = threading.Barrier(ranks, timeout=20)
-
-    def of(self, rank: int) -> Callable[[str], Sequence[str]]:
-        def exchange(text: str) -> Sequence[str]:
-            self.texts[rank] = text
-            if not self.gate.wait():
-                self.before([*self.texts])
-            self.gate.wait()
-            return [*self.texts]
-
-        return exchange
 
 
 def meshed(

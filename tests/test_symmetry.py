@@ -61,11 +61,7 @@ def shape(machine: Topology, to: tuple[int, ...]) -> tuple[object, ...]:
         for limit in machine.limits
     )
     links = Counter(
-        (
-            to[machine.link_src[i]],
-            to[machine.link_dst[i]],
-            machine.types[machine.link_type[i]],
-        )
+        (to[machine.link_src[i]], to[machine.link_dst[i]], machine.types[machine.link_type[i]])
         for i in range(machine.links)
     )
     return tuple(map(repr, names)), frozenset(links.items())

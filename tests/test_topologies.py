@@ -164,12 +164,6 @@ def test_dgx1_is_linked_as_published(name: str) -> None:
     assert machine.unit == (20 if name == "dgx1p" else 25) * GB
 
 
-def test_dgx1v_is_the_same_machine_in_both_numberings() -> None:
-    one, other = topology("dgx1v"), topology("dgx1v_sccl")
-    assert symmetry.canonical(one)[1] == symmetry.canonical(other)[1]
-    assert symmetry.canonical(one)[1] != symmetry.canonical(topology("dgx1p"))[1]
-
-
 @pytest.mark.parametrize(
     ("spec", "ranks", "switches", "links", "lowest", "highest"),
     [
@@ -470,6 +464,9 @@ def test_known_least_steps() -> None:
         ("cluster:fabric=fat-tree,leaves_per_pod=0", "from 1"), ("cluster:box=ring", "needs ranks"),
         ("cluster:box=ring:ranks=4+ranks=5", "twice"), ("cluster:box=torus:dims=2x2+colour=red", "colour"),
         ("clutser", "cluster"), ("hgx_h100", "hgx-h100"), ("DGX1V", "did you mean 'dgx1v'"),
+        ("ring", "ring:ranks=8"), ("ring:rank=3", "did you mean 'ranks'"), ("ring:ranks", "name:key=value"),
+        ("ring:ranks=3,bandwidth=-1", "cannot read"), ("ring:ranks=3,bandwidth=0B/s", "greater than 0"),
+        ("ring:ranks=3,bandwidth=nan", "cannot read"), ("nowhere.json", "nowhere.json"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_clear_line(spec: str, says: str) -> None:

@@ -207,16 +207,7 @@ def test_a_trace_of_others_beside_ours(two: list[str]) -> None:
         {"ph": "X", "cat": "cpu_op", "name": "aten::mul", "pid": 77, "tid": 77, "ts": 1.7e15, "dur": 12.5, "args": {}},
         {"ph": "X", "cat": "kernel", "name": "mul", "pid": 0, "tid": "stream 7", "ts": 1.7e15 + 20.25, "dur": 3},
         {"ph": "s", "id": 0, "cat": "ac2g", "name": "ac2g", "pid": 77, "tid": 77, "ts": 1.7e15},
-        {
-            "ph": "f",
-            "id": 0,
-            "cat": "ac2g",
-            "name": "ac2g",
-            "pid": 0,
-            "tid": "stream 7",
-            "ts": 1.7e15 + 20.25,
-            "bp": "e",
-        },
+        {"ph": "f", "id": 0, "cat": "ac2g", "name": "ac2g", "pid": 0, "tid": "stream 7", "ts": 1.7e15 + 20.25},
         {"ph": "M", "name": "process_name", "pid": "Spans", "tid": 0, "args": {"name": "python"}},
     ]
     for text in (json.dumps(others), json.dumps({"schemaVersion": 1, "traceEvents": others})):

@@ -193,14 +193,6 @@ def test_machines_with_switches_and_limits(spec: str, kind: str) -> None:
     assert Fraction(995, 1000) * limit <= Fraction(found["rate"]) < limit
 
 
-def test_one_unit_into_a_switch_of_three() -> None:
-    """The cut says 1; no trees do better than 1/3, and the planner does not call that optimal."""
-    links = [(0, 4, LinkType("in", 1)), *((4, leaf, LinkType("out", 1)) for leaf in (1, 2, 3))]
-    topology = build("unbalanced", 4, links, switches=1, unit=1)
-    schedule = made(trees, topology, wanted("broadcast", 4))
-    assert told(schedule)["rate"] == "1/3"
-
-
 def test_uneven_and_empty_blocks() -> None:
     topology = antiphon.topology("dgx1v")
     collective = Collective("allgather", 8, weights=(1, 0, 3, 4, 5, 6, 7, 8))

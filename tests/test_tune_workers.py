@@ -50,9 +50,7 @@ def test_whatever_they_raise_or_hide_is_told_and_no_more(added: Add) -> None:
     assert told("interrupts", found) == [("failed", "KeyboardInterrupt:")]
     ((status, reason),) = told("boasts", found)
     assert (status, "provenance.how" in reason) == ("failed", True)
-    assert told("hides", found) == [
-        ("failed", "what it made cannot be handed over: TypeError: not to be[31m told"),
-    ]
+    assert told("hides", found) == [("failed", "what it made cannot be handed over: TypeError: not to be[31m told")]
     assert told("colours", found) == [("failed", "ValueError: [31mred[0m and blue")]
     assert told("listens", found) == told("anything", found) == told("ring", found)[:1] == [("ok", "")]
     assert found.plans

@@ -262,10 +262,7 @@ def test_routes(name: str) -> None:
     ends, table, why = ROUTES[name]
     rows = [(step, 0, src, dst, COPY) + ((0, 1) if src == dst else ()) for step, (src, dst, _) in enumerate(ends)]
     schedule = made(
-        Collective("broadcast", 3),
-        rows,
-        route=np.array([route for *_, route in ends]),
-        routes=Routes.of(table),
+        Collective("broadcast", 3), rows, route=np.array([route for *_, route in ends]), routes=Routes.of(table)
     )
     report = verify(schedule, bridged())
     assert oracle.judge(schedule, bridged()).route_ok == (why is None)
@@ -342,11 +339,7 @@ def test_the_order_of_rows_means_nothing(random_case: Case, seed: int) -> None:
         )  # fmt: skip
 
 
-@given(
-    cases(most_ranks=6),
-    st.integers(0, 2**32),
-    st.sampled_from([(4, 4, 2**24), (50, 9, 64), (2**22, 2**22, 1)]),
-)
+@given(cases(most_ranks=6), st.integers(0, 2**32), st.sampled_from([(4, 4, 2**24), (50, 9, 64), (2**22, 2**22, 1)]))
 def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits: tuple[int, int, int]) -> None:
     _, damaged = mutate(random.Random(seed), random_case.schedule, random_case.topology)
     whole = verify(damaged, random_case.topology).fault
@@ -366,11 +359,7 @@ def test_how_the_work_is_cut_means_nothing(random_case: Case, seed: int, limits:
 def test_each_way_is_taken_where_it_should_be() -> None:
     """Plain copies need no walk; sums used once need no sets; the rest does."""
     taken = {}
-    for name, schedule in (
-        ("copies", ring("allgather", 9)),
-        ("tree", ring("allreduce", 9)),
-        ("sets", doubling(8)),
-    ):
+    for name, schedule in (("copies", ring("allgather", 9)), ("tree", ring("allreduce", 9)), ("sets", doubling(8))):
         with Ways.watched() as ways:
             assert verify(schedule, full(schedule.collective.ranks)).ok
         taken[name] = {way for way in ("walk", "bits", "counts") if ways.taken[way]}
