@@ -1,7 +1,7 @@
 """What moving data between processes of one host costs at least: reading others' memory by the kernel, or sharing some.
 
 Run: python bench/bench_copies.py. Nothing but copies and barriers, 8 processes, an allgather: the floor of what any
-library can reach either way (docs/decisions/0008-shared-memory.md). Needs Linux and a C compiler.
+library can reach either way (docs/decisions.md). Needs Linux and a C compiler.
 """
 
 from __future__ import annotations

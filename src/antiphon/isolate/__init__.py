@@ -7,7 +7,7 @@ works, and what it told is kept whatever becomes of it. Ctrl-C, an early end of 
 process behind.
 
 Budgets count the CPU time of a process and of all that it starts, so that a busy machine takes nothing from them; time
-in which all of these sleep counts apart, with `SLEEP` seconds on top (docs/decisions/0010-processes-set-apart.md).
+in which all of these sleep counts apart, with `SLEEP` seconds on top (docs/decisions.md).
 """
 
 from antiphon.isolate._child import Say, in_words

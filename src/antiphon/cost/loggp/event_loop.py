@@ -54,7 +54,7 @@ a byte per second has them at 8 and 10. Here the messages end at the same times:
 
 **One source, two machine codes.** The fidelity is the type of the argument `cut`, None or `Packets`. Numba compiles a
 function for the types of its arguments and drops the branches of `if cut is None` that cannot be taken, so neither
-fidelity pays for the other (docs/decisions/0006-loggp.md has the measurements). The loop is one long function since a
+fidelity pays for the other (docs/decisions.md has the measurements). The loop is one long function since a
 call of a compiled function costs by the number of arrays it is passed. docs/models/loggp.md specifies the model.
 """
 
