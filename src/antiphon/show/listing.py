@@ -11,6 +11,24 @@ from antiphon.registry import find, table
 from antiphon.show.columns import paragraph, wrapped
 from antiphon.units import format_size
 
+# Pages that several planners share.
+SHARED_PAGES = {
+    "classic": (
+        "direct", "binomial-tree", "double-binary-tree", "recursive-doubling", "halving-doubling", "bruck", "pairwise",
+        "parameter-server", "colocated-ps", "hierarchical-ps",
+    ),
+    "in-switch": ("nvls", "sharp", "nvls-tree"),
+    "radix": ("kring", "recmult", "permrecmult"),
+    "rings": ("ring", "multi-ring", "hierarchical-ring"),
+}  # fmt: skip
+
+
+def _page_of_planner(name: str) -> str:
+    for page, planners in SHARED_PAGES.items():
+        if name in planners:
+            return f"docs/planners/{page}.md#{name}"
+    return f"docs/planners/{name}.md"
+
 
 def listed(kind: str) -> list[dict[str, Any]]:
     """A row per entry of a table, by name: name, about, and what it declares that it can do."""
@@ -31,7 +49,7 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     defaults = {p.name: _plain(p.default) for p in options if p.default is not p.empty}
     needed = [p.name for p in options if p.default is p.empty]
     details = " ".join((inspect.getdoc(function) or "").split())
-    page = f"docs/planners/{name}.md" if kind == "planner" and entry.own else ""
+    page = _page_of_planner(name) if kind == "planner" and entry.own else ""
     return {**row, "needed": needed, "defaults": defaults, "details": details, **({"page": page} if page else {})}
 
 

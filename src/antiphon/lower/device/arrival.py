@@ -1,7 +1,7 @@
 """An allgather whose buffers are filled in the order of arrival, and put in order in place at the end.
 
 What permuted recursive multiplying sends is then one run of memory on both sides (parameterized collectives, section
-III.C, Figure 3b; docs/planners/permrecmult.md), where the same plan in order sends many: copies by a device's engines
+III.C, Figure 3b; docs/planners/radix.md), where the same plan in order sends many: copies by a device's engines
 are few and large. The cycles of the permutation are found here, once.
 """
 
