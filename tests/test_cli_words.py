@@ -173,7 +173,9 @@ def test_every_entry_of_every_table_can_be_shown(capsys: Capture) -> None:
         for name in table(kind):
             row = entry_row(kind, name)
             assert entry_text(kind, row).startswith(f"{name}: ")
-            assert "page" not in row or (docs / row["page"]).is_file()
+            page, _, section = row.get("page", "").partition("#")
+            assert not section or f"\n## `{section}`\n" in (docs / page).read_text(), row["page"]
+            assert not page or (docs / page).is_file()
 
 
 # ---- files of others ----
