@@ -30,8 +30,8 @@ from antiphon.planners.compose.compose import compose
 from antiphon.planners.trees.blink import blink
 from antiphon.registry import Entry
 from antiphon.select import Limit, Tuning, dump_tables, load_plans, pool, sizes_of, tune, tuner
-from antiphon.select.mark import mark_of
 from antiphon.select.ranges import Key, runs, winners, worth_keeping
+from antiphon.select.schedule_cache import fingerprint
 from antiphon.select.task import Done, Priced
 from antiphon.topologies import topology
 
@@ -148,7 +148,7 @@ def test_planners_take_a_size_and_any_together(name: str, kind: str, spec: str) 
     target = Collective(kind, machine.ranks, roots=(0,) if kind == "broadcast" else ())
 
     def made(**asked: Any) -> list[bytes]:
-        return [mark_of(one) for one in entry.load()(Request(machine, target, effort=1, **asked))]
+        return [fingerprint(one) for one in entry.load()(Request(machine, target, effort=1, **asked))]
 
     one, any_size, both = made(nbytes=3 * 10**6), made(), made(nbytes=3 * 10**6, also=(None,))
     assert both[0] == one[0]
@@ -162,7 +162,7 @@ def test_the_split_of_blink_is_for_a_size_too() -> None:
 
     def made(**asked: Any) -> set[bytes]:
         found = blink(Request(machine, wanted, **asked), hybrid=True, t_dpa=0.001)
-        return {mark_of(one) for one in found}
+        return {fingerprint(one) for one in found}
 
     assert made(nbytes=10**8, also=(None,)) == made(nbytes=10**8) | made()
 

@@ -88,10 +88,10 @@ def test_an_interruption_leaves_candidates_untried(monkeypatch: pytest.MonkeyPat
     number = count()
     work = pool.work
 
-    def stopped(context: Any, task: Any) -> Any:
+    def stopped(*job: Any) -> Any:
         if next(number) == 2:
             raise KeyboardInterrupt
-        yield from work(context, task)
+        yield from work(*job)
 
     monkeypatch.setattr(pool, "work", stopped)
     names = ["ring", "direct", "bruck", "recursive-doubling"]

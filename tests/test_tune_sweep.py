@@ -27,7 +27,7 @@ from antiphon.errors import Invalid
 from antiphon.registry import Entry
 from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
-from antiphon.select.over import replaced
+from antiphon.select.family import replaced
 from antiphon.select.sweep import MOST, combinations, resolved, values_of
 from antiphon.show.pages.report import heatmap_svg
 from antiphon.show.pictures import heatmap

@@ -9,6 +9,7 @@ import sys
 import types
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -39,8 +40,8 @@ from antiphon.registry import Entry, find
 from antiphon.select import Tuning, collective, pool, tune, tuner
 from antiphon.select import task as _task
 from antiphon.select.libraries import BASELINES, baseline
-from antiphon.select.losses import damage
-from antiphon.select.mark import mark_of
+from antiphon.select.limits import damage
+from antiphon.select.schedule_cache import ScheduleCache, fingerprint
 from antiphon.select.task import WARMING, Context, Done, Message, Task, work
 from antiphon.topologies import topology
 
@@ -139,7 +140,7 @@ def test_equal_schedules_of_one_planner_are_listed_and_priced_once(monkeypatch: 
     real = _task.verify
 
     def noted(schedule: Schedule, machine: Topology) -> Any:
-        verified.append(mark_of(schedule))
+        verified.append(fingerprint(schedule))
         return real(schedule, machine)
 
     monkeypatch.setattr(_task, "verify", noted)
@@ -154,7 +155,7 @@ def test_equal_schedules_of_one_planner_are_listed_and_priced_once(monkeypatch: 
 
 def test_marks_tell_schedules_apart() -> None:
     plan = antiphon.plan("allreduce", topology("ring:ranks=4")).entries[0].schedule
-    assert mark_of(plan) == mark_of(plan.take(np.arange(plan.transfers), provenance={"planner": "another"}))
+    assert fingerprint(plan) == fingerprint(plan.take(np.arange(plan.transfers), provenance={"planner": "another"}))
     others = [
         plan.take(np.arange(plan.transfers), pieces=2),
         plan.take(np.arange(plan.transfers), pieces=np.arange(len(plan.chunks)) + 1),
@@ -163,7 +164,7 @@ def test_marks_tell_schedules_apart() -> None:
         plan.take(np.arange(plan.transfers), route=np.arange(plan.transfers)),
         antiphon.plan("allreduce", topology("ring:ranks=5")).entries[0].schedule,
     ]
-    assert len({mark_of(one) for one in [plan, *others]}) == 1 + len(others)
+    assert len({fingerprint(one) for one in [plan, *others]}) == 1 + len(others)
 
 
 def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,11 +189,11 @@ def test_the_same_rows_in_other_pieces_are_proved_once(monkeypatch: pytest.Monke
 @pytest.mark.slow
 def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     proved: list[int] = []
-    sent: list[list[Any]] = []
+    sent: list[ScheduleCache] = []
     real, given = pool.as_done, _task.verify
 
     def noted(tasks: Any, terms: Any) -> Any:
-        sent.append(list(terms.work.args[0].last))
+        sent.append(terms.work.args[1])
         return real(tasks, terms)
 
     def seen(schedule: Schedule, machine: Topology) -> Any:
@@ -203,7 +204,7 @@ def test_what_was_proved_last_is_not_sent_to_other_processes(monkeypatch: pytest
     monkeypatch.setattr(_task, "verify", seen)
     quick(planners=["ring", "sccl"], effort=0.01, workers=1)
     assert proved
-    assert sent == [[]]
+    assert [replace(cache, evaluations={}) for cache in sent] == [ScheduleCache()]
 
 
 def test_loads_are_found_once_per_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +337,7 @@ def test_one_schedule_that_cannot_be_priced_does_not_end_its_planner(monkeypatch
     monkeypatch.setattr(_task, "as_cut", picky)
     variants = [made.take(np.arange(made.transfers), pieces=p) for p in (1, 2, 1, 3)]
     entry = its_own(monkeypatch, lambda request: iter(variants), collectives=("allreduce",), options=())
-    *rows, end = work(context, Task(0, "allreduce", "its", entry))
+    *rows, end = work(context, ScheduleCache(), Task(0, "allreduce", "its", entry))
     assert [getattr(row, "variant", None) for row in rows] == [1, 3]
     assert end == Done(0, "refused", f"model mine cannot price this on {machine.name}: no pieces")
 

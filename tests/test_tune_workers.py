@@ -104,9 +104,9 @@ def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
     here: list[str] = []
     real = pool.work
 
-    def noted(context: Any, task: Task) -> Any:
+    def noted(context: Any, cache: Any, task: Task) -> Any:
         here.append(task.planner)
-        yield from real(context, task)
+        yield from real(context, cache, task)
 
     monkeypatch.setattr(pool, "work", noted)
     monkeypatch.setattr(pool, "HEAD_START", 600.0)  # else what comes last may be left to others for want of time

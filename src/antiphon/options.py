@@ -3,7 +3,7 @@ back ends and the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from antiphon.errors import Invalid, quote
 
@@ -37,3 +37,8 @@ def parse_yes(value: object, what: str) -> bool:
     if answer is None:
         raise Invalid(f"{what}: expected true or false, got {quote(value)}")
     return answer
+
+
+def name_with_options(name: str, options: Mapping[str, object]) -> str:
+    """ring pieces=4."""
+    return " ".join([name, *(f"{key}={value}" for key, value in options.items())])

@@ -11,7 +11,7 @@ from antiphon.api.machines import collective, topology
 from antiphon.core.collective import Collective, kind_named
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
-from antiphon.select.wish import is_file
+from antiphon.select.parse_request import is_file
 from antiphon.units import parse_ranks
 
 

@@ -1,4 +1,9 @@
-"""The latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked."""
+"""The latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked.
+
+A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S is its latency, R / C its time on the
+wire. A planner searches, here or in a process of its own; `_Checking` makes points of its schedules, `_Search` keeps
+those that no other point beats.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +26,13 @@ from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut, Unsupported
 from antiphon.isolate import GRACE, Lost, Say, Starved, Stopped, Terms, stream_job
 from antiphon.registry import Entry as Planner
 from antiphon.registry import call, find, refuse_unless_able
-from antiphon.select.plans import measure
-from antiphon.select.proofs import certified, label_of, least_ratio
+from antiphon.select.figures import measure
+from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
+from antiphon.select.proofs import certified, least_ratio
+from antiphon.select.provenance import label_of
 from antiphon.select.ranges import runs, winners
-from antiphon.select.wish import budget_of, collective, machine_of, sizes_of
 
-_STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)
+_STRENGTH = (OPTIMAL, FOR_K, BEST_FOUND)  # of proofs, the strongest first
 SIZES = "1KB:1GB"  # over which points are compared for a plan
 GIB = 2**30
 
@@ -36,8 +42,8 @@ class FrontierPoint:
     """One (C, S, R). `proof` is about the schedule, or, where `about` is "halves", about each half of an allreduce.
 
     `least`: no algorithm of as many steps has R / C below this, if that is proved; `half`: no allgather of half as
-    many has R / C below that, where the point is made of halves. `proved` was rechecked from the
-    certificate; for `trusted` only an engine's word stands.
+    many has R / C below that, where the point is made of halves. `proved` was rechecked from the certificate; only an
+    engine vouches for `trusted`.
     """
 
     schedule: Schedule
@@ -69,19 +75,19 @@ class FrontierPoint:
 
     @property
     def meaning(self) -> str:
-        """What the label says of this point."""
-        what = f"of {self.steps} steps"
+        """The label of this point in words."""
+        steps = f"of {self.steps} steps"
         if self.about == COMPOSED and self.least is None:
             half = f"of {self.steps // 2} steps"
-            best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {self._few(2)}, beats"}
+            best = {OPTIMAL: f"no allgather {half} beats", FOR_K: f"no allgather {half}, {self._k_text(2)}, beats"}
             return f"{best.get(self.proof, 'better ones may exist than')} its halves; other ways to reduce may"
         if self.proof == OPTIMAL:
-            return f"no algorithm {what} has a smaller R/C"
+            return f"no algorithm {steps} has a smaller R/C"
         if self.proof == FOR_K:
-            return f"no algorithm {what}, {self._few(1)}, has a smaller R/C"
-        return "a better one may exist" + (f", none {what} below {self.least}" if self.least is not None else "")
+            return f"no algorithm {steps}, {self._k_text(1)}, has a smaller R/C"
+        return "a better one may exist" + (f", none {steps} below {self.least}" if self.least is not None else "")
 
-    def _few(self, halves: int) -> str:
+    def _k_text(self, halves: int) -> str:
         return f"with R at most {self.steps // halves + (self.k or 0)}"
 
     def as_json(self) -> dict[str, Any]:
@@ -117,19 +123,19 @@ class Frontier:
 
     @property
     def assumes(self) -> tuple[str, ...]:
-        """What all that is proved here takes for granted of switches that can do more than forward."""
+        """What the proofs assume of switches that can do more than forward."""
         return helped(self.topology, self.collective)
 
     @property
     def impossible(self) -> tuple[Impossible, ...]:
         """What certificates forbid, by steps: of the collective, or of the halves of an allreduce."""
-        found = {}
+        least_ratios = {}
         for point in self.points:
             if point.least is not None:
-                found[self.collective.kind, point.steps] = point.least
+                least_ratios[self.collective.kind, point.steps] = point.least
             elif point.half is not None:
-                found["allgather", point.steps // 2] = point.half
-        return tuple(Impossible(kind, steps, least) for (kind, steps), least in sorted(found.items()))
+                least_ratios["allgather", point.steps // 2] = point.half
+        return tuple(Impossible(kind, steps, ratio) for (kind, steps), ratio in sorted(least_ratios.items()))
 
     def as_json(self) -> dict[str, Any]:
         """Stable keys."""
@@ -138,14 +144,14 @@ class Frontier:
             "complete": self.stopped is None, "stopped": self.stopped,
             "points": [point.as_json() for point in self.points],
             "impossible": [
-                {"collective": no.collective, "steps": no.steps, "ratio_below": str(no.ratio)} for no in self.impossible
+                {"collective": limit.collective, "steps": limit.steps, "ratio_below": str(limit.ratio)}
+                for limit in self.impossible
             ],
             **self.limits.as_json(), "assumes": list(self.assumes), "notes": list(self.notes),
         }  # fmt: skip
 
     def plan(self, nbytes: str = SIZES, model: str = "") -> Plan:
-        """The fastest point for every size by the model (left out, the usual one of the machine), as one plan; points
-        that are best nowhere are left out."""
+        """The fastest point for every size by the model (default: that of the machine), as one plan."""
         model = model or usual_model(self.topology, wanted=(self.collective,))
         _, sizes = sizes_of(nbytes)
         times = {}
@@ -191,64 +197,65 @@ def frontier(  # noqa: PLR0913
     heard: Callable[[FrontierPoint], None] | None = None,
     apart: bool = False,
 ) -> Frontier:
-    """Every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
+    """Return every point of the latency-bandwidth frontier that the planner finds, verified, with proofs rechecked.
 
-    `k`: only R <= S + k (left out: any). `steps`: the most steps. `memory`: GiB for the solvers. `tell` hears what is
-    tried and proved, `heard` each point as it is found. `effort`: how much is tried, in units of about a second; they
-    are counted, so it ends alike on every machine. `budget`: CPU seconds after which the process in which all this is
-    done is stopped. `apart`: it is a program of its own, budget or not, which Ctrl-C stops at once, too. What was
-    found until then is returned, with `stopped` saying so; TimedOut if that is nothing, Infeasible if there can be
-    nothing, NotFound if nothing was found though the search came to its end.
+    `k`: only R <= S + k (default: any). `steps`: at most so many. `memory`: GiB for the solvers. `tell` receives what
+    is tried and proved, `heard` each point at once. `effort`: how much is tried, in units of about a second, which are
+    counted: the search ends alike on every machine. `budget`: CPU seconds after which its process is stopped. `apart`:
+    search in a program of its own, budget or not, which Ctrl-C stops at once, too. The points until then are returned,
+    and `stopped` says why it ended.
+
+    Raises TimedOut if it was stopped without a point, Infeasible if there can be none, NotFound if a complete search
+    has none.
     """
     topology = machine_of(topology)
     target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
     seconds = None if budget is None else budget_of(budget)
-    asked = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
-    given = {**asked, **(options or {})}
-    _check(given.get("k"), given.get("steps"), given.get("memory"))
-    _refuse_unless_able(planner, target, given)
+    limits = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
+    planner_options = {**limits, **(options or {})}
+    _check_limits(planner_options)
+    entry = find("planner", planner)
+    refuse_unless_able(planner, entry, target)
+    for key in planner_options:
+        if key not in entry.can["options"]:
+            raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
+    task: _Task = planner, entry, planner_options, request
+    in_process = apart or seconds is not None
+    points = _find_in_process(task, memory, own_program=apart) if in_process else _find_points(task)
     search = _Search(topology, target, planner)
-    task: _Asked = planner, find("planner", planner), given, request
-    if apart or seconds is not None:
-        stopped = search.run(_set_apart(task, memory, own_program=apart), heard or _unheard)
-    else:
-        stopped = search.run(_find_points(task), heard or _unheard)
+    stopped = search.read(points, heard or _ignore_point)
     return search.result(stopped, steps, k)
 
 
-def _unheard(point: FrontierPoint) -> None:
+def _ignore_point(point: FrontierPoint) -> None:
     pass
 
 
-def _check(k: Any, steps: Any, memory: Any) -> None:
-    for name, value, least in (("k", k, 0), ("steps", steps, 1)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise Invalid(f"{name}: expected a whole number from {least}, got {value!r}")
+def _check_limits(options: Mapping[str, Any]) -> None:
+    for name, minimum in (("k", 0), ("steps", 1)):
+        value = options.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+            raise Invalid(f"{name}: expected a whole number from {minimum}, got {value!r}")
+    memory = options.get("memory")
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
         raise Invalid(f"memory: expected GiB, more than 0, got {memory!r}")
 
 
-def _refuse_unless_able(planner: str, target: Collective, options: Mapping[str, Any]) -> None:
-    entry = find("planner", planner)
-    refuse_unless_able(planner, entry, target)
-    for key in options:
-        if key not in entry.can["options"]:
-            raise Unsupported(f"planner {planner} has no option {key}; leave it out, or use planner sccl")
+_Task = tuple[str, Planner, dict[str, Any], Request]  # planner, its entry, its options, for what
 
 
-_Asked = tuple[str, Planner, dict[str, Any], Request]  # planner, its options, for what
+_Progress = tuple[FrontierPoint, Bound, Sequence[str]]  # a point, the bounds, and notes on certificates so far
 
 
-_PointFound = tuple[FrontierPoint, Bound, Sequence[str]]  # with the bounds, and notes on certificates so far
-
-
-def _set_apart(asked: _Asked, memory: float | None, own_program: bool) -> Iterator[_PointFound]:
-    """What is found in another process: TimedOut, Lost or KeyboardInterrupt after what was half done."""
-    planner, entry, given, request = asked
-    most = None if memory is None else int(memory * GIB)
-    terms = Terms[_Asked](_say_points, seconds=lambda job: request.budget, memory=most, grace=GRACE)
-    job = (planner, entry, given, replace(request, tell=silent))
+def _find_in_process(task: _Task, memory: float | None, own_program: bool) -> Iterator[_Progress]:
+    """The points that another process finds, then TimedOut, Lost or KeyboardInterrupt if it did not end by itself."""
+    planner, entry, options, request = task
+    terms = Terms[_Task](
+        _say_points, seconds=lambda job: request.budget, memory=None if memory is None else int(memory * GIB),
+        grace=GRACE,
+    )  # fmt: skip
+    job = (planner, entry, options, replace(request, tell=silent))
     try:
         with closing(stream_job(job, terms, own_program=own_program)) as messages:
             for message in messages:
@@ -264,22 +271,22 @@ def _set_apart(asked: _Asked, memory: float | None, own_program: bool) -> Iterat
         raise Lost(f"the planner failed: {error}") from None
 
 
-def _say_points(asked: _Asked, say: Say) -> None:
-    planner, entry, given, request = asked
-    for found in _find_points((planner, entry, given, replace(request, tell=say))):
-        say(found)
+def _say_points(task: _Task, say: Say) -> None:
+    planner, entry, options, request = task
+    for progress in _find_points((planner, entry, options, replace(request, tell=say))):
+        say(progress)
 
 
-def _find_points(asked: _Asked) -> Iterator[_PointFound]:
-    """What the planner yields, verified and with its proof rechecked, as it comes."""
-    planner, entry, given, request = asked
+def _find_points(task: _Task) -> Iterator[_Progress]:
+    """Yield the planner's schedules as points, verified and with their proofs rechecked."""
+    planner, entry, options, request = task
     checking = _Checking(request.topology, request.collective)
-    for schedule in call("planner", planner, entry.load(), given, request):
+    for schedule in call("planner", planner, entry.load(), options, request):
         yield checking.point(schedule), checking.bounds(), tuple(checking.notes)
 
 
 class _Checking:
-    """Makes points of schedules; `notes`: which certificates do not hold."""
+    """Makes points of schedules. `notes`: which certificates do not hold."""
 
     def __init__(self, topology: Topology, target: Collective) -> None:
         self.topology, self.target = topology, target
@@ -297,7 +304,7 @@ class _Checking:
         certificate = provenance.get("certificate")
         try:
             checked = certified(schedule, self.topology)
-        except Invalid as error:  # no proof, but a right schedule all the same
+        except Invalid as error:  # the schedule is right, only its proof is not
             self.notes.append(f"a certificate does not hold, and its point counts as best found: {error}")
             schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
             checked = certificate = None
@@ -306,10 +313,9 @@ class _Checking:
         about = certificate["about"] if certificate is not None else AS_PLANNED
         half = least if about == COMPOSED else None
         least = least if half is None else None
-        if (
-            Fraction(claims["rounds"], claims["chunks"]) == self.bounds().without_help.inverse
-        ):  # whatever the certificate is about
-            label, least = OPTIMAL, self.bounds().without_help.inverse
+        best_ratio = self.bounds().without_help.inverse
+        if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
+            label, least = OPTIMAL, best_ratio
         return FrontierPoint(
             schedule, claims, label, about, provenance.get("engine"),
             certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
@@ -318,7 +324,7 @@ class _Checking:
 
 
 class _Search:
-    """What was found so far."""
+    """The points so far, and the frontier they make."""
 
     def __init__(self, topology: Topology, target: Collective, planner: str) -> None:
         self.topology, self.target, self.planner = topology, target, planner
@@ -326,12 +332,12 @@ class _Search:
         self.points: list[FrontierPoint] = []
         self.notes: Sequence[str] = ()
 
-    def run(self, stream: Iterator[_PointFound], heard: Callable[[FrontierPoint], None]) -> str | None:
-        """Hear it to the end; why it ended early, or None."""
+    def read(self, stream: Iterator[_Progress], on_point: Callable[[FrontierPoint], None]) -> str | None:
+        """Read the points to the end; return why it ended early, or None."""
         try:
             for point, self.limits, self.notes in stream:
                 self.points.append(point)
-                heard(point)
+                on_point(point)
         except KeyboardInterrupt:
             return "interrupted"
         except (TimedOut, Lost) as error:
@@ -353,30 +359,28 @@ class _Search:
             if steps is not None and steps < limits.latency_steps and limits.latency_witness is not None:
                 why = limits.latency_witness.describe(self.topology).partition(": ")[2]
                 raise Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
-            within = [f"at most {steps} steps"] if steps is not None else []
-            within += [f"R <= S + {k}"] if k is not None else []
-            limited = f" with {' and '.join(within)}" if within else ""
+            conditions = [f"at most {steps} steps"] if steps is not None else []
+            conditions += [f"R <= S + {k}"] if k is not None else []
+            limited = f" with {' and '.join(conditions)}" if conditions else ""
             raise NotFound(f"planner {self.planner} found no algorithm for {name}{limited}")
         best: dict[tuple[int, Fraction], FrontierPoint] = {}
         for point in self.points:  # of equals the one with the best proof, then the first
-            known = best.get((point.steps, point.ratio))
-            if known is None or _STRENGTH.index(point.proof) < _STRENGTH.index(known.proof):
+            rival = best.get((point.steps, point.ratio))
+            if rival is None or _STRENGTH.index(point.proof) < _STRENGTH.index(rival.proof):
                 best[point.steps, point.ratio] = point
-        kept = [p for p in best.values() if not any(_beats(other, p) for other in best.values())]
-        ordered = tuple(sorted(kept, key=lambda p: (p.steps, p.ratio)))
+        unbeaten = [p for p in best.values() if not any(_beats(rival, p) for rival in best.values())]
         return Frontier(
             self.topology,
             self.target,
             self.planner,
-            ordered,
+            tuple(sorted(unbeaten, key=lambda p: (p.steps, p.ratio))),
             self.bounds().without_help,
             stopped,
             tuple(dict.fromkeys(self.notes)),
         )
 
 
-def _beats(one: FrontierPoint, other: FrontierPoint) -> bool:
-    """Nowhere worse, somewhere better."""
-    return (
-        (one.steps, one.ratio) != (other.steps, other.ratio) and one.steps <= other.steps and one.ratio <= other.ratio
-    )
+def _beats(point: FrontierPoint, rival: FrontierPoint) -> bool:
+    """Whether the point is nowhere worse, and somewhere better."""
+    is_other = (point.steps, point.ratio) != (rival.steps, rival.ratio)
+    return is_other and point.steps <= rival.steps and point.ratio <= rival.ratio

@@ -1,4 +1,7 @@
-"""What was found so far, and the result of it."""
+"""Collect priced candidates and assemble the tuning result.
+
+Schedules are large, so only those are held that can still win (or be worth measuring).
+"""
 
 from __future__ import annotations
 
@@ -17,31 +20,29 @@ from antiphon.cost.basis import CALIBRATED, NOT_CALIBRATED, together
 from antiphon.cost.nccl.choice import NVLS, RING, taken
 from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, error_at
 from antiphon.cost.nccl.proven import Proven
-from antiphon.select.candidates import Candidate, Range
+from antiphon.select.figures import SEVERAL_ORDERS, gaps
 from antiphon.select.libraries import CLASSICS, baseline, groups_of
-from antiphon.select.limits import Limit
-from antiphon.select.losses import Damage, Loss
-from antiphon.select.orders import SEVERAL_ORDERS
-from antiphon.select.plans import gaps
+from antiphon.select.limits import Damage, Limit, Loss
 from antiphon.select.ranges import TIE, Key, best_order, nearest, runs, winners, worth_keeping
+from antiphon.select.schedule_cache import Evaluation
 from antiphon.select.sweep import Value
 from antiphon.select.task import OK, REFUSED, AtWork, Context, Done, Limits, Message, Priced, Task
-from antiphon.select.tuning import Listed, Tuning
-from antiphon.select.uses import CANNOT, Without, needs_switches
+from antiphon.select.tuning import Candidate, Listed, Range, Tuning, Without
+from antiphon.select.uses import CANNOT, needs_switches
 from antiphon.units import format_seconds, format_size
 
-AT_WORK = "still at work"  # begins what `progress` hears of candidates that are not done
-HERE = "what NCCL would do here"  # where its ways are not known, and planners stand for it
+AT_WORK = "still at work"  # begins the progress lines about candidates that are not done
+HERE = "what NCCL would do here"  # where its choice is unknown, and planners stand for it
 RUNNERS_UP = 5  # candidates listed beside the best of a range
 Progress = Callable[[int, int, str], None]
 
 
 class Ledger:
-    """What was found so far. Of the schedules it keeps only those that can still win.
+    """The results so far, by (number of the candidate, number of its schedule).
 
-    `names`: the planners that may win; `compare`: whether the others are there to be compared with; `shortlist`: how
-    many of the best at every size are kept beside the winners, and the best of every classic; `library`: what tells
-    NCCL's own choice, where the model has its figures.
+    `names`: the planners that may win. `compare`: whether the others are compared with. `shortlist`: how many of the
+    best at every size are held beside the winners, and the best of every classic. `library`: the model of NCCL's own
+    choice, if its figures are known.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class Ledger:
         self.compare, self.shortlist = compare, shortlist
         self.bounds: dict[str, Bound] = {}
         self.limits: dict[str, Limit] = {}
-        self.found: dict[Key, Priced] = {}
-        self.ended: dict[int, Done] = {}
-        self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and whose
-        self.unordered: set[int] = set()  # tasks with a schedule that combines in several orders, where one is wanted
+        self.evaluations: dict[Key, Evaluation] = {}
+        self.made_with: dict[Key, Mapping[str, Any]] = {}
         self.schedules: dict[str, dict[Key, Schedule]] = {kind: {} for kind in context.collectives}
+        self.leads: dict[str, tuple[float, str]] = {}  # by collective the least time for the greatest size, and planner
+        self.unordered: set[int] = set()  # tasks with a schedule of several orders, where one is required
+        self.ended: dict[int, Done] = {}
         for task in tasks:
             if task.entry is not None and task.kind not in task.entry.can["collectives"]:
                 plans = ", ".join(task.entry.can["collectives"])
@@ -68,10 +70,12 @@ class Ledger:
         self.total = len(self.to_do)
         self.done = 0
 
+    # ---- messages of the tasks ----
+
     def hear(self, message: Message | AtWork) -> None:
         if isinstance(message, AtWork):
             if self.progress is not None and message.tasks:
-                workers = ", ".join(self._name_worker(*worker) for worker in message.tasks)
+                workers = ", ".join(self._worker_text(*worker) for worker in message.tasks)
                 self.progress(self.done, self.total, f"{AT_WORK}: {workers}")
             return
         task = self.tasks[message.index]
@@ -83,65 +87,62 @@ class Ledger:
             if self.library is not None:
                 self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):
-            self._keep(task, message)
+            self._add(task, message)
         else:
-            self.ended[message.index] = self._judged(message)
-            self.done += 1
-            if self.progress is not None:
-                self.progress(
-                    self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._so_far(task.kind)}"
-                )
+            self._end(task, message)
 
-    def _name_worker(self, index: int, seconds: float) -> str:
+    def _worker_text(self, index: int, seconds: float) -> str:
         """A candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
         task = self.tasks[index]
         options = "".join(f" {key}={value}" for key, value in task.options.items())
-        who = f"by {task.planner}{options}" if task.planner else "bounds"
-        return f"{task.kind} {who} ({seconds:.0f} s of CPU time)"
+        work = f"by {task.planner}{options}" if task.planner else "bounds"
+        return f"{task.kind} {work} ({seconds:.0f} s of CPU time)"
 
-    def _so_far(self, kind: str) -> str:
-        """The best of a collective, for the greatest size."""
+    def _add(self, task: Task, priced: Priced) -> None:
+        key = (priced.index, priced.variant)
+        if self.context.deterministic and priced.evaluation.order is None and task.planner in self.names:
+            self.unordered.add(priced.index)
+            return
+        self.evaluations[key], self.made_with[key] = priced.evaluation, priced.made_with
+        if task.planner not in self.names:
+            return
+        lead = (priced.evaluation.seconds[-1], task.planner)
+        self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), lead)
+        schedules = self.schedules[task.kind]
+        schedules[key] = priced.schedule
+        for loser in schedules.keys() - self._worth_holding(schedules):
+            del schedules[loser]
+
+    def _worth_holding(self, schedules: Mapping[Key, Schedule]) -> set[Key]:
+        """The schedules that can still win; with a shortlist also those that may be as good when measured."""
+        worth: set[Key] = set()
+        for order in {self.evaluations[key].order for key in schedules}:  # one, unless orders count
+            times = {key: e.seconds for key in schedules if (e := self.evaluations[key]).order == order}
+            worth |= worth_keeping(times)
+            if self.shortlist:
+                worth |= nearest(times, self.shortlist)
+                for name in CLASSICS:
+                    worth |= nearest({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
+        return worth
+
+    def _end(self, task: Task, done: Done) -> None:
+        # Where one order is required, a planner whose schedules all have several orders is refused.
+        any_kept = any(index == done.index for index, _ in self.evaluations)
+        is_refused = done.index in self.unordered and not any_kept
+        self.ended[done.index] = Done(done.index, REFUSED, SEVERAL_ORDERS) if is_refused else done
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total, f"{task.kind}: {task.planner or 'bounds'}{self._lead_text(task.kind)}")
+
+    def _lead_text(self, kind: str) -> str:
+        """The best of a collective so far, for the greatest size."""
         if kind not in self.leads:
             return ""
         seconds, planner = self.leads[kind]
         size = self.context.sizes[-1]
-        least = self.limits[kind].seconds(size) if kind in self.limits else 0.0
-        gap = f", {seconds / least:.3f} times the bound" if least else ""
+        lower_bound = self.limits[kind].seconds(size) if kind in self.limits else 0.0
+        gap = f", {seconds / lower_bound:.3f} times the bound" if lower_bound else ""
         return f" (best so far for {format_size(size)}: {planner}, {format_seconds(seconds)}{gap})"
-
-    def _judged(self, end: Done) -> Done:
-        """With one order wanted: a planner whose schedules all have several is refused."""
-        alike = any(key[0] == end.index for key in self.found)
-        return Done(end.index, REFUSED, SEVERAL_ORDERS) if end.index in self.unordered and not alike else end
-
-    def _keep(self, task: Task, found: Priced) -> None:
-        key = (found.index, found.variant)
-        if self.context.deterministic and found.order is None and task.planner in self.names:
-            self.unordered.add(found.index)
-            return
-        self.found[key] = replace(found, schedule=None)  # type: ignore[arg-type]
-        if task.planner not in self.names:
-            return
-        self.leads[task.kind] = min(self.leads.get(task.kind, (math.inf, "")), (found.seconds[-1], task.planner))
-        kept = self.schedules[task.kind]
-        kept[key] = found.schedule
-        for other in kept.keys() - self._wanted(kept):
-            del kept[other]
-
-    def _wanted(self, kept: Mapping[Key, Schedule]) -> set[Key]:
-        """Those that can still win; with a shortlist also those that may turn out to be as good when measured."""
-        found: set[Key] = set()
-        for order in {self.found[key].order for key in kept}:  # one, unless orders count
-            found |= self._wanted_of({key: self.found[key].seconds for key in kept if self.found[key].order == order})
-        return found
-
-    def _wanted_of(self, times: Mapping[Key, Sequence[float]]) -> set[Key]:
-        wanted = worth_keeping(times)
-        if self.shortlist:
-            wanted |= nearest(times, self.shortlist)
-            for name in CLASSICS:
-                wanted |= nearest({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
-        return wanted
 
     # ---- the result ----
 
@@ -150,198 +151,193 @@ class Ledger:
         sweep: Mapping[str, tuple[Value, ...]],
     ) -> Tuning:  # fmt: skip
         context = self.context
-        calls: dict[int, list[Priced]] = defaultdict(list)
-        for key, found in self.found.items():
-            calls[key[0]].append(found)
-        rows = {key: self._candidate(key, calls, also) for key, also in self._distinct().items()}
+        rows = self._rows()
         listed: list[Candidate] = []
         for task in self.tasks:
             if task.entry is not None:
                 listed += [row for key, row in rows.items() if key[0] == task.index]
                 end = self.ended.get(task.index)
                 if end is not None and end.status != OK:
-                    told = (task.kind, task.planner, task.options, end.status, end.reason)
-                    listed.append(Candidate(*told, ended_by=end.by))
-        unbound = {
+                    listed.append(
+                        Candidate(task.kind, task.planner, task.options, end.status, end.reason, ended_by=end.by)
+                    )
+        no_bound = {
             task.kind: end.reason or end.status for task in self.tasks
             if task.entry is None and (end := self.ended.get(task.index)) is not None and end.status != OK
         }  # fmt: skip
         limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
-        nccl = {kind: self._baseline(kind) for kind in context.collectives if self.compare}
-        empty = Tuning(
+        baselines = {kind: self._baseline(kind) for kind in context.collectives if self.compare}
+        tuning = Tuning(
             context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
-            limits, {kind: names for kind, (names, _) in nccl.items()}, {}, tuple(losses), complete,
+            limits, {kind: names for kind, (names, _) in baselines.items()}, {}, tuple(losses), complete,
             name_of(context.profile),
-            {kind: why for kind, (_, why) in nccl.items() if why and self.library is None}, damage, sweep,
+            {kind: why for kind, (_, why) in baselines.items() if why and self.library is None}, damage, sweep,
             untried=sum(task.entry is not None and task.index not in self.ended for task in self.tasks),
-            no_bound=unbound, library=self.library,
+            no_bound=no_bound, library=self.library,
         )  # fmt: skip
         ranges: list[Range] = []
         plans: dict[str, Plan] = {}
-        for kind, kept in self.schedules.items():
-            if kept:
-                mine = self._ranges(kind, empty, rows)
-                ranges += [r for _, r in mine]
-                plans[kind] = self._plan(kind, mine)
-        short = {kind: self._short(kind, rows) for kind in plans} if self.shortlist else {}
-        return replace(empty, ranges=tuple(ranges), plans=plans, shortlist=short)
+        for kind, schedules in self.schedules.items():
+            if schedules:
+                keyed_ranges = self._ranges(kind, tuning, rows)
+                ranges += [r for _, r in keyed_ranges]
+                plans[kind] = self._plan(kind, keyed_ranges)
+        shortlist = {kind: self._shortlisted(kind, rows) for kind in plans} if self.shortlist else {}
+        return replace(tuning, ranges=tuple(ranges), plans=plans, shortlist=shortlist)
 
-    def _short(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
-        """What was kept, each schedule once, with what a plan claims of it."""
-        listed: dict[bytes, Listed] = {}
-        for key in sorted(self.schedules[kind]):
-            if key in rows:
-                row, found = rows[key], self.found[key]
-                claims = {"planner": row.planner, "options": dict(row.options), "variant": row.variant}
-                claims |= self._figures(kind, row) | self._order(key)
-                listed.setdefault(found.mark, Listed(row, self.schedules[kind][key], claims))
-        return tuple(listed.values())
-
-    def _order(self, key: Key) -> dict[str, Any]:
-        return {"order": self.found[key].order} if self.context.deterministic else {}
-
-    def _figures(self, kind: str, candidate: Candidate) -> dict[str, Any]:
-        figures = dict(candidate.figures)
-        if kind in self.bounds:
-            figures |= gaps(figures, candidate.seconds_per_byte, self.bounds[kind])
-        return figures
-
-    def _distinct(self) -> dict[Key, list[Key]]:
-        """What was found, in order; of equal schedules of one planner only the first, with the others behind it."""
+    def _rows(self) -> dict[Key, Candidate]:
+        """The candidates with a schedule, in order; of equal schedules of one planner only the first, with the options
+        of the others."""
         first: dict[tuple[str, str, bytes], Key] = {}
-        distinct: dict[Key, list[Key]] = {}
-        for key in sorted(self.found):
+        repeats: dict[Key, list[Key]] = {}
+        calls: dict[int, list[Key]] = defaultdict(list)
+        for key in sorted(self.evaluations):
             task = self.tasks[key[0]]
-            leader = first.setdefault((task.kind, task.planner, self.found[key].mark), key)
-            others = distinct.setdefault(leader, [])
+            calls[key[0]].append(key)
+            leader = first.setdefault((task.kind, task.planner, self.evaluations[key].fingerprint), key)
+            repeats.setdefault(leader, [])
             if leader[0] != key[0]:
-                others.append(key)
-        return distinct
+                repeats[leader].append(key)
+        return {key: self._row(key, calls[key[0]], also) for key, also in repeats.items()}
 
-    def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
-        able = {self.tasks[index].planner for index, _ in self.found if self.tasks[index].kind == kind}
-        return baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
-
-    def _candidate(self, key: Key, calls: Mapping[int, Sequence[Priced]], also: Sequence[Key]) -> Candidate:
-        found, task, sizes = self.found[key], self.tasks[key[0]], self.context.sizes
-        why = zip(found.bottlenecks, found.terms, strict=True)
-        others = {key[0]: dict(self.tasks[key[0]].options) for key in also}
+    def _row(self, key: Key, call: Sequence[Key], also: Sequence[Key]) -> Candidate:
+        """`call`: all schedules of the same planner call. `also`: other calls with an equal schedule."""
+        evaluation, task, sizes = self.evaluations[key], self.tasks[key[0]], self.context.sizes
+        why = zip(evaluation.bottlenecks, evaluation.terms, strict=True)
         return Candidate(
-            task.kind, task.planner, self._options(key, calls[key[0]]), OK, "", found.variant,
-            dict(zip(sizes, found.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
-            dict(zip(sizes, found.rests_on, strict=True)), found.figures, found.seconds_per_byte,
-            task.planner in self.names, tuple(others.values()),
-            alone=dict(zip(sizes, found.alone, strict=False)),
+            task.kind, task.planner, self._options(key, call), OK, "", key[1],
+            dict(zip(sizes, evaluation.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
+            dict(zip(sizes, evaluation.rests_on, strict=True)), evaluation.figures, evaluation.seconds_per_byte,
+            task.planner in self.names, tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
+            alone=dict(zip(sizes, evaluation.alone, strict=False)),
         )  # fmt: skip
 
-    def _options(self, key: Key, call: Sequence[Priced]) -> dict[str, Any]:
-        """The options asked for; of several schedules of one planner call also those in which they differ."""
+    def _options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:
+        """The options of the task; of several schedules of one planner call also those in which they differ."""
         task = self.tasks[key[0]]
         assert task.entry is not None
-        mine = self.found[key].made_with
-        told = {k: v for k, v in mine.items() if k in task.entry.can["options"] and k not in task.options}
-        return {**task.options, **{k: v for k, v in told.items() if any(a.made_with.get(k) != v for a in call)}}
+        return dict(task.options) | {
+            name: value for name, value in self.made_with[key].items()
+            if name in task.entry.can["options"] and name not in task.options
+            and any(self.made_with[sibling].get(name) != value for sibling in call)
+        }  # fmt: skip
+
+    def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
+        able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
+        return baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
+
+    # ---- ranges ----
 
     def _ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
         sizes = tuning.sizes
-        times = {key: self.found[key].seconds for key in self.schedules[kind]}
-        alike = best_order(times, {key: self.found[key].order for key in times})
-        chosen = winners({key: times[key] for key in alike})
+        times = {key: self.evaluations[key].seconds for key in self.schedules[kind]}
+        eligible = best_order(times, {key: self.evaluations[key].order for key in times})
+        chosen = winners({key: times[key] for key in eligible})
         served = [
             self._served_by(kind, times[key][i], tuning, size)
             for i, (key, size) in enumerate(zip(chosen, sizes, strict=True))
         ]
-        found = []
+        ranges = []
         start = sizes[0]
         for (key, library), _, last in runs(list(zip(chosen, served, strict=True))):
             at = sizes[last]
-            seconds = rows[key].seconds[at]
-            least = tuning.limits[kind].seconds(at) if kind in tuning.limits else 0.0
-            nccl = tuning.baseline(kind, at)
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
             if last + 1 < len(sizes) and not library and served[last + 1]:
                 stop = at + 1  # between a size of ours and one of the library's nothing is known to be faster
-            ends, start = (start, stop), stop
-            gap = seconds / least if least else None
-            if gap is not None and abs(gap - 1) < TIE:  # rounded otherwise than the bound, and as fast
-                gap = 1.0
-            speedup = nccl / seconds if nccl is not None and seconds else None
-            without = self._without(rows[key], rows, at)
-            basis, units = self._basis(rows[key], at), self._units(rows[key])
-            error = error_at(kind, at)
-            beyond = None if error is None or speedup is None else speedup > 1 + error
-            others = self._runners_up(rows[key], rows, at)
-            told = Range(
-                kind,
-                *ends,
-                at,
-                rows[key],
-                seconds,
-                gap,
-                speedup,
-                without,
-                *basis,
-                *units,
-                library,
-                beyond,
-                others,
-                self.library.name if self.library is not None else "",
-            )
-            found.append((key, told))
-        return found
+            ranges.append((key, self._range(kind, (start, stop), at, rows[key], library, tuning, rows)))
+            start = stop
+        return ranges
+
+    def _range(
+        self, kind: str, ends: tuple[int, int], at: int, best: Candidate, served_by: str, tuning: Tuning,
+        rows: Mapping[Key, Candidate],
+    ) -> Range:  # fmt: skip
+        seconds, baseline_seconds = best.seconds[at], tuning.baseline(kind, at)
+        lower_bound = tuning.limits[kind].seconds(at) if kind in tuning.limits else 0.0
+        gap = seconds / lower_bound if lower_bound else None
+        if gap is not None and abs(gap - 1) < TIE:  # as fast as the bound, but for rounding
+            gap = 1.0
+        speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
+        error = error_at(kind, at)
+        over, rests_on = self._basis(best, at)
+        sms, sms_of = self._multiprocessors(best)
+        rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
+        rivals.sort(key=lambda row: row.seconds[at])
+        unaided = [row for row in rivals if not row.uses][:1]  # the best that uses no switches is always listed
+        return Range(
+            kind, *ends, at, best, seconds, gap, speedup,
+            without=_without_switches(best, unaided, at), over=over, rests_on=rests_on, sms=sms, sms_of=sms_of,
+            served_by=served_by, beyond_error=None if error is None or speedup is None else speedup > 1 + error,
+            runners_up=tuple(dict.fromkeys([*rivals[:RUNNERS_UP], *unaided])),
+            reference=self.library.name if self.library is not None else "",
+        )  # fmt: skip
 
     def _served_by(self, kind: str, seconds: float, tuning: Tuning, nbytes: int) -> str:
-        """The library to leave a size to, as ours is not faster by its model; "" where it is, or no model is known."""
+        """The library that should serve a size, since by its model ours is not faster; "": use ours."""
         if self.library is None or not self.compare or not seconds:
             return ""
-        nccl = tuning.baseline(kind, nbytes)
-        return "" if nccl is None or nccl / seconds >= MIN_SPEEDUP else self.library.name
+        baseline_seconds = tuning.baseline(kind, nbytes)
+        is_faster = baseline_seconds is None or baseline_seconds / seconds >= MIN_SPEEDUP
+        return "" if is_faster else self.library.name
 
-    def _runners_up(self, best: Candidate, rows: Mapping[Key, Candidate], at: int) -> tuple[Candidate, ...]:
-        """The next best at a size, for runtimes that cannot take the best; one that uses no switches is there."""
-        others = [row for row in rows.values() if row.collective == best.collective and row.may_win and row is not best]
-        order = sorted(others, key=lambda row: row.seconds[at])
-        alone = [row for row in order if not row.uses][:1]
-        return tuple(dict.fromkeys([*order[:RUNNERS_UP], *alone]))
-
-    def _basis(self, mine: Candidate, at: int) -> tuple[str, str]:
-        """What NCCL would choose, where that is known, and what its figures and ours rest on."""
+    def _basis(self, best: Candidate, at: int) -> tuple[str, str]:
+        """NCCL's own choice, if known, and what calibrates its figures and ours."""
         if self.library is None or not self.compare:
-            alone = self.compare and CALIBRATED in mine.rests_on[at]
-            return "", mine.rests_on[at] + (f"; {HERE} {NOT_CALIBRATED}" if alone else "")
-        kind = mine.collective
-        return self.library.at(kind, at)[0].name, together([mine.rests_on[at], self.library.brief(kind, at)])
+            is_half_calibrated = self.compare and CALIBRATED in best.rests_on[at]
+            return "", best.rests_on[at] + (f"; {HERE} {NOT_CALIBRATED}" if is_half_calibrated else "")
+        kind = best.collective
+        return self.library.at(kind, at)[0].name, together([best.rests_on[at], self.library.brief(kind, at)])
 
-    def _units(self, mine: Candidate) -> tuple[int | None, int | None]:
-        """Multiprocessors that it takes at most, and how many there are: as many as NCCL for what does the like."""
+    def _multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
+        """How many a GPU spends at most, as NCCL does for the same kind of algorithm, and how many it has."""
         if self.library is None or self.library.costs.gpu.units is None:
             return None, None
-        many = taken(self.library.costs, NVLS if mine.uses else RING)
-        return many, None if many is None else self.library.costs.gpu.units.of
+        count = taken(self.library.costs, NVLS if best.uses else RING)
+        return count, None if count is None else self.library.costs.gpu.units.of
 
-    def _without(self, mine: Candidate, rows: Mapping[Key, Candidate], at: int) -> Without | None:
-        """What a runtime has at this size that lets no switches help; None where this one asks none to."""
-        if not mine.uses:
-            return None
-        others = [row for row in rows.values() if row.collective == mine.collective and row.may_win and not row.uses]
-        best = min(others, key=lambda row: row.seconds[at], default=None)
-        if best is None:
-            return Without(mine.alone.get(at))
-        return Without(mine.alone.get(at), best.planner, best.options, best.seconds[at])
+    # ---- plans ----
 
-    def _plan(self, kind: str, mine: Sequence[tuple[Key, Range]]) -> Plan:
+    def _plan(self, kind: str, keyed_ranges: Sequence[tuple[Key, Range]]) -> Plan:
         """The winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""
-        starts = [0, *(r.start for _, r in mine[1:])]
+        starts = [0, *(r.start for _, r in keyed_ranges[1:])]
         stops = [*starts[1:], None]
         entries = []
-        for (key, r), start, stop in zip(mine, starts, stops, strict=True):
-            figures = self._figures(kind, r.candidate)
-            told = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
-            claims = {**told, **figures, **self._order(key), "model": self.context.model_name}
+        for (key, r), start, stop in zip(keyed_ranges, starts, stops, strict=True):
+            claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
+            claims |= self._figures(kind, key, r.candidate) | {"model": self.context.model_name}
             if self.context.profile is not None:
                 claims["profile"] = name_of(self.context.profile)
             entries.append(PlanEntry(start, stop, self.schedules[kind][key], claims))
         return Plan(self.context.topology, self.context.collectives[kind], tuple(entries))
+
+    def _shortlisted(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
+        """The schedules that are still held, each once, with what a plan claims of it."""
+        listed: dict[bytes, Listed] = {}
+        for key in sorted(self.schedules[kind]):
+            if key in rows:
+                row = rows[key]
+                claims = {"planner": row.planner, "options": dict(row.options), "variant": row.variant}
+                claims |= self._figures(kind, key, row)
+                fingerprint = self.evaluations[key].fingerprint
+                listed.setdefault(fingerprint, Listed(row, self.schedules[kind][key], claims))
+        return tuple(listed.values())
+
+    def _figures(self, kind: str, key: Key, candidate: Candidate) -> dict[str, Any]:
+        figures = dict(candidate.figures)
+        if kind in self.bounds:
+            figures |= gaps(figures, candidate.seconds_per_byte, self.bounds[kind])
+        if self.context.deterministic:
+            figures["order"] = self.evaluations[key].order
+        return figures
+
+
+def _without_switches(best: Candidate, unaided: Sequence[Candidate], at: int) -> Without | None:
+    """The alternatives at a size on a runtime that lets no switches help; None if the best one asks none to."""
+    if not best.uses:
+        return None
+    if not unaided:
+        return Without(best.alone.get(at))
+    return Without(best.alone.get(at), unaided[0].planner, unaided[0].options, unaided[0].seconds[at])
 
 
 def name_of(profile: Profile | None) -> str | None:

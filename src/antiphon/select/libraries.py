@@ -1,4 +1,8 @@
-"""What libraries do: the planners that stand for NCCL, whether they had their say, and the classics."""
+"""The algorithms of libraries: the planners that stand for NCCL, and the classics.
+
+A speedup is over NCCL's own choice, if the model has its figures; else over the best schedule of the planners that
+stand for it, unless one of these failed, as it might have been the fastest.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost.basis import CALLS, usual_model
 from antiphon.cost.nccl.library import OPTIONS, Library, library_among
 from antiphon.cost.profile import Profile
+from antiphon.options import name_with_options
 from antiphon.registry import find
 from antiphon.select.task import FAILED, TIMED_OUT, Done, Task
 
@@ -21,13 +26,13 @@ BASELINES: Mapping[str, Groups] = {
     **dict.fromkeys(KINDS, (RINGS_AND_TREES, ("ring",))),
     **dict.fromkeys(("alltoall", "gather", "scatter"), (SENDS, ("ring",))),
 }
-# What libraries use, and what is good on flat machines, where a model may not see the difference.
+# Used by libraries, and good on flat machines, where a model may see no difference.
 CLASSICS = (
     "ring", "recursive-doubling", "halving-doubling", "direct", "bruck", "pairwise", "binomial-tree",
     "double-binary-tree", "colocated-ps",
 )  # fmt: skip
-# What NCCL lets switches do that can (NVLink SHARP, InfiniBand SHARP): what they must be able to do for it, and which
-# planners stand for that, beside those that stand for its rings and trees.
+# Collectives for which NCCL uses switches (NVLink SHARP, InfiniBand SHARP) and the ability that they need for it; and
+# the planners that stand for that, beside those that stand for its rings and trees.
 IN_SWITCHES = {"allreduce": "reduce", "reducescatter": "reduce", "allgather": "multicast"}
 BY_SWITCHES = ("nvls", "nvls-tree", "sharp")
 OURS_ALONE = "beside"  # the option by which nvls does what no library does
@@ -35,45 +40,45 @@ NOBODY = "can plan it here"
 
 
 def model_for(topology: Topology, targets: Mapping[str, Collective], profile: Profile | None = None) -> str:
-    """The model where none is asked for: the usual one of the machine for all of these."""
+    """The default model of the machine for all of these collectives."""
     return usual_model(topology, profile, wanted=tuple(targets.values()))
 
 
 def own_choice(
     model: str, options: Mapping[str, Any], topology: Topology, targets: Mapping[str, Collective]
 ) -> Library | None:
-    """What tells NCCL's own choice, by the figures that the model calls has."""
+    """The model of NCCL's own choice, if the model is `calls` and has its figures."""
     if model.partition(":")[0] != CALLS:
         return None
-    told = {key: str(value) for key, value in options.items() if key in OPTIONS}
-    found = library_among(topology, targets.values(), **told)
-    # bounds come from the tasks that prove them anyway (Ledger.hear); until then predictions are held to none
-    return found and replace(found, limits=dict.fromkeys(targets))
+    library_options = {key: str(value) for key, value in options.items() if key in OPTIONS}
+    library = library_among(topology, targets.values(), **library_options)
+    # The ledger sets the bounds once their tasks have proved them; until then predictions are held to none.
+    return library and replace(library, limits=dict.fromkeys(targets))
 
 
 def by_switches(topology: Topology, kind: str) -> bool:
-    """Whether NCCL would use what the switches of this machine can do."""
+    """Whether NCCL would use the abilities of this machine's switches."""
     return kind in IN_SWITCHES and bool(getattr(topology.helpers, IN_SWITCHES[kind]))
 
 
 def groups_of(topology: Topology, kind: str) -> Groups:
-    """The groups of planners that stand for NCCL, the first that can plan counts."""
-    first, *others = BASELINES.get(kind, ((),))
+    """The groups of planners that stand for NCCL; the first group that can plan counts."""
+    first, *fallbacks = BASELINES.get(kind, ((),))
     if by_switches(topology, kind):
         first = (*first, *(name for name in BY_SWITCHES if kind in find("planner", name).can["collectives"]))
-    return (first, *others)
+    return (first, *fallbacks)
 
 
-def spoilt(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
-    """Why this group of planners cannot be compared with: one of them failed, or did not end. "" if it can."""
+def _why_incomparable(kind: str, tasks: Sequence[Task], ended: Mapping[int, Done], group: Collection[str]) -> str:
+    """Why a speedup over this group of planners would mislead: one of them failed, or did not end. "" if none did."""
     for task in tasks:
         if task.kind == kind and task.entry is not None and task.planner in group:
             end = ended.get(task.index)
-            who = " ".join([task.planner, *(f"{k}={v}" for k, v in task.options.items())])
+            name = name_with_options(task.planner, task.options)
             if end is None:
-                return f"{who} was not tried to the end"
+                return f"{name} was not tried to the end"
             if end.status in (FAILED, TIMED_OUT):
-                return f"{who} {end.status}: {end.reason}"
+                return f"{name} {end.status}: {end.reason}"
     return ""
 
 
@@ -84,12 +89,14 @@ def baseline(
     able: Collection[str],
     groups: Groups | None = None,
 ) -> tuple[tuple[str, ...], str]:
-    """Who stands for NCCL: the first group of planners of which one could plan. Nobody where one of that group, or
-    of one before, failed or timed out, as it might have been the fastest; then the reason. `groups`: where they are not
-    those of every machine."""
+    """Return the planners that stand for NCCL, from the first group with one that could plan, and "".
+
+    Or no planners and the reason: one of that group, or of a group before, failed or timed out, and might have been the
+    fastest. `groups`: of this machine, by default those of every machine.
+    """
     groups = BASELINES.get(kind, ()) if groups is None else groups
     for group in groups:
-        why = spoilt(kind, tasks, ended, group)
+        why = _why_incomparable(kind, tasks, ended, group)
         if why:
             return (), why
         names = tuple(name for name in group if name in able)

@@ -1,16 +1,29 @@
-"""The bounds of a collective as a time by size."""
+"""The bounds of a collective as a time by size, and what a degraded machine has lost against the whole one.
+
+Losses are reported twice: as bandwidth of links, one by one, and as bounds of every collective.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from antiphon.core.bounds import Bound
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.bounds import Bound, bound
 from antiphon.core.bounds.latency_seconds import Quickest, quickest
 from antiphon.core.bounds.needs import needs_of
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+from antiphon.units import format_bandwidth
+
+MAX_SHOWN_LINKS = 10
+SAME_BANDWIDTH = 1e-12  # relative: sums of bandwidths may differ by rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,24 +38,24 @@ class Limit:
 
     @staticmethod
     def of(bound: Bound, topology: Topology, collective: Collective, latency: Quickest | None = None) -> Limit:
-        """`latency`: where it is known already."""
+        """`latency`: if it is known already."""
         if latency is None:
             latency = quickest(topology, needs_of(collective), bound.latency_witness)
-        why = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
+        reasons = (*bound.describe(topology, collective), *([latency.describe()] if latency else []))
         seconds = latency.seconds if latency else 0.0
-        alone = bound.without_switches if bound.unaided is not None else None
-        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, why, alone)
+        unaided = bound.without_switches if bound.unaided is not None else None
+        return Limit(bound.latency_steps, seconds, bound.bytes_per_second, reasons, unaided)
 
     def seconds(self, nbytes: int) -> float:
-        moving = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
-        return max(self.latency, moving)
+        transfer = float(nbytes / self.bytes_per_second) if self.bytes_per_second else 0.0
+        return max(self.latency, transfer)
 
     def rates(self) -> dict[str, Any]:
         """Steps and bandwidth as JSON: bytes per second as a number, and exactly, as a text such as "7/3"."""
         rate = self.bytes_per_second
         exact = {"bytes_per_second": float(rate), "bytes_per_second_exact": str(rate)} if rate else {}
-        alone = self.without_switches
-        helped = {} if alone is None else {"without_switches": float(alone), "without_switches_exact": str(alone)}
+        unaided = self.without_switches
+        helped = {} if unaided is None else {"without_switches": float(unaided), "without_switches_exact": str(unaided)}
         return {
             "latency_steps": self.steps,
             "bytes_per_second": None,
@@ -59,3 +72,161 @@ class Limit:
             "assumes": [],
             "seconds": {str(size): self.seconds(size) for size in sizes},
         }
+
+
+@dataclass(frozen=True)
+class LinkLoss:
+    """All links between two nodes (one way, or both where they lost the same), or a shared limit, that lost
+    bandwidth."""
+
+    name: str
+    src: int | None
+    dst: int | None
+    both_ways: bool
+    before: Fraction
+    after: Fraction
+
+    def describe(self) -> str:
+        state = f"{format_bandwidth(self.after)} left of" if self.after else "gone, was"
+        return f"{self.name}: {state} {format_bandwidth(self.before)}"
+
+    def as_json(self) -> dict[str, Any]:
+        sides = {"before": float(self.before), "after": float(self.after)}
+        return {"name": self.name, "src": self.src, "dst": self.dst, "both_ways": self.both_ways, **sides}
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """What a collective has lost against the whole machine: bounds in bytes per second of nbytes, and in steps.
+
+    `all`: among all ranks of the whole machine; `among`: there among the ranks that remain, the others relaying;
+    `left`: on the degraded machine.
+    """
+
+    collective: str
+    whole: str
+    all: Limit | None
+    among: Limit | None
+    left: Limit | None
+
+    def as_json(self) -> dict[str, Any]:
+        def side(limit: Limit | None) -> dict[str, Any] | None:
+            return limit.rates() if limit is not None else None
+
+        sides = {name: side(getattr(self, name)) for name in ("all", "among", "left")}
+        return {"collective": self.collective, "whole": self.whole, **sides}
+
+
+@dataclass(frozen=True)
+class Damage:
+    """The links that are gone or slower: their number (both ways counts once), and the first of them."""
+
+    whole: str
+    total: int
+    links: tuple[LinkLoss, ...]
+
+    def describe(self) -> str:
+        """One line; "" where no link was lost."""
+        if not self.total:
+            return ""
+        listed = "; ".join(link.describe() for link in self.links)
+        unlisted = f"; and {self.total - len(self.links)} more" if self.total > len(self.links) else ""
+        return f"links slower than those of {self.whole}, or gone: {listed}{unlisted}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"whole": self.whole, "total": self.total, "links": [link.as_json() for link in self.links]}
+
+
+def damage(intact: Topology, degraded: Topology, members: frozenset[int]) -> Damage:
+    """Compare the bandwidth between every two nodes, and of every shared limit by its name. O(links log links).
+
+    Ranks correspond by number, switches by place. Where ranks have no links in the degraded machine and do not belong
+    to `members`, links at them, and at switches without any links, are not reported.
+    """
+    relevant = _relevant_nodes(intact, degraded, members)
+    pair, before = _pair_bandwidth(intact, np.arange(intact.nodes), intact.nodes)
+    pair_now, bandwidth_now = _pair_bandwidth(degraded, _intact_numbers(intact, degraded), intact.nodes)
+    after = np.zeros(len(pair))
+    position = np.searchsorted(pair_now, pair)
+    linked = np.flatnonzero(np.append(pair_now, -1)[position] == pair) if len(pair_now) else np.zeros(0, np.int64)
+    after[linked] = bandwidth_now[position[linked]]
+    src, dst = pair // intact.nodes, pair % intact.nodes
+    lost = np.flatnonzero((after < before * (1 - SAME_BANDWIDTH)) & relevant[src] & relevant[dst])
+    change = {(int(src[i]), int(dst[i])): (float(before[i]), float(after[i])) for i in lost.tolist()}
+    # Two directions with the same loss count once, as the one from the lower to the higher number.
+    pairs = [(a, b) for a, b in change if not (a > b and change.get((b, a)) == change[a, b])]
+    limits = _limit_losses(intact, degraded)
+    shown = tuple(_link_loss(intact, ends, change) for ends in pairs[:MAX_SHOWN_LINKS])
+    return Damage(intact.name, len(pairs) + len(limits), (*shown, *limits)[:MAX_SHOWN_LINKS])
+
+
+def _relevant_nodes(intact: Topology, degraded: Topology, members: frozenset[int]) -> NDArray[np.bool_]:
+    """Mask of the nodes of the intact machine whose links count."""
+    had_links, has_links = np.zeros(intact.nodes, bool), np.zeros(intact.nodes, bool)
+    had_links[intact.link_src], had_links[intact.link_dst] = True, True
+    node = _intact_numbers(intact, degraded)
+    ends = node[np.concatenate([degraded.link_src, degraded.link_dst])]
+    has_links[ends[ends >= 0]] = True
+    has_links[list(members)] = True
+    ranks_left_out = bool((had_links & ~has_links)[: intact.ranks].any())
+    return has_links if ranks_left_out else np.ones(intact.nodes, bool)
+
+
+def _intact_numbers(intact: Topology, degraded: Topology) -> Longs:
+    """For every node of the degraded machine its number in the intact one; -1 if it has none."""
+    number = {place: i for i, place in enumerate(intact.places) if i >= intact.ranks}
+    switches = [number.get(place, -1) for place in degraded.places[degraded.ranks :]]
+    return np.array([*range(degraded.ranks), *switches], np.int64)
+
+
+def _pair_bandwidth(topology: Topology, node: Longs, nodes: int) -> tuple[Longs, NDArray[np.float64]]:
+    """(src * nodes + dst, ascending; bytes per second of all links from src to dst together). `node`: new numbers."""
+    src, dst = node[topology.link_src], node[topology.link_dst]
+    numbered = np.flatnonzero((src >= 0) & (dst >= 0))
+    pair, index = np.unique(src[numbered] * nodes + dst[numbered], return_inverse=True)
+    bandwidth = np.array([float(t.bandwidth) for t in topology.types], np.float64)[topology.link_type[numbered]]
+    return pair, np.bincount(index, weights=bandwidth, minlength=len(pair)).astype(np.float64, copy=False)
+
+
+def _link_loss(
+    intact: Topology, ends: tuple[int, int], change: Mapping[tuple[int, int], tuple[float, float]]
+) -> LinkLoss:
+    src, dst = ends
+    both_ways = change.get((dst, src)) == change[ends]
+    name = f"{intact.node_name(src)} {'and' if both_ways else 'to'} {intact.node_name(dst)}"
+    return LinkLoss(name, src, dst, both_ways, *(Fraction(bandwidth) for bandwidth in change[ends]))
+
+
+def _limit_losses(intact: Topology, degraded: Topology) -> list[LinkLoss]:
+    after = {limit.name: limit.bandwidth for limit in degraded.limits}
+    return [
+        LinkLoss(f"limit {limit.name}", None, None, False, limit.bandwidth, after[limit.name])
+        for limit in intact.limits
+        if after.get(limit.name, limit.bandwidth) < limit.bandwidth
+    ]
+
+
+def losses(
+    collectives: Mapping[str, Collective], limits: Mapping[str, Limit], intact: Topology
+) -> tuple[Loss, ...]:  # fmt: skip
+    """Bounds on the intact machine, among all its ranks and among those that remain, beside the `limits` here.
+
+    Uneven counts are known only of the members: then the bound among all ranks is that among the members.
+    """
+    rows = []
+    for kind, collective in collectives.items():
+        if collective.custom is None:
+            among = _limit(intact, collective)
+            is_uneven = bool(np.any(collective.weights != collective.weights[:1]))
+            every_rank = Collective(kind, intact.ranks, (), collective.roots)
+            rows.append(
+                Loss(kind, intact.name, among if is_uneven else _limit(intact, every_rank), among, limits.get(kind))
+            )
+    return tuple(rows)
+
+
+def _limit(topology: Topology, collective: Collective) -> Limit | None:
+    try:
+        return Limit.of(bound(topology, collective), topology, collective)
+    except (Invalid, Unsupported):
+        return None

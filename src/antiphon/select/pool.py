@@ -1,7 +1,7 @@
-"""Do many tasks: the first few in this process, what is left in processes set apart, one per core.
+"""Do many tasks: the quick ones first in this process, the others in worker processes, one per core.
 
 A candidate that overruns its budget is stopped, one that kills its process costs only that process; both are
-reported, and the rest goes on. What is found does not depend on where it was found.
+reported, and the others go on. Results do not depend on which process made them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from types import FrameType
 
 from antiphon.isolate import GRACE, Ended, Lost, Say, Starved, Stopped, Terms, as_done
 from antiphon.registry import effort_of_planner
-from antiphon.select.task import (  # fmt: skip
+from antiphon.select.schedule_cache import ScheduleCache
+from antiphon.select.task import (
     BUDGET,
     CRASH,
     FAILED,
@@ -33,12 +34,12 @@ from antiphon.select.task import (  # fmt: skip
     one_line,
     warm,
     work,
-)
+)  # fmt: skip
 
-LATER = 8.0  # by how much other options of a planner are taken to need more than its usual ones
+LATER = 8.0  # expected effort with options, over that without: other planners go first, since they mostly bring more
 HEAD_START = 2.0  # CPU seconds in this process before others are started: starting them takes about as much
 WARM_LIMIT = 120.0  # CPU seconds for a model to load or compile
-WATCH = 2.0  # seconds from one report of who is at work to the next
+WATCH = 2.0  # seconds from one report of what is at work to the next
 BOUND_LIMIT = 120.0  # CPU seconds for the bounds of a collective
 Tell = Callable[[Message | AtWork], None]
 
@@ -49,45 +50,45 @@ def limit_of(context: Context, task: Task) -> float:
 
 
 def overran(context: Context, task: Task) -> Done:
-    what = f"stopped after {limit_of(context, task):.3g} s of CPU time"
-    more = "; give it more with a greater budget" if task.entry is not None else ""
-    return Done(task.index, TIMED_OUT, what + more, BUDGET)
+    reason = f"stopped after {limit_of(context, task):.3g} s of CPU time"
+    advice = "; give it more with a greater budget" if task.entry is not None else ""
+    return Done(task.index, TIMED_OUT, reason + advice, BUDGET)
 
 
 def run_tasks(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
-    """Do all tasks; `tell` hears, in this thread, of everything as it is found. workers=0: none but this process.
+    """Do all tasks; `tell` receives, in this thread, every message at once. workers=0: only this process.
 
-    Those of planners that take least come first, so that something good is soon known; and those that need no process
-    of their own. Those of planners that are not built in, or that ask for it, always get one.
+    Planners with the least effort come first, so that something good is soon known. Planners that are not built in, or
+    that ask for it (can["process"]), always get a process of their own.
     """
-    left = deque(sorted(tasks, key=lambda task: (task.entry is None, _expected(task))))  # candidates first
+    cache = ScheduleCache()
+    waiting = deque(sorted(tasks, key=lambda task: (task.entry is None, _expected_effort(task))))  # bounds come last
     if workers == 0 or _can_interrupt():
         with suppress(_OverrunError), _interrupted_after(WARM_LIMIT):
             warm(context)
         begin = time.process_time()
-        for _ in range(len(left)):
+        for _ in range(len(waiting)):
             if workers and time.process_time() - begin > HEAD_START:
                 break
-            task = left.popleft()
-            if workers and _apart(task):
-                left.append(task)
+            task = waiting.popleft()
+            if workers and _needs_process(task):
+                waiting.append(task)
                 continue
-            _here(context, task, tell)
-    if left:
-        ordered = sorted(left, key=lambda task: (task.entry is not None, _expected(task)))  # bounds may take long
-        _there(context, ordered, min(workers, len(ordered)), tell)
+            _do_here(context, cache, task, tell)
+    if waiting:
+        # Bounds may take long, so workers begin with them.
+        ordered = sorted(waiting, key=lambda task: (task.entry is not None, _expected_effort(task)))
+        _do_in_workers(context, cache, ordered, min(workers, len(ordered)), tell)
 
 
-def _expected(task: Task) -> tuple[float, int]:
-    """What a task may take against others, as the planner's entry says; of equals the first. Options beside the usual
-    ones wait until other planners had their turn: they mostly bring less than another planner does."""
+def _expected_effort(task: Task) -> tuple[float, int]:
+    """Sorts tasks by what their planners' entries state; equals by index."""
     if task.entry is None:
         return 0.0, task.index
     return effort_of_planner(task.planner, task.entry) * (LATER if task.options else 1.0), task.index
 
 
-def _apart(task: Task) -> bool:
-    """Whether it must not share this process."""
+def _needs_process(task: Task) -> bool:
     entry = task.entry
     return entry is not None and (not entry.own or bool(entry.can.get("process")))
 
@@ -96,7 +97,7 @@ def _apart(task: Task) -> bool:
 
 
 class _OverrunError(BaseException):
-    """Not an Exception, so that no planner takes it for one of its own."""
+    """Not an Exception, so that no planner catches it as one of its own."""
 
 
 def _can_interrupt() -> bool:
@@ -105,8 +106,8 @@ def _can_interrupt() -> bool:
 
 @contextmanager
 def _interrupted_after(seconds: float) -> Iterator[None]:
-    """Ends what is inside by _OverrunError after so much CPU time. A timer that somebody else has set is put back, less
-    the time spent."""
+    """Raise _OverrunError in the block after so much CPU time. A timer that was set before is restored, less the time
+    spent."""
     if not _can_interrupt():
         yield
         return
@@ -116,21 +117,21 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
 
     begin = time.process_time()
     handler = signal.signal(signal.SIGPROF, stop)
-    left, interval = signal.setitimer(signal.ITIMER_PROF, seconds)
+    remaining, interval = signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, handler)
-        if left:
-            signal.setitimer(signal.ITIMER_PROF, max(left - (time.process_time() - begin), 1e-3), interval)
+        if remaining:
+            signal.setitimer(signal.ITIMER_PROF, max(remaining - (time.process_time() - begin), 1e-3), interval)
 
 
-def _here(context: Context, task: Task, tell: Tell) -> None:
+def _do_here(context: Context, cache: ScheduleCache, task: Task, tell: Tell) -> None:
     done = False
     try:
         with _interrupted_after(limit_of(context, task)):
-            for message in work(context, task):
+            for message in work(context, cache, task):
                 done = isinstance(message, Done)
                 tell(message)
     except _OverrunError:
@@ -138,12 +139,12 @@ def _here(context: Context, task: Task, tell: Tell) -> None:
             tell(overran(context, task))
 
 
-# ---- in processes set apart ----
+# ---- in worker processes ----
 
 
-def _there(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
+def _do_in_workers(context: Context, cache: ScheduleCache, tasks: Sequence[Task], workers: int, tell: Tell) -> None:
     ends: dict[int, Done] = {}
-    context.last.clear()  # it would go along to every process, which knows nothing of its loads
+    cache.forget_last()  # every process would get a copy, without its loads
     reported = time.monotonic()
 
     def watch(tasks: Sequence[tuple[Task, float]]) -> None:
@@ -153,40 +154,42 @@ def _there(context: Context, tasks: Sequence[Task], workers: int, tell: Tell) ->
             tell(AtWork(tuple((task.index, seconds) for task, seconds in tasks)))
 
     terms = Terms[Task](
-        partial(_do, context), workers, partial(limit_of, context), grace=GRACE, prepare=partial(warm, context),
-        watch=watch,
+        partial(_do_in_worker, context, cache), workers, partial(limit_of, context), grace=GRACE,
+        prepare=partial(warm, context), watch=watch,
     )  # fmt: skip
-    with closing(as_done(tasks, terms)) as heard:
+    with closing(as_done(tasks, terms)) as messages:
         try:
-            for task, told in heard:
-                if isinstance(told, Ended):
-                    _end(context, task, told.result, ends.pop(task.index, None), tell)
-                elif isinstance(told.value, Done):
-                    ends[task.index] = told.value
+            for task, message in messages:
+                if isinstance(message, Ended):
+                    _tell_end(context, cache, task, message.result, ends.pop(task.index, None), tell)
+                elif isinstance(message.value, Done):
+                    ends[task.index] = message.value  # counts once its process has ended the task
                 else:
-                    tell(told.value)
-        except KeyboardInterrupt:  # what was done had yet to end; what was stopped by it says its budget was spent
+                    tell(message.value)
+        except KeyboardInterrupt:  # tasks that were done, but not ended; those stopped by it state a spent budget
             for done in ends.values():
                 if done.status == OK:
                     tell(done)
             raise
 
 
-def _do(context: Context, task: Task, say: Say) -> None:
-    for message in work(context, task):
+def _do_in_worker(context: Context, cache: ScheduleCache, task: Task, say: Say) -> None:
+    for message in work(context, cache, task):
         say(message)
 
 
-def _end(context: Context, task: Task, result: object, said: Done | None, tell: Tell) -> None:
-    """Tell how a task ended. What was raised in it when it was told to stop is no failure of its own."""
-    if isinstance(result, Lost) and not result.begun:  # better slowly than not at all
-        _here(context, task, tell)
-    elif isinstance(result, Stopped) and (said is None or said.status != OK):
+def _tell_end(
+    context: Context, cache: ScheduleCache, task: Task, result: object, done: Done | None, tell: Tell
+) -> None:  # fmt: skip
+    """Report how a task ended. An error that it raised when it was stopped is no failure of its own."""
+    if isinstance(result, Lost) and not result.begun:  # no process got ready: slow is better than nothing
+        _do_here(context, cache, task, tell)
+    elif isinstance(result, Stopped) and (done is None or done.status != OK):
         tell(overran(context, task))
     elif isinstance(result, Starved):
         tell(Done(task.index, FAILED, OUT_OF_MEMORY, MEMORY))
     elif isinstance(result, Lost):
         tell(Done(task.index, FAILED, one_line(str(result)), CRASH if result.died else ""))
     else:
-        assert said is not None
-        tell(said)
+        assert done is not None
+        tell(done)

@@ -1,4 +1,4 @@
-"""What each collective of a recorded job would take: by a table, by what was measured, or as a library does it."""
+"""The price of each collective of a recorded job: by a table of plans, by measurements, or by a library's model."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError, Invalid, Unsupported, quote
 
 MEASURED = "measured"
-MOST_GROUPS = 16
+MAX_GROUPS = 16  # to plan for, each with every collective
 Planned = Callable[[str, Sequence[int], Sequence[int]], Plan]  # of a kind, among ranks, for sizes
 
 
 @dataclass(frozen=True)
 class Price:
-    """Seconds of a collective, who says so, and what that rests on: MEASURED, or as `cost.predict` tells it."""
+    """Seconds of a collective, their source, and what calibrates that: MEASURED, or as in `cost.predict`."""
 
     seconds: float
     by: str
@@ -32,22 +32,25 @@ class Price:
 
 
 def members_of(group: ProcessGroup, machine: Topology) -> tuple[int, ...]:
-    """The ranks of the machine that a group is; where the traces do not tell, all, or the first ones; () where the
-    first ones may be nearer to each other than it is."""
-    found = group.members or tuple(range(min(group.size, machine.ranks + 1)))
-    if max(found) >= machine.ranks:
+    """The ranks of a group on the machine. Where the traces do not name them the first ones, or () where the first ones
+    may be nearer to each other than the group is."""
+    members = group.members or tuple(range(min(group.size, machine.ranks + 1)))
+    if max(members) >= machine.ranks:
         raise Invalid(
-            f"the job has a rank {max(found)} in group {quote(group.name)}, and {machine.name} has {machine.ranks} "
+            f"the job has a rank {max(members)} in group {quote(group.name)}, and {machine.name} has {machine.ranks} "
             "ranks; give the machine that it ran on"
         )
-    return () if group.apart and not group.members and group.size < machine.ranks else found
+    return () if group.apart and not group.members and group.size < machine.ranks else members
 
 
 @dataclass
 class ByPlans:
-    """By the plans of a table (`plans`: of each kind one, for all ranks), and else by those that `planned` makes.
-    `model`: empty for the usual one of each plan's machine and ranks. `by_claims`: a table that was measured tells
-    itself what its plans take; what it leaves to the library is not known."""
+    """Prices by the plans of a table (`plans`: one of each kind, for all ranks), otherwise by plans that `planned`
+    makes.
+
+    `model`: "" for the default of each plan's machine and ranks. `by_claims`: use the times that a measured table
+    claims; sizes that it leaves to the library have no price.
+    """
 
     machine: Topology
     plans: Mapping[str, Plan]
@@ -56,11 +59,11 @@ class ByPlans:
     profile: ProfileLike = None
     by_claims: bool = True
     sizes: Mapping[tuple[str, int], Sequence[int]] = field(default_factory=dict)
-    _known: dict[tuple[str, tuple[int, ...]], Plan | None] = field(default_factory=dict)
+    _plans: dict[tuple[str, tuple[int, ...]], Plan | None] = field(default_factory=dict)
     _priced: dict[tuple[str, tuple[int, ...], int], Price | None] = field(default_factory=dict)
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
-        """None where nothing plans it, or nobody knows where it is: it stays as it was."""
+        """None where nothing plans it, or its ranks are unknown: then it stays as recorded."""
         if kind not in KINDS or about.size < 2:
             return None
         members = members_of(about, self.machine)
@@ -93,35 +96,35 @@ class ByPlans:
         if self.planned is None:
             return None
         pattern = (kind, members)
-        if pattern not in self._known:
-            if len(self._known) >= MOST_GROUPS * len(KINDS):
+        if pattern not in self._plans:
+            if len(self._plans) >= MAX_GROUPS * len(KINDS):
                 raise Unsupported(
-                    f"the job has more than {MOST_GROUPS} groups to plan for; give a --table, or fewer ranks"
+                    f"the job has more than {MAX_GROUPS} groups to plan for; give a --table, or fewer ranks"
                 )
-            self._known[pattern] = self.planned(kind, members, self.sizes.get((kind, group), ()))
-        return self._known[pattern]
+            self._plans[pattern] = self.planned(kind, members, self.sizes.get((kind, group), ()))
+        return self._plans[pattern]
 
 
 def measured_of(plan: Plan) -> list[tuple[int, float]]:
-    """Sizes and seconds that the claims of a table tell which `tune --on` made."""
-    found: dict[int, float] = {}
+    """Sizes and seconds among the claims of a table that `tune --on` wrote."""
+    points: dict[int, float] = {}
     for entry in plan.entries:
-        told = entry.claims.get("measurements", [])
-        for one in told if isinstance(told, list) else []:
-            nbytes, seconds = (one.get("nbytes"), one.get("seconds")) if isinstance(one, dict) else (None, None)
+        rows = entry.claims.get("measurements", [])
+        for row in rows if isinstance(rows, list) else []:
+            nbytes, seconds = (row.get("nbytes"), row.get("seconds")) if isinstance(row, dict) else (None, None)
             if (
                 isinstance(nbytes, int)
                 and isinstance(seconds, int | float)
                 and 0 < nbytes < 2**60
                 and 0 <= seconds < 1e6
             ):
-                found[nbytes] = float(seconds)
-    return sorted(found.items())
+                points[nbytes] = float(seconds)
+    return sorted(points.items())
 
 
 @dataclass
 class ByMeasurements:
-    """By rows of `bench` or `tune --on`, or of nccl-tests: seconds at some sizes, straight lines between them."""
+    """Prices by rows of `bench`, `tune --on` or nccl-tests: seconds at some sizes, straight lines between them."""
 
     points: Mapping[str, Sequence[tuple[int, float]]]
     name: str
@@ -133,21 +136,22 @@ class ByMeasurements:
 
 
 def between(points: Sequence[tuple[int, float]], nbytes: int) -> float:
-    """Seconds at a size: on the line between its neighbours; below the least as that, above the greatest by its
-    bandwidth."""
+    """Seconds at a size: on the line between its neighbours; below the smallest size those of that, above the largest
+    by its bandwidth."""
     at = bisect_left(points, (nbytes, 0.0))
     if at == len(points):
-        most, seconds = points[-1]
-        return seconds * nbytes / most
-    after, above = points[at]
-    if at == 0 or after == nbytes:
-        return above
-    before, below = points[at - 1]
-    return below + (above - below) * (nbytes - before) / (after - before)
+        largest, seconds = points[-1]
+        return seconds * nbytes / largest
+    size_above, seconds_above = points[at]
+    if at == 0 or size_above == nbytes:
+        return seconds_above
+    size_below, seconds_below = points[at - 1]
+    return seconds_below + (seconds_above - seconds_below) * (nbytes - size_below) / (size_above - size_below)
 
 
 def rows_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Of rows of `bench --json`: of each kind and size the fastest that is right, out of place where both are there."""
+    """From rows of `bench --json`: by kind the sizes with the fastest correct row, out of place rather than in
+    place."""
     best: dict[str, dict[int, tuple[bool, float]]] = {}
     for number, row in enumerate(rows):
         kind, nbytes, seconds = row.get("collective"), row.get("nbytes"), row.get("seconds")
@@ -156,10 +160,10 @@ def rows_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, floa
         if not 0 < nbytes < 2**60 or not 0 <= seconds < 1e6:
             raise Invalid(f"rows[{number}]: {nbytes} bytes in {seconds} s")
         if row.get("correct", True) is not False:
-            told = (bool(row.get("in_place", False)), float(seconds))
-            best.setdefault(str(kind), {}).setdefault(nbytes, told)
-            best[str(kind)][nbytes] = min(best[str(kind)][nbytes], told)
-    return {kind: sorted((size, told[1]) for size, told in sizes.items()) for kind, sizes in best.items()}
+            candidate = (bool(row.get("in_place", False)), float(seconds))
+            sizes = best.setdefault(str(kind), {})
+            sizes[nbytes] = min(sizes.get(nbytes, candidate), candidate)
+    return {kind: sorted((size, row[1]) for size, row in sizes.items()) for kind, sizes in best.items()}
 
 
 _ROW = re.compile(r"\s*([0-9]{1,18})\s+[0-9]+\s+\S+\s+\S+\s+-?[0-9]+\s+([0-9.]{1,18})\s+[0-9.]+\s+[0-9.]+\s")
@@ -170,29 +174,32 @@ _NAMES = {
 
 
 def printed(text: str, kind: str = "") -> dict[str, list[tuple[int, float]]]:
-    """Of what nccl-tests (or rccl-tests) print: size, count, type, redop, root, time (us), algbw, busbw, ...; the
-    program's name is in the lines before, where it was started by its path."""
+    """From the output of nccl-tests (or rccl-tests): size, count, type, redop, root, time (us), algbw, busbw, ...
+
+    The collective is that of the program named in the lines before, if it was started by its path.
+    """
     named = re.search(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall|gather|scatter)_perf\b", text)
-    found = kind or (_NAMES[named[1]] if named else "")
+    kind = kind or (_NAMES[named[1]] if named else "")
     rows = [match for line in text.splitlines() if (match := _ROW.match(line))]
     if not rows:
         raise Invalid("has no rows as nccl-tests prints them, and is no JSON of bench")
-    if not found:
+    if not kind:
         raise Invalid("does not tell its collective: keep the line in which the program (all_reduce_perf) was started")
     try:
         points = {int(row[1]): float(row[2]) / 1e6 for row in rows if int(row[1]) > 0}
     except ValueError:
         raise Invalid("a row has a time that is no number") from None
-    return {found: sorted(points.items())}
+    return {kind: sorted(points.items())}
 
 
 @dataclass
 class ByLibrary:
-    """What NCCL or RCCL would take by its model, where the figures of these GPUs are known."""
+    """Prices by the model of NCCL or RCCL, where the figures of these GPUs are known. `name`: which library, "" for the
+    one that these figures are of."""
 
     machine: Topology
-    asked: str = ""
-    _known: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    name: str = ""
+    _libraries: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         del group
@@ -211,13 +218,14 @@ class ByLibrary:
     def _library(self, members: tuple[int, ...]) -> Any:
         from antiphon.cost.nccl.library import library, library_here
 
-        if members not in self._known:
-            whole = len(members) == self.machine.ranks
+        if members not in self._libraries:
             try:
-                part = self.machine if whole else keep(self.machine, members, name=self.machine.name).topology
-                self._known[members] = library(self.asked, part) if self.asked else library_here(part)
+                subset = self.machine
+                if len(members) < subset.ranks:
+                    subset = keep(subset, members, name=subset.name).topology
+                self._libraries[members] = library(self.name, subset) if self.name else library_here(subset)
             except AntiphonError:
-                if self.asked:
+                if self.name:
                     raise
-                self._known[members] = None
-        return self._known[members]
+                self._libraries[members] = None
+        return self._libraries[members]

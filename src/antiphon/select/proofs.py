@@ -1,34 +1,133 @@
-"""What a plan proves of itself, rechecked without any solver's word, and what only its planner says."""
+"""Check plans: verify every schedule with all claims, and recheck proofs without trusting any solver.
+
+`check` and `judged` find the first fault; `prove` also reports what was rechecked, what only an engine vouches for, and
+what the file merely states.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound, recheck, without
+from antiphon.core.interpret import order_of_combining
 from antiphon.core.ksync.certificate import BEST_FOUND, COMPOSED, TURNED, Checked, check_certificate, subject
 from antiphon.core.ksync.dual import StepDual, worth
 from antiphon.core.loads import rounds
-from antiphon.core.plan import Plan
+from antiphon.core.plan import Entry, Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.verify import Fault
+from antiphon.core.verify import Fault, verify
 from antiphon.errors import AntiphonError, Invalid, quote
+from antiphon.select.figures import figures_verified
 from antiphon.select.limits import Limit
-from antiphon.select.provenance import check_origin, check_prediction, check_rate, found_of, notes_of
+from antiphon.select.provenance import (
+    certificate_of,
+    check_origin,
+    check_prediction,
+    check_rate,
+    found_of,
+    is_same,
+    label_of,
+    notes_of,
+    rate_of,
+    rate_text,
+)
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """The first claim that does not hold, or None; what was rechecked, what an engine alone vouches for, and what is
-    only stated in the file, in words."""
+    """The first claim that does not hold, or None; and in words what was rechecked, what only an engine vouches for,
+    and what the file merely states."""
 
     fault: Fault | None
     proved: tuple[str, ...] = ()
     trusted: tuple[str, ...] = ()
     stated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The result for several plans: `fault` is the first one, and `plan` has it; None where all are right. `own`:
+    whether the machine is the plans' own, so that their claims were checked, too. The others as in `Proofs`."""
+
+    topology: Topology
+    own: bool
+    fault: Fault | None = None
+    plan: Plan | None = None
+    proved: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
+
+
+def judged(
+    plans: Sequence[Plan], topology: Topology | None = None, *, proof: bool = False, op: str | None = None,
+    dtype: str | None = None,
+) -> Judged:  # fmt: skip
+    """Check plans in order; on another machine than their own without their claims. The options are those of
+    `check`."""
+    first = plans[0].topology
+    machine = topology or first
+    if machine.ranks != first.ranks:
+        raise Invalid(
+            f"the plan is for {first.name} with {first.ranks} ranks, but topology {machine.name} has {machine.ranks}"
+        )
+    proved: list[str] = []
+    trusted: list[str] = []
+    stated: list[str] = []
+    for plan in plans:
+        own = machine == plan.topology
+        fault = check(plan, machine, claims=own, op=op, dtype=dtype)
+        if fault is None and proof:
+            proofs = prove(plan, machine, claims=own)
+            fault = proofs.fault
+            proved += proofs.proved
+            trusted += proofs.trusted
+            stated += proofs.stated
+        if fault is not None:
+            return Judged(machine, own, fault, plan)
+    return Judged(machine, machine == first, None, None, tuple(proved), tuple(trusted), tuple(stated))
+
+
+def check(
+    plan: Plan, topology: Topology, *, proof: bool = False, claims: bool = True, op: str | None = None,
+    dtype: str | None = None,
+) -> Fault | None:  # fmt: skip
+    """Verify every schedule of a plan with all its claims.
+
+    `proof`: recheck the bounds from their witnesses, and the certificates of its schedules, too. `op`, `dtype`: whether
+    switches that combine support these.
+    """
+    limits: Bound | None = None
+    for entry in plan.entries:
+        report = verify(entry.schedule, topology, entry.claims if claims else None, op=op, dtype=dtype)
+        if report.fault is not None:
+            return report.fault
+        limits = limits or (bound(topology, plan.collective) if claims or proof else None)
+        fault = _claim_fault(entry, topology, limits) if claims and limits is not None else None
+        if fault is not None:
+            return fault
+    return prove(plan, topology, limits, claims=claims).fault if proof else None
+
+
+def _claim_fault(entry: Entry, topology: Topology, limits: Bound) -> Fault | None:
+    """The first claim that a verified schedule contradicts. Claims that are no figures are notes: nothing checks
+    them."""
+    schedule, claims = entry.schedule, entry.claims
+    figures: dict[str, Any] = {
+        "assumes": [], "uses": [], "bandwidth_gap_without_switches": None,
+        **figures_verified(schedule, topology, limits),
+    }  # fmt: skip
+    if "rate" in claims:
+        figures["rate"] = rate_text(schedule, topology)
+    for key, value in figures.items():
+        if key in claims and not is_same(claims[key], value):
+            return Fault("claim", f"the plan claims {key} = {quote(claims[key])}, but it is {quote(value)}")
+    if "order" in claims and claims["order"] != order_of_combining(schedule):
+        return Fault("claim", "the plan claims an order in which every element is combined, but that is not so")
+    return None
 
 
 def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims: bool = True) -> Proofs:
@@ -40,71 +139,49 @@ def prove(plan: Plan, topology: Topology, limits: Bound | None = None, *, claims
     limits = limits or bound(topology, plan.collective)
     recheck(topology, plan.collective, limits)
     name = f"{plan.collective.kind} on {topology.name}"
-    few = limits.latency_steps
-    proved = [f"{name} takes {few} steps or more, and R/C is {limits.inverse} or more, by witnesses"]
+    proved = [f"{name} takes {limits.latency_steps} steps or more, and R/C is {limits.inverse} or more, by witnesses"]
     if limits.unaided is not None and limits.unaided.inverse != limits.inverse:
-        alone = without(limits.unaided.assumes)
-        proved.append(f"{alone} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
+        unaided = without(limits.unaided.assumes)
+        proved.append(f"{unaided} R/C of {name} is {limits.unaided.inverse} or more, by a witness")
     limit = Limit.of(limits, topology, plan.collective)
     trusted: list[str] = []
     stated: list[str] = []
     for entry in plan.entries if claims else ():
+        point = _schedule_point(entry.schedule, topology)
         try:
             checked = certified(entry.schedule, topology)
-            rated = check_rate(entry.schedule, topology, limits)
+            rate_proofs = check_rate(entry.schedule, topology, limits)
             check_origin(entry)
-            predicted = check_prediction(entry, topology, limit)
+            prediction = check_prediction(entry, topology, limit)
             label = label_of(entry.schedule)
-            told = entry.claims.get("optimality", label)
-            if told != label:
-                raise Invalid(f"certificate: the plan says {told!r}, its schedule {label!r}")
+            claimed_label = entry.claims.get("optimality", label)
+            if claimed_label != label:
+                raise Invalid(f"certificate: the plan says {claimed_label!r}, its schedule {label!r}")
         except AntiphonError as error:
-            return Proofs(Fault("proof", f"{_which(entry.schedule, topology)}: {error}"))
-        which = _which(entry.schedule, topology)
-        proved += [*rated, *([f"{which}: {predicted}"] if predicted else [])]
-        trusted += [f"{which}: {text}" for text in _only_told(entry.schedule)]
-        stated += [f"{which}: {text}" for text in notes_of(entry, predicted is not None)]
+            return Proofs(Fault("proof", f"{point}: {error}"))
+        proved += [*rate_proofs, *([f"{point}: {prediction}"] if prediction else [])]
+        trusted += [f"{point}: {text}" for text in _unproved_texts(entry.schedule)]
+        stated += [f"{point}: {text}" for text in notes_of(entry, prediction is not None)]
         if checked is None:
             continue
-        proved.append(f"{which}: {_claims_text(checked.proved, which)}")
+        proved.append(f"{point}: {_claims_text(checked.proved, point)}")
         if checked.trusted:
-            trusted.append(f"{which}: {_claims_text(checked.trusted, which)}")
+            trusted.append(f"{point}: {_claims_text(checked.trusted, point)}")
     return Proofs(None, *(tuple(dict.fromkeys(texts)) for texts in (proved, trusted, stated)))
 
 
-def label_of(schedule: Schedule) -> str | None:
-    """What the schedule says that it is proved to be; None where it claims nothing (best-found-in-budget does not)."""
-    found = schedule.provenance.get("found")
-    label = found.get("proof") if isinstance(found, Mapping) else None
-    certificate = certificate_of(schedule)
-    if label is None and certificate is not None:
-        label = certificate.get("proof")
-    return label if isinstance(label, str) and (label != BEST_FOUND or certificate is not None) else None
-
-
-def rate_of(schedule: Schedule) -> str | None:
-    """The rate that its planner states, in unit links: what ever finer pieces come near."""
-    found = schedule.provenance.get("found")
-    rate = found.get("rate") if isinstance(found, Mapping) else None
-    return rate if isinstance(rate, str) else None
-
-
-def _only_told(schedule: Schedule) -> list[str]:
-    """What a planner of trees says that nothing in the plan proves."""
-    found = found_of(schedule)
+def _unproved_texts(schedule: Schedule) -> list[str]:
+    """What a planner of trees states that nothing in the plan proves."""
+    stated = found_of(schedule)
     if rate_of(schedule) is None:
         return []
-    told = [str(found["few"])] if "proved" in str(found.get("few", "")) else []
-    if found.get("best_of_its_kind") and not (found.get("optimal") or found.get("optimal_without_switches")):
-        told.append("no packing of trees is faster")
-    return told
+    texts = [str(stated["few"])] if "proved" in str(stated.get("few", "")) else []
+    if stated.get("best_of_its_kind") and not (stated.get("optimal") or stated.get("optimal_without_switches")):
+        texts.append("no packing of trees is faster")
+    return texts
 
 
-def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:
-    certificate = schedule.provenance.get("certificate")
-    if certificate is not None and not isinstance(certificate, Mapping):
-        raise Invalid("certificate: expected an object; plan anew")
-    return certificate
+# ---- certificates of k-synchronous schedules ----
 
 
 def certified(schedule: Schedule, topology: Topology) -> Checked | None:
@@ -122,23 +199,30 @@ def certified(schedule: Schedule, topology: Topology) -> Checked | None:
     label = found_of(schedule).get("proof", certificate["proof"])
     if label != certificate["proof"]:
         raise Invalid(f"certificate: proves {certificate['proof']!r}, but the schedule says {label!r}")
-    _is_about(schedule, topology, certificate)
-    return _in_words(checked, str(certificate["about"]))
+    _check_subject(schedule, topology, certificate)
+    return _with_subject(checked, str(certificate["about"]))
 
 
-def _is_about(schedule: Schedule, topology: Topology, certificate: Mapping[str, Any]) -> None:
-    """Its (C, S, R) are those of the schedule: of an allreduce, those of each half, which may take fewer rounds."""
+def _check_subject(schedule: Schedule, topology: Topology, certificate: Mapping[str, Any]) -> None:
+    """Check that its (C, S, R) are those of the schedule: for an allreduce those of each half, which may take fewer
+    rounds."""
     collective, about = schedule.collective, certificate["about"]
     spread = subject(topology, collective, about).collective
     halves = 2 if about == COMPOSED else 1
     share = len(collective.members) if about == COMPOSED else Fraction(collective.input_weight, spread.input_weight)
-    chunks, steps, least = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
+    chunks, steps, rounds_per_half = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
     used = rounds(schedule, topology)
-    mine = schedule.chunks_per_rank, schedule.steps, max(used, schedule.steps)
-    meant = chunks * share, steps * halves, least * halves
-    if mine[:2] != meant[:2] or mine[2] > meant[2] or (halves == 1 and mine[2] != meant[2]):
-        told = ", ".join(str(value) for value in meant)
-        raise Invalid(f"certificate: is about (C, S, R) = ({told}), but the schedule is {_point(schedule, used)}")
+    point = schedule.chunks_per_rank, schedule.steps, max(used, schedule.steps)
+    certified_point = chunks * share, steps * halves, rounds_per_half * halves
+    if (
+        point[:2] != certified_point[:2]
+        or point[2] > certified_point[2]
+        or (halves == 1 and point[2] != certified_point[2])
+    ):
+        listed = ", ".join(str(value) for value in certified_point)
+        raise Invalid(
+            f"certificate: is about (C, S, R) = ({listed}), but the schedule is {_point_text(schedule, used)}"
+        )
 
 
 def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
@@ -154,29 +238,29 @@ def least_ratio(schedule: Schedule, topology: Topology) -> Fraction | None:
     return worth(instance, StepDual.of_json(certificate["least"])).rounds_per_part / collective.input_weight
 
 
-_ABOUT = {
+_SUBJECT_TEXT = {
     TURNED: "run backwards, with all links turned, it is: ",
     COMPOSED: "of its halves (an allreduce made otherwise may be better): ",
 }
 
 
-def _in_words(checked: Checked, about: str) -> Checked:
-    """What they are about stands before the first of them."""
-    start = _ABOUT.get(about, "")
+def _with_subject(checked: Checked, about: str) -> Checked:
+    """Put what the texts are about before the first of them."""
+    subject_text = _SUBJECT_TEXT.get(about, "")
 
-    def told(texts: tuple[str, ...]) -> tuple[str, ...]:
-        return (start + texts[0], *texts[1:]) if texts else ()
+    def introduced(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return (subject_text + texts[0], *texts[1:]) if texts else ()
 
-    return Checked(told(checked.proved), told(checked.trusted))
-
-
-def _claims_text(texts: tuple[str, ...], which: str) -> str:
-    return "; ".join(text.removeprefix(f"(C, S, R) = {which} ") for text in texts)
+    return Checked(introduced(checked.proved), introduced(checked.trusted))
 
 
-def _which(schedule: Schedule, topology: Topology) -> str:
-    return _point(schedule, rounds(schedule, topology))
+def _claims_text(texts: tuple[str, ...], point: str) -> str:
+    return "; ".join(text.removeprefix(f"(C, S, R) = {point} ") for text in texts)
 
 
-def _point(schedule: Schedule, used: int) -> str:
-    return f"({schedule.chunks_per_rank}, {schedule.steps}, {used})"
+def _schedule_point(schedule: Schedule, topology: Topology) -> str:
+    return _point_text(schedule, rounds(schedule, topology))
+
+
+def _point_text(schedule: Schedule, used_rounds: int) -> str:
+    return f"({schedule.chunks_per_rank}, {schedule.steps}, {used_rounds})"

@@ -1,8 +1,8 @@
-"""Check what the provenance of a schedule states of its rate and its bound; list what is only stated.
+"""Check what a plan file states of a schedule's rate, bound, origin and prediction; list what is only stated.
 
 Everything in a plan file falls into one of three classes (docs/formats.md, "What verify checks"):
 
-- figures and proofs, which are recomputed here, in `core.verify`, `plans.check` and `core.ksync.certificate`;
+- figures and proofs, which are recomputed here, in `core.verify`, `proofs.check` and `core.ksync.certificate`;
 - evidence (witness, certificate), which may change as long as it still proves what is printed;
 - notes, which nothing can check: `notes_of` lists them, and `verify --proof` prints them as stated in the file.
 """
@@ -14,15 +14,19 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.core.bounds import Bound, assumed, forwarding, proved_rate, without, witness_of
+from antiphon.core.columns import Longs
+from antiphon.core.ksync.certificate import BEST_FOUND
 from antiphon.core.loads import throughput
 from antiphon.core.plan import Entry
-from antiphon.core.schedule import Schedule
+from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.registry import find
 from antiphon.select.limits import Limit
-from antiphon.select.tree_shapes import count_trees, deepest_tree
 from antiphon.units import format_seconds, format_size, plain
 
 # Recomputed from the schedule, so that no note is made of them; all others are.
@@ -36,7 +40,7 @@ TREE_PLANNERS = ("trees", "flows")  # whose TREE_FIGURES can be recomputed: othe
 EVIDENCE = {"bound", "certificate", "found"}
 PREDICTED = {"seconds", "at", "bottleneck"}  # by the model that the plan names
 UNPREDICTED = {"profile", "measured"}  # seconds by a profile that the plan only names, or measured
-SAME_PREDICTION = 1e-9  # relative: sums of doubles may be made in another order on another machine
+SAME_PREDICTION = 1e-9  # relative: another machine may add doubles in another order
 BOUND_FIELDS = {
     "inverse", "bytes_per_second", "without_switches", "witness", "tight", "note", "packing", "assumes",
 }  # fmt: skip
@@ -51,12 +55,51 @@ def is_same(stated: object, value: object) -> bool:
     return isinstance(stated, bool) == isinstance(value, bool) and stated == value
 
 
+# ---- the fields of a provenance ----
+
+
 def found_of(schedule: Schedule) -> Mapping[str, Any]:
-    """What the planner says that it found."""
-    found = schedule.provenance.get("found")
-    if found is not None and not isinstance(found, Mapping):
+    """The planner's own figures of its result, under "found"; Invalid if these are no object."""
+    if not isinstance(schedule.provenance.get("found"), Mapping | None):
         raise Invalid("found: expected an object; plan anew")
-    return found or {}
+    return planner_figures(schedule)
+
+
+def planner_figures(schedule: Schedule) -> Mapping[str, Any]:
+    """The same; {} if these are no object."""
+    figures = schedule.provenance.get("found")
+    return figures if isinstance(figures, Mapping) else {}
+
+
+def certificate_of(schedule: Schedule) -> Mapping[str, Any] | None:
+    certificate = schedule.provenance.get("certificate")
+    if certificate is not None and not isinstance(certificate, Mapping):
+        raise Invalid("certificate: expected an object; plan anew")
+    return certificate
+
+
+def label_of(schedule: Schedule) -> str | None:
+    """What the schedule is stated to be proved to be; None if nothing (best-found-in-budget is no proof)."""
+    label = planner_figures(schedule).get("proof")
+    certificate = certificate_of(schedule)
+    if label is None and certificate is not None:
+        label = certificate.get("proof")
+    return label if isinstance(label, str) and (label != BEST_FOUND or certificate is not None) else None
+
+
+def rate_of(schedule: Schedule) -> str | None:
+    """The rate that its planner states, in unit links: the limit with ever finer pieces."""
+    rate = planner_figures(schedule).get("rate")
+    return rate if isinstance(rate, str) else None
+
+
+# ---- the rate and its bound ----
+
+
+def rate_text(schedule: Schedule, topology: Topology) -> str | None:
+    """The rate of a schedule in unit links, exactly, as plans state it; None if it moves nothing."""
+    rate = throughput(schedule, topology)
+    return None if rate is None else str(rate / topology.unit)
 
 
 def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[str]:
@@ -64,31 +107,34 @@ def check_rate(schedule: Schedule, topology: Topology, limits: Bound) -> list[st
 
     Invalid where a figure does not hold. `limits`: the bounds of this collective on this machine.
     """
-    found, carried = found_of(schedule), schedule.provenance.get("bound")
+    stated, carried = found_of(schedule), schedule.provenance.get("bound")
     limit = None if carried is None else _check_bound(carried, schedule, topology, limits)
-    if "rate" not in found:
+    if "rate" not in stated:
         return []
-    rate = throughput(schedule, topology)
-    rate_text = None if rate is None else str(rate / topology.unit)
-    alone = limits.without_help.bytes_per_second
-    _require_same("rate", found, rate_text)
-    _require_same("optimal", found, rate == limits.bytes_per_second)
-    _require_same("optimal_without_switches", found, rate == alone)
-    if rate == alone:
-        _require_same("best_of_its_kind", found, True)
-    most = limits.bytes_per_second
-    _require_same("loss", found, float(1 - rate / most) if rate is not None and most is not None else 0.0)
+    rate, stated_rate = throughput(schedule, topology), rate_text(schedule, topology)
+    max_rate, max_rate_unaided = limits.bytes_per_second, limits.without_help.bytes_per_second
+    _require_same("rate", stated, stated_rate)
+    _require_same("optimal", stated, rate == max_rate)
+    _require_same("optimal_without_switches", stated, rate == max_rate_unaided)
+    if rate == max_rate_unaided:
+        _require_same("best_of_its_kind", stated, True)
+    _require_same("loss", stated, float(1 - rate / max_rate) if rate is not None and max_rate is not None else 0.0)
     if _has_tree_figures(schedule):
-        _check_trees(found, schedule)
+        _check_trees(stated, schedule)
+    is_called_optimal = stated.get("optimal") or stated.get("optimal_without_switches")
     if rate is None or limit is None or carried is None:
-        if limit is None and rate is not None and (found.get("optimal") or found.get("optimal_without_switches")):
-            raise Invalid(f"bound: the rate {rate_text} is called optimal, but the plan carries no witness; plan anew")
+        if limit is None and rate is not None and is_called_optimal:
+            raise Invalid(
+                f"bound: the rate {stated_rate} is called optimal, but the plan carries no witness; plan anew"
+            )
         return []
     if rate > limit:
         raise Invalid("bound: its witness proves another rate than it states; plan anew")
-    if (found.get("optimal") or found.get("optimal_without_switches")) and rate != limit:
-        raise Invalid(f"bound: the rate {rate_text} is called optimal, but its witness proves {limit / topology.unit}")
-    return [_rate_text(rate, limit, carried, schedule, topology)]
+    if is_called_optimal and rate != limit:
+        raise Invalid(
+            f"bound: the rate {stated_rate} is called optimal, but its witness proves {limit / topology.unit}"
+        )
+    return [_rate_proof_text(rate, limit, carried, schedule, topology)]
 
 
 def _has_tree_figures(schedule: Schedule) -> bool:
@@ -97,30 +143,32 @@ def _has_tree_figures(schedule: Schedule) -> bool:
     return is_whole and schedule.provenance.get("planner") in TREE_PLANNERS
 
 
-def _check_trees(found: Mapping[str, Any], schedule: Schedule) -> None:
-    if "trees" in found:
+def _check_trees(stated: Mapping[str, Any], schedule: Schedule) -> None:
+    if "trees" in stated:
         counts = count_trees(schedule)
-        if not any(is_same(found["trees"], count) for count in counts):
-            many = " or ".join(map(str, sorted(counts)))
-            raise Invalid(f"found.trees: the plan states {quote(found['trees'])}, but it has {many}; plan anew")
-    if "deepest" in found:
-        _require_same("deepest", found, deepest_tree(schedule))
+        if not any(is_same(stated["trees"], count) for count in counts):
+            listed = " or ".join(map(str, sorted(counts)))
+            raise Invalid(f"found.trees: the plan states {quote(stated['trees'])}, but it has {listed}; plan anew")
+    if "deepest" in stated:
+        _require_same("deepest", stated, deepest_tree(schedule))
 
 
-def _require_same(key: str, found: Mapping[str, Any], value: object) -> None:
-    if key in found and not is_same(found[key], value):
-        raise Invalid(f"found.{key}: the plan states {quote(found[key])}, but it is {quote(value)}; plan anew")
+def _require_same(key: str, stated: Mapping[str, Any], value: object) -> None:
+    if key in stated and not is_same(stated[key], value):
+        raise Invalid(f"found.{key}: the plan states {quote(stated[key])}, but it is {quote(value)}; plan anew")
 
 
-def _rate_text(
+def _rate_proof_text(
     rate: Fraction, limit: Fraction, carried: Mapping[str, Any], schedule: Schedule, topology: Topology
 ) -> str:
-    met = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
+    relation = "which it attains" if rate == limit else f"{float(limit / rate):.4g} times this rate"
     kind = carried["witness"]["kind"].replace("_", " ")
     witness = witness_of(carried["witness"])
-    alone = "" if _is_helped(carried) else without(assumed(topology, schedule.collective, witness), " {}")
-    most = limit / topology.unit
-    return f"rate {rate / topology.unit} unit links; by its {kind}{alone} no schedule exceeds {most}, {met}"
+    assumptions = "" if _is_helped(carried) else without(assumed(topology, schedule.collective, witness), " {}")
+    return (
+        f"rate {rate / topology.unit} unit links; by its {kind}{assumptions} no schedule exceeds "
+        f"{limit / topology.unit}, {relation}"
+    )
 
 
 def _is_helped(carried: Mapping[str, Any]) -> bool:
@@ -175,7 +223,7 @@ def check_origin(entry: Entry) -> None:
     Installed planners of other packages may wrap ours. `use` must say what `served_by` says.
     """
     from antiphon.planners.table import TABLE
-    from antiphon.select.own_plans import OWN
+    from antiphon.select.plan_files import OWN
 
     claimed, stated = entry.claims.get("planner"), entry.schedule.provenance.get("planner")
     if claimed != stated and claimed in TABLE and stated in TABLE:
@@ -188,9 +236,9 @@ def check_origin(entry: Entry) -> None:
         raise Invalid(f"use: the plan claims {quote(entry.claims['use'])}, but by `served_by` it is {use}; plan anew")
 
 
-def claims_gap(entry: Entry, least: float, seconds: float) -> bool:
-    """Whether the claimed gap is the predicted time over the least possible one, or is null where that is 0."""
-    claimed, gap = entry.claims["gap"], seconds / least if least else None
+def _claims_gap(entry: Entry, lower_bound: float, seconds: float) -> bool:
+    """Whether the claimed gap is the predicted time ÷ its lower bound, or is null where that is 0."""
+    claimed, gap = entry.claims["gap"], seconds / lower_bound if lower_bound else None
     if gap is None or claimed is None:
         return claimed is gap
     is_number = isinstance(claimed, int | float) and not isinstance(claimed, bool)
@@ -225,26 +273,25 @@ def check_prediction(entry: Entry, topology: Topology, limit: Limit) -> str | No
             f"bottleneck: the plan claims {quote(entry.claims['bottleneck'])}, but by model {model} it is "
             f"{quote(prediction.bottleneck)}; plan anew"
         )
-    if "gap" in entry.claims and claims_gap(entry, limit.seconds(nbytes), prediction.seconds) is False:
+    if "gap" in entry.claims and not _claims_gap(entry, limit.seconds(nbytes), prediction.seconds):
         raise Invalid(f"gap: the plan claims {quote(entry.claims['gap'])} at {nbytes} bytes, which is wrong; plan anew")
     return f"{format_seconds(prediction.seconds)} at {format_size(nbytes)} by model {model}, predicted again"
 
 
 def notes_of(entry: Entry, is_predicted: bool = False) -> list[str]:
-    """List what a plan says of a schedule that nothing recomputes: how it was made, and compared with what.
+    """List what a plan states of a schedule that nothing recomputes, such as how it was made.
 
-    `is_predicted`: what a model predicts was recomputed.
+    `is_predicted`: the predictions of its model were recomputed.
     """
     provenance = entry.schedule.provenance
     checked = FIGURES | {"use"} | (PREDICTED | {"model", "gap"} if is_predicted else set())
-    found = provenance.get("found")
-    figures = {"proof"}
-    if isinstance(found, Mapping) and "rate" in found:
-        figures |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())
+    stated, recomputed = planner_figures(entry.schedule), {"proof"}
+    if "rate" in stated:
+        recomputed |= FOUND_FIGURES | (TREE_FIGURES if _has_tree_figures(entry.schedule) else set())
     groups = (
         ("claims", {k: v for k, v in entry.claims.items() if k not in checked and v != provenance.get(k)}),
         ("provenance", {k: v for k, v in provenance.items() if k not in EVIDENCE}),
-        ("found", {k: v for k, v in found.items() if k not in figures} if isinstance(found, Mapping) else {}),
+        ("found", {k: v for k, v in stated.items() if k not in recomputed}),
     )
     return [f"{name}: {', '.join(f'{k} {_short(v)}' for k, v in group.items())}" for name, group in groups if group]
 
@@ -253,3 +300,75 @@ def _short(value: object) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.6g}"
     return value if isinstance(value, str) and value.isprintable() and len(value) <= 80 else quote(value, 80)
+
+
+# ---- trees, from the transfers alone ----
+
+
+_MIXERS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93], np.uint64)
+_SHIFT = np.uint64(31)
+
+
+def count_trees(schedule: Schedule) -> set[int]:
+    """How many distinct trees the chunks of one block take: over all roots, and at the root with most.
+
+    An allreduce has one block and may have trees with many roots; planners count either. O(n log n).
+    """
+    hops = _hops(schedule)
+    if not len(hops):
+        return {0}
+    chunk = schedule.chunk[hops].astype(np.int64)
+    tree = np.zeros(len(schedule.chunks), np.uint64)  # a chunk's tree by the sum of its hashed hops
+    np.add.at(tree, chunk, _hash_hops(schedule, hops))
+    moving = np.unique(chunk)
+    keys = np.stack(
+        [schedule.chunks.block[moving].astype(np.int64), _roots(schedule, hops)[moving], tree[moving].view(np.int64)]
+    )
+    distinct = np.unique(keys, axis=1)  # rows: block, root, tree
+    block_of_tree = np.unique(distinct[[0, 2]], axis=1)[0]
+    trees_of_root = np.unique(distinct[:2], axis=1, return_counts=True)[1]
+    return {int(np.bincount(block_of_tree).max()), int(trees_of_root.max())}
+
+
+def deepest_tree(schedule: Schedule) -> int:
+    """The longest path, in hops, along which a chunk is copied, or its sums are forwarded. O(n log n)."""
+    hops, ranks = _hops(schedule), schedule.collective.ranks
+    deepest = 0
+    for is_reduce in (False, True):
+        rows = hops[(schedule.op[hops] == REDUCE) == is_reduce]
+        rows = rows[np.argsort(schedule.step[rows], kind="stable")]
+        depth = np.zeros(len(schedule.chunks) * ranks, np.int64)
+        base = schedule.chunk[rows].astype(np.int64) * ranks  # depth[base + rank]: hops of the chunk until this rank
+        ends = np.flatnonzero(np.diff(schedule.step[rows], append=-1))
+        begin = 0
+        for end in (ends + 1).tolist():  # step by step: what arrives is forwarded in a later one
+            step = slice(begin, end)
+            begin = end
+            np.maximum.at(
+                depth, base[step] + schedule.dst[rows[step]], depth[base[step] + schedule.src[rows[step]]] + 1
+            )
+        deepest = max(deepest, int(depth.max(initial=0)))
+    return deepest
+
+
+def _hops(schedule: Schedule) -> Longs:
+    return np.flatnonzero(schedule.src != schedule.dst).astype(np.int64)
+
+
+def _hash_hops(schedule: Schedule, hops: Longs) -> NDArray[np.uint64]:
+    columns: list[NDArray[Any]] = [schedule.src, schedule.dst, schedule.op]
+    columns += [] if schedule.route is None else [schedule.route]
+    mixed = np.zeros(len(hops), np.uint64)
+    for column, mixer in zip(columns, _MIXERS, strict=False):  # without routes one mixer is not needed
+        mixed = (mixed ^ column[hops].astype(np.int64).view(np.uint64)) * mixer
+        mixed ^= mixed >> _SHIFT
+    return mixed
+
+
+def _roots(schedule: Schedule, hops: Longs) -> Longs:
+    """The rank at which the sums of each chunk end; 0 where nothing is summed, as a block then has one root."""
+    sums = hops[schedule.op[hops] == REDUCE]
+    roots = np.zeros(len(schedule.chunks), np.int64)
+    last = sums[np.argsort(schedule.step[sums], kind="stable")]
+    roots[schedule.chunk[last]] = schedule.dst[last]
+    return roots

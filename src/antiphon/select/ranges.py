@@ -1,4 +1,4 @@
-"""Which candidate is best for which sizes."""
+"""Which candidate is best for which sizes: pure functions of their times by size."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ def winners(times: Mapping[Key, Times]) -> list[Key]:
     that stays best for longest, then the one with the lowest number: so that ranges are few.
     """
     sizes = len(next(iter(times.values())))
-    level = [tied(times, i) for i in range(sizes)]
+    best_at = [tied(times, i) for i in range(sizes)]
     chosen: list[Key] = []
-    for i, equals in enumerate(level):
-        if chosen and chosen[-1] in equals:
+    for i, candidates in enumerate(best_at):
+        if chosen and chosen[-1] in candidates:
             chosen.append(chosen[-1])
             continue
 
-        def stays(candidate: Key, i: int = i) -> int:
-            return next((j for j in range(i, sizes) if candidate not in level[j]), sizes)
+        def end_of_lead(candidate: Key, i: int = i) -> int:
+            return next((j for j in range(i, sizes) if candidate not in best_at[j]), sizes)
 
-        chosen.append(min(equals, key=lambda c: (-stays(c), c)))
+        chosen.append(min(candidates, key=lambda c: (-end_of_lead(c), c)))
     return chosen
 
 
 def runs(chosen: Sequence[Label]) -> list[tuple[Label, int, int]]:
     """(winner, first size, last size), by index, of every run of equal winners."""
-    found: list[tuple[Label, int, int]] = []
+    spans: list[tuple[Label, int, int]] = []
     for i, candidate in enumerate(chosen):
-        if found and found[-1][0] == candidate:
-            found[-1] = (candidate, found[-1][1], i)
+        if spans and spans[-1][0] == candidate:
+            spans[-1] = (candidate, spans[-1][1], i)
         else:
-            found.append((candidate, i, i))
-    return found
+            spans.append((candidate, i, i))
+    return spans
 
 
 def worth_keeping(times: Mapping[Key, Times]) -> set[Key]:
-    """The candidates that can still win, whatever else comes: best somewhere, and not as good as nothing else.
+    """The candidates that can still win, whatever else comes: best at some size, and dominated by none.
 
     A candidate that an earlier one equals or beats at every size never wins.
     """
-    somewhere = sorted({i for size in range(len(next(iter(times.values())))) for i in tied(times, size)})
-    kept: list[Key] = []
-    for i in somewhere:
-        if not any(all(a <= b for a, b in zip(times[j], times[i], strict=True)) for j in kept):
-            kept.append(i)
-    return set(kept)
+    best_somewhere = sorted({i for size in range(len(next(iter(times.values())))) for i in tied(times, size)})
+    undominated: list[Key] = []
+    for i in best_somewhere:
+        if not any(all(a <= b for a, b in zip(times[j], times[i], strict=True)) for j in undominated):
+            undominated.append(i)
+    return set(undominated)
 
 
 def nearest(times: Mapping[Key, Times], count: int) -> set[Key]:
-    """The best so many at every size; of equals those with the lowest numbers."""
-    found: set[Key] = set()
+    """The `count` best at every size; of equals those with the lowest numbers."""
+    fastest: set[Key] = set()
     for size in range(len(next(iter(times.values()), ()))):
-        found |= set(sorted(times, key=lambda key: (times[key][size], key))[:count])
-    return found
+        fastest |= set(sorted(times, key=lambda key: (times[key][size], key))[:count])
+    return fastest
 
 
 def best_order(times: Mapping[Key, Times], orders: Mapping[Key, str | None]) -> set[Key]:
-    """Of the candidates those of one order of combining: the one whose best times are least, by the mean of their
-    logarithms over the sizes; of equals that of the lowest number."""
+    """The candidates of one order of combining: the order with the least geometric mean of its best times over the
+    sizes; of equals the one of the lowest number."""
     sizes = range(len(next(iter(times.values()))))
     groups: dict[str | None, set[Key]] = {}
     for key in sorted(times):

@@ -1,4 +1,4 @@
-"""Plans for a back end that cannot write some of their schedules: runners-up in their place, with what these cost."""
+"""Replace the schedules of a plan that a back end cannot write: by runners-up, with a note of what these cost."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from antiphon.cost import predict
 from antiphon.cost.nccl.library import MIN_SPEEDUP, library_among
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.formats import emit
+from antiphon.options import name_with_options
 from antiphon.registry import find
 from antiphon.select.plans import plan as make_plan
 from antiphon.units import format_size
 
-SAME = 1e-6  # relative difference of two prices of one schedule
+SAME_PRICE = 1e-6  # relative difference of two prices of one schedule
 PRICED_AT = 2**26  # bytes at which the option alone is priced where a range has no size of its own
 
 
@@ -36,8 +37,8 @@ def writable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[
             continue
         if not isinstance(entry.claims.get("runners_up"), list | tuple):
             raise Unsupported(f"{fault}{_price_of_alone(plan, entry, name)}")
-        instead, note = _instead(plan, entry, name, options)
-        entries.append(instead)
+        substitute, note = _substitute(plan, entry, name, options)
+        entries.append(substitute)
         notes.append(f"{plan.collective.kind} from {format_size(entry.start)}: {note} ({fault})")
     return replace(plan, entries=tuple(entries)), notes
 
@@ -51,70 +52,71 @@ def _fault(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | Non
     return None
 
 
-def _instead(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> tuple[Entry, str]:
+def _substitute(plan: Plan, entry: Entry, name: str, options: Mapping[str, Any] | None) -> tuple[Entry, str]:
     """The best runner-up that can be written, or the entry left to the library; and a note with what that costs."""
     claims = entry.claims
-    seconds, who = float(claims["seconds"]), _name_of(claims)
+    seconds, best_name = float(claims["seconds"]), _name_of(claims)
     nccl = seconds * claims["speedup"] if claims.get("reference") and claims.get("speedup") else None
     library = str(claims.get("reference", "")).upper()
     for runner in _candidates(claims):
         speedup = None if nccl is None else nccl / runner["seconds"]
         if speedup is not None and speedup < MIN_SPEEDUP:
-            break  # the others are slower still
-        best = _planned(plan, entry, runner)
-        if best is not None and _fault(plan, best, name, options) is None:
+            break  # the next are even slower
+        substitute = _plan_runner_up(plan, entry, runner)
+        if substitute is not None and _fault(plan, substitute, name, options) is None:
             over = "" if speedup is None else f", {speedup:.3g}x {library}"
             cost = f"{max(runner['seconds'] / seconds - 1, 0.0):.0%} slower" if seconds else "slower"
-            return best, f"{who} cannot be written; {_name_of(runner)} instead, {cost}{over}"
+            return substitute, f"{best_name} cannot be written; {_name_of(runner)} instead, {cost}{over}"
     if nccl is None:
         raise Unsupported(
-            f"{name}: can write neither {who} nor a runner-up of it; tune with other planners (--planner)"
+            f"{name}: can write neither {best_name} nor a runner-up of it; tune with other planners (--planner)"
         )
     served = replace(entry, claims={**claims, "use": "library", "served_by": claims["reference"]})
-    return served, f"{who} cannot be written, and no runner-up that can be is faster than {library}: left to {library}"
-
-
-def _planned(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entry | None:
-    """The runner-up, planned anew and verified; None where the planner does not make what was priced."""
-    at, model = int(entry.claims["at"]), str(entry.claims.get("model", ""))
-    try:
-        made = make_plan(
-            plan.collective, plan.topology, planner=runner["planner"], options=runner["options"], nbytes=at, model=model
-        ).entries[0]
-        priced = predict(Plan.of(plan.topology, made.schedule), at, model=model)[0]["seconds"]
-    except AntiphonError:
-        return None
-    if "profile" not in entry.claims and priced > runner["seconds"] * (1 + SAME):
-        return None
-    kept = {key: value for key, value in entry.claims.items() if key in ("at", "model", "over", "reference", "profile")}
-    return replace(
-        entry, schedule=made.schedule, claims={**made.claims, **kept, **runner, "instead_of": _name_of(entry.claims)}
+    return (
+        served,
+        f"{best_name} cannot be written, and no runner-up that can be is faster than {library}: left to {library}",
     )
 
 
+def _plan_runner_up(plan: Plan, entry: Entry, runner: Mapping[str, Any]) -> Entry | None:
+    """The runner-up, planned anew and verified; None if it is now slower than it was priced."""
+    at, model = int(entry.claims["at"]), str(entry.claims.get("model", ""))
+    try:
+        planned = make_plan(
+            plan.collective, plan.topology, planner=runner["planner"], options=runner["options"], nbytes=at, model=model
+        ).entries[0]
+        seconds = predict(Plan.of(plan.topology, planned.schedule), at, model=model)[0]["seconds"]
+    except AntiphonError:
+        return None
+    if "profile" not in entry.claims and seconds > runner["seconds"] * (1 + SAME_PRICE):
+        return None
+    shared = {k: v for k, v in entry.claims.items() if k in ("at", "model", "over", "reference", "profile")}
+    claims = {**planned.claims, **shared, **runner, "instead_of": _name_of(entry.claims)}
+    return replace(entry, schedule=planned.schedule, claims=claims)
+
+
 def _candidates(claims: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The runners-up that a plan lists, the fastest first; those that are no such rows are left out."""
-    rows = [row for row in claims["runners_up"] if isinstance(row, dict)]
-    known = [
-        row for row in rows
-        if isinstance(row.get("planner"), str) and isinstance(row.get("options"), dict)
+    """The runners-up that a plan lists, the fastest first; malformed rows are skipped."""
+    rows = [
+        row for row in claims["runners_up"]
+        if isinstance(row, dict) and isinstance(row.get("planner"), str) and isinstance(row.get("options"), dict)
         and isinstance(row.get("seconds"), int | float) and row["seconds"] > 0
     ]  # fmt: skip
-    yield from sorted(known, key=lambda row: float(row["seconds"]))
+    yield from sorted(rows, key=lambda row: float(row["seconds"]))
 
 
 def _name_of(row: Mapping[str, Any]) -> str:
-    return " ".join([str(row.get("planner")), *(f"{key}={value}" for key, value in row.get("options", {}).items())])
+    return name_with_options(str(row.get("planner")), row.get("options", {}))
 
 
 def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
-    """What the option `alone` costs by the usual model; "" where there is none, or NCCL is as fast without it."""
+    """The cost of the back end's option `alone` by the default model; "" if it has none, or NCCL is as fast without."""
     if entry.schedule.joint is None or "alone" not in find("backend", name).can["options"]:
         return ""
     last = PRICED_AT if entry.stop is None else entry.stop - 1
     nbytes = max(entry.start, min(PRICED_AT, last), 1)
     try:
-        whole, alone = (
+        joined, alone = (
             predict(Plan.of(plan.topology, schedule), nbytes)[0]["seconds"]
             for schedule in (entry.schedule, unjoined(entry.schedule))
         )
@@ -126,6 +128,6 @@ def _price_of_alone(plan: Plan, entry: Entry, name: str) -> str:
         if library is not None and nccl / alone < MIN_SPEEDUP:
             return f"; {library.name.upper()}'s own choice is faster than what can be written of it row by row"
     return (
-        f"; --option alone=yes writes it row by row, which takes {alone / whole:.3g} times as long at "
+        f"; --option alone=yes writes it row by row, which takes {alone / joined:.3g} times as long at "
         f"{format_size(nbytes)} by the model"
     )

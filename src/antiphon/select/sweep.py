@@ -1,4 +1,4 @@
-"""Values of options to try: what replaces the sweep that a planner's entry declares."""
+"""Read the values of options to try, which replace the sweep that a planner's entry declares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.options import parse_options, plain_value
 from antiphon.registry import find
 
 FACTORS = "factors"
-MOST = 4096  # combinations of values for one planner
+MOST = 4096  # combinations of values for one planner, and values of one option
 FORMS = "k=2:64, k=2,4,8 or k=factors"
 
 Value = int | float | str | bool
@@ -25,50 +25,50 @@ def read_sweep(texts: Iterable[str]) -> dict[str, str]:
     return parse_options(texts, "--sweep", f"an option and its values, parted by commas ({FORMS})")
 
 
-def values_of(given: Any, what: str, ranks: int) -> tuple[Value, ...]:
-    """The values of one option, each once, in the order they are given.
+def values_of(values: Any, name: str, ranks: int) -> tuple[Value, ...]:
+    """The values of one option, each once, in order. `name`: in errors.
 
-    A text is a list parted by commas, each part a value, a range of whole numbers with both ends ("2:64"), or
-    "factors": what divides the number of ranks, from 2 up to itself.
+    A text is a list separated by commas: values, ranges of whole numbers with both ends ("2:64"), and "factors": the
+    divisors of the number of ranks from 2 on.
     """
-    parts: Iterable[Any]
-    if isinstance(given, str):
-        parts = given.split(",")
-    elif isinstance(given, Iterable) and not isinstance(given, bytes | Mapping):
-        parts = given
+    items: Iterable[Any]
+    if isinstance(values, str):
+        items = values.split(",")
+    elif isinstance(values, Iterable) and not isinstance(values, bytes | Mapping):
+        items = values
     else:
-        parts = [given]
-    found: dict[tuple[type, Value], Value] = {}
-    for part in parts:
-        for value in _expanded(part, what, ranks):
-            found.setdefault((type(value), value), value)
-            if len(found) > MOST:
-                raise Invalid(f"{what}: more than {MOST} values; sweep fewer")
-    if not found:
-        raise Invalid(f"{what}: has no values; write for example {FORMS}")
-    return tuple(found.values())
+        items = [values]
+    distinct: dict[tuple[type, Value], Value] = {}  # 1 and True are different values
+    for item in items:
+        for value in _expand_item(item, name, ranks):
+            distinct.setdefault((type(value), value), value)
+            if len(distinct) > MOST:
+                raise Invalid(f"{name}: more than {MOST} values; sweep fewer")
+    if not distinct:
+        raise Invalid(f"{name}: has no values; write for example {FORMS}")
+    return tuple(distinct.values())
 
 
-def _expanded(part: Any, what: str, ranks: int) -> Iterable[Value]:
-    if not isinstance(part, str):
-        if hasattr(part, "item") and not isinstance(part, type):  # a number of NumPy's
-            part = part.item()
-        if not isinstance(part, int | float | bool) or (isinstance(part, float) and not math.isfinite(part)):
-            raise Invalid(f"{what}: expected values such as {FORMS}; got {quote(part)}")
-        return (part,)
-    text = part.strip()
+def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
+    if not isinstance(item, str):
+        if hasattr(item, "item") and not isinstance(item, type):  # a number of NumPy's
+            item = item.item()
+        if not isinstance(item, int | float | bool) or (isinstance(item, float) and not math.isfinite(item)):
+            raise Invalid(f"{name}: expected values such as {FORMS}; got {quote(item)}")
+        return (item,)
+    text = item.strip()
     if not text:
-        raise Invalid(f"{what}: there is nothing between two commas, or at an end")
+        raise Invalid(f"{name}: there is nothing between two commas, or at an end")
     if text == FACTORS:
         return [k for k in range(2, ranks + 1) if ranks % k == 0]
     if ":" not in text:
         return (plain_value(text),)
     match = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
     if match is None:
-        raise Invalid(f"{what}: cannot read the range {quote(text)}; write it as 2:64, with both ends")
+        raise Invalid(f"{name}: cannot read the range {quote(text)}; write it as 2:64, with both ends")
     low, high = int(match[1]), int(match[2])
     if high < low:
-        raise Invalid(f"{what}: the range {text} is empty; write the lower end first")
+        raise Invalid(f"{name}: the range {text} is empty; write the lower end first")
     return range(low, min(high, low + MOST) + 1)
 
 
@@ -76,33 +76,35 @@ def resolved(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> dict[s
     """The values of every option swept; Invalid where none of the planners has the option."""
     if sweep is not None and not isinstance(sweep, Mapping):
         raise Invalid(f'sweep: expected options and their values, such as {{"k": range(2, 65)}}; got {quote(sweep)}')
-    found = {}
-    for key, given in (sweep or {}).items():
-        having = {name: find("planner", name).can["options"] for name in planners}
-        if not any(key in options for options in having.values()):
-            known = sorted({option for options in having.values() for option in options})
-            one = f"planner {planners[0]}" if len(planners) == 1 else f"none of the planners {_listed(planners)}"
-            none = "has no option" if len(planners) == 1 else "has the option"
-            told = f"to sweep there are: {', '.join(known)}" if known else "there is none to sweep"
-            raise Invalid(f"sweep: {one} {none} {quote(key)}; {told}")
-        found[key] = values_of(given, f"sweep of {key}", ranks)
+    values = {}
+    for key, written in (sweep or {}).items():
+        options_of = {name: find("planner", name).can["options"] for name in planners}
+        if not any(key in options for options in options_of.values()):
+            sweepable = sorted({option for options in options_of.values() for option in options})
+            if len(planners) == 1:
+                problem = f"planner {planners[0]} has no option"
+            else:
+                problem = f"none of the planners {_list_names(planners)} has the option"
+            available = f"to sweep there are: {', '.join(sweepable)}" if sweepable else "there is none to sweep"
+            raise Invalid(f"sweep: {problem} {quote(key)}; {available}")
+        values[key] = values_of(written, f"sweep of {key}", ranks)
     for name in planners:
-        many = math.prod(len(values) for key, values in found.items() if key in find("planner", name).can["options"])
-        if many > MOST:
-            raise Invalid(f"sweep: {many} combinations of values for planner {name} (at most {MOST}); sweep fewer")
-    return found
+        count = math.prod(len(v) for key, v in values.items() if key in find("planner", name).can["options"])
+        if count > MOST:
+            raise Invalid(f"sweep: {count} combinations of values for planner {name} (at most {MOST}); sweep fewer")
+    return values
 
 
-def _listed(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _list_names(names: Sequence[str], limit: int = 8) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def combinations(
     sweep: Mapping[str, Sequence[Value]], options: Sequence[str], declared: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What a planner with these options is asked for: every combination of the values, the last option varying
-    fastest; what it declares itself, where it has none of the options."""
-    mine = {key: values for key, values in sweep.items() if key in options}
-    if not mine:
-        return [dict(one) for one in declared]
-    return [dict(zip(mine, values, strict=True)) for values in itertools.product(*mine.values())]
+    """The options to try of a planner that has these: every combination of the values, the last option varying
+    fastest; the combinations that its entry declares, if it has none of the options."""
+    swept = {key: values for key, values in sweep.items() if key in options}
+    if not swept:
+        return [dict(combination) for combination in declared]
+    return [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]

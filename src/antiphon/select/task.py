@@ -1,4 +1,12 @@
-"""One candidate: a planner with its options. It plans, every schedule is verified, and only then priced."""
+"""Try one candidate of `tune`, a planner with its options, in stages:
+
+    plan_schedules    the planner yields schedules, for one size or several
+    verify_schedule   each is proven right, unless it has the rows of the one before
+    price_schedule    the model predicts its seconds at every size
+    find_bounds       the bounds of a collective, once for all its candidates: a task of its own
+
+`work` runs them and reports every result as a message. A `ScheduleCache` knows schedules that were met before.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
@@ -27,23 +34,25 @@ from antiphon.cost.basis import basis_of
 from antiphon.errors import AntiphonError, EffortSpent, TimedOut
 from antiphon.isolate import in_words
 from antiphon.registry import Entry, call, find
-from antiphon.select.mark import marks_of
-from antiphon.select.uses import CANNOT, uses_of
+from antiphon.select.schedule_cache import Evaluation, ScheduleCache, fingerprints
+from antiphon.select.uses import CANNOT, uses_claim
 
 OK, REFUSED, FAILED, TIMED_OUT = "ok", "refused", "failed", "timed out"
 BUDGET, MEMORY, CRASH = "budget", "memory", "crash"  # what ended a candidate before it was done
 OUT_OF_MEMORY = "it ran out of memory"
-LONGEST_REASON = 500
+MAX_REASON = 500  # characters
+SIZE_STEP = 16  # of many sizes some planners plan for those that are this factor apart, ...
+MIN_PLANNED_SIZE = 2**18  # ... down to this many bytes: below latency dominates, and one plan serves all
+WARMING = ("relay", "direct", "recursive-doubling")  # planners that are quick on a few ranks
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
     """What all candidates share; a worker process gets it once.
 
-    `model_name`: as it was asked for, with the options behind its name, which `model_options` holds.
-    `known` holds what was found of schedules before, by collective and mark: a schedule that comes again (another
-    planner's, or by options that say the default) is not verified and priced again. `last`: the rows that were verified
-    last, and their mark: in other pieces they are as right, and what is known of their loads holds.
+    `model_name`: as the user wrote it, with its options, which are also in `model_options`. `deterministic`: determine
+    the order in which each schedule combines. `cuts`: how the runtime that this is for sends what has no pieces.
+    `in_switches`: whether that runtime can let switches multicast and combine.
     """
 
     topology: Topology
@@ -55,12 +64,10 @@ class Context:
     budget: float
     seed: int
     model_options: Mapping[str, Any] = field(default_factory=dict)
-    known: dict[tuple[str, bytes], Priced] = field(default_factory=dict)
-    last: list[tuple[bytes, Schedule]] = field(default_factory=list)
-    deterministic: bool = False  # find out in which order each schedule combines
+    deterministic: bool = False
     effort: float | None = None
-    cuts: Cuts | None = None  # how the runtime that it is for sends what has no pieces
-    in_switches: bool = True  # whether that runtime can let switches multicast and combine
+    cuts: Cuts | None = None
+    in_switches: bool = True
 
     def seen(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
@@ -80,21 +87,14 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """A verified schedule, priced: per size its seconds, its bottleneck, its terms and what these rest on."""
+    """A verified and priced schedule. `variant`: how many schedules this planner yielded before. `made_with`: the
+    options that the planner says it used."""
 
     index: int
-    variant: int  # how many schedules this planner yielded before
-    mark: bytes  # equal for equal schedules
-    seconds: tuple[float, ...]
-    bottlenecks: tuple[str, ...]
-    terms: tuple[Mapping[str, float], ...]
-    rests_on: tuple[str, ...]
-    figures: Mapping[str, Any]
-    seconds_per_byte: Fraction
-    made_with: Mapping[str, Any]  # the options that the planner says it used
+    variant: int
+    made_with: Mapping[str, Any]
     schedule: Schedule
-    alone: tuple[float, ...] = ()  # seconds with every row alone, where it lets switches help and the model prices that
-    order: str | None = None  # by which every element is combined, where that was to be found out and is one
+    evaluation: Evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,7 @@ class Limits:
 @dataclass(frozen=True)
 class Done:
     """The end of a task, and how it ended. `by`: BUDGET, MEMORY or CRASH (of its process), where one of these ended it
-    before it was done; what it had found until then counts."""
+    early; its results until then count."""
 
     index: int
     status: str
@@ -138,13 +138,13 @@ class _UnpricedError(Exception):
     """The model does not price this schedule on this machine."""
 
 
-def work(context: Context, task: Task) -> Iterator[Message]:
-    """Do a task: what it finds as it finds it, then Done. Nothing that a planner or a model raises escapes."""
+def work(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Message]:
+    """Do a task: yield each result at once, then Done. Nothing that a planner or a model raises escapes."""
     try:
         if task.entry is None:
-            yield _limits(context, task)
+            yield find_bounds(context, task)
         else:
-            yield from _priced_schedules(context, task)
+            yield from _try_planner(context, cache, task)
     except _EndedError as end:
         yield Done(task.index, end.status, one_line(str(end)), end.by)
     except MemoryError:
@@ -155,65 +155,48 @@ def work(context: Context, task: Task) -> Iterator[Message]:
         yield Done(task.index, OK)
 
 
-APART, LEAST_PLANNED = 16, 2**18  # of many sizes those that some planners plan for: so far apart, and no smaller
-WARMING = ("relay", "direct", "recursive-doubling")  # planners that are quick on a few ranks
+def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Priced]:
+    """Yield the planner's schedules, verified and priced. Those that the model refuses are reported at the end."""
+    refusal = ""
+    for variant, planned in enumerate(plan_schedules(context, task)):
+        schedule = planned
+        _check_identity(context, task, schedule)
+        rows, fingerprint = fingerprints(schedule)
+        evaluation = cache.evaluations.get((task.kind, fingerprint))
+        if evaluation is None:
+            schedule = verify_schedule(context, cache, rows, schedule)
+            try:
+                evaluation = price_schedule(context, task, fingerprint, schedule)
+            except _UnpricedError as error:
+                refusal = refusal or str(error)
+                continue
+            cache.evaluations[task.kind, fingerprint] = evaluation
+        yield Priced(task.index, variant, _made_with(schedule), schedule, evaluation)
+    if refusal:
+        raise _EndedError(REFUSED, refusal)
 
 
-def warm(context: Context) -> None:
-    """Price something small first: what a model loads or compiles at its first calls is no candidate's fault.
-
-    A few ranks that are near each other and a few that are far. Nothing that it raises matters here; it comes again
-    where it is reported."""
-    members = next(iter(context.collectives.values())).members
-    some = tuple(sorted({*members[:4], *members[-4:]}))
-    for name in WARMING:
-        with suppress(Exception):
-            target = Collective("allreduce", context.topology.ranks, some)
-            made = call(
-                "planner", name, find("planner", name).load(), {}, Request(context.topology, target, budget=1.0)
-            )
-            price = _prepared(context, next(iter(made)))
-            for nbytes in (context.sizes[0], context.sizes[-1]):
-                price(nbytes)
+# ---- stage 1: plan ----
 
 
-def _priced_schedules(context: Context, task: Task) -> Iterator[Priced]:
-    """What the planner yields and the model prices; where it refuses some, the end says so."""
-    unpriced = ""
-    for variant, schedule in enumerate(_schedules(context, task)):
-        try:
-            yield _price(context, task, variant, schedule)
-        except _UnpricedError as error:
-            unpriced = unpriced or str(error)
-    if unpriced:
-        raise _EndedError(REFUSED, unpriced)
-
-
-def _limits(context: Context, task: Task) -> Limits:
-    target, seen = context.collectives[task.kind], context.seen(context.topology)
-    found = bound(context.topology, target)
-    by_profile = found if seen == context.topology else bound(seen, target)
-    return Limits(task.index, found, by_profile, quickest(seen, needs_of(target), by_profile.latency_witness))
-
-
-def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
-    """What the planner yields. Everything it raises becomes the end of the candidate."""
+def plan_schedules(context: Context, task: Task) -> Iterator[Schedule]:
+    """Yield the planner's schedules. Everything it raises becomes the end of the candidate."""
     assert task.entry is not None
-    requests, refused, found = _requests(context, task), [], 0
+    requests, refusals, any_schedule = _requests(context, task), [], False
     try:
         for request in requests:
             try:
                 for schedule in call("planner", task.planner, task.entry.load(), task.options, request):
-                    found += 1
+                    any_schedule = True
                     yield schedule
             except EffortSpent:  # the same on every machine
                 pass
             except TimedOut:
                 raise
             except AntiphonError as error:
-                refused.append(error)
-        if len(refused) == len(requests):
-            raise refused[0]
+                refusals.append(error)
+        if len(refusals) == len(requests):
+            raise refusals[0]
     except TimedOut as error:
         if isinstance(error.best, Schedule):
             yield error.best
@@ -224,116 +207,151 @@ def _schedules(context: Context, task: Task) -> Iterator[Schedule]:
         raise _EndedError(FAILED, OUT_OF_MEMORY, MEMORY) from None
     except Exception as error:
         raise _EndedError(FAILED, error_text(error)) from None
-    if not found:
+    if not any_schedule:
         raise _EndedError(REFUSED, f"planner {task.planner} found no schedule")
 
 
 def _requests(context: Context, task: Task) -> list[Request]:
-    """For one size what is planned for it and what is for any: a planner chooses by a price of its own, and another
-    model may find what it did not choose faster. The planners here do both at once; others are asked twice. For many
-    sizes those that plan each size in another way (can["sizes"]) are asked for some of them, too."""
+    """Return one request, or for planners of other packages one for each size to plan for.
+
+    For one size both a plan for it and a plan for any size: a planner chooses by a price of its own, and the model may
+    find the other one faster. For many sizes those planners that plan each size differently (can["sizes"]) also plan
+    for some of these. The planners here read several sizes from one request.
+    """
     assert task.entry is not None
-    wanted: tuple[int | None, ...] = (*context.sizes, None)
-    if len(context.sizes) > 1:  # what serves all of them comes first
-        wanted = (None, *_apart(context.sizes)) if task.entry.can.get("sizes") else (None,)
-    first = Request(
+    sizes: tuple[int | None, ...] = (*context.sizes, None)
+    if len(context.sizes) > 1:  # the plan for any size comes first
+        sizes = (None, *_spaced_sizes(context.sizes)) if task.entry.can.get("sizes") else (None,)
+    request = Request(
         context.topology, context.collectives[task.kind], profile=context.profile, budget=context.budget,
-        seed=context.seed, effort=context.effort, nbytes=wanted[0], also=wanted[1:],
+        seed=context.seed, effort=context.effort, nbytes=sizes[0], also=sizes[1:],
     )  # fmt: skip
-    return [first] if task.entry.own else [replace(first, nbytes=nbytes, also=()) for nbytes in wanted]
+    return [request] if task.entry.own else [replace(request, nbytes=nbytes, also=()) for nbytes in sizes]
 
 
-def _apart(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The largest of these sizes, the largest that is 16 times smaller, and so on, down to what latency rules."""
-    found: list[int] = []
+def _spaced_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The largest of these sizes, the largest that is SIZE_STEP times smaller, and so on."""
+    spaced: list[int] = []
     for size in sorted(sizes, reverse=True):
-        if size >= LEAST_PLANNED and (not found or size * APART <= found[-1]):
-            found.append(size)
-    return tuple(found)
+        if size >= MIN_PLANNED_SIZE and (not spaced or size * SIZE_STEP <= spaced[-1]):
+            spaced.append(size)
+    return tuple(spaced)
 
 
-def one_line(text: str) -> str:
-    """As it may stand on a terminal and on a page: one line, no control characters, no addresses, not too long."""
-    plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
-    plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # the same words every time
-    return plain if len(plain) <= LONGEST_REASON else plain[: LONGEST_REASON - 3] + "..."
+def _made_with(schedule: Schedule) -> dict[str, Any]:
+    """The options in the provenance that are plain values."""
+    options = schedule.provenance.get("options")
+    items = options.items() if isinstance(options, Mapping) else ()
+    return {k: one_line(v) if isinstance(v, str) else v for k, v in items if isinstance(v, str | int | float)}
 
 
-def error_text(error: BaseException) -> str:
-    return one_line(in_words(error))
+# ---- stage 2: verify ----
 
 
-def _price(context: Context, task: Task, variant: int, schedule: Schedule) -> Priced:
-    """Verify, then price at every size; what is known already is not done again."""
-    topology = context.topology
+def _check_identity(context: Context, task: Task, schedule: Schedule) -> None:
+    """Refuse a schedule for another collective, and a provenance that no file can hold."""
     if schedule.collective != context.collectives[task.kind]:
-        verify(schedule, topology).or_raise()
+        verify(schedule, context.topology).or_raise()
         raise ValueError("the schedule is for another collective than the one asked for")
     check_plain(schedule.provenance, "provenance")
-    own: dict[str, Any] = {"index": task.index, "variant": variant, "made_with": _made_with(schedule)}
-    rows, mark = marks_of(schedule)
-    if (task.kind, mark) in context.known:
-        return replace(context.known[task.kind, mark], schedule=schedule, **own)
-    schedule = _verified(context, rows, schedule)
-    uses = uses_of(schedule)
-    if uses and not context.in_switches:
-        raise _UnpricedError(f"planner {task.planner}: {CANNOT}")
-    price = _prepared(context, schedule)
-    predicted = [price(nbytes) for nbytes in context.sizes]
-    seconds = tuple(float(p.seconds) for p in predicted)
-    if not all(math.isfinite(s) and s >= 0 for s in seconds):
-        raise ValueError(f"model {context.model_name} predicts a time that is no finite number of seconds")
-    found = Priced(
-        mark=mark, seconds=seconds,
-        bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predicted),
-        terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predicted),
-        rests_on=tuple(one_line(basis_of(p, context.profile)) for p in predicted),
-        figures={**claims(schedule, topology), **({"uses": list(uses)} if uses else {})},
-        alone=_alone(context, schedule) if uses else (), seconds_per_byte=timeline(schedule, topology).total,
-        schedule=schedule, order=order_of_combining(schedule) if context.deterministic else None, **own,
-    )  # fmt: skip
-    context.known[task.kind, mark] = replace(found, schedule=None)  # type: ignore[arg-type]
-    return found
 
 
-def _verified(context: Context, rows: bytes, schedule: Schedule) -> Schedule:
-    """A schedule that is right. Its rows are those of the one before where these are the same in other pieces, in which
-    each transfer of a chunk is still one after the other; only switches that join transfers may mind."""
-    for known, before in context.last:
-        if known == rows and schedule.joint is None:
-            return replace(before, pieces=schedule.pieces, provenance=schedule.provenance)
-    context.last.clear()
+def verify_schedule(context: Context, cache: ScheduleCache, rows: bytes, schedule: Schedule) -> Schedule:
+    """Return the schedule, verified; `rows` is the fingerprint of its rows in whatever pieces."""
+    verified = cache.same_rows(rows, schedule)
+    if verified is not None:
+        return verified
+    cache.forget_last()
     verify(schedule, context.topology).or_raise()
-    context.last.append((rows, schedule))
+    cache.set_last(rows, schedule)
     return schedule
 
 
-def _alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
-    """What a runtime takes for it that lets no switches help."""
-    try:
-        price = _prepared(context, unjoined(schedule))
-        return tuple(float(price(nbytes).seconds) for nbytes in context.sizes)
-    except _UnpricedError:
-        return ()
+# ---- stage 3: price ----
 
 
-def _prepared(context: Context, schedule: Schedule) -> Predictor:
+def price_schedule(context: Context, task: Task, fingerprint: bytes, schedule: Schedule) -> Evaluation:
+    """Predict the seconds of a verified schedule at every size, and compute its figures."""
+    uses = uses_claim(schedule)
+    if uses and not context.in_switches:
+        raise _UnpricedError(f"planner {task.planner}: {CANNOT}")
+    predict = _predictor(context, schedule)
+    predictions = [predict(nbytes) for nbytes in context.sizes]
+    seconds = tuple(float(p.seconds) for p in predictions)
+    if not all(math.isfinite(s) and s >= 0 for s in seconds):
+        raise ValueError(f"model {context.model_name} predicts a time that is no finite number of seconds")
+    return Evaluation(
+        fingerprint, seconds,
+        bottlenecks=tuple(one_line(str(p.bottleneck)) for p in predictions),
+        terms=tuple({one_line(str(k)): float(v) for k, v in p.terms.items()} for p in predictions),
+        rests_on=tuple(one_line(basis_of(p, context.profile)) for p in predictions),
+        figures={**claims(schedule, context.topology), **uses},
+        seconds_per_byte=timeline(schedule, context.topology).total,
+        alone=_seconds_alone(context, schedule) if uses else (),
+        order=order_of_combining(schedule) if context.deterministic else None,
+    )  # fmt: skip
+
+
+def _predictor(context: Context, schedule: Schedule) -> Predictor:
     name = context.model_name.partition(":")[0]
-    given = {"profile": context.profile, **context.model_options}
+    options = {"profile": context.profile, **context.model_options}
 
-    def make(sent: Schedule) -> Predictor:
-        made: Predictor = call("model", name, context.model.load(), given, sent, context.topology)
-        return made
+    def prepare(sent: Schedule) -> Predictor:
+        predictor: Predictor = call("model", name, context.model.load(), options, sent, context.topology)
+        return predictor
 
     try:
-        return as_cut(make, schedule, context.cuts)
+        return as_cut(prepare, schedule, context.cuts)
     except AntiphonError as error:
         why = str(error).removeprefix(f"model {name}").lstrip(": ")
         raise _UnpricedError(f"model {name} cannot price this on {context.topology.name}: {why}") from None
 
 
-def _made_with(schedule: Schedule) -> dict[str, Any]:
-    """The options in the provenance, as far as they are plain."""
-    given = schedule.provenance.get("options")
-    plain = given.items() if isinstance(given, Mapping) else ()
-    return {k: one_line(v) if isinstance(v, str) else v for k, v in plain if isinstance(v, str | int | float)}
+def _seconds_alone(context: Context, schedule: Schedule) -> tuple[float, ...]:
+    """Seconds by size on a runtime that lets no switches help; () where the model does not price that."""
+    try:
+        predict = _predictor(context, unjoined(schedule))
+        return tuple(float(predict(nbytes).seconds) for nbytes in context.sizes)
+    except _UnpricedError:
+        return ()
+
+
+def warm(context: Context) -> None:
+    """Price small schedules first: what a model loads or compiles at its first calls must count for no candidate.
+
+    On a few ranks that are near each other and a few that are far. An error here is not reported: it comes again with
+    the first candidate.
+    """
+    members = next(iter(context.collectives.values())).members
+    ends = tuple(sorted({*members[:4], *members[-4:]}))
+    for name in WARMING:
+        with suppress(Exception):
+            collective = Collective("allreduce", context.topology.ranks, ends)
+            request = Request(context.topology, collective, budget=1.0)
+            predict = _predictor(context, next(iter(call("planner", name, find("planner", name).load(), {}, request))))
+            for nbytes in (context.sizes[0], context.sizes[-1]):
+                predict(nbytes)
+
+
+# ---- the bounds of a collective ----
+
+
+def find_bounds(context: Context, task: Task) -> Limits:
+    collective, machine = context.collectives[task.kind], context.seen(context.topology)
+    nominal = bound(context.topology, collective)
+    by_profile = nominal if machine == context.topology else bound(machine, collective)
+    return Limits(task.index, nominal, by_profile, quickest(machine, needs_of(collective), by_profile.latency_witness))
+
+
+# ---- text ----
+
+
+def one_line(text: str) -> str:
+    """As it may stand on a terminal and on a page: one line, no control characters, no addresses, not too long."""
+    plain = "".join(c for c in " ".join(text.split()) if c.isprintable())
+    plain = re.sub(r" at 0x[0-9a-f]+", "", plain)  # the same words in every run
+    return plain if len(plain) <= MAX_REASON else plain[: MAX_REASON - 3] + "..."
+
+
+def error_text(error: BaseException) -> str:
+    return one_line(in_words(error))

@@ -1,10 +1,15 @@
-"""What tuning finds: every candidate with its times, the ranges of sizes, and a plan per collective."""
+"""The result of tuning: every candidate with its times, the ranges of sizes, and a plan per collective.
+
+Also what choosing the value of an option is worth: the best value for every size, against the first one of a sweep.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from antiphon.core.plan import Plan
@@ -13,18 +18,19 @@ from antiphon.core.topology import Topology
 from antiphon.cost.basis import NOT_CALIBRATED, together
 from antiphon.cost.nccl.library import Library
 from antiphon.errors import Invalid
-from antiphon.select._gains import Gain, gains
-from antiphon.select._table import save_plans
-from antiphon.select.candidates import Candidate, Range
+from antiphon.options import name_with_options
 from antiphon.select.libraries import OURS_ALONE
-from antiphon.select.limits import Limit
-from antiphon.select.losses import Damage, Loss
+from antiphon.select.limits import Damage, Limit, Loss
+from antiphon.select.plan_files import save_plans
+from antiphon.select.ranges import runs, winners
 from antiphon.select.sweep import Value
-from antiphon.select.task import BUDGET, REFUSED
+from antiphon.select.task import BUDGET, OK, REFUSED
 from antiphon.select.uses import uses_text
 from antiphon.units import format_seconds, format_size
 
-ENDED = ("collective", "planner", "options", "ended_by", "reason")  # what is told of a candidate that was ended
+ENDED = ("collective", "planner", "options", "ended_by", "reason")  # JSON keys of candidates that were ended
+Sweep = Mapping[str, tuple[Value, ...]]
+Setting = tuple[tuple[str, Value], ...]  # the options swept, with the values of one candidate
 DEFINITIONS = {
     "seconds": "predicted by the model, at the greatest size that was priced in the range",
     "gap": "seconds over the bound, which is the greater of latency_seconds (of the quickest path between the two "
@@ -43,6 +49,143 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True, eq=False)
+class Candidate:
+    """A planner with its options, and its result. status: ok | refused | failed | timed out.
+
+    `seconds` by size; `why` by size: (bottleneck, terms). `variant` counts the schedules of one planner call.
+    `rests_on` by size: what the figures are calibrated by, a profile, or that they are not calibrated.
+    `may_win`: False for candidates that are only compared with. `also`: other options with the same schedule.
+    `ended_by`: budget, memory or crash, where one of these ended it early. `alone`: seconds by size with every row
+    alone, where it uses switches.
+    """
+
+    collective: str
+    planner: str
+    options: Mapping[str, Any]
+    status: str
+    reason: str = ""
+    variant: int = 0
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    why: Mapping[int, tuple[str, Mapping[str, float]]] = field(default_factory=dict)
+    rests_on: Mapping[int, str] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    seconds_per_byte: Fraction = Fraction(0)
+    may_win: bool = True
+    also: tuple[Mapping[str, Any], ...] = ()
+    ended_by: str = ""
+    alone: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """What it lets switches do beside forwarding."""
+        return tuple(self.figures.get("uses", ()))
+
+    def __repr__(self) -> str:
+        result = f"{len(self.seconds)} sizes" if self.status == OK else f"{self.status}: {self.reason}"
+        return f"Candidate({self.collective} by {name_with_options(self.planner, self.options)}: {result})"
+
+    def as_json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "collective": self.collective, "planner": self.planner, "options": dict(self.options),
+            "status": self.status, "reason": self.reason,
+            "seconds": {str(size): seconds for size, seconds in self.seconds.items()},
+        }  # fmt: skip
+        if self.status == OK:
+            value["variant"] = self.variant
+            value["rests_on"] = together(list(self.rests_on.values()))
+        if self.ended_by:
+            value["ended_by"] = self.ended_by
+        if self.uses:
+            value["uses"] = list(self.uses)
+        if self.also:
+            value["also"] = [dict(options) for options in self.also]
+        return value
+
+
+@dataclass(frozen=True)
+class Without:
+    """The alternatives at one size on a runtime that lets no switches help: `alone`, the seconds of the same schedule
+    with every row alone (None: the model does not price that), and the best candidate that uses no switches (None:
+    there is none)."""
+
+    alone: float | None
+    planner: str | None = None
+    options: Mapping[str, Any] | None = None
+    seconds: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        options = None if self.options is None else dict(self.options)
+        return {"alone": self.alone, "planner": self.planner, "options": options, "seconds": self.seconds}
+
+
+@dataclass(frozen=True, eq=False)
+class Range:
+    """The best candidate for start <= nbytes < stop (the last range: for its stop, too).
+
+    `at`: the greatest size priced in it, to which seconds, gap and speedup belong. `without`: where the candidate
+    uses switches, the alternatives on a runtime that cannot. `over`: the choice of the library `reference` (such as
+    nccl) at that size, where the model has its figures. `rests_on`: the measurements that calibrate the figures, a
+    profile, or that they are not calibrated. `sms`: multiprocessors of each GPU (of `sms_of`) that it takes at most,
+    if known. `served_by`: the library that should serve these sizes, since by its model the candidate is not faster at
+    any of them; "": use the candidate. `beyond_error`: whether the speedup exceeds the error of that model; None:
+    unknown. `runners_up`: the next best at `at`.
+    """
+
+    collective: str
+    start: int
+    stop: int
+    at: int
+    candidate: Candidate
+    seconds: float
+    gap: float | None
+    speedup: float | None
+    without: Without | None = None
+    over: str = ""
+    rests_on: str = NOT_CALIBRATED
+    sms: int | None = None
+    sms_of: int | None = None
+    served_by: str = ""
+    beyond_error: bool | None = None
+    runners_up: tuple[Candidate, ...] = ()
+    reference: str = ""
+
+    def __repr__(self) -> str:
+        sizes = f"{format_size(self.start)} to {format_size(self.stop)}"
+        figures = [f"{k} {v:.3g}" for k, v in (("gap", self.gap), ("speedup", self.speedup)) if v is not None]
+        name = name_with_options(self.candidate.planner, self.candidate.options)
+        description = ", ".join([name, format_seconds(self.seconds), *figures, self.rests_on])
+        description += f"; leave it to {self.served_by.upper()}" if self.served_by else ""
+        return f"Range({self.collective}, {sizes}: {description})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective,
+            "from": self.start,
+            "to": self.stop,
+            "planner": self.candidate.planner,
+            "options": dict(self.candidate.options),
+            "seconds": self.seconds,
+            "gap": self.gap,
+            "speedup": self.speedup,
+            "at": self.at,
+            "variant": self.candidate.variant,
+            "bottleneck": self.candidate.why[self.at][0],
+            "rests_on": self.rests_on,
+            "use": "library" if self.served_by else "ours",
+            **({"served_by": self.served_by} if self.served_by else {}),
+            **(
+                {"over": self.over, "reference": self.reference, "beyond_error": self.beyond_error} if self.over else {}
+            ),
+            "runners_up": [
+                {"planner": runner.planner, "options": dict(runner.options), "seconds": runner.seconds[self.at]}
+                for runner in self.runners_up
+            ],
+            **({"sms": self.sms, "sms_of": self.sms_of} if self.sms is not None else {}),
+            **({"uses": list(self.candidate.uses), "without_switches": self.without.as_json()} if self.without else {}),
+        }
+
+
+@dataclass(frozen=True, eq=False)
 class Listed:
     """A schedule that is worth measuring, with what a plan claims of it."""
 
@@ -55,10 +198,10 @@ class Listed:
 class Tuning:
     """The result of `tune`. `plans` holds the winners, by collective; `complete` is False if it was interrupted.
 
-    `no_speedup`: by collective, why no speedup is told. `damage`: links lost against the machine to compare with.
+    `no_speedup`: by collective, why there is no speedup. `damage`: links lost against the machine compared with.
     `sweep`: the options swept with their values; `gains`: what choosing among them is worth. `shortlist`: by
-    collective the schedules worth measuring, where they were asked for. `untried`: candidates that an interruption left
-    out. `no_bound`: by collective, why its bounds are not known.
+    collective the schedules worth measuring, if requested. `untried`: the number of candidates that an interruption
+    skipped. `no_bound`: by collective, why its bounds are unknown.
     """
 
     topology: Topology
@@ -85,8 +228,8 @@ class Tuning:
     def __repr__(self) -> str:
         low, high = (format_size(size) for size in self.span)
         kinds = ", ".join(self.collectives)
-        told = f"{len(self.ranges)} ranges of {len(self.candidates)} candidates"
-        return f"Tuning({kinds} on {self.topology.name}, {low} to {high}: {told})"
+        counts = f"{len(self.ranges)} ranges of {len(self.candidates)} candidates"
+        return f"Tuning({kinds} on {self.topology.name}, {low} to {high}: {counts})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plans: one collective as a plan, which every command takes, several as a table."""
@@ -104,38 +247,37 @@ class Tuning:
 
     @property
     def unpriced(self) -> str:
-        """What the model says where it refused all that planners made for this machine; else nothing."""
-        said = [c.reason for c in self.candidates if c.status == REFUSED and c.reason.startswith("model ")]
-        return said[0] if said and not self.ranges else ""
+        """The model's reason, if it refused every schedule for this machine; else ""."""
+        reasons = [c.reason for c in self.candidates if c.status == REFUSED and c.reason.startswith("model ")]
+        return reasons[0] if reasons and not self.ranges else ""
 
     @property
     def notes(self) -> list[str]:
-        """What must be known to read the figures right, a line each."""
-        said: dict[str, list[str]] = {}
+        """What a reader must know of the figures, a line each."""
+        kinds_by_reason: dict[str, list[str]] = {}
         for kind, why in self.no_speedup.items():
-            said.setdefault(why, []).append(kind)
-        lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in said.items()]
+            kinds_by_reason.setdefault(why, []).append(kind)
+        lines = [f"no speedup is told for {', '.join(kinds)}: {why}" for why, kinds in kinds_by_reason.items()]
         lines += [f"no gap is told for {kind}: its bounds were {why}" for kind, why in self.no_bound.items()]
-        lines += [line for r in self.ranges if (line := _helped(r))]
-        taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})
-        told = " or ".join(f"{sms} of {of}" for sms, of in taken)
-        lines += [f"while it runs, communication takes up to {told} SMs of each GPU"] if taken else []
+        lines += [line for r in self.ranges if (line := _switches_note(r))]
+        sms_taken = sorted({(r.sms, r.sms_of) for r in self.ranges if r.sms is not None})
+        counts = " or ".join(f"{sms} of {of}" for sms, of in sms_taken)
+        lines += [f"while it runs, communication takes up to {counts} SMs of each GPU"] if sms_taken else []
         lost = self.damage.describe() if self.damage is not None else ""
         return [line for line in (self.unpriced, *lines, lost) if line]
 
     @property
     def ended_early(self) -> tuple[Candidate, ...]:
-        """What its budget, too little memory or a crash ended; what was found until then counts."""
+        """The candidates that their budget, lack of memory or a crash ended; their results until then count."""
         return tuple(c for c in self.candidates if c.ended_by)
 
     @property
     def stopped(self) -> int:
-        """How many candidates ended by their budget: with more of it, or on a computer with less to do, they may have
-        found better."""
+        """How many candidates their budget ended: with more of it, or on a less busy computer, they may find better."""
         return sum(c.ended_by == BUDGET for c in self.candidates)
 
     def rests_on(self, collective: str) -> str:
-        """What figures of this collective are calibrated by, at some size or other."""
+        """What calibrates the figures of this collective, at any size."""
         return together([r.rests_on for r in self.ranges if r.collective == collective]) or NOT_CALIBRATED
 
     def of(self, collective: str) -> tuple[Candidate, ...]:
@@ -147,8 +289,8 @@ class Tuning:
         return gains({kind: self.of(kind) for kind in self.collectives}, self.sweep, self.sizes)
 
     def baseline(self, collective: str, nbytes: int) -> float | None:
-        """Seconds of what NCCL would choose, where figures of it are known; else of the best schedule of the planners
-        that stand for it."""
+        """Seconds of NCCL's own choice, if its figures are known; else of the best schedule of the planners that stand
+        for it."""
         if self.library is not None and collective in self.baselines:
             return self.library.at(collective, nbytes)[0].seconds
         names = self.baselines.get(collective, ())
@@ -185,18 +327,96 @@ class Tuning:
         }
 
 
-def _helped(r: Range) -> str:
-    """What a range's best lets switches do, and what there is without; "" where nothing, or a library serves."""
+def _switches_note(r: Range) -> str:
+    """What a range's best lets switches do, and the alternatives; "" if nothing, or if a library serves the range."""
     if r.without is None or r.served_by:
         return ""
-    at, less = format_size(r.at), r.without
-    alone = "is not priced by the model" if less.alone is None else f"takes {format_seconds(less.alone)} at {at}"
+    at, without = format_size(r.at), r.without
+    alone = "is not priced by the model" if without.alone is None else f"takes {format_seconds(without.alone)} at {at}"
     best = "no planner here does without"
-    if less.seconds is not None:
-        who = " ".join([str(less.planner), *(f"{k}={v}" for k, v in (less.options or {}).items())])
-        best = f"the best that does without, {who}, takes {format_seconds(less.seconds)}"
+    if without.seconds is not None:
+        name = name_with_options(str(without.planner), without.options or {})
+        best = f"the best that does without, {name}, takes {format_seconds(without.seconds)}"
     span = f"from {format_size(r.start)} to {format_size(r.stop)}" if r.stop > r.start else f"at {at}"
     return (
         f"{r.collective} {span} uses {uses_text(r.candidate.uses)}; where a runtime cannot, the same schedule with "
         f"every row alone {alone}, and {best}"
     )
+
+
+# ---- what choosing among swept options is worth ----
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times faster a planner is with the best setting for each size than with its first one.
+
+    `mean`: geometric, over the sizes; `most`: the greatest, at size `at`. `best`: (from, to, setting). `rests_on`: what
+    calibrates the figures of all its settings.
+    """
+
+    collective: str
+    planner: str
+    first: Setting
+    mean: float
+    most: float
+    at: int
+    best: tuple[tuple[int, int, Setting], ...]
+    rests_on: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "collective": self.collective,
+            "planner": self.planner,
+            "first": dict(self.first),
+            "mean": self.mean,
+            "most": self.most,
+            "at": self.at,
+            "rests_on": self.rests_on,
+            "best": [{"from": start, "to": stop, "options": dict(setting)} for start, stop, setting in self.best],
+        }
+
+
+def settings(
+    candidates: Sequence[Candidate], sweep: Sweep, sizes: Sequence[int]
+) -> dict[str, dict[Setting, tuple[float, ...]]]:
+    """For candidates of one collective, by planner that was swept and by setting, in the order of the sweep: seconds
+    per size, the best of several schedules of one setting. Settings without a schedule are left out."""
+    times_of: dict[str, dict[Setting, tuple[float, ...]]] = {}
+    for c in candidates:
+        for options in (c.options, *c.also):
+            setting = tuple((key, options[key]) for key in sweep if key in options)
+            if setting and c.seconds and c.may_win:
+                by_setting = times_of.setdefault(c.planner, {})
+                times = tuple(c.seconds[size] for size in sizes)
+                by_setting[setting] = tuple(map(min, by_setting[setting], times)) if setting in by_setting else times
+    place = {(key, type(v), v): i for key, values in sweep.items() for i, v in enumerate(values)}
+
+    def swept_order(item: tuple[Setting, tuple[float, ...]]) -> list[int]:
+        return [place.get((key, type(v), v), 0) for key, v in item[0]]
+
+    return {planner: dict(sorted(by_setting.items(), key=swept_order)) for planner, by_setting in times_of.items()}
+
+
+def gains(candidates: Mapping[str, Sequence[Candidate]], sweep: Sweep, sizes: Sequence[int]) -> tuple[Gain, ...]:
+    """By collective and planner; nothing where only one setting has a schedule."""
+    rows = []
+    for kind, of_kind in candidates.items() if sweep else ():
+        for planner, by_setting in settings(of_kind, sweep, sizes).items():
+            if len(by_setting) < 2:
+                continue
+            order = list(by_setting)
+            chosen = winners({(i, 0): by_setting[setting] for i, setting in enumerate(order)})
+            ratios = [_ratio(by_setting[order[0]][s], by_setting[order[key[0]]][s]) for s, key in enumerate(chosen)]
+            best = tuple(
+                (sizes[low], sizes[min(high + 1, len(sizes) - 1)], order[key[0]]) for key, low, high in runs(chosen)
+            )
+            mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+            largest = max(range(len(ratios)), key=lambda s: ratios[s])
+            rests = together([c.rests_on[at] for c in of_kind if c.planner == planner for at in c.rests_on])
+            rows.append(Gain(kind, planner, order[0], mean, ratios[largest], sizes[largest], best, rests))
+    return tuple(rows)
+
+
+def _ratio(first: float, best: float) -> float:
+    return first / best if best > 0 and first > 0 else 1.0

@@ -14,7 +14,7 @@ from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.book import Book, make_book
 from antiphon.select import Tuning, plan, tune
-from antiphon.select.candidates import Candidate
+from antiphon.select.tuning import Candidate
 from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
 

@@ -29,7 +29,7 @@ from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime, units_of
 from antiphon.runtimes.measure.traced import measured_trace
 from antiphon.select import check, collective, is_file, load_plans, plan, tune
-from antiphon.select.wish import machine_of
+from antiphon.select.parse_request import machine_of
 from antiphon.units import Sizes, parse_sizes
 
 

@@ -11,7 +11,7 @@ from antiphon.runtimes.measure.bench import decides, measure_plans
 from antiphon.runtimes.measure.case import Row
 from antiphon.runtimes.measure.micro_patterns import Pattern, plan_on
 from antiphon.runtimes.measure.micro_patterns import patterns as made
-from antiphon.select.wish import machine_of
+from antiphon.select.parse_request import machine_of
 from antiphon.topologies import topology as named
 from antiphon.units import Sizes
 

@@ -1,4 +1,4 @@
-"""What is asked for: a collective by name, and sizes."""
+"""Read a request: collective, machine, budget and sizes, as people write them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def is_file(spec: str) -> bool:
 def collective(
     spec: str, topology: Topology, *, root: int | None = None, ranks: Sequence[int] | None = None
 ) -> Collective:
-    """A collective as people name it ("allreduce", or a JSON file) on this machine, or on a group of its ranks."""
+    """A collective by its name ("allreduce") or JSON file on this machine, or on a subset of its ranks."""
     if not isinstance(spec, str):
         raise Invalid(f"collective: expected its name, its file or a Collective, got {quote(spec)}")
     if ranks is not None:
-        ranks = _whole_numbers(ranks)
+        ranks = _rank_numbers(ranks)
     if root is not None and (isinstance(root, bool) or not isinstance(root, SupportsIndex)):
         raise Invalid(f"root: expected the number of a rank, got {quote(root)}")
     if is_file(spec):
@@ -49,21 +49,21 @@ def collective(
     return Collective(kind, topology.ranks, tuple(ranks or ()), () if root is None else (operator.index(root),))
 
 
-def _whole_numbers(ranks: Sequence[int]) -> tuple[int, ...]:
+def _rank_numbers(ranks: Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(operator.index(rank) for rank in ranks)
     except TypeError:
         raise Invalid(f"ranks: expected the numbers of ranks, got {quote(ranks)}") from None
 
 
-def machine_of(topology: Topology | str, what: str = "topology") -> Topology:
-    """A machine, or the one that people call so ("dgx1v", or a JSON file)."""
+def machine_of(topology: Topology | str, name: str = "topology") -> Topology:
+    """A machine, by itself, its name ("dgx1v") or its file. `name`: of the argument, in errors."""
     if isinstance(topology, str):
-        from antiphon.topologies import topology as make
+        from antiphon.topologies import topology as read_spec
 
-        return make(topology)
+        return read_spec(topology)
     if not isinstance(topology, Topology):
-        raise Invalid(f"{what}: expected a Topology, its name or its file, got {quote(topology)}")
+        raise Invalid(f"{name}: expected a Topology, its name or its file, got {quote(topology)}")
     return topology
 
 
@@ -76,14 +76,14 @@ def budget_of(budget: float | str) -> float:
 
 
 def sizes_of(nbytes: Sizes) -> tuple[tuple[int, int], tuple[int, ...]]:
-    """The range asked for, and the sizes to price: of FROM:TO its two ends and the powers of two in it, of
-    FROM:TO:FACTOR those and its end, of several just these."""
+    """The range of sizes, and the sizes to price in it: for FROM:TO both ends and the powers of two between, for
+    FROM:TO:FACTOR the steps and the end, for several just these."""
     if isinstance(nbytes, str):
         low, high, factor = parse_span(nbytes)
         powers = (1 << k for k in range(max(low - 1, 0).bit_length(), high.bit_length()))
-        found = {low, high, *(powers if factor is None else Span(low, high, factor).sizes())}
+        sizes = {low, high, *(powers if factor is None else Span(low, high, factor).sizes())}
     else:
-        found = set(parse_sizes(nbytes))
-    if not found or min(found) < 1:
+        sizes = set(parse_sizes(nbytes))
+    if not sizes or min(sizes) < 1:
         raise Invalid(f"nbytes: expected a size from 1 byte, or a range such as 1KB:1GB, got {quote(nbytes)}")
-    return (min(found), max(found)), tuple(sorted(found))
+    return (min(sizes), max(sizes)), tuple(sorted(sizes))

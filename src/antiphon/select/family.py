@@ -1,4 +1,4 @@
-"""The same tuning for several sizes of a family of machines."""
+"""Tune for several machines of a family, which differ in one option."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from antiphon.core.collective import Collective
 from antiphon.errors import AntiphonError, Invalid, quote
 from antiphon.options import parse_options
 from antiphon.select.ledger import Progress
+from antiphon.select.parse_request import is_file, machine_of
 from antiphon.select.sweep import FACTORS, Value, values_of
 from antiphon.select.tuner import tune
 from antiphon.select.tuning import Tuning
-from antiphon.select.wish import is_file, machine_of
 
 EXAMPLE = "nodes=1,2,4,8 or ranks=4:8"
 
 
 @dataclass(frozen=True, eq=False)
 class Tunings:
-    """A tuning for every value of one option of the machine. `refused`: by value, why there is none for it.
+    """A tuning for every value of one option of the machine. `refused`: by value, why there is none.
 
     `complete` is False if it was interrupted: then the last one may lack candidates, and some values may be missing.
     """
@@ -39,29 +39,29 @@ class Tunings:
         return f"Tunings({self.topology}, {self.varied}={','.join(map(str, self.tunings))}: {[*self.tunings.values()]})"
 
     def as_json(self) -> dict[str, Any]:
-        """Stable keys: per value what a single tuning tells, or why it was refused."""
-        told = [{"value": value, **found.as_json()} for value, found in self.tunings.items()]
+        """Stable keys: per value those of a single tuning, or why it was refused."""
+        tunings = [{"value": value, **tuning.as_json()} for value, tuning in self.tunings.items()]
         refused = [{"value": value, "refused": why} for value, why in self.refused.items()]
         return {
             "topology": self.topology,
             "varied": self.varied,
             "complete": self.complete,
-            "tunings": [*told, *refused],
+            "tunings": [*tunings, *refused],
         }
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write what `Tuning.save` writes into this directory, a file for every value (nodes=4.json), where something
-        was planned; the directory is created, if need be. The files written."""
+        """Write a file as of `Tuning.save` for every value with a plan (nodes=4.json) into this directory, which is
+        created if necessary. Return the files."""
         into = Path(folder)
         try:
             into.mkdir(exist_ok=True)
         except OSError as error:
             raise Invalid(f"{into}: is no directory, and none can be made there ({error.strerror})") from None
         written = []
-        for value, found in self.tunings.items():
-            if found.plans:
+        for value, tuning in self.tunings.items():
+            if tuning.plans:
                 written.append(into / f"{escaped(f'{self.varied}={value}', safe='=()+,')}.json")
-                found.save(written[-1])
+                tuning.save(written[-1])
         return written
 
 
@@ -72,8 +72,8 @@ def tune_over(
     """`tune` on the machine that the spec names, with one of its options replaced by each of the values.
 
     `vary`: the option and its values, {"nodes": [1, 2, 4]} or "nodes=1,2,4"; `options`: those of `tune`. All machines
-    are made first, so that a wrong value is told at once. A value for which the rest of what is asked makes no sense
-    (a root that a small machine lacks) is refused, and the others go on. Ctrl-C keeps what was found. Cost: the sum.
+    are made first, so that a wrong value is an error at once. A value with which the request makes no sense (a root
+    that a small machine lacks) is refused, and the others go on. Ctrl-C returns the result so far. Cost: the sum.
     """
     key, values = varied(vary)
     machines = {}
@@ -82,7 +82,7 @@ def tune_over(
             machines[value] = machine_of(replaced(topology, key, value))
         except AntiphonError as error:
             raise type(error)(f"vary {key}={value}: {error}") from None
-    told: dict[Value, Tuning] = {}
+    tunings: dict[Value, Tuning] = {}
     refused: dict[Value, AntiphonError] = {}
     counter = _Counter(len(machines), progress)
     complete = True
@@ -90,35 +90,35 @@ def tune_over(
         for value, machine in machines.items():
             try:
                 hear = counter.start(f"{key}={value}") if progress is not None else None
-                told[value] = tune(wanted, machine, progress=hear, **options)
+                tunings[value] = tune(wanted, machine, progress=hear, **options)
             except AntiphonError as error:
                 refused[value] = error
-            complete = all(found.complete for found in told.values())
+            complete = all(tuning.complete for tuning in tunings.values())
             if not complete:
                 break
     except KeyboardInterrupt:
         complete = False
-    if refused and not told:
+    if refused and not tunings:
         raise next(iter(refused.values()))
-    return Tunings(topology, key, told, {value: str(error) for value, error in refused.items()}, complete)
+    return Tunings(topology, key, tunings, {value: str(error) for value, error in refused.items()}, complete)
 
 
 def varied(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
     """The option and its values."""
-    asked: Any = vary
+    options: Any = vary
     if isinstance(vary, str):
-        asked = parse_options([vary], "vary", f"one option of the machine with its values, such as {EXAMPLE}")
-    if not isinstance(asked, Mapping) or len(asked) != 1:
+        options = parse_options([vary], "vary", f"one option of the machine with its values, such as {EXAMPLE}")
+    if not isinstance(options, Mapping) or len(options) != 1:
         raise Invalid(f"vary: expected one option of the machine with its values, such as {EXAMPLE}; got {quote(vary)}")
-    ((key, given),) = asked.items()
-    parts = given.split(",") if isinstance(given, str) else given
-    if FACTORS in (parts if isinstance(parts, list | tuple) else ()):
+    ((key, values),) = options.items()
+    items = values.split(",") if isinstance(values, str) else values
+    if FACTORS in (items if isinstance(items, list | tuple) else ()):
         raise Invalid(f"vary: {FACTORS} are of the number of ranks, which varies here; write for example {EXAMPLE}")
-    return key, values_of(given, f"vary {key}", 0)
+    return key, values_of(values, f"vary {key}", 0)
 
 
 def replaced(spec: str, key: str, value: Value) -> str:
-    """The spec of a machine with this option, in the place where it had one before."""
+    """The spec of a machine with this option, in place of the value it had."""
     if not isinstance(spec, str):
         raise Invalid(
             f"vary: expected the name of a family of machines, such as dgx2 or ring:ranks=8; got {quote(spec)}"
@@ -126,28 +126,29 @@ def replaced(spec: str, key: str, value: Value) -> str:
     name, _, tail = spec.partition(":")
     if is_file(name) or (not tail and is_file(spec)):
         raise Invalid(f"vary: {spec} is a file, of which nothing can be varied; name a family, such as ring:ranks=8")
-    parts = tail.split(",") if tail else []
-    mine = [i for i, part in enumerate(parts) if re.match(rf"{re.escape(key)}\s*=", part)]
-    if mine:
-        parts[mine[0]] = f"{key}={value}"
-    else:
-        parts.append(f"{key}={value}")
-    return f"{name}:{','.join(parts)}"
+    options = tail.split(",") if tail else []
+    position = next((i for i, text in enumerate(options) if re.match(rf"{re.escape(key)}\s*=", text)), len(options))
+    options[position : position + 1] = [f"{key}={value}"]
+    return f"{name}:{','.join(options)}"
 
 
 class _Counter:
-    """Progress over all tunings: those to come are taken to be like the one at work."""
+    """Progress over all tunings; those to come are estimated to have as many candidates as the current one."""
 
     def __init__(self, tunings: int, progress: Progress | None) -> None:
-        self.left, self.progress = tunings, progress
-        self.before = self.last = 0
+        self.remaining, self.progress = tunings, progress
+        self.done_before = self.candidates = 0
 
     def start(self, name: str) -> Progress:
-        self.before, self.last, self.left = self.before + self.last, 0, self.left - 1
+        self.done_before += self.candidates
+        self.candidates = 0
+        self.remaining -= 1
 
-        def hear(done: int, total: int, what: str) -> None:
-            self.last = total
+        def hear(done: int, total: int, text: str) -> None:
+            self.candidates = total
             if self.progress is not None:
-                self.progress(self.before + done, self.before + total * (1 + self.left), f"{name}: {what}")
+                self.progress(
+                    self.done_before + done, self.done_before + total * (1 + self.remaining), f"{name}: {text}"
+                )
 
         return hear

@@ -1,22 +1,35 @@
-"""A table: the tuned plans of several collectives in one file, or one plan, which is a plan file."""
+"""Read and write files of plans: one plan, or a table with the tuned plans of several collectives.
+
+Plans of the user's own take part in `tune` as candidates of a planner named `plan`, which yields what is in their file.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from antiphon.core.collective import KINDS, Collective
 from antiphon.core.files import name_of, read_bytes, reading, within, write_bytes
 from antiphon.core.jsontext import check_keys, decode, layout
 from antiphon.core.plan import Plan
+from antiphon.core.request import Request
+from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps, loads
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
 from antiphon.formats.piccl.readers import read_schedule
+from antiphon.registry import Entry
 
 TABLE, VERSION = "antiphon-table", 1
+OWN = "plan"  # the planner of candidates that are the user's own plans; its one option is the file
+ENTRY = Entry(
+    "antiphon.select.plan_files:own_plan",
+    "a plan from a file",
+    {"collectives": (*KINDS, "custom"), "topologies": "its own", "options": ("file",), "effort": 0.01},
+)
 
 
 class _Head(msgspec.Struct):
@@ -45,9 +58,12 @@ def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: s
 
 
 def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) -> dict[str, Plan]:
-    """The plans in a file, by collective: of a table, of a plan alone, of PICCL's XML that `export` wrote, or of what
-    was written for runtimes of GPUs, by whomever. This last is judged as it stands (`formats.written.Wrong`), and put
-    on `machine`; all else has a machine of its own, and is not believed to be right."""
+    """The plans in a file, by collective: a table, one plan, PICCL's XML that `export` wrote, or files of GPU runtimes,
+    whoever wrote them.
+
+    The last are checked as they stand (`formats.written.Wrong`) and put on `machine`. All others name their machine,
+    and are not verified.
+    """
     from antiphon.formats.foreign import judged, plan_of, reader_of
 
     name = name_of(path)
@@ -57,22 +73,22 @@ def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) ->
         if reader is not None:
             written = reader(data, os.path.basename(name))
             judged(written)
-            found = plan_of(written, machine)
-            return {found.collective.kind: found}
+            plan = plan_of(written, machine)
+            return {plan.collective.kind: plan}
     if name.endswith(".xml"):
-        found = read_schedule(path).verifiable()
-        return {found.collective.kind: found}
+        plan = read_schedule(path).verifiable()
+        return {plan.collective.kind: plan}
     with reading(name):
         head = decode(data, _Head)
         if head.format == TABLE:
-            return _table(data, head.version)
-    read = loads(data, name)
-    if not isinstance(read, Plan):
-        raise Invalid(f"{name}: holds a {type(read).__name__.lower()}; a plan or a table is needed here")
-    return {read.collective.kind: read}
+            return _read_table(data, head.version)
+    content = loads(data, name)
+    if not isinstance(content, Plan):
+        raise Invalid(f"{name}: holds a {type(content).__name__.lower()}; a plan or a table is needed here")
+    return {content.collective.kind: content}
 
 
-def _table(data: bytes, version: object) -> dict[str, Plan]:
+def _read_table(data: bytes, version: object) -> dict[str, Plan]:
     if type(version) is not int or version != VERSION:
         raise Invalid(f"version {quote(version)} of {TABLE} is not known here; version {VERSION} is")
     row = decode(data, _TableRow)
@@ -91,3 +107,31 @@ def _table(data: bytes, version: object) -> dict[str, Plan]:
     if len({plan.topology for plan in plans.values()}) > 1:
         raise Invalid("plans: are for different machines; a table is for one")
     return plans
+
+
+# ---- the user's own plans as candidates ----
+
+
+def own_plan(request: Request, *, file: str) -> Iterator[Schedule]:
+    """Yield every schedule of the plan, each a candidate for all sizes."""
+    for entry in load_plans(file, request.topology)[request.collective.kind].entries:
+        yield entry.schedule
+
+
+def files_by_kind(
+    files: Sequence[str], topology: Topology, collectives: Mapping[str, Collective]
+) -> dict[str, list[str]]:
+    """Which of these files have a plan for each collective; Invalid where one has none, or is for another machine."""
+    by_kind: dict[str, list[str]] = {}
+    for file in files:
+        plans = load_plans(file, topology)
+        for kind, plan in plans.items():
+            if plan.topology != topology:
+                raise Invalid(f"{file}: is for {plan.topology.name} and not for {topology.name}; tune on its machine")
+            if collectives.get(kind) == plan.collective:
+                by_kind.setdefault(kind, []).append(file)
+        if not any(file in chosen for chosen in by_kind.values()):
+            raise Invalid(
+                f"{file}: plans {', '.join(plans)}, and not {', '.join(collectives)} among these ranks and roots"
+            )
+    return by_kind

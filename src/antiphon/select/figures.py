@@ -1,0 +1,103 @@
+"""The figures that a plan claims of its schedule: counts, gaps to the bounds, uses of switches, rate, order.
+
+Each is derived here once: `plan`, `tune`, `frontier` and the checks of plan files all read these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from antiphon.core.bounds import Bound, bound
+from antiphon.core.bounds.memory import reached_json
+from antiphon.core.interpret import order_of_combining
+from antiphon.core.loads import claims, timeline
+from antiphon.core.plan import Plan
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import unjoined
+from antiphon.core.verify import verify
+from antiphon.errors import NotFound
+from antiphon.select.provenance import planner_figures, rate_of, rate_text
+from antiphon.select.uses import uses_claim
+
+SEVERAL_ORDERS = "it combines the parts of the data in different orders, and --deterministic wants one"
+
+
+class SeveralOrders(NotFound):
+    """There are schedules, but none that combines every element in one and the same order."""
+
+
+def measure(schedule: Schedule, topology: Topology, limits: Bound | None = None) -> dict[str, Any]:
+    """Verify a schedule and return its figures beside the bounds: what a plan claims. `limits`: if known already."""
+    verify(schedule, topology).or_raise()
+    return figures_verified(schedule, topology, limits or bound(topology, schedule.collective))
+
+
+def figures_verified(schedule: Schedule, topology: Topology, limits: Bound) -> dict[str, Any]:
+    """The same for a schedule that is verified already."""
+    figures = dict(claims(schedule, topology))
+    figures |= gaps(figures, timeline(schedule, topology).total, limits)
+    figures |= uses_claim(schedule)
+    if rate_of(schedule) is not None:
+        figures["rate"] = rate_text(schedule, topology)
+    return figures
+
+
+def gaps(figures: Mapping[str, Any], seconds_per_byte: Fraction, limits: Bound) -> dict[str, Any]:
+    """How many times the bounds a verified schedule takes: bandwidth_gap, latency_gap, proof.
+
+    Where switches may help also bandwidth_gap_without_switches, over the bound of schedules that they do not help: less
+    than 1 where they do.
+    """
+    bound_per_byte = 1 / limits.bytes_per_second if limits.bytes_per_second else Fraction(0)
+    bandwidth_gap = _gap(seconds_per_byte, bound_per_byte)
+    latency_gap = _gap(Fraction(figures["steps"]), Fraction(limits.latency_steps))
+    if any(gap is not None and gap < 1 for gap in (bandwidth_gap, latency_gap)):
+        raise RuntimeError(f"a verified schedule beats its bound: {bandwidth_gap}, {latency_gap}")
+    unaided = limits.without_switches if limits.unaided is not None else None
+    return {
+        "bandwidth_gap": None if bandwidth_gap is None else float(bandwidth_gap),
+        "latency_gap": None if latency_gap is None else float(latency_gap),
+        "proof": proof_of(bandwidth_gap, latency_gap),
+        **({"bandwidth_gap_without_switches": float(seconds_per_byte * unaided)} if unaided else {}),
+    }
+
+
+def _gap(value: Fraction, lower_bound: Fraction) -> Fraction | None:
+    """value ÷ bound; None where the bound is 0 and the value is not."""
+    return value / lower_bound if lower_bound else (None if value else Fraction(1))
+
+
+def proof_of(bandwidth_gap: Fraction | None, latency_gap: Fraction | None) -> str | None:
+    """Which bounds the schedule meets: "latency", "bandwidth", "both" or None (SCCL, Tables 4 and 5)."""
+    met = (latency_gap == 1, bandwidth_gap == 1)
+    return {(True, True): "both", (True, False): "latency", (False, True): "bandwidth"}.get(met)
+
+
+def order_claim(schedule: Schedule) -> dict[str, str] | None:
+    """What a deterministic plan claims of its order of combining; None where the schedule has several orders."""
+    order = order_of_combining(schedule)
+    return None if order is None else {"order": order}
+
+
+def figures_of(plan: Plan) -> dict[str, Any]:
+    """What `antiphon plan --json` prints: the claims of the entry for the largest sizes, and what the plan is for."""
+    entry = plan.entries[-1]
+    found = dict(planner_figures(entry.schedule))
+    return {
+        "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
+        "stopped": None, **entry.claims, **_gap_alone(plan), **reached_json(entry.schedule, plan.topology),
+        **({"found": found} if found else {}), "verified": True,
+    }  # fmt: skip
+
+
+def _gap_alone(plan: Plan) -> dict[str, float]:
+    """The bandwidth gap with every row alone, as on a runtime that lets no switches help, where the plan lets them."""
+    entry = plan.entries[-1]
+    gap = entry.claims.get("bandwidth_gap")
+    if not entry.claims.get("uses") or gap is None:
+        return {}
+    slowdown = timeline(unjoined(entry.schedule), plan.topology).total / timeline(entry.schedule, plan.topology).total
+    return {"bandwidth_gap_alone": gap * float(slowdown)}

@@ -1,0 +1,98 @@
+"""What is known of schedules that were met before, found by a fingerprint of their rows.
+
+Planners yield the same schedule again and again: two planners, options that say the default, a sweep over pieces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from antiphon.core.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What verifying and pricing find of a schedule, whoever planned it: by size its seconds, bottleneck, terms of the
+    model and what these are calibrated by.
+
+    `fingerprint`: equal for equal schedules. `alone`: seconds with every row alone, where switches help and the model
+    prices that. `order`: in which every element is combined, where it was to be determined and is one.
+    """
+
+    fingerprint: bytes
+    seconds: tuple[float, ...]
+    bottlenecks: tuple[str, ...]
+    terms: tuple[Mapping[str, float], ...]
+    rests_on: tuple[str, ...]
+    figures: Mapping[str, Any]
+    seconds_per_byte: Fraction
+    alone: tuple[float, ...] = ()
+    order: str | None = None
+
+
+@dataclass
+class ScheduleCache:
+    """Evaluations by collective and fingerprint, and the schedule that was verified last.
+
+    A process that gets a copy keeps its own from then on. Only one schedule is held, since it may be large.
+    """
+
+    evaluations: dict[tuple[str, bytes], Evaluation] = field(default_factory=dict)
+    _last_rows: bytes = b""
+    _last_schedule: Schedule | None = None
+
+    def same_rows(self, rows: bytes, schedule: Schedule) -> Schedule | None:
+        """Return the schedule verified last in the pieces of this one, if both have the same rows; else None.
+
+        In other pieces each transfer of a chunk is still one after the other, so no verification is needed, and what
+        is known of its loads holds. Joined transfers are an exception: switches may mind the pieces.
+        """
+        if self._last_schedule is None or rows != self._last_rows or schedule.joint is not None:
+            return None
+        return replace(self._last_schedule, pieces=schedule.pieces, provenance=schedule.provenance)
+
+    def set_last(self, rows: bytes, schedule: Schedule) -> None:
+        self._last_rows, self._last_schedule = rows, schedule
+
+    def forget_last(self) -> None:
+        """Free the schedule verified last: before another is verified, and before the cache is sent to a process."""
+        self._last_rows, self._last_schedule = b"", None
+
+
+def fingerprint(schedule: Schedule) -> bytes:
+    """Equal for schedules with the same rows in the same order, in as many pieces, whoever planned them."""
+    return fingerprints(schedule)[1]
+
+
+def fingerprints(schedule: Schedule) -> tuple[bytes, bytes]:
+    """Return the fingerprint of the rows in whatever pieces, then that of rows and pieces. O(rows), 1 GB/s."""
+    digest = hashlib.blake2b(digest_size=16)
+    chunks, routes = schedule.chunks, schedule.routes
+    columns = {
+        **schedule.columns(), "block": chunks.block, "offset": chunks.offset, "share": chunks.share,
+        "denominator": chunks.denominator, "ptr": routes.ptr, "links": routes.links,
+        "local": repr(schedule.local), "kind": repr(schedule.collective.key()),
+    }  # fmt: skip
+    for name, column in columns.items():
+        _add_column(digest, name, column)
+    rows = digest.digest()
+    _add_column(digest, "pieces", schedule.pieces)
+    return rows, digest.digest()
+
+
+def _add_column(digest: Any, name: str, column: object) -> None:
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        values = column
+    else:
+        text = repr(column.tolist() if isinstance(column, np.ndarray) else column)
+        values = np.frombuffer(text.encode(), np.uint8)
+    digest.update(f"{name} {values.dtype} {values.size} ".encode())
+    digest.update(np.ascontiguousarray(values).data)
