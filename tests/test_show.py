@@ -14,9 +14,8 @@ from quick import in_turn
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
 from antiphon.registry import table
-from antiphon.show.pictures.blocks import Drawing
 from antiphon.show.pictures.graph import RANK, STACK, Graph, folded, graph_of
-from antiphon.show.pictures.layout import arrange
+from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.pictures.svg import MAX_NODES, topology_svg
 from antiphon.show.text import topology_text
 from antiphon.topologies import topology

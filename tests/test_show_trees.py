@@ -24,7 +24,7 @@ from antiphon.registry import table
 from antiphon.select import every_plan, plan
 from antiphon.show.pictures import trees as drawing
 from antiphon.show.pictures.graph import graph_of
-from antiphon.show.pictures.growth import ANY, BOTH, IN, IN_AND_OUT, OUT, Growth, growth_of, growths_of
+from antiphon.show.pictures.growth import ANY, IN, IN_AND_OUT, OUT, SAME_BOTH_WAYS, Growth, growth_of, growths_of
 from antiphon.show.pictures.layout import arrange
 from antiphon.show.pictures.trees import MAX_NODES, trees_svg
 from antiphon.topologies import topology
@@ -72,7 +72,7 @@ def test_a_broadcast_goes_out_of_its_root_along_trees_of_links() -> None:
     found = growths_of(schedule, machine)
     assert (found.root, found.roots) == (-1, 1)
     assert [share for share, _ in found.growths] == [2, 2, 1, 1]
-    assert found.whole == 6
+    assert found.total == 6
     for _, growth in found.growths:
         assert (growth.shape, growth.root) == (OUT, 3)
         assert sorted(arrow.dst for arrow in growth.arrows) == [0, 1, 2, 4, 5, 6, 7]
@@ -83,9 +83,9 @@ def test_a_broadcast_goes_out_of_its_root_along_trees_of_links() -> None:
 
 def test_an_allreduce_goes_up_and_down_the_same_tree() -> None:
     found = grown("allreduce", "dgx1v", "trees", pieces=1)
-    assert {growth.shape for _, growth in found.growths} == {BOTH}
+    assert {growth.shape for _, growth in found.growths} == {SAME_BOTH_WAYS}
     assert all(len(growth.arrows) == 7 for _, growth in found.growths)
-    assert sum(share for share, _ in found.growths) == found.whole == 24
+    assert sum(share for share, _ in found.growths) == found.total == 24
     # an edge carries the shares of its trees both ways: at 24/7 no pair of ranks exceeds its links
     load: Counter[tuple[int, int]] = Counter()
     for share, growth in found.growths:
@@ -150,7 +150,7 @@ def test_any_tree_is_seen_as_one_and_nothing_else_is(drawn_: tuple) -> None:
     def seen(growth: Growth) -> set[tuple[int, int, int]]:
         return {(arrow.src, arrow.dst, arrow.number) for arrow in growth.arrows}
 
-    for shape, rows, kind in ((OUT, down, OUT), (ANY, [*up, *down], BOTH)):
+    for shape, rows, kind in ((OUT, down, OUT), (ANY, [*up, *down], SAME_BOTH_WAYS)):
         found = growth_of(shape, names[0], rows)
         assert (found.shape, found.root, seen(found)) == (kind, names[0], expected)
     found = growth_of(IN, names[0], up)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 NARROWEST, WIDEST = 60, 200  # columns of text on any terminal: longer lines are hard to read
 ELSEWHERE = 100  # where the output is no terminal
-_LEAST, _LAST = 10, 24  # narrower columns are not worth reading; nor is a last one, of running text
+_MIN_WIDTH, _MIN_TEXT_WIDTH = 10, 24  # of a column; of a last column of running text
 
 
 def width() -> int:
@@ -39,12 +39,12 @@ def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[
 
 def under_names(rows: Mapping[str, Sequence[Sequence[str]]], lines: Iterable[list[str]]) -> list[str]:
     """The lines of all rows (of `table_rows`, without the head), each group under its name where there are several."""
-    left = iter(lines)
-    said: list[str] = []
+    remaining = iter(lines)
+    text_lines: list[str] = []
     for name, group in rows.items():
-        said += [name] if len(rows) > 1 else []
-        said += [line for _ in group for line in next(left)]
-    return said
+        text_lines += [name] if len(rows) > 1 else []
+        text_lines += [line for _ in group for line in next(remaining)]
+    return text_lines
 
 
 def wrapped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -53,7 +53,7 @@ def wrapped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     columns = list(zip(*cells, strict=True))
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width()
-    excess = _narrow(widths, [len(widths) - 1], [_LAST] * len(widths), excess)
+    excess = _narrow(widths, [len(widths) - 1], [_MIN_TEXT_WIDTH] * len(widths), excess)
     _fit(cells, widths, range(len(widths)), excess)
     return [line for row in cells for line in _lines_of(row, widths, [False] * len(widths))]
 
@@ -72,15 +72,14 @@ def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
 def _fit(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> None:
     """Make some columns narrower by `excess` together: down to their longest word, then to its longest part."""
     for pattern in (r"\s+", r"\s+|(?<=-)"):
-        words = [
-            max(len(word) for cell in column for word in re.split(pattern, cell)) for column in zip(*cells, strict=True)
-        ]
-        excess = _narrow(widths, columns, [min(max(word, _LEAST), _LAST) for word in words], excess)
+        by_column = zip(*cells, strict=True)
+        longest = [max(len(word) for cell in column for word in re.split(pattern, cell)) for column in by_column]
+        excess = _narrow(widths, columns, [min(max(word, _MIN_WIDTH), _MIN_TEXT_WIDTH) for word in longest], excess)
 
 
-def _narrow(widths: list[int], columns: Sequence[int], least: Sequence[int], excess: int) -> int:
+def _narrow(widths: list[int], columns: Sequence[int], minimum: Sequence[int], excess: int) -> int:
     """Take `excess` from the widths of these columns, each time from the widest; what could not be taken."""
-    while excess > 0 and (wider := [column for column in columns if widths[column] > least[column]]):
+    while excess > 0 and (wider := [column for column in columns if widths[column] > minimum[column]]):
         widths[max(wider, key=widths.__getitem__)] -= 1
         excess -= 1
     return excess
@@ -91,7 +90,7 @@ def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) 
     broken = [_broken(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
     for number in range(max(map(len, broken))):
-        cells = [parts[number] if number < len(parts) else "" for parts in broken]
+        cells = [cell_lines[number] if number < len(cell_lines) else "" for cell_lines in broken]
         aligned = [c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True)]
         lines.append(("  " + "  ".join(aligned)).rstrip())
     return lines

@@ -17,12 +17,10 @@ from antiphon.units import format_seconds, format_size
 
 WIDTH, TOP, UPPER, GAP, LOWER, LEFT, RIGHT = 900, 60, 330, 34, 110, 74, 16
 _FULL_NAMES = {"G": "G = 2 beta + gamma"}
-_MARKS = (
-    "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0",
-    "M-3-3h6v6h-6z",
-    "M0-4l4 7h-8z",
+_MARKS = (  # dot, square, triangle, diamond
+    "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0", "M-3-3h6v6h-6z", "M0-4l4 7h-8z",
     "M0-4.4l4.4 4.4-4.4 4.4-4.4-4.4z",
-)
+)  # fmt: skip
 
 Point = tuple[float, float, float]
 Across = Callable[[float], float]
@@ -39,124 +37,137 @@ class Series:
     points: Sequence[Point]
 
 
-def genmodel_text(found: GenmodelFit) -> str:
+def genmodel_text(fit: GenmodelFit) -> str:
     """For a terminal of 80 columns."""
-    rows = found.measured
+    rows = fit.measured
     plans = ", ".join(dict.fromkeys(row.plan.name for row in rows))
     ranks, sizes = [row.ranks for row in rows], {row.nbytes for row in rows}
-    said = f"{plans}; {min(ranks)} to {max(ranks)} ranks; {plural(len(sizes), 'size')}"
-    what = f"{plural(len(rows), 'measurement')} ({said})"
-    parameters = [*found.parameters.values(), found.w_t]
-    without = "{:.2%} on average, {:.2%} at most".format(*found.plain_misses)
+    scope = f"{plans}; {min(ranks)} to {max(ranks)} ranks; {plural(len(sizes), 'size')}"
+    summary = f"{plural(len(rows), 'measurement')} ({scope})"
+    parameters = [*fit.parameters.values(), fit.w_t]
+    without = "{:.2%} on average, {:.2%} at most".format(*fit.plain_misses)
     return "\n".join(
         [
-            *paragraph(f"GenModel fitted to {what}", ""),
-            *_estimates(parameters, found.combinations),
-            *_missing(found.misses),
+            *paragraph(f"GenModel fitted to {summary}", ""),
+            *_estimates(parameters, fit.combinations),
+            *_misses_text(fit.misses),
             *paragraph(f"the best fit without incast and memory access: {without}"),
-            *(line for note in found.notes for line in paragraph(f"note: {note}", rest="    ")),
+            *_notes_text(fit.notes),
         ]
     )
 
 
-def memory_text(found: MemoryFit) -> str:
+def memory_text(fit: MemoryFit) -> str:
     """For a terminal of 80 columns."""
-    rows = found.measured
+    rows = fit.measured
     vectors, sizes = [row.vectors for row in rows], sorted({row.nbytes for row in rows})
     named = ", ".join(map(format_size, sizes[:4])) + (", ..." if len(sizes) > 4 else "")
-    what = f"adding {min(vectors)} to {max(vectors)} vectors of {named} at once"
+    summary = f"adding {min(vectors)} to {max(vectors)} vectors of {named} at once"
     return "\n".join(
         [
-            *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {what}", ""),
-            *_estimates(found.parameters.values(), found.combinations),
-            *_missing(found.misses),
-            *(line for note in found.notes for line in paragraph(f"note: {note}", rest="    ")),
+            *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", ""),
+            *_estimates(fit.parameters.values(), fit.combinations),
+            *_misses_text(fit.misses),
+            *_notes_text(fit.notes),
         ]
     )
 
 
-def loggp_text(found: LogGPFit) -> str:
+def loggp_text(fit: LogGPFit) -> str:
     """For a terminal of 80 columns."""
-    rows, sizes = found.measured, found.cells.sizes
-    what = f"{plural(len(rows), 'measurement')} ({plural(len(sizes), 'size')}, {plural(len(found.regimes), 'regime')})"
+    rows, sizes = fit.measured, fit.cells.sizes
+    summary = f"{plural(len(rows), 'measurement')} ({plural(len(sizes), 'size')}, {plural(len(fit.regimes), 'regime')})"
     cells = []
-    for regime in found.regimes:
+    for regime in fit.regimes:
         where = f"{format_size(regime.low)} to {format_size(regime.high)}"
         for name, figure in regime.figures.items():
             cells.append([where, name, _number(figure, figure.value), _interval(figure), figure.state])
             where = ""
             if name in regime.growth:
-                more = regime.growth[name]
-                cells.append(["", f"{name} per byte more", _number(more, more.value), _interval(more), more.state])
+                growth = regime.growth[name]
+                cells.append(
+                    ["", f"{name} per byte more", _number(growth, growth.value), _interval(growth), growth.state]
+                )
     note = (
         "L, o_s, o_r and g in seconds (L, o_s and o_r as at the regime's first size), G in seconds per byte; intervals "
         "(t) hold in 95 of 100 cases"
     )
     return "\n".join(
         [
-            *paragraph(f"LogGP fitted to {what}", ""),
+            *paragraph(f"LogGP fitted to {summary}", ""),
             *table(["sizes", "", "value", "between", "state"], cells),
             *paragraph(note),
-            *_radices(found),
-            *_missing(found.misses),
-            *(line for said in found.notes for line in paragraph(f"note: {said}", rest="    ")),
+            *_radices(fit),
+            *_misses_text(fit.misses),
+            *_notes_text(fit.notes),
         ]
     )
 
 
-def _radices(found: LogGPFit) -> list[str]:
+def _radices(fit: LogGPFit) -> list[str]:
     """How many messages go at once, where that was measured."""
-    if not found.at_once:
+    if not fit.at_once:
         return []
-    told = {
+    labels = {
         "device": "device_radix: a rank sends, and receives, at once",
         "send": "  sends", "receive": "  receives", "node": "node_radix: a node sends to another at once",
     }  # fmt: skip
     rows = []
-    for name, what in told.items():
-        one = found.radices[name]
-        if one.state != OPEN:
-            rows.append([what, str(one.count or f"no limit up to {one.up_to}"), one.state])
+    for name, label in labels.items():
+        radix = fit.radices[name]
+        if radix.state != OPEN:
+            rows.append([label, str(radix.count or f"no limit up to {radix.up_to}"), radix.state])
     return table(["messages", "", "state"], rows)
 
 
 def round_trips_text(rows: Sequence[RoundTrip]) -> str:
     """The medians over repetitions, a line for each size."""
-    found: dict[int, list[list[float]]] = {}
+    seconds_by_size: dict[int, list[list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
             continue
         column = 3 if row.kind == "server" else 0 if row.n == 1 else 2 if row.delay else 1
-        found.setdefault(row.nbytes, [[], [], [], []])[column].append(row.seconds)
+        seconds_by_size.setdefault(row.nbytes, [[], [], [], []])[column].append(row.seconds)
     head = ["size", "one there and back", "several", "with delays", "receiving several"]
-    told = [
+    cells = [
         [format_size(size), *(format_seconds(float(np.median(c))) if c else "-" for c in columns)]
-        for size, columns in sorted(found.items())
+        for size, columns in sorted(seconds_by_size.items())
     ]
-    return "\n".join([*table(head, told), *_at_once_text(rows)])
+    return "\n".join([*table(head, cells), *_at_once_text(rows)])
 
 
 def _at_once_text(rows: Sequence[RoundTrip]) -> list[str]:
     """The same of messages that begin at once, a line for each number of them."""
-    found: dict[tuple[str, int], dict[int, list[float]]] = {}
+    seconds_by_count: dict[tuple[str, int], dict[int, list[float]]] = {}
     for row in rows:
         if row.kind in AT_ONCE:
-            found.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
-    if not found:
+            seconds_by_count.setdefault((row.kind, row.nbytes), {}).setdefault(row.n, []).append(row.seconds)
+    if not seconds_by_count:
         return []
-    numbers = sorted({n for some in found.values() for n in some})
-    head = ["at once", *(f"{kind}, {format_size(size)}" for kind, size in found)]
-    told = [
-        [str(n), *(format_seconds(float(np.median(some[n]))) if n in some else "-" for some in found.values())]
+    numbers = sorted({n for by_count in seconds_by_count.values() for n in by_count})
+    head = ["at once", *(f"{kind}, {format_size(size)}" for kind, size in seconds_by_count)]
+    cells = [
+        [
+            str(n),
+            *(
+                format_seconds(float(np.median(by_count[n]))) if n in by_count else "-"
+                for by_count in seconds_by_count.values()
+            ),
+        ]
         for n in numbers
     ]
-    return table(head, told)
+    return table(head, cells)
 
 
 def _estimates(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
     rows = [
-        [_FULL_NAMES.get(found.name, found.name), _number(found, found.value), _interval(found), found.state]
-        for found in [*parameters, *combinations]
+        [
+            _FULL_NAMES.get(estimate.name, estimate.name),
+            _number(estimate, estimate.value),
+            _interval(estimate),
+            estimate.state,
+        ]
+        for estimate in [*parameters, *combinations]
     ]
     note = (
         "alpha in seconds per step, w_t in senders, all others in seconds per byte; intervals hold in 95 of 100 cases"
@@ -164,29 +175,33 @@ def _estimates(parameters: Iterable[Estimate], combinations: Sequence[Estimate])
     return [*table(["", "value", "between", "state"], rows), *paragraph(note)]
 
 
-def _missing(misses: tuple[float, float]) -> list[str]:
+def _misses_text(misses: tuple[float, float]) -> list[str]:
     return paragraph(f"the fit misses the measurements by {misses[0]:.2%} on average (rms), {misses[1]:.2%} at most")
 
 
-def _number(found: Estimate, value: float | None) -> str:
+def _notes_text(notes: Sequence[str]) -> list[str]:
+    return [line for note in notes for line in paragraph(f"note: {note}", rest="    ")]
+
+
+def _number(estimate: Estimate, value: float | None) -> str:
     if value is None:
         return "-"
-    return str(int(value)) if found.name == "w_t" else f"{value:.4g}"
+    return str(int(value)) if estimate.name == "w_t" else f"{value:.4g}"
 
 
-def _interval(found: Estimate) -> str:
-    if found.low is None or found.high is None or found.state == "given":
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None or estimate.state == "given":
         return "-"
-    return f"{_number(found, found.low)} .. {_number(found, found.high)}"
+    return f"{_number(estimate, estimate.low)} .. {_number(estimate, estimate.high)}"
 
 
 # ---- pictures ----
 
 
-def genmodel_svg(found: GenmodelFit) -> str:
+def genmodel_svg(fit: GenmodelFit) -> str:
     """Time by number of ranks, one line per plan and size, and below by what part each measurement is off it."""
     grouped: dict[tuple[str, str, int], list[Point]] = {}
-    for row, fitted in zip(found.measured, found.fitted.tolist(), strict=True):
+    for row, fitted in zip(fit.measured, fit.fitted.tolist(), strict=True):
         key = (row.plan.name, row.plan.collective, row.nbytes)
         grouped.setdefault(key, []).append((row.ranks, row.seconds, fitted))
     sizes = sorted({key[2] for key in grouped})
@@ -196,15 +211,15 @@ def genmodel_svg(found: GenmodelFit) -> str:
         label = f"{plan}{'' if collective == 'allreduce' else ' ' + collective}, {format_size(nbytes)}"
         colour = COLOURS[sizes.index(nbytes) % len(COLOURS)]
         series.append(Series(label, colour, _MARKS[plans.index((plan, collective)) % len(_MARKS)], sorted(points)))
-    w_t = "" if found.w_t.value is None else f", w_t = {int(found.w_t.value)}"
-    title = f"GenModel fitted to {plural(len(found.measured), 'measurement')}{w_t}"
+    w_t = "" if fit.w_t.value is None else f", w_t = {int(fit.w_t.value)}"
+    title = f"GenModel fitted to {plural(len(fit.measured), 'measurement')}{w_t}"
     return _picture(title, "ranks", "time", series)
 
 
-def memory_svg(found: MemoryFit) -> str:
+def memory_svg(fit: MemoryFit) -> str:
     """The time per addition by how many vectors are added at once: Figure 4 of the GenModel paper."""
     grouped: dict[int, list[Point]] = {}
-    for row, fitted in zip(found.measured, found.fitted.tolist(), strict=True):
+    for row, fitted in zip(fit.measured, fit.fitted.tolist(), strict=True):
         adds = row.vectors - 1
         grouped.setdefault(row.nbytes, []).append((row.vectors, row.seconds / adds, fitted / adds))
     series = [
@@ -214,10 +229,10 @@ def memory_svg(found: MemoryFit) -> str:
     return _picture("Adding x vectors at once: time per addition", "vectors", "time per addition", series)
 
 
-def loggp_svg(found: LogGPFit) -> str:
+def loggp_svg(fit: LogGPFit) -> str:
     """By size what the formulas make of the medians, and the lines of every regime."""
-    sizes = found.cells.sizes
-    regimes = [found.regime_of(size) for size in sizes]
+    sizes = fit.cells.sizes
+    regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
         "half": [float(r.half(np.array([s]))[0]) for r, s in zip(regimes, sizes, strict=True)],
         "gap": [r.start["g"] + (s - 1) * r.start["G"] for r, s in zip(regimes, sizes, strict=True)],
@@ -229,34 +244,40 @@ def loggp_svg(found: LogGPFit) -> str:
     labels = {"half": "one way: o_s + (s-1) G + L + o_r", "gap": "a message more: g + (s-1) G"}
     series = []
     for n, (name, line) in enumerate(fitted.items()):
-        at = zip(np.log2(sizes).tolist(), found.cells.signal(name).tolist(), line, strict=True)
-        points = [(x, measured, told) for x, measured, told in at if measured > 0 and told > 0]
+        at = zip(np.log2(sizes).tolist(), fit.cells.signal(name).tolist(), line, strict=True)
+        points = [(x, measured, estimated) for x, measured, estimated in at if measured > 0 and estimated > 0]
         if points:
             series.append(Series(labels.get(name, name), COLOURS[n % len(COLOURS)], _MARKS[n % len(_MARKS)], points))
-    breaks = ", ".join(format_size(one.before) for one in found.breaks)
-    title = f"LogGP fitted to {plural(len(found.measured), 'measurement')}"
-    title += f", regimes from {format_size(found.regimes[0].low)}, {breaks} on" if breaks else ""
+    breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
+    title = f"LogGP fitted to {plural(len(fit.measured), 'measurement')}"
+    title += f", regimes from {format_size(fit.regimes[0].low)}, {breaks} on" if breaks else ""
     return _picture(title, "size of a message", "time", series, lambda x: format_size(2**x), 14)
 
 
-def _picture(title: str, across: str, what: str, series: Sequence[Series], named: Named = str, most: int = 28) -> str:
+def _picture(
+    title: str, across: str, quantity: str, series: Sequence[Series], named: Named = str, max_labels: int = 28
+) -> str:
     """Points are measured, lines are fitted. `named`: whole numbers across, at most so many. Linear in the points."""
-    points = [point for one in series for point in one.points]
+    points = [point for entry in series for point in entry.points]
     low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
     spread = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)
-    left = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
+    first_x = LEFT + 12 if high > low else (LEFT + WIDTH - RIGHT) / 2
 
     def x(number: float) -> float:
-        return left + (number - low) * spread
+        return first_x + (number - low) * spread
 
     body = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
-    body += _across(x, (low, high), across, named, most) + _upper(x, what, series, points) + _lower(x, series, points)
+    body += (
+        _across(x, (low, high), across, named, max_labels)
+        + _upper(x, quantity, series, points)
+        + _lower(x, series, points)
+    )
     bottom = TOP + UPPER + GAP + LOWER + 56
-    for n, one in enumerate(series):
+    for n, entry in enumerate(series):
         at, y = LEFT + 270 * (n % 3), bottom + 20 * (n // 3)
-        body.append(f'<path d="M{at} {y} h30" stroke="{one.colour}" stroke-width="1.8"/>')
-        body.append(f'<path d="{one.mark}" transform="translate({at + 15} {y})" fill="{one.colour}"/>')
-        body.append(f'<text x="{at + 40}" y="{y + 4}">{escape(one.label[:34])}</text>')
+        body.append(f'<path d="M{at} {y} h30" stroke="{entry.colour}" stroke-width="1.8"/>')
+        body.append(f'<path d="{entry.mark}" transform="translate({at + 15} {y})" fill="{entry.colour}"/>')
+        body.append(f'<text x="{at + 40}" y="{y + 4}">{escape(entry.label[:34])}</text>')
     tall = bottom + 20 * math.ceil(len(series) / 3) + 4
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {tall}" width="{WIDTH}" height="{tall}"'
     label = f'role="img" aria-label="{escape(title)}"'
@@ -264,22 +285,22 @@ def _picture(title: str, across: str, what: str, series: Sequence[Series], named
     return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', back, *body, "</svg>"]) + "\n"
 
 
-def _across(x: Across, ends: tuple[int, int], what: str, named: Named, most: int) -> list[str]:
+def _across(x: Across, ends: tuple[int, int], quantity: str, named: Named, max_labels: int) -> list[str]:
     """The numbers below, and a line up from each."""
     low, high = ends
     bottom = TOP + UPPER + GAP + LOWER
-    every = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= most), 100000)
+    spacing = next((n for n in (1, 2, 5, 10, 20, 50, 100, 1000, 10000) if (high - low) / n <= max_labels), 100000)
     out = []
     for number in range(low, high + 1):
-        if number % every == 0 or high == low:
+        if number % spacing == 0 or high == low:
             at = f"{x(number):.1f}"
             out.append(f'<path d="M{at} {TOP} V{bottom}" stroke="#f3f1ec"/>')
             out.append(f'<text x="{at}" y="{bottom + 18}" text-anchor="middle" fill="#55524b">{named(number)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    return [*out, f'<text x="{middle}" y="{bottom + 36}" text-anchor="middle" fill="#55524b">{what}</text>']
+    return [*out, f'<text x="{middle}" y="{bottom + 36}" text-anchor="middle" fill="#55524b">{quantity}</text>']
 
 
-def _upper(x: Across, what: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+def _upper(x: Across, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """Times, logarithmic."""
     values = [value for point in points for value in point[1:] if value > 0]
     low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06
@@ -287,40 +308,44 @@ def _upper(x: Across, what: str, series: Sequence[Series], points: Sequence[Poin
     def y(value: float) -> float:
         return TOP + UPPER * (1 - (math.log10(max(value, 10**low)) - low) / (high - low))
 
-    out = [f'<text x="{LEFT}" y="{TOP - 8}" fill="#55524b">{what}; points measured, lines fitted</text>']
+    out = [f'<text x="{LEFT}" y="{TOP - 8}" fill="#55524b">{quantity}; points measured, lines fitted</text>']
     mantissas = (1, 2, 5) if high - low < 3 else (1,)
     for decade in range(math.floor(low), math.ceil(high) + 1):
         for tick in (mantissa * 10.0**decade for mantissa in mantissas):
             if low <= math.log10(tick) <= high:
                 out += _level(y(tick), format_seconds(tick * (1 + 1e-12)))
-    for one in series:
-        line = [(x(number), y(fitted)) for number, _, fitted in one.points]
+    for entry in series:
+        line = [(x(number), y(fitted)) for number, _, fitted in entry.points]
         drawn = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in line)
-        style = f'fill="none" stroke="{one.colour}" stroke-width="1.8" stroke-linejoin="round"'
-        out.append(f'<path d="{drawn}" {style}><title>{escape(one.label)}</title></path>')
-        out += [_dot(one, x(number), y(measured)) for number, measured, _ in one.points]
+        style = f'fill="none" stroke="{entry.colour}" stroke-width="1.8" stroke-linejoin="round"'
+        out.append(f'<path d="{drawn}" {style}><title>{escape(entry.label)}</title></path>')
+        out += [_dot(entry, x(number), y(measured)) for number, measured, _ in entry.points]
     return out
 
 
 def _lower(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """By what part each measurement is above or below the fit."""
     top = TOP + UPPER + GAP
-    most = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
-    reach = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= most), 1.0)
+    greatest = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
+    reach = next((r for r in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if r >= greatest), 1.0)
 
-    def y(part: float) -> float:
-        return top + LOWER * (0.5 - 0.5 * min(max(part / reach, -1.0), 1.0))
+    def y(deviation: float) -> float:
+        return top + LOWER * (0.5 - 0.5 * min(max(deviation / reach, -1.0), 1.0))
 
     out = [f'<text x="{LEFT}" y="{top - 6}" fill="#55524b">measured above the fit by</text>']
-    for part in (-reach, -reach / 2, 0.0, reach / 2, reach):
-        out += _level(y(part), f"{100 * part:+.3g}%" if part else "0")
-    for one in series:
-        out += [_dot(one, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0)) for n, measured, fitted in one.points]
+    for deviation in (-reach, -reach / 2, 0.0, reach / 2, reach):
+        out += _level(y(deviation), f"{100 * deviation:+.3g}%" if deviation else "0")
+    for entry in series:
+        out += [
+            _dot(entry, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0)) for n, measured, fitted in entry.points
+        ]
     return out
 
 
-def _dot(one: Series, x: float, y: float) -> str:
-    return f'<path d="{one.mark}" transform="translate({x:.1f} {y:.1f})" fill="{one.colour}" fill-opacity="0.75"/>'
+def _dot(series: Series, x: float, y: float) -> str:
+    return (
+        f'<path d="{series.mark}" transform="translate({x:.1f} {y:.1f})" fill="{series.colour}" fill-opacity="0.75"/>'
+    )
 
 
 def _level(y: float, text: str) -> list[str]:

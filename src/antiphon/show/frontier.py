@@ -25,31 +25,31 @@ def optimality_text(certificate: Mapping[str, Any]) -> str:
     return f"{label}: {f'of its halves: {means}' if certificate['about'] == COMPOSED else means}"
 
 
-def frontier_text(found: Frontier) -> str:
+def frontier_text(frontier: Frontier) -> str:
     """For a terminal of 80 columns."""
-    name = f"{found.collective.kind} on {found.topology.name}"
-    many = plural(len(found.points), "point")
-    rows = [_row(point) for point in found.points]
+    name = f"{frontier.collective.kind} on {frontier.topology.name}"
+    count = plural(len(frontier.points), "point")
+    rows = [_row(point) for point in frontier.points]
     head = ["C", "S", "R", "R/C", "gap", "proof", "by"]
     lines = [
-        *paragraph(f"{name}: {many} of the latency-bandwidth frontier, by {found.planner}", ""),
-        *(paragraph(f"stopped early ({found.stopped}): the best so far") if found.stopped else []),
+        *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", ""),
+        *(paragraph(f"stopped early ({frontier.stopped}): the best so far") if frontier.stopped else []),
         "", *table(head, rows), "",
         *paragraph(
             "C chunks of each rank's input, S steps, R rounds: time S * latency + R/C * (input / unit link); gap: R/C "
             "over that of the bound. Every point is verified, its proof rechecked.",
         ),
     ]  # fmt: skip
-    for label in dict.fromkeys(point.proof for point in found.points):
-        ks = sorted({p.k for p in found.points if p.proof == label and p.k is not None})
+    for label in dict.fromkeys(point.proof for point in frontier.points):
+        ks = sorted({p.k for p in frontier.points if p.proof == label and p.k is not None})
         lines += paragraph(f"{label}: {_LABELS[label].format(k=ks[0] if ks else 'k')}", rest="    ")
-    if any(_of_halves(point) for point in found.points):
+    if any(_of_halves(point) for point in frontier.points):
         lines += paragraph(
             "of halves: of reducescatter, then allgather; the proof is that of the allgather. An allreduce that is "
             "made otherwise may be better", rest="    ",
         )  # fmt: skip
-    lines += _trusted(found) + _impossible(found) + _more(found)
-    for note in found.notes:
+    lines += _trusted(frontier) + _impossible(frontier) + _unfinished(frontier)
+    for note in frontier.notes:
         lines += paragraph(f"note: {note}", rest="    ")
     return "\n".join(lines)
 
@@ -69,32 +69,32 @@ def _of_halves(point: FrontierPoint) -> bool:
     return point.about == COMPOSED and point.least is None
 
 
-def _trusted(found: Frontier) -> list[str]:
-    told = dict.fromkeys(text for point in found.points for text in point.trusted)
-    return [line for text in told for line in paragraph(f"* not rechecked: {text}", rest="    ")]
+def _trusted(frontier: Frontier) -> list[str]:
+    texts = dict.fromkeys(text for point in frontier.points for text in point.trusted)
+    return [line for text in texts for line in paragraph(f"* not rechecked: {text}", rest="    ")]
 
 
-def _impossible(found: Frontier) -> list[str]:
+def _impossible(frontier: Frontier) -> list[str]:
     """What machines can be judged by: for every number of steps what cannot be beaten, and for any number."""
     lines = [""]
-    limits, name = found.limits, found.collective.kind
+    limits, name = frontier.limits, frontier.collective.kind
     if limits.latency_witness is not None and limits.latency_steps > 1:
-        why = limits.latency_witness.describe(found.topology).partition(": ")[2]
+        why = limits.latency_witness.describe(frontier.topology).partition(": ")[2]
         lines += paragraph(f"no {name} has S below {limits.latency_steps}: {why}", rest="    ")
-    for no in found.impossible:
+    for no in frontier.impossible:
         if no.collective != name or no.ratio > limits.inverse:
             lines.append(f"  no {no.collective} with S = {no.steps} has R/C below {no.ratio}")
     if limits.witness is not None:
-        why = limits.witness.describe(found.topology, found.collective.buffer_weight).partition(": ")[2]
+        why = limits.witness.describe(frontier.topology, frontier.collective.buffer_weight).partition(": ")[2]
         lines += paragraph(f"no {name} at all has R/C below {limits.inverse}: {why}", rest="    ")
-    if found.assumes:
-        lines += paragraph(f"all this assumes {assumed_text(found.assumes)}", rest="    ")
+    if frontier.assumes:
+        lines += paragraph(f"all this assumes {assumed_text(frontier.assumes)}", rest="    ")
     return lines
 
 
-def _more(found: Frontier) -> list[str]:
+def _unfinished(frontier: Frontier) -> list[str]:
     """The search has ended, but not at the bound."""
-    if found.stopped is not None or any(point.ratio == found.limits.inverse for point in found.points):
+    if frontier.stopped is not None or any(point.ratio == frontier.limits.inverse for point in frontier.points):
         return []
     return paragraph("the search ended before the bound was met; --steps N lets it take more steps", rest="    ")
 
@@ -122,6 +122,6 @@ def refusal_text(why: str) -> str:
     """Why a point does not exist, broken where its parts begin."""
     first, *rest = _BREAKS.split(why)
     lines = paragraph(first, "", "  ")
-    for part in rest:
-        lines += paragraph(part, "  ", "    ")
+    for clause in rest:
+        lines += paragraph(clause, "  ", "    ")
     return "\n".join(lines)

@@ -107,15 +107,15 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Runtimes for people; `missing` is what must be installed first."""
     lines = []
     for row in rows:
-        told = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]
+        texts = [row["about"], f"beside: {row['library']}"] if row["library"] else [row["about"]]
         if cuts := row.get("cuts"):
-            told.append(
+            texts.append(
                 f"cuts messages without pieces into one for each {format_size(cuts['piece'])}, {cuts['most']} at most: "
                 f"of {', '.join(cuts['collectives'])}"
             )
-        told += [f"options: {', '.join(f'--{name}' for name in row['options'])}"] if row["options"] else []
-        told += [f"missing: {row['missing']}"] if row["missing"] else []
-        lines.append([row["name"], "\n".join(told)])
+        texts += [f"options: {', '.join(f'--{name}' for name in row['options'])}"] if row["options"] else []
+        texts += [f"missing: {row['missing']}"] if row["missing"] else []
+        lines.append([row["name"], "\n".join(texts)])
     return "\n".join(wrapped(["runtime", ""], lines))
 
 
@@ -126,10 +126,10 @@ _SIZES = (
 
 
 def _planner(row: dict[str, Any]) -> str:
-    able = row["collectives"]
-    lacks = [kind for kind in KINDS if kind not in able]
-    what = ", ".join(able)
-    if len(lacks) <= 2:
-        what = "all" + (f" but {' and '.join(lacks)}" if lacks else "")
+    supported = row["collectives"]
+    missing = [kind for kind in KINDS if kind not in supported]
+    collectives = ", ".join(supported)
+    if len(missing) <= 2:
+        collectives = "all" + (f" but {' and '.join(missing)}" if missing else "")
     options = f"; options: {', '.join(row['options'])}" if row["options"] else ""
-    return f"{row['about']}\nfor {what}{options}"
+    return f"{row['about']}\nfor {collectives}{options}"

@@ -28,8 +28,8 @@ def topology_text(topology: Topology) -> str:
     """Who is linked with whom, how wide, and what they share; large machines by what is alike."""
     switches = f", {topology.switches} switch{'es' * (topology.switches > 1)}" if topology.switches else ""
     unit = f"a unit link is {format_bandwidth(topology.unit)}"
-    what = f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
-    lines = paragraph(what, "")
+    summary = f"{topology.name}: {topology.ranks} ranks{switches}, {topology.links} directed links; {unit}"
+    lines = paragraph(summary, "")
     counts = Counter(topology.link_type.tolist())
     rows = [
         [
@@ -66,12 +66,12 @@ def _alike(topology: Topology) -> list[str]:
     counted = Counter((pattern[a], pattern[b], kind) for a, b, kind in ends)
     rows = []
     for (a, b, kind), count in counted.items():
-        back = counted[b, a, kind] if a != b else count
-        if count == back and (b, a, kind) in counted and a > b:
+        reverse = counted[b, a, kind] if a != b else count
+        if count == reverse and (b, a, kind) in counted and a > b:
             continue  # told with its other way
-        many = f"{count} each way" if a != b and count == back else str(count)
-        rows.append([a, b, topology.types[kind].kind, format_bandwidth(topology.types[kind].bandwidth), many])
-    return table(["from", "to", "kind", "bandwidth", "links"], rows[:MAX_ROWS]) + _more(len(rows))
+        count_text = f"{count} each way" if a != b and count == reverse else str(count)
+        rows.append([a, b, topology.types[kind].kind, format_bandwidth(topology.types[kind].bandwidth), count_text])
+    return table(["from", "to", "kind", "bandwidth", "links"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
 
 
 def _limits(topology: Topology) -> list[str]:
@@ -80,42 +80,44 @@ def _limits(topology: Topology) -> list[str]:
     if len(rows) > MAX_LIMITS:
         counted = Counter((re.sub(r"\d+", "*", name), speed, links) for name, speed, links, _ in rows)
         rows = [[*alike, str(count)] for alike, count in counted.items()]
-        return table(["shared limit", "bandwidth", "links", "how many"], rows[:MAX_ROWS]) + _more(len(rows))
+        return table(["shared limit", "bandwidth", "links", "how many"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
     return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
 
 
 def _abilities(topology: Topology) -> list[str]:
     """What switches can do beside forwarding; alike ones are told once, with numbers left out where they are many."""
-    said: dict[Ability, list[str]] = {}
+    places_of: dict[Ability, list[str]] = {}
     for node in range(topology.ranks, topology.nodes):
-        said.setdefault(topology.ability(node), []).append(topology.places[node])
+        places_of.setdefault(topology.ability(node), []).append(topology.places[node])
     lines: list[str] = []
-    for ability, places in said.items():
-        named = places if len(places) <= MAX_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", one) for one in places)]
-        able = [what for what, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
-        if able:
-            lines += paragraph(f"can {' and '.join(able)}: {', '.join(named)}{_how(ability)}", rest="    ")
+    for ability, places in places_of.items():
+        named = (
+            places if len(places) <= MAX_LIMITS else [*dict.fromkeys(re.sub(r"\d+", "*", place) for place in places)]
+        )
+        verbs = [verb for verb, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
+        if verbs:
+            lines += paragraph(f"can {' and '.join(verbs)}: {', '.join(named)}{_how(ability)}", rest="    ")
     return lines
 
 
 def _how(ability: Ability) -> str:
     """More of what a switch does that multicasts or reduces."""
-    more = ["sends on what it combined"] if ability.through else []
-    more += ["what a rank keeps crosses it, too"] if ability.own else []
-    more += [f"serves {ability.at_once} at once"] if ability.at_once else []
-    more += [f"combines {', '.join(names)}" for names in (_operators(ability), ability.types) if names]
-    return f" ({'; '.join(more)})" if more else ""
+    details = ["sends on what it combined"] if ability.through else []
+    details += ["what a rank keeps crosses it, too"] if ability.own else []
+    details += [f"serves {ability.at_once} at once"] if ability.at_once else []
+    details += [f"combines {', '.join(names)}" for names in (_operators(ability), ability.types) if names]
+    return f" ({'; '.join(details)})" if details else ""
 
 
 def _operators(ability: Ability) -> list[str]:
     """With the types that each is limited to: max of bfloat16 and float16."""
-    of: dict[str, list[str]] = {}
+    types_of: dict[str, list[str]] = {}
     for name, _, dtype in (name.partition(" of ") for name in ability.operators):
-        of.setdefault(name, []).extend([dtype] if dtype else [])
-    return [f"{name} of {' and '.join(types)}" if types else name for name, types in of.items()]
+        types_of.setdefault(name, []).extend([dtype] if dtype else [])
+    return [f"{name} of {' and '.join(types)}" if types else name for name, types in types_of.items()]
 
 
-def _more(rows: int) -> list[str]:
+def _omitted_rows(rows: int) -> list[str]:
     return [f"  ... {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 
@@ -141,26 +143,26 @@ def _matrix(topology: Topology) -> list[str]:
 def plan_text(claims: Mapping[str, Any]) -> str:
     """A plan in a few lines: what it is, how big, how good."""
     size = ", ".join(f"{claims[key]} {key}" for key in ("steps", "rounds", "transfers"))
-    what = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
+    title = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
-        *paragraph(f"{what}: {claims['chunks']} chunks per rank, {size}", ""),
+        *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
         f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
         *_alone(claims.get("bandwidth_gap_without_switches")),
         f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
     ]
     if claims.get("uses"):
-        alone = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the time of the bound"
-        lines += paragraph(f"uses:      {uses_text(claims['uses'])}{alone}", "  ", rest=" " * 13)
+        alone_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the time of the bound"
+        lines += paragraph(f"uses:      {uses_text(claims['uses'])}{alone_text}", "  ", rest=" " * 13)
     if claims.get("rate") is not None:
-        found = claims.get("found") or {}
-        met = ": no schedule is faster" if found.get("optimal") else ""
-        if not met and found.get("optimal_without_switches"):
+        details = claims.get("found") or {}
+        met = ": no schedule is faster" if details.get("optimal") else ""
+        if not met and details.get("optimal_without_switches"):
             met = ": no schedule is faster without the help of switches"
         lines.append(f"  rate:      {claims['rate']} unit links with ever finer pieces{met}")
-        if found.get("trees"):
-            few = found.get("few") or f"{found['trees']} tree{'s' * (found['trees'] > 1)}"
-            deep = f", {found['deepest']} deep" if found.get("deepest") else ""
-            lines += paragraph(f"trees:     {few}{deep}; {found.get('how', '')}", "  ", rest=" " * 13)
+        if details.get("trees"):
+            trees = details.get("few") or f"{details['trees']} tree{'s' * (details['trees'] > 1)}"
+            deep = f", {details['deepest']} deep" if details.get("deepest") else ""
+            lines += paragraph(f"trees:     {trees}{deep}; {details.get('how', '')}", "  ", rest=" " * 13)
     memory = claims.get("memory")
     if memory and memory["least"] != "0":
         senders = claims["incast"]["senders"]
@@ -179,14 +181,14 @@ def _alone(gap: float | None) -> list[str]:
     return paragraph(f"{gap:.4g} times that of the bound without the help of switches", " " * 13, rest=" " * 13)
 
 
-def memory_lines(least: Mapping[str, Any]) -> list[str]:
+def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     """GenModel's theorems, for people: the fewest memory accesses, and how many must send at once for that."""
-    accesses, senders = Fraction(least["memory"]["accesses"]), least["memory"]["senders"]
+    accesses, senders = Fraction(fewest["memory"]["accesses"]), fewest["memory"]["senders"]
     if not accesses:
         return []
-    alone = without(least["memory"].get("assumes", ()), "{} ")
-    few = f"memory:    {alone}some rank reads and writes at least {float(accesses):.4g} nbytes to combine them; "
-    return paragraph(f"{few}if on arrival, {senders} send to one receiver at once", "  ", rest=" " * 13)
+    scope = without(fewest["memory"].get("assumes", ()), "{} ")
+    text = f"memory:    {scope}some rank reads and writes at least {float(accesses):.4g} nbytes to combine them; "
+    return paragraph(f"{text}if on arrival, {senders} send to one receiver at once", "  ", rest=" " * 13)
 
 
 def _gap(gap: float | None, of: str) -> str:

@@ -58,40 +58,42 @@ def assumed_text(assumes: Sequence[str]) -> str:
 
 def unbeaten(tuning: Tuning) -> str:
     """What can be said of the bound; and by collective what it is without the help of switches."""
-    less: dict[str, list[str]] = {}
+    kinds_by_rate: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
         if helped_text(limit) and limit.without_switches is not None:
-            less.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
-    told = [f"{rate} for {', '.join(kinds)}" for rate, kinds in less.items()]
-    return "no schedule can beat" + (f" (without the help of switches: {'; '.join(told)})" if told else "")
+            kinds_by_rate.setdefault(format_bandwidth(limit.without_switches), []).append(kind)
+    texts = [f"{rate} for {', '.join(kinds)}" for rate, kinds in kinds_by_rate.items()]
+    return "no schedule can beat" + (f" (without the help of switches: {'; '.join(texts)})" if texts else "")
 
 
 def helped_text(limit: Limit) -> str:
     """What the bound is where switches that may help only forward; "" where they cannot, or do not change it."""
-    alone = limit.without_switches
-    if alone is None or alone == limit.bytes_per_second:
+    unaided = limit.without_switches
+    if unaided is None or unaided == limit.bytes_per_second:
         return ""
-    return f"without the help of switches no schedule moves more than {format_bandwidth(alone)}"
+    return f"without the help of switches no schedule moves more than {format_bandwidth(unaided)}"
 
 
 def stopped_text(tunings: Sequence[Tuning]) -> str:
     """The last line: how many candidates ended by their budget, and what else was ended before it was done."""
     ended = [c for tuning in tunings for c in tuning.ended_early]
-    told = []
+    texts = []
     for by, words in ENDINGS.items():
-        mine = [c for c in ended if c.ended_by == by]
-        names = list(dict.fromkeys(c.planner for c in mine))
-        if mine or by == "budget":
-            told.append(f"{words}: {plural(len(mine), 'candidate') if mine else 'none'}" + _listed(names))
+        ended_by_this = [c for c in ended if c.ended_by == by]
+        names = list(dict.fromkeys(c.planner for c in ended_by_this))
+        if ended_by_this or by == "budget":
+            texts.append(
+                f"{words}: {plural(len(ended_by_this), 'candidate') if ended_by_this else 'none'}" + _listed(names)
+            )
     untried = sum(tuning.untried for tuning in tunings)
-    told += [f"not tried: {plural(untried, 'candidate')}"] if untried else []
+    texts += [f"not tried: {plural(untried, 'candidate')}"] if untried else []
     better = "; more time (--budget) may find better" if any(tuning.stopped for tuning in tunings) else ""
-    return "; ".join(told) + better
+    return "; ".join(texts) + better
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f" ({', '.join(names[:MAX_NAMES])}{more})" if names else ""
+    omitted = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f" ({', '.join(names[:MAX_NAMES])}{omitted})" if names else ""
 
 
 def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
@@ -101,8 +103,8 @@ def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
     >>> options_text({"order": ",".join(map(str, range(100))), "pieces": 1})
     'order=0,1,2,3,4,5,6,7,8,9,10,...,98,99, pieces=1'
     """
-    told = ", ".join(f"{key}={_short(str(value))}" for key, value in options.items())
-    return told or (f"#{variant + 1}" if variant else "")
+    text = ", ".join(f"{key}={_short(str(value))}" for key, value in options.items())
+    return text or (f"#{variant + 1}" if variant else "")
 
 
 def _short(value: str) -> str:
@@ -122,22 +124,22 @@ def ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}x"
 
 
-def plural(number: int, what: str) -> str:
+def plural(number: int, noun: str) -> str:
     """1 step, 2 steps, 1,200 steps."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def notes(tuning: Tuning) -> list[str]:
     """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
-    told = list(tuning.notes)
+    texts = list(tuning.notes)
     nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
     kinds = {tuning.topology.types[i].kind for i in set(tuning.topology.link_type.tolist())}
     if nobody and "nvlink" in kinds and "pcie" not in kinds and not tuning.topology.switches:
-        told.append(
+        texts.append(
             "where NVLinks form no ring NCCL falls back to PCIe (Blink, section 2), of which this machine's "
             "description says nothing"
         )
-    return told
+    return texts
 
 
 def decisive(refused: Mapping[str, str]) -> Mapping[str, str]:
@@ -154,12 +156,12 @@ def _rate(limit: Limit | None) -> str:
 
 def loss_text(loss: Loss) -> str:
     """One line: the bandwidth bound before and after."""
-    part = ""
+    change = ""
     if loss.left and loss.among and loss.left.bytes_per_second and loss.among.bytes_per_second:
-        left = float(loss.left.bytes_per_second / loss.among.bytes_per_second)
-        part = f": {1 - left:.0%} of it lost" if left < 1 else ": nothing lost" if left == 1 else ""
+        remaining = float(loss.left.bytes_per_second / loss.among.bytes_per_second)
+        change = f": {1 - remaining:.0%} of it lost" if remaining < 1 else ": nothing lost" if remaining == 1 else ""
     same = loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second
-    who = f"the same ranks with all of {loss.whole}" if not same else f"with all of {loss.whole}"
-    everyone = "" if same else f"; all its ranks {_rate(loss.all)}"
-    here = f"at most {_rate(loss.left)}" if loss.left is not None else "impossible"
-    return f"{loss.collective}: {here} here; {who} {_rate(loss.among)}{part}{everyone}"
+    baseline = f"the same ranks with all of {loss.whole}" if not same else f"with all of {loss.whole}"
+    all_ranks = "" if same else f"; all its ranks {_rate(loss.all)}"
+    now = f"at most {_rate(loss.left)}" if loss.left is not None else "impossible"
+    return f"{loss.collective}: {now} here; {baseline} {_rate(loss.among)}{change}{all_ranks}"

@@ -40,7 +40,7 @@ def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
     entry, topology = plan.entries[number], plan.topology
     table = message_rows(entry.schedule)
     data = {**table, "ranks": list(plan.collective.members), "places": _places(topology, plan.collective.members)}
-    parts = [
+    elements = [
         f'<div class="plan" id="{escape(name)}"{"" if number == 0 else " hidden"}>',
         _facts(entry, chosen),
         '<div class="split">',
@@ -52,7 +52,7 @@ def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
         f'<script type="application/json" class="steps">{as_script(data)}</script>',
         "</div>",
     ]
-    return "\n".join(parts)
+    return "\n".join(elements)
 
 
 def _places(topology: Topology, members: Sequence[int]) -> list[str]:
@@ -85,23 +85,23 @@ def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     ranks = sorted({rank for rank, _, _ in rows})
     place = {rank: i for i, rank in enumerate(ranks)}
     lane = 16 if len(ranks) <= 24 else 9
-    left, width, top = 34, 480, 4
+    lanes_x, width, top = 34, 480, 4
     height = top + lane * len(ranks) + 22
 
     def x(step: int) -> float:
-        return left + (width - left - 8) * float(np.interp(step, marks, times)) / total
+        return lanes_x + (width - lanes_x - 8) * float(np.interp(step, marks, times)) / total
 
     out = [f'<svg class="lanes" viewBox="0 0 {width} {height}" role="img" aria-label="timeline" font-size="10">']
     for rank, i in place.items():
         if lane > 9 or i % 4 == 0:
-            out.append(f'<text x="{left - 6}" y="{top + lane * i + lane * 0.7:.1f}" text-anchor="end">{rank}</text>')
+            out.append(f'<text x="{lanes_x - 6}" y="{top + lane * i + lane * 0.7:.1f}" text-anchor="end">{rank}</text>')
     for rank, op, runs in rows:
         y, tall = top + lane * place[rank] + (1 if op else lane / 2), lane / 2 - 1
         colour = REDUCE_COLOUR if op else COPY_COLOUR
         for begin, end in runs:
             box = f'x="{x(begin):.1f}" y="{y:.1f}" width="{max(x(end) - x(begin) - 0.4, 0.6):.1f}" height="{tall:.1f}"'
-            what = "reduces" if op else "copies"
-            title = f"rank {rank} sends {what}: steps {begin} to {end - 1}"
+            action = "reduces" if op else "copies"
+            title = f"rank {rank} sends {action}: steps {begin} to {end - 1}"
             out.append(f'<rect {box} fill="{colour}"><title>{title}</title></rect>')
     if len(marks) - 1 <= 80 and int(marks[-1]) <= 80:
         out += [
@@ -109,11 +109,11 @@ def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
             for s in range(int(marks[-1]) + 1)
         ]
     foot = height - 6
-    out.append(f'<text x="{left}" y="{foot}">0</text>')
+    out.append(f'<text x="{lanes_x}" y="{foot}">0</text>')
     out.append(f'<text x="{width - 8}" y="{foot}" text-anchor="end">{format_seconds(total)}</text>')
     out.append("</svg>")
-    more = len(schedule.collective.members) - MAX_LANES
-    note = f" The first {MAX_LANES} ranks of {MAX_LANES + more}." if more > 0 else ""
+    hidden = len(schedule.collective.members) - MAX_LANES
+    note = f" The first {MAX_LANES} ranks of {MAX_LANES + hidden}." if hidden > 0 else ""
     key = (
         f'<span class="dot" style="background:{COPY_COLOUR}"></span>copy '
         f'<span class="dot" style="background:{REDUCE_COLOUR}"></span>reduce'
@@ -125,14 +125,14 @@ def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
 
 
 def _bars(schedule: Schedule, topology: Topology) -> str:
-    found = busiest(schedule, topology)
+    usage = busiest(schedule, topology)
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class='bar'><i style='width:{100 * busy:.1f}%'></i></td>"
         f"<td class='n'>{busy:.0%}</td></tr>"
-        for name, busy, _ in found["bars"]
+        for name, busy, _ in usage["bars"]
     )
     text = (
-        f"{found['used']:,} of {plural(found['links'], 'link')} used; on average busy {found['mean']:.0%} of the "
+        f"{usage['used']:,} of {plural(usage['links'], 'link')} used; on average busy {usage['mean']:.0%} of the "
         "time at zero latency."
     )
     return f'<table class="bars"><tbody>{rows}</tbody></table><p class="note">{text}</p>'
@@ -148,18 +148,18 @@ def _heat(schedule: Schedule) -> str:
     if len(place) > MAX_CELLS:
         return ""
     cell = 22 if len(place) <= 16 else 8
-    left = 30
-    side = left + cell * len(place) + 2
+    cells_x = 30
+    side = cells_x + cell * len(place) + 2
     top = max(cells.values())
     out = [f'<svg class="heat" viewBox="0 0 {side} {side}" width="{side}" height="{side}" font-size="10" role="img">']
     for rank, i in place.items():
         if cell > 8 or i % 8 == 0:
-            at = left + cell * i + cell / 2
-            out.append(f'<text x="{at:.0f}" y="{left - 8}" text-anchor="middle">{rank}</text>')
-            out.append(f'<text x="{left - 6}" y="{at + 3.5:.1f}" text-anchor="end">{rank}</text>')
+            at = cells_x + cell * i + cell / 2
+            out.append(f'<text x="{at:.0f}" y="{cells_x - 8}" text-anchor="middle">{rank}</text>')
+            out.append(f'<text x="{cells_x - 6}" y="{at + 3.5:.1f}" text-anchor="end">{rank}</text>')
     shapes: dict[int, list[str]] = {}
     for (src, dst), amount in sorted(cells.items()):
-        x, y = left + cell * place[dst], left + cell * place[src]
+        x, y = cells_x + cell * place[dst], cells_x + cell * place[src]
         level = math.ceil(amount / top * 10)
         if cell > 8:
             title = f"rank {src} sends {amount:.4g} of nbytes to rank {dst}"

@@ -34,8 +34,8 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
     count, reduces = np.diff(first), sums(table.of_row, schedule.op, len(table))
     op = np.where(reduces == 0, 0, np.where(reduces == count, 1, 2))
     by_message = order_of(*packed((table.of_row, len(table)), (schedule.chunk, len(schedule.chunks))))
-    chunk, whole = schedule.chunk[by_message], pipelined_steps(schedule)
-    shown, last = len(table), whole
+    chunk, steps = schedule.chunk[by_message], pipelined_steps(schedule)
+    shown, last = len(table), steps
     if shown > MAX_MESSAGES:
         last = max(int(table.step[MAX_MESSAGES]), 1)
         shown = min(int(np.searchsorted(table.step, last)), MAX_MESSAGES)
@@ -44,16 +44,20 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
         [*numbers, float(f"{share:.4g}"), ", ".join(map(str, chunk[at : at + min(numbers[-1], NAMED_CHUNKS)].tolist()))]
         for *numbers, share, at in zip(*(column[:shown].tolist() for column in columns), strict=True)
     ]
-    return {"rows": rows, "steps": whole, "shown": last, "messages": len(table)}
+    return {"rows": rows, "steps": steps, "shown": last, "messages": len(table)}
 
 
 def busiest(schedule: Schedule, topology: Topology) -> dict[str, Any]:
     """How much of the time at zero latency each link and shared limit is busy: the most and how they spread."""
-    found = loads(schedule, topology)
+    resource_loads = loads(schedule, topology)
     total = float(timeline(schedule, topology).total)
     limits = topology.resources
     amount = np.zeros(topology.links + len(topology.limits))
-    np.add.at(amount, found.resource, found.load.astype(float) * found.window / float(found.scale))
+    np.add.at(
+        amount,
+        resource_loads.resource,
+        resource_loads.load.astype(float) * resource_loads.window / float(resource_loads.scale),
+    )
     capacity = np.array([float(c * limits.scale) for c in limits.capacity] or [1.0])[limits.klass]
     busy = amount / capacity / total if total else amount
     order = np.argsort(-busy, kind="stable")[:MAX_BARS]
@@ -77,21 +81,22 @@ def lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
     """(rank, op, runs of steps in which it sends), pieces counted, for the first members. O(n log n)."""
     members = schedule.collective.members[:MAX_LANES]
     pieces = pieces_of(schedule)[schedule.chunk]
-    mine = np.isin(schedule.src, members)
-    table = np.stack([schedule.src[mine], schedule.op[mine], schedule.step[mine], pieces[mine]], axis=1).astype(
-        np.int64
-    )
+    from_members = np.isin(schedule.src, members)
+    table = np.stack(
+        [schedule.src[from_members], schedule.op[from_members], schedule.step[from_members], pieces[from_members]],
+        axis=1,
+    ).astype(np.int64)
     rows = np.unique(table, axis=0) if len(table) else table
-    found: list[tuple[int, int, list[tuple[int, int]]]] = []
+    lanes_found: list[tuple[int, int, list[tuple[int, int]]]] = []
     for rank, op, step, deep in rows.tolist():
-        if not found or found[-1][:2] != (rank, op):
-            found.append((rank, op, []))
-        runs = found[-1][2]
+        if not lanes_found or lanes_found[-1][:2] != (rank, op):
+            lanes_found.append((rank, op, []))
+        runs = lanes_found[-1][2]
         if runs and runs[-1][1] >= step:
             runs[-1] = (runs[-1][0], max(runs[-1][1], step + deep))
         elif len(runs) < MAX_RUNS // max(len(members), 1) + 8:
             runs.append((step, step + deep))
-    return found
+    return lanes_found
 
 
 def matrix(schedule: Schedule) -> dict[tuple[int, int], float]:

@@ -52,8 +52,8 @@ def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
     kinds = [kind for kind in tuning.collectives if any(c.collective == kind for c in tuning.candidates)]
     name = escape(tuning.topology.name)
     title = f"{escape(kinds[0]) if len(kinds) == 1 else 'Collectives'} on {name}"
-    here = Path(__file__).parent
-    style, script = ((here / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
+    folder = Path(__file__).parent
+    style, script = ((folder / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
     machine = _machine(tuning, picture, words)
     body = [
         f"<header><h1>{title}</h1><p class='lead'>{_lead(tuning)}</p></header>",
@@ -80,16 +80,16 @@ def _lead(tuning: Tuning) -> str:
     ok = [c for c in tuning.candidates if c.status == "ok"]
     planners = len({c.planner for c in ok})
     low, high = (format_size(size) for size in tuning.span)
-    parts = [
+    facts = [
         f"{low} to {high}",
         f"{plural(len(ok), 'schedule')} by {plural(planners, 'planner')}, every one verified",
         f"times predicted by {escape(model_text(tuning))}",
     ]
     ended = escape(stopped_text([tuning]))
-    parts.append(f"<strong>{ended}</strong>" if tuning.ended_early else ended)
+    facts.append(f"<strong>{ended}</strong>" if tuning.ended_early else ended)
     if not tuning.complete:
-        parts.append("<strong>interrupted: not everything was tried</strong>")
-    return " · ".join(parts)
+        facts.append("<strong>interrupted: not everything was tried</strong>")
+    return " · ".join(facts)
 
 
 def _machine(tuning: Tuning, picture: Draw, words: Draw) -> str:
@@ -110,22 +110,22 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
     top = tuning.sizes[-1]
     rows = []
     for kind in kinds:
-        mine = [r for r in tuning.ranges if r.collective == kind]
+        ranges = [r for r in tuning.ranges if r.collective == kind]
         limit = tuning.limits.get(kind)
         rate = format_bandwidth(limit.bytes_per_second) if limit and limit.bytes_per_second else "-"
-        best = [format_bandwidth(r.at / r.seconds) for r in mine[-1:] if r.seconds] or ["-"]
-        if mine and mine[-1].served_by:
-            best[0] += f"; leave it to {library_name(mine[-1].served_by)}"
-        ups = [r.speedup for r in mine if r.speedup is not None]
-        rests = tuning.rests_on(kind) if mine else "-"
-        cells = [kind, best[0], rate, ratio(mine[-1].gap if mine else None), ratio(max(ups, default=None)), rests]
+        best = [format_bandwidth(r.at / r.seconds) for r in ranges[-1:] if r.seconds] or ["-"]
+        if ranges and ranges[-1].served_by:
+            best[0] += f"; leave it to {library_name(ranges[-1].served_by)}"
+        ups = [r.speedup for r in ranges if r.speedup is not None]
+        rests = tuning.rests_on(kind) if ranges else "-"
+        cells = [kind, best[0], rate, ratio(ranges[-1].gap if ranges else None), ratio(max(ups, default=None)), rests]
         rows.append(_row(cells))
     head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
-    lost = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
-    told = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
-    known = f"<h3>To know</h3><ul>{told}</ul>" if told else ""
-    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{lost}{known}'
+    losses_list = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
+    notes_list = f"<h3>To know</h3><ul>{items}</ul>" if items else ""
+    return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{losses_list}{notes_list}'
 
 
 def _row(cells: list[str], tag: str = "td", words: int = 1) -> str:
@@ -146,17 +146,17 @@ def _tabs(kinds: list[str]) -> str:
 
 
 def _collective(tuning: Tuning, kind: str, number: int) -> str:
-    mine = tuning.of(kind)
+    candidates = tuning.of(kind)
     hidden = " hidden" if number else ""
-    parts = [f'<section class="collective" id="c{number}"{hidden}>']
+    elements = [f'<section class="collective" id="c{number}"{hidden}>']
     if len(tuning.collectives) > 1:
-        parts.append(_because(tuning, kind))
-    if any(c.seconds for c in mine):
-        parts += [_charts(tuning, kind), _ranges(tuning, kind, number), _choosing(tuning, kind)]
-        parts.append(_plans(tuning, kind, number))
+        elements.append(_because(tuning, kind))
+    if any(c.seconds for c in candidates):
+        elements += [_charts(tuning, kind), _ranges(tuning, kind, number), _choosing(tuning, kind)]
+        elements.append(_plans(tuning, kind, number))
     else:
-        parts.append(f"<p>No planner could plan {escape(kind)} here.</p>")
-    return "\n".join([*parts, _candidates(mine, tuning.sizes), "</section>"])
+        elements.append(f"<p>No planner could plan {escape(kind)} here.</p>")
+    return "\n".join([*elements, _candidates(candidates, tuning.sizes), "</section>"])
 
 
 _CHART_HEAD = """<div class="head"><h2>Time by size</h2><div class="switch" role="group">
@@ -179,12 +179,14 @@ def _charts(tuning: Tuning, kind: str) -> str:
     figures, frames = [], {}
     for relative in (False, True):
         for name, (width, height) in (("wide", WIDE), ("narrow", NARROW)):
-            what = f"{'gap' if relative else 'time'} {name}"
+            view = f"{'gap' if relative else 'time'} {name}"
             drawn = chart(tuning, kind, width, height, relative)
-            figures.append(f'<div class="chart {what}" data-frame="{what}">{drawn}</div>')
-            frames[what] = frame_of(tuning, kind, width, height, relative).as_json()
+            figures.append(f'<div class="chart {view}" data-frame="{view}">{drawn}</div>')
+            frames[view] = frame_of(tuning, kind, width, height, relative).as_json()
     data = {"frames": frames, "sizes": [format_size(s) for s in tuning.sizes], "bytes": list(tuning.sizes)}
-    data["candidates"] = {i: _hover(tuning, kind, mine) for i, mine in enumerate(tuning.of(kind)) if mine.seconds}
+    data["candidates"] = {
+        i: _hover(tuning, kind, candidate) for i, candidate in enumerate(tuning.of(kind)) if candidate.seconds
+    }
     data["colours"] = {i: colour for i, (_, colour) in styles(tuning, kind).items()}
     key = "".join(
         f'<li><svg width="30" height="8"><path d="M0 4 h30" stroke="{colour}" stroke-width="2.6" '
@@ -201,40 +203,40 @@ def _charts(tuning: Tuning, kind: str) -> str:
     )
 
 
-def _hover(tuning: Tuning, kind: str, mine: Candidate) -> dict[str, Any]:
+def _hover(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, Any]:
     """Who, and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
     gap = scale(tuning, kind, True)
-    names = list(dict.fromkeys(bottleneck for bottleneck, _ in mine.why.values()))
-    terms = list(dict.fromkeys(term for _, told in mine.why.values() for term in told))
+    names = list(dict.fromkeys(bottleneck for bottleneck, _ in candidate.why.values()))
+    terms = list(dict.fromkeys(term for _, values in candidate.why.values() for term in values))
     return {
-        "who": mine.planner,
-        "options": options_text(mine.options, mine.variant),
-        "seconds": [float(f"{s:.5g}") for s in mine.seconds.values()],
-        "gap": [float(f"{gap(size, s):.4g}") for size, s in mine.seconds.items()] if kind in tuning.limits else [],
+        "who": candidate.planner,
+        "options": options_text(candidate.options, candidate.variant),
+        "seconds": [float(f"{s:.5g}") for s in candidate.seconds.values()],
+        "gap": [float(f"{gap(size, s):.4g}") for size, s in candidate.seconds.items()] if kind in tuning.limits else [],
         "names": names,
-        "held": [names.index(bottleneck) for bottleneck, _ in mine.why.values()],
-        "terms": {t: [float(f"{told.get(t, 0.0):.4g}") for _, told in mine.why.values()] for t in terms},
+        "held": [names.index(bottleneck) for bottleneck, _ in candidate.why.values()],
+        "terms": {t: [float(f"{values.get(t, 0.0):.4g}") for _, values in candidate.why.values()] for t in terms},
     }
 
 
 def _ranges(tuning: Tuning, kind: str, number: int) -> str:
-    mine = [r for r in tuning.ranges if r.collective == kind]
+    ranges = [r for r in tuning.ranges if r.collective == kind]
     colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
         "<tr><th>sizes</th><th>use</th><th>best of ours</th><th class=n>at</th><th class=n>time</th><th>made of</th>"
         "<th class=n>gap</th><th class=n>over NCCL</th><th>rests on</th></tr>"
     )
     rows = []
-    shades = _shades(mine)
-    for i, r in enumerate(mine):
-        who, span = escape(r.candidate.planner), _span(r)
+    shades = _shades(ranges)
+    for i, r in enumerate(ranges):
+        planner, span = escape(r.candidate.planner), _span(r)
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         rows.append(
             f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td><td>{_use(r)}</td>'
-            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{who} '
+            f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{planner} '
             f"<small>{options}</small>{_uses(r)}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
-            f"<td>{_parts(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
+            f"<td>{_terms_bar(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
             f"<td class=n>{ratio(r.speedup)}{_over(r)}</td><td>{escape(r.rests_on)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
@@ -274,8 +276,8 @@ def _span(r: Range) -> str:
 
 def _choosing(tuning: Tuning, kind: str) -> str:
     """What the values of the options swept are worth at each size; nothing without a sweep."""
-    mine = [gain for gain in tuning.gains if gain.collective == kind]
-    if not mine:
+    gains = [gain for gain in tuning.gains if gain.collective == kind]
+    if not gains:
         return ""
     head = _row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
     rows = [
@@ -283,11 +285,11 @@ def _choosing(tuning: Tuning, kind: str) -> str:
             [g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), g.rests_on],
             words=2,
         )
-        for g in mine
+        for g in gains
     ]
-    what = escape(", ".join(tuning.sweep))
+    options = escape(", ".join(tuning.sweep))
     return (
-        f'<h2>Choosing {what}</h2><div class="scroll" style="{BOX}">'
+        f'<h2>Choosing {options}</h2><div class="scroll" style="{BOX}">'
         f"{heatmap_svg(tuning, kind, alone=False, widest=WIDE[0])}</div>"
         f'<div class="scroll"><table>{head}{"".join(rows)}</table></div>'
         '<p class="note">How many times faster the best value for each size is than the first one of the sweep.</p>'
@@ -305,57 +307,57 @@ def _shades(ranges: Sequence[Range]) -> dict[str, str]:
     return dict(zip(names, itertools.cycle(TERMS)))
 
 
-def _parts(r: Range, shades: Mapping[str, str]) -> str:
+def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
     """A stacked bar of the terms."""
     terms = _terms(r)
-    whole = sum(terms.values()) or 1.0
+    total = sum(terms.values()) or 1.0
     bits = [
-        f'<i style="flex:{value / whole:.4f};background:{shades[t]}" title="{escape(t)} {value / whole:.0%}"></i>'
+        f'<i style="flex:{value / total:.4f};background:{shades[t]}" title="{escape(t)} {value / total:.0%}"></i>'
         for t, value in terms.items()
     ]
-    told = ", ".join(f"{t} {value / whole:.0%}" for t, value in terms.items())
-    return f'<span class="parts" role="img" aria-label="{escape(told)}">{"".join(bits)}</span>'
+    label = ", ".join(f"{t} {value / total:.0%}" for t, value in terms.items())
+    return f'<span class="parts" role="img" aria-label="{escape(label)}">{"".join(bits)}</span>'
 
 
 def _plans(tuning: Tuning, kind: str, number: int) -> str:
-    mine = [r for r in tuning.ranges if r.collective == kind]
+    ranges = [r for r in tuning.ranges if r.collective == kind]
     options = "".join(
         f'<option value="p{number}-{i}">{_span(r)}: {escape(r.candidate.planner)} '
         f"{escape(options_text(r.candidate.options))}</option>"
-        for i, r in enumerate(mine)
+        for i, r in enumerate(ranges)
     )
-    sections = [plan_section(f"p{number}-{i}", tuning.plans[kind], i, r) for i, r in enumerate(mine)]
+    sections = [plan_section(f"p{number}-{i}", tuning.plans[kind], i, r) for i, r in enumerate(ranges)]
     return (
         f'<div class="head"><h2>The plan for</h2><select aria-label="plan">{options}</select></div>'
         f'<div class="plans">{"".join(sections)}</div>'
     )
 
 
-def _candidates(mine: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
+def _candidates(candidates: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
     at = list(dict.fromkeys([sizes[0], sizes[len(sizes) // 2], sizes[-1]]))
     head = _row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
     good = [
         _row([c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], words=2)
-        for c in sorted((c for c in mine if c.seconds), key=lambda c: c.seconds[sizes[-1]])
+        for c in sorted((c for c in candidates if c.seconds), key=lambda c: c.seconds[sizes[-1]])
     ]
-    rest = [
+    failed = [
         f"<tr><td>{escape(c.planner)}</td><td>{escape(options_text(c.options))}</td><td>{escape(c.status)}</td>"
         f"<td>{escape(c.reason)}</td></tr>"
-        for c in mine
+        for c in candidates
         if c.status != "ok"
     ]
     refused = (
         '<div class="scroll"><table class="refused"><tr><th>planner</th><th>options</th><th></th><th>why</th></tr>'
-        f"{''.join(rest)}</table></div>"
-        if rest
+        f"{''.join(failed)}</table></div>"
+        if failed
         else ""
     )
     return (
-        f"<details><summary>All {len(good) + len(rest)} candidates</summary>"
+        f"<details><summary>All {len(good) + len(failed)} candidates</summary>"
         f'<div class="scroll"><table>{head}{"".join(good)}</table></div>{refused}</details>'
     )
 
 
 def _footer() -> str:
-    told = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
-    return f"<footer><dl>{told}</dl><p>Antiphon {escape(__version__)}</p></footer>"
+    entries = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
+    return f"<footer><dl>{entries}</dl><p>Antiphon {escape(__version__)}</p></footer>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,34 +11,39 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Curve = tuple[Floats, Floats, Floats]  # start, control point, end: quadratic
 _BENDS = (0, 24, -24, 40, -40, 56, -56, 80, -80, 110, -110, 140, -140, 170, -170)
-_T = np.linspace(0, 1, 33)[:, None]
 
 
-def control(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
-    """The control point of the quadratic curve from node a to node b that is bent as little as needed to pass by the
-    others, `side` pixels to the left to begin with. O(nodes)."""
-    start, end = centres[a], centres[b]
-    length = math.dist(start, end) or 1.0
-    across = np.array([end[1] - start[1], start[0] - end[0]]) / length
-    others = np.ones(len(centres), bool)
-    others[[a, b]] = False
-    best, least = start, math.inf
-    for bend in _BENDS:
+def least_hidden_bend(
+    start: Floats, end: Floats, centres: Floats, radii: Floats, side: float, bends: Sequence[float], samples: int
+) -> tuple[float, Floats]:
+    """Return the first of `side` + `bends` whose curve passes by all obstacles, else the one that overlaps them least,
+    and its control point. Obstacles are circles with these centres and radii. O(bends * samples * obstacles)."""
+    across = np.array([end[1] - start[1], start[0] - end[0]]) / (math.dist(start, end) or 1.0)
+    t = np.linspace(0, 1, samples)[1:-1, None]
+    best, least_hidden = (side, start), math.inf
+    for bend in bends:
         middle = (start + end) / 2 + across * (side + bend)
-        curve = points(start, middle, end, _T[1:-1])
-        gaps = np.linalg.norm(curve[:, None] - centres[None, others], axis=2) - radii[others] - 4
+        gaps = np.linalg.norm(points(start, middle, end, t)[:, None] - centres[None], axis=2) - radii
         hidden = float(np.maximum(-gaps, 0).sum())
-        if hidden < least:
-            best, least = middle, hidden
+        if hidden < least_hidden:
+            best, least_hidden = (side + bend, middle), hidden
         if not hidden:
             break
     return best
 
 
+def control(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
+    """The control point of the quadratic curve from node a to node b that is bent as little as needed to pass by the
+    others, `side` pixels to the left to begin with. O(nodes)."""
+    others = np.ones(len(centres), bool)
+    others[[a, b]] = False
+    return least_hidden_bend(centres[a], centres[b], centres[others], radii[others] + 4, side, _BENDS, 33)[1]
+
+
 def points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:
     """Where a quadratic curve is at t, from 0 to 1."""
-    where: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
-    return where
+    position: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
+    return position
 
 
 def between(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:

@@ -43,27 +43,29 @@ def styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
 
     "best": wins somewhere; "nccl": the baseline's best at the greatest size; "other".
     """
-    mine = tuning.of(kind)
+    candidates = tuning.of(kind)
     best: dict[int, str] = {}
     for r in tuning.ranges:
         if r.collective == kind:
-            place = next(i for i, c in enumerate(mine) if c is r.candidate)
+            place = next(i for i, c in enumerate(candidates) if c is r.candidate)
             best.setdefault(place, COLOURS[len(best) % len(COLOURS)])
-    timed = [i for i, c in enumerate(mine) if c.seconds]
+    timed = [i for i, c in enumerate(candidates) if c.seconds]
     names, top = tuning.baselines.get(kind, ()), tuning.sizes[-1]
     # of equals one that is best somewhere: it stands for both
     nccl = min(
-        (i for i in timed if mine[i].planner in names), key=lambda i: (mine[i].seconds[top], i not in best), default=-1
+        (i for i in timed if candidates[i].planner in names),
+        key=lambda i: (candidates[i].seconds[top], i not in best),
+        default=-1,
     )
-    found = dict.fromkeys(timed, ("other", GREY))
+    style_of = dict.fromkeys(timed, ("other", GREY))
     if nccl >= 0:
-        found[nccl] = ("nccl", DARK)
-    others = {i: style for i, style in found.items() if i not in best}
-    return {i: ("best", colour) for i, colour in best.items()} | others
+        style_of[nccl] = ("nccl", DARK)
+    beaten = {i: style for i, style in style_of.items() if i not in best}
+    return {i: ("best", colour) for i, colour in best.items()} | beaten
 
 
 def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: bool) -> Frame:
-    """Room for every candidate worth seeing: what is a thousand times the bound and more runs along the top."""
+    """Axes that hold every candidate; above a thousand times the bound, lines run along the top edge."""
     value = scale(tuning, kind, relative)
     limit = tuning.limits.get(kind)
     values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
@@ -81,7 +83,7 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: b
 
 
 def scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], float]:
-    """What is drawn of (size, seconds): the seconds, or how many times the bound they are."""
+    """Return the value to draw for (size, seconds): the seconds, or their ratio to the bound."""
     limit = tuning.limits.get(kind)
     if not relative or limit is None:
         return lambda size, seconds: seconds
@@ -91,22 +93,24 @@ def scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], f
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
     """One chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
     frame, value = frame_of(tuning, kind, width, height, relative), scale(tuning, kind, relative)
-    mine, limit = tuning.of(kind), tuning.limits.get(kind)
+    candidates, limit = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
     lines = []
     for i, (role, colour) in sorted(styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
-        points = [(size, value(size, seconds)) for size, seconds in mine[i].seconds.items()]
+        points = [(size, value(size, seconds)) for size, seconds in candidates[i].seconds.items()]
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         thick = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
-        lines.append(_line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', mine[i]))
+        lines.append(
+            _line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', candidates[i])
+        )
     if limit is not None:
         points = [(size, 1.0 if relative else limit.seconds(size)) for size in tuning.sizes]
         lines.append(_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    what = "times the bound" if relative else "time"
+    label = f"{escape(kind)}: {'times the bound' if relative else 'time'} by size"
     return "\n".join(
         [
-            f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{escape(kind)}: {what} by size">',
+            f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{label}">',
             *_axes(frame, relative, height),
             *lines,
             "</svg>",
@@ -131,10 +135,10 @@ def _axes(frame: Frame, relative: bool, height: float) -> list[str]:
         out.append(f'<path d="M{frame.left:.1f} {y:.1f} H{right:.1f}" stroke="#ebe8e1"/>')
         out.append(f'<text x="{frame.left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{text}</text>')
     powers = range(math.ceil(frame.low[0] / math.log10(2) - 1e-9), math.floor(frame.high[0] / math.log10(2) + 1e-9) + 1)
-    every = next((n for n in (1, 2, 5, 10) if len(powers) / n * 58 <= frame.width), 10)
+    spacing = next((n for n in (1, 2, 5, 10) if len(powers) / n * 58 <= frame.width), 10)
     for k in powers:
         x = frame.x(2**k)
-        if k % every == 0:
+        if k % spacing == 0:
             out.append(f'<path d="M{x:.1f} {frame.top} V{bottom:.1f}" stroke="#f3f1ec"/>')
             label = f'x="{x:.1f}" y="{bottom + 18:.1f}" text-anchor="middle" fill="#55524b"'
             out.append(f"<text {label}>{format_size(2**k)}</text>")
@@ -148,30 +152,30 @@ def _ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
     if relative:
         steps = [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
         return [(v, f"{v:g}x") for v in steps if math.log10(v) <= frame.high[1] + 1e-9]
-    found = []
+    ticks = []
     decades = range(math.floor(frame.low[1]), math.ceil(frame.high[1]) + 1)
     mantissas = (1, 2, 5) if len(decades) <= 3 else (1,)
     for decade in decades:
         for mantissa in mantissas:
             v = mantissa * 10.0**decade
             if frame.low[1] - 1e-9 <= math.log10(v) <= frame.high[1] + 1e-9:
-                found.append((v, format_seconds(v * (1 + 1e-12))))
-    return found
+                ticks.append((v, format_seconds(v * (1 + 1e-12))))
+    return ticks
 
 
 def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
     """(colour, dash, words) of what stands out in the chart, and of the rest."""
-    mine, found = tuning.of(kind), styles(tuning, kind)
+    candidates, style_of = tuning.of(kind), styles(tuning, kind)
     rows = []
     for role in ("best", "nccl"):
-        for i, (own, colour) in found.items():
-            if own == role:
-                name = f"{mine[i].planner} {options_text(mine[i].options, mine[i].variant)}".strip()
-                nccl = " (as NCCL does)" if mine[i].planner in tuning.baselines.get(kind, ()) else ""
+        for i, (style_role, colour) in style_of.items():
+            if style_role == role:
+                name = f"{candidates[i].planner} {options_text(candidates[i].options, candidates[i].variant)}".strip()
+                nccl = " (as NCCL does)" if candidates[i].planner in tuning.baselines.get(kind, ()) else ""
                 rows.append((colour, "" if role == "best" else "7 4", name + nccl))
-    others = sum(role == "other" for role, _ in found.values())
-    if others:
-        rows.append((GREY, "", plural(others, "other schedule")))
+    unmarked = sum(role == "other" for role, _ in style_of.values())
+    if unmarked:
+        rows.append((GREY, "", plural(unmarked, "other schedule")))
     if kind in tuning.limits:
         rows.append((BOUND, "2 3", "the bound: no schedule is faster"))
     return rows

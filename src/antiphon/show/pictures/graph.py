@@ -37,35 +37,35 @@ class Node:
     @property
     def container(self) -> str:
         """The box of a cluster it stands in, or nothing."""
-        found = _CONTAINER.match(self.place)
-        return found[1] if found else ""
+        match = _CONTAINER.match(self.place)
+        return match[1] if match else ""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """All links of one kind between two nodes: bytes per second there and back, and the limits they share."""
+    """All links of one kind between two nodes: bytes per second from a to b and back, and the limits they share."""
 
     a: int
     b: int
     kind: str
-    there: Fraction
-    back: Fraction
+    forward: Fraction
+    backward: Fraction
     limits: tuple[str, ...] = ()
     times: int = 1  # so many links alike, each as fast as said, drawn as one
 
     @property
     def bandwidth(self) -> Fraction:
         """What they carry together, one way."""
-        return self.times * max(self.there, self.back)
+        return self.times * max(self.forward, self.backward)
 
     def speed(self, back: bool = False) -> str:
         """One way, as people write it: 25 GB/s, or 24 x 25 GB/s."""
-        each = format_bandwidth(self.back if back else self.there)
+        each = format_bandwidth(self.backward if back else self.forward)
         return each if self.times == 1 else f"{self.times} x {each}"
 
     @property
-    def both(self) -> bool:
-        return self.there == self.back
+    def symmetric(self) -> bool:
+        return self.forward == self.backward
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Graph:
     @cached_property
     def near(self) -> list[list[int]]:
         """The neighbours of every node, ascending."""
-        found: list[set[int]] = [set() for _ in self.nodes]
+        neighbours: list[set[int]] = [set() for _ in self.nodes]
         for edge in self.edges:
-            found[edge.a].add(edge.b)
-            found[edge.b].add(edge.a)
-        return [sorted(others) for others in found]
+            neighbours[edge.a].add(edge.b)
+            neighbours[edge.b].add(edge.a)
+        return [sorted(near) for near in neighbours]
 
     def is_tree(self, among: Sequence[int]) -> bool:
         """Whether these nodes are joined without any cycle, ranks at the ends."""
@@ -120,34 +120,41 @@ def graph_of(topology: Topology) -> Graph:
             limits[name] = how
         for link in limit.links:
             named[link].append(name)
-    ways: dict[tuple[int, int, str], Fraction] = defaultdict(Fraction)
+    speeds: dict[tuple[int, int, str], Fraction] = defaultdict(Fraction)
     shared: dict[tuple[int, int, str], set[str]] = defaultdict(set)
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
     for link, (a, b, kind) in enumerate(ends):
         type_ = topology.types[kind]
-        ways[a, b, type_.kind] += type_.bandwidth
+        speeds[a, b, type_.kind] += type_.bandwidth
         if link in named:
             shared[min(a, b), max(a, b), type_.kind].update(named[link])
-    return Graph(tuple(nodes), _edges(ways, shared), limits)
+    return Graph(tuple(nodes), _edges(speeds, shared), limits)
 
 
 def _edges(
-    ways: dict[tuple[int, int, str], Fraction], shared: dict[tuple[int, int, str], set[str]]
+    speeds: dict[tuple[int, int, str], Fraction], shared: dict[tuple[int, int, str], set[str]]
 ) -> tuple[Edge, ...]:
-    pairs = sorted({(min(a, b), max(a, b), kind) for a, b, kind in ways})
+    pairs = sorted({(min(a, b), max(a, b), kind) for a, b, kind in speeds})
     zero = Fraction(0)
     return tuple(
-        Edge(a, b, kind, ways.get((a, b, kind), zero), ways.get((b, a, kind), zero), tuple(sorted(shared[a, b, kind])))
+        Edge(
+            a,
+            b,
+            kind,
+            speeds.get((a, b, kind), zero),
+            speeds.get((b, a, kind), zero),
+            tuple(sorted(shared[a, b, kind])),
+        )
         for a, b, kind in pairs
     )
 
 
-def folded(graph: Graph, most: int) -> Graph:
-    """The same with alike ranks of a switch drawn as one where there are more than `most` nodes; if that does not
+def folded(graph: Graph, max_nodes: int) -> Graph:
+    """The same with alike ranks of a switch drawn as one where there are more than `max_nodes` nodes; if that does not
     do, with every box of a cluster drawn as one."""
-    if len(graph.nodes) > most:
+    if len(graph.nodes) > max_nodes:
         graph = _merged(graph, _leaves(graph))
-    if len(graph.nodes) > most:
+    if len(graph.nodes) > max_nodes:
         graph = _merged(graph, [node.container for node in graph.nodes])
     return graph
 
@@ -156,29 +163,29 @@ def _leaves(graph: Graph) -> list[str]:
     """A common name for the ranks that hang on one switch, by nothing else and alike."""
     speed = {}
     for edge in graph.edges:
-        speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.there, edge.back)
+        speed[edge.a, edge.b] = speed[edge.b, edge.a] = (edge.kind, edge.forward, edge.backward)
     names = []
     for number, node in enumerate(graph.nodes):
-        alone = node.shape == RANK and len(graph.near[number]) == 1
-        names.append(f"{graph.near[number][0]} {speed[number, graph.near[number][0]]}" if alone else "")
+        is_leaf = node.shape == RANK and len(graph.near[number]) == 1
+        names.append(f"{graph.near[number][0]} {speed[number, graph.near[number][0]]}" if is_leaf else "")
     return names
 
 
 def _merged(graph: Graph, names: Sequence[str]) -> Graph:
     """Nodes of the same name become a stack in the place of the first, called by its box if that is its name."""
     first: dict[str, int] = {}
-    to, members = [], defaultdict(list)
-    kept: list[Node] = []
+    new_number, members = [], defaultdict(list)
+    representatives: list[Node] = []
     for number, name in enumerate(names):
         if not name or name not in first:
-            first[name] = len(kept)
-            kept.append(graph.nodes[number])
-            to.append(len(kept) - 1)
+            first[name] = len(representatives)
+            representatives.append(graph.nodes[number])
+            new_number.append(len(representatives) - 1)
         else:
-            to.append(first[name])
-        members[to[-1]].append(number)
+            new_number.append(first[name])
+        members[new_number[-1]].append(number)
     nodes = []
-    for number, node in enumerate(kept):
+    for number, node in enumerate(representatives):
         ranks = tuple(rank for old in members[number] for rank in graph.nodes[old].ranks)
         if len(members[number]) > 1 and ranks:
             box = node.container if names[members[number][0]] == node.container else ""
@@ -188,10 +195,10 @@ def _merged(graph: Graph, names: Sequence[str]) -> Graph:
             nodes.append(node)
     together: dict[tuple[int, int, str, Fraction, Fraction], list[Edge]] = defaultdict(list)
     for edge in graph.edges:
-        a, b = to[edge.a], to[edge.b]
+        a, b = new_number[edge.a], new_number[edge.b]
         if a != b:
-            there, back = (edge.there, edge.back) if a < b else (edge.back, edge.there)
-            together[min(a, b), max(a, b), edge.kind, there, back].append(edge)
+            forward, backward = (edge.forward, edge.backward) if a < b else (edge.backward, edge.forward)
+            together[min(a, b), max(a, b), edge.kind, forward, backward].append(edge)
     edges = [
         Edge(*key, tuple(sorted({name for e in alike for name in e.limits})), sum(e.times for e in alike))
         for key, alike in sorted(together.items())

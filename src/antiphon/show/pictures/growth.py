@@ -14,7 +14,7 @@ from antiphon.core.schedule import REDUCE, Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 
-OUT, IN, BOTH, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
+OUT, IN, SAME_BOTH_WAYS, IN_AND_OUT, ANY = "out", "in", "both", "in and out", "any"
 ROOTS_APART = 12  # more trees than these of several roots: those of one root are drawn
 
 Pair = tuple[int, int]  # parent, child
@@ -55,13 +55,13 @@ class Growth:
 
 @dataclass(frozen=True)
 class Grown:
-    """The distinct growths, the heaviest first, each with its share: a whole number over `whole`.
+    """The distinct growths, the heaviest first, each with its share: a whole number over `total`.
 
     `root`: all are of this one, of `roots` that there are; -1 if nothing was left out.
     """
 
     growths: tuple[tuple[int, Growth], ...]
-    whole: int
+    total: int
     root: int
     roots: int
 
@@ -72,16 +72,16 @@ def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) 
     What has several blocks has several roots: of these one is drawn. An allreduce has one block; there all trees are
     drawn unless they are many.
     """
-    found = _together(schedule, _rows(schedule, topology), *_ends(schedule.collective))
-    roots = sorted({key for key, _ in found})
+    shares = _together(schedule, _rows(schedule, topology), *_ends(schedule.collective))
+    roots = sorted({key for key, _ in shares})
     if root is not None and root not in roots:
         near = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
         raise Invalid(f"trees to be drawn: none has rank {root} as its root; choose among {near}")
-    shapes = {growth for _, growth in found}
-    apart = len(roots) > 1 and (schedule.collective.blocks > 1 or len(shapes) > ROOTS_APART)
-    chosen = root if root is not None else roots[0] if apart else -1
+    shapes = {growth for _, growth in shares}
+    by_root = len(roots) > 1 and (schedule.collective.blocks > 1 or len(shapes) > ROOTS_APART)
+    chosen = root if root is not None else roots[0] if by_root else -1
     weight: dict[Growth, int] = defaultdict(int)
-    for (key, growth), share in found.items():
+    for (key, growth), share in shares.items():
         if chosen in (-1, key):
             weight[growth] += share
     total = sum(weight.values()) or 1
@@ -103,10 +103,10 @@ def _ends(collective: Collective) -> tuple[str, dict[int, int]]:
 
 def _only(pairs: Iterable[int]) -> dict[int, int]:
     """Of pairs block << 32 | rank those whose block has one rank."""
-    found: dict[int, list[int]] = defaultdict(list)
+    ranks_of: dict[int, list[int]] = defaultdict(list)
     for pair in pairs:
-        found[pair >> 32].append(pair & 0xFFFFFFFF)
-    return {block: ranks[0] for block, ranks in found.items() if len(ranks) == 1}
+        ranks_of[pair >> 32].append(pair & 0xFFFFFFFF)
+    return {block: ranks[0] for block, ranks in ranks_of.items() if len(ranks) == 1}
 
 
 def _together(
@@ -121,29 +121,29 @@ def _together(
     ):
         if rows[chunk]:
             places[root_of.get(block, -1), offset, share].append(chunk)
-    found: dict[tuple[int, Growth], int] = defaultdict(int)
+    shares: dict[tuple[int, Growth], int] = defaultdict(int)
     for (root, _, share), alike in places.items():
         joint = growth_of(shape, root, [row for chunk in alike for row in rows[chunk]])
         if joint.shape != ANY or len(alike) == 1:
-            found[joint.root if root < 0 else root, joint] += share
+            shares[joint.root if root < 0 else root, joint] += share
             continue
         for chunk in alike:
             growth = growth_of(shape, root, rows[chunk])
-            found[growth.root if root < 0 else root, growth] += share
-    return found
+            shares[growth.root if root < 0 else root, growth] += share
+    return shares
 
 
 def _rows(schedule: Schedule, topology: Topology) -> list[list[Row]]:
     """The transfers of every chunk, without those between slots of a rank."""
-    found: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
+    by_chunk: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
     heads = topology.link_dst.tolist()
     via = [tuple(heads[link] for link in resolved.table[route][:-1]) for route in range(len(resolved.table))]
     columns = (schedule.chunk, schedule.step, schedule.src, schedule.dst, schedule.op, resolved.route)
     for chunk, step, src, dst, op, route in zip(*(column.tolist() for column in columns), strict=True):
         if src != dst:
-            found[chunk].append((step, src, dst, op, via[route]))
-    return found
+            by_chunk[chunk].append((step, src, dst, op, via[route]))
+    return by_chunk
 
 
 def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
@@ -165,7 +165,7 @@ def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
         return Growth(ANY, -1, tuple(sorted(steps, key=_order)))
     same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
-    kind = BOTH if same else OUT if not into else IN if not out else IN_AND_OUT
+    kind = SAME_BOTH_WAYS if same else OUT if not into else IN if not out else IN_AND_OUT
     arrows = [Arrow(src, dst, falls[dst], False, via) for (src, dst), via in out.items()]
     if not same:
         arrows += [Arrow(child, parent, rises[child], True, via) for (parent, child), via in into.items()]

@@ -73,22 +73,22 @@ def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: floa
     unless one panel needs more. O(cells).
     """
     kinds = [kind] if kind else list(tuning.collectives)
-    found = {name: panels(tuning, name) for name in kinds}
-    if not any(found.values()):
+    panels_of = {name: panels(tuning, name) for name in kinds}
+    if not any(panels_of.values()):
         raise Invalid("there is no heat map without a sweep that gave something; try --sweep pieces=1,4,16")
-    cells = sum(len(panel.rows) * len(panel.best) for mine in found.values() for panel in mine)
+    cells = sum(len(panel.rows) * len(panel.best) for row_panels in panels_of.values() for panel in row_panels)
     body: list[str] = []
     y, width = 0.0, 620.0
-    for name, mine in found.items():
-        if not mine:
+    for name, row_panels in panels_of.items():
+        if not row_panels:
             continue
-        what = ", ".join(tuning.sweep)
-        said = f"{name} on {tuning.topology.name}: choosing {what}, {model_text(tuning)}; {tuning.rests_on(name)}"
+        options = ", ".join(tuning.sweep)
+        title = f"{name} on {tuning.topology.name}: choosing {options}, {model_text(tuning)}; {tuning.rests_on(name)}"
         if alone:
-            body.append(_text(EDGE, y + 26, said, "ink", 'font-size="15" font-weight="600"'))
-            width = max(width, 2 * EDGE + 9.0 * len(said))
+            body.append(_text(EDGE, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
+            width = max(width, 2 * EDGE + 9.0 * len(title))
         y += TITLE if alone else 12
-        for line in _lines(mine, widest):
+        for line in _lines(row_panels, widest):
             x = float(EDGE)
             for panel in line:
                 body += [f'<g transform="translate({x:.1f} {y:.1f})">', *_panel(tuning, panel, cells), "</g>"]
@@ -111,41 +111,41 @@ def _opened(width: float, height: float, themed: bool) -> list[str]:
 
 def panels(tuning: Tuning, kind: str) -> list[Panel]:
     """A panel for every planner of which more than one setting gave a schedule."""
-    least = [
+    fastest = [
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
     swept = settings(tuning.of(kind), tuning.sweep, tuning.sizes)
-    return [_panel_of(planner, mine, least) for planner, mine in swept.items() if len(mine) > 1]
+    return [_panel_of(planner, by_setting, fastest) for planner, by_setting in swept.items() if len(by_setting) > 1]
 
 
-def _panel_of(planner: str, mine: Mapping[Setting, tuple[float, ...]], least: Sequence[float]) -> Panel:
-    seconds, sizes = list(mine.values()), range(len(least))
+def _panel_of(planner: str, by_setting: Mapping[Setting, tuple[float, ...]], fastest: Sequence[float]) -> Panel:
+    seconds, sizes = list(by_setting.values()), range(len(fastest))
     best = [min(range(len(seconds)), key=lambda row: seconds[row][size]) for size in sizes]
-    kept = _kept(len(seconds), set(best))
-    rows = tuple(list(mine)[row] for row in kept)
-    keys = {key for setting in mine for key, _ in setting}
+    shown = _shown_rows(len(seconds), set(best))
+    rows = tuple(list(by_setting)[row] for row in shown)
+    keys = {key for setting in by_setting for key, _ in setting}
     labels = tuple(str(setting[0][1]) if len(keys) == 1 else options_text(dict(setting)) for setting in rows)
     longest, key = max(map(len, labels)), next(iter(keys)) if len(keys) == 1 else ""
     wide = max(18.0, 6.8 * longest + 6) if key and longest <= SHORT else 20.0
     tall = 20.0 if len(rows) <= 16 else 14.0 if len(rows) <= 32 else 9.0 if len(rows) <= 80 else 6.0
     return Panel(
-        planner, rows, tuple(seconds[row] for row in kept), tuple(kept.index(row) for row in best),
-        tuple(seconds[row][size] <= least[size] * (1 + 1e-9) for size, row in enumerate(best)),
+        planner, rows, tuple(seconds[row] for row in shown), tuple(shown.index(row) for row in best),
+        tuple(seconds[row][size] <= fastest[size] * (1 + 1e-9) for size, row in enumerate(best)),
         key, labels, len(seconds), (wide, tall), 6.3 * max(longest, len(key)) + 10,
     )  # fmt: skip
 
 
-def _kept(count: int, best: set[int]) -> list[int]:
+def _shown_rows(count: int, best: set[int]) -> list[int]:
     """All rows, or of too many those that are best somewhere and others evenly between."""
     if count <= MAX_ROWS:
         return list(range(count))
     return sorted(best | {i * (count - 1) // (MAX_ROWS - 1) for i in range(MAX_ROWS)})
 
 
-def _lines(mine: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
+def _lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
     """As many panels beside each other as the page is wide."""
     line: list[Panel] = []
-    for panel in mine:
+    for panel in panels:
         if line and sum(p.width + GAP for p in [*line, panel]) > widest:
             yield line
             line = []
@@ -156,16 +156,16 @@ def _lines(mine: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
 def _panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
     wide, tall = panel.cell
     bottom = panel.head + tall * len(panel.rows)
-    more = f" ({len(panel.rows)} of {panel.of} values)" if panel.of > len(panel.rows) else ""
+    shown_text = f" ({len(panel.rows)} of {panel.of} values)" if panel.of > len(panel.rows) else ""
     out = [
-        _text(panel.left, 14, panel.planner + more, "ink", 'font-weight="600"'),
+        _text(panel.left, 14, panel.planner + shown_text, "ink", 'font-weight="600"'),
         _text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
         *(_titled if cells <= MAX_TITLES else _shaped)(tuning, panel),
         *_best(tuning, panel),
         *_row_labels(panel),
     ]
-    every = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * wide >= 46), 16)
-    for i in range(0, len(tuning.sizes), every):
+    label_spacing = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * wide >= 46), 16)
+    for i in range(0, len(tuning.sizes), label_spacing):
         x = panel.left + wide * (i + 0.5)
         out.append(f'<path class="hm-line" d="M{x:.1f} {bottom + 2:.1f} v4" stroke="#b9b4a8"/>')
         out.append(_text(x, bottom + 17, format_size(tuning.sizes[i]), "soft", 'text-anchor="middle" font-size="11"'))
@@ -177,8 +177,8 @@ _MIDDLE = 'text-anchor="middle" font-size="11"'
 
 
 def _level(panel: Panel, row: int, size: int) -> int:
-    least = panel.seconds[panel.best[size]][size]
-    ratio = panel.seconds[row][size] / least if least > 0 else 1.0
+    fastest = panel.seconds[panel.best[size]][size]
+    ratio = panel.seconds[row][size] / fastest if fastest > 0 else 1.0
     return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + 1e-9))
 
 
@@ -255,9 +255,9 @@ def _legend(y: float) -> list[str]:
         out.append(f'<rect class="hm-{i} hm-line" x="{x:.0f}" y="{y:.0f}" width="26" height="13" fill="{shade}"/>')
         out.append(_text(x + 31, y + 11, words, "soft"))
         x += 31 + 7.2 * len(words) + 14
-    told = "dot, and figure above: the best value at this size; bold: it is the fastest of all planners"
+    explanation = "dot, and figure above: the best value at this size; bold: it is the fastest of all planners"
     dot = f'<circle cx="{EDGE + 5}" cy="{y + 32:.0f}" r="3.2" fill="#ffffff" stroke="#2f6fab" stroke-width="2.4"/>'
-    return [*out, dot, _text(EDGE + 16, y + 36, told, "soft")]
+    return [*out, dot, _text(EDGE + 16, y + 36, explanation, "soft")]
 
 
 def _text(x: float, y: float, words: str, tone: str, style: str = "") -> str:

@@ -1,18 +1,67 @@
-"""Where everything stands: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric."""
+"""Where everything stands: grids as grids, trees as trees, GPUs around their switch, boxes below their fabric.
+
+A `Drawing` is a block of nodes and frames that is moved, flipped and framed as one.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from antiphon.show.pictures._fabric import around, below
-from antiphon.show.pictures.blocks import Drawing, Point, fitted, framed
 from antiphon.show.pictures.graph import RANK, SWITCH, Graph
 
+Point = tuple[float, float]
+Frame = tuple[float, float, float, float, str]  # left, top, width, height, label
+_MARGIN = 26.0
+_LEVEL = 84.0  # pixels between levels of switches
 _AXIS = re.compile(r"(?:[xyzwvu]|a\d+\.)(\d+)")
 _DEPTH = {1: (84.0, 0.0), 2: (120.0, 0.36), 3: (130.0, 0.3), 4: (170.0, 0.2), 5: (215.0, 0.15)}  # cell, shift
+
+
+@dataclass
+class Drawing:
+    """Nodes and frames with their places, from (0, 0) to (width, height)."""
+
+    at: dict[int, Point]
+    frames: list[Frame] = field(default_factory=list)
+    width: float = 0.0
+    height: float = 0.0
+
+    def moved(self, dx: float, dy: float) -> Drawing:
+        at = {node: (x + dx, y + dy) for node, (x, y) in self.at.items()}
+        frames = [(x + dx, y + dy, w, h, label) for x, y, w, h, label in self.frames]
+        return Drawing(at, frames, self.width, self.height)
+
+
+def fitted(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
+    """A block just large enough, with a margin."""
+    left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] for f in frames]
+    right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] + f[2] for f in frames]
+    top_edges = [y - graph.nodes[n].half[1] for n, (_, y) in at.items()] + [f[1] for f in frames]
+    bottom_edges = [y + graph.nodes[n].half[1] for n, (_, y) in at.items()] + [f[1] + f[3] for f in frames]
+    block = Drawing(
+        at,
+        list(frames),
+        max(right_edges) - min(left_edges) + 2 * _MARGIN,
+        max(bottom_edges) - min(top_edges) + 2 * _MARGIN,
+    )
+    return block.moved(_MARGIN - min(left_edges), _MARGIN - min(top_edges))
+
+
+def flipped(block: Drawing) -> Drawing:
+    """Upside down, labels of frames aside."""
+    at = {node: (x, block.height - y) for node, (x, y) in block.at.items()}
+    return Drawing(at, list(block.frames), block.width, block.height)
+
+
+def framed(block: Drawing, label: str) -> Drawing:
+    block = block.moved(0, 8)
+    block.height += 16
+    block.frames.insert(0, (4, 4, block.width - 8, block.height - 8, label))
+    return block
 
 
 def arrange(graph: Graph) -> Drawing:
@@ -34,9 +83,9 @@ def arrange(graph: Graph) -> Drawing:
 def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
     """A machine by itself, or one box of a cluster; `facing` a fabric above it, its ranks stand in front."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
-    where = _coordinates(graph, nodes)
-    if where is not None:
-        return _grid(graph, where)
+    coordinates = _coordinates(graph, nodes)
+    if coordinates is not None:
+        return _grid(graph, coordinates)
     if not switches:
         return _circles(graph, nodes)
     if graph.is_tree(nodes):
@@ -45,9 +94,9 @@ def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
             return _fronts(graph, hubs) if facing else _hubs(graph, hubs)
         return _tree(graph, nodes)
     owner = {n: [s for s in graph.near[n] if s in set(switches)] for n in nodes if n not in switches}
-    if all(len(found) == 1 and len(graph.near[n]) == 1 for n, found in owner.items()):
-        return _routers(graph, switches, {n: found[0] for n, found in owner.items()})
-    return _levels(graph, nodes, switches)
+    if all(len(hubs_of) == 1 and len(graph.near[n]) == 1 for n, hubs_of in owner.items()):
+        return _routers(graph, switches, {n: hubs_of[0] for n, hubs_of in owner.items()})
+    return _leveled(graph, nodes, switches)
 
 
 # ---- grids ----
@@ -55,21 +104,21 @@ def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
 
 def _coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
     """The position of every node where places tell it: x1/y2."""
-    found: dict[int, tuple[int, ...]] = {}
+    positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
-        parts = graph.nodes[node].place.split("/")
-        parts = [part for part in parts if not re.fullmatch(r"(host|box)\d+|rank|router", part)]
-        matches = [_AXIS.fullmatch(part) for part in parts]
-        if not parts or not all(matches):
+        levels = graph.nodes[node].place.split("/")
+        levels = [level for level in levels if not re.fullmatch(r"(host|box)\d+|rank|router", level)]
+        matches = [_AXIS.fullmatch(level) for level in levels]
+        if not levels or not all(matches):
             return None
-        found[node] = tuple(int(match[1]) for match in matches if match)
-    return found if len({len(where) for where in found.values()}) == 1 else None
+        positions[node] = tuple(int(match[1]) for match in matches if match)
+    return positions if len({len(position) for position in positions.values()}) == 1 else None
 
 
-def _grid(graph: Graph, where: dict[int, tuple[int, ...]]) -> Drawing:
+def _grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
     """The last axis runs across, the one before down, the third last into the depth, further ones in blocks."""
-    axes = len(next(iter(where.values())))
-    sizes = [1 + max(at[axis] for at in where.values()) for axis in range(axes)][::-1]
+    axes = len(next(iter(coordinates.values())))
+    sizes = [1 + max(at[axis] for at in coordinates.values()) for axis in range(axes)][::-1]
     layers = sizes[2] if axes > 2 else 1  # drawn one behind the other where they are few
     cell, depth = _DEPTH.get(layers, (120.0, 0.0))
     step: list[Point] = [(cell, 0.0), (0.0, cell)]
@@ -85,7 +134,7 @@ def _grid(graph: Graph, where: dict[int, tuple[int, ...]]) -> Drawing:
             step.append((0.52 * cell, high + 40))
             high = (high + 40) * sizes[axis]
     at = {}
-    for node, position in where.items():
+    for node, position in coordinates.items():
         x = sum(step[i][0] * p for i, p in enumerate(position[::-1]))
         y = sum(step[i][1] * p for i, p in enumerate(position[::-1]))
         beside = graph.nodes[node].place.endswith("/rank")  # next to its router
@@ -98,10 +147,10 @@ def _grid(graph: Graph, where: dict[int, tuple[int, ...]]) -> Drawing:
 
 def _circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
     """Each group on a circle of its own, the groups in rows."""
-    found: dict[str, list[int]] = defaultdict(list)
+    by_place: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
-        found[graph.nodes[node].place.rpartition("/")[0]].append(node)
-    groups = list(found.values())
+        by_place[graph.nodes[node].place.rpartition("/")[0]].append(node)
+    groups = list(by_place.values())
     if max(map(len, groups)) <= 2 and len(groups) > 1:  # dies of packages: all on one circle, partners together
         groups = [[node for group in groups for node in group]]
     radius = max(70.0, max(map(len, groups)) * 8.7 + 20)
@@ -152,11 +201,11 @@ def _roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     named = [n for n in nodes if graph.nodes[n].label == "root"]
     if len(named) == 1:
         return named
-    left = set(nodes)
-    while len(left) > 2:
-        ends = [n for n in left if sum(other in left for other in graph.near[n]) <= 1]
-        left.difference_update(ends)
-    return sorted(left)
+    remaining = set(nodes)
+    while len(remaining) > 2:
+        ends = [n for n in remaining if sum(other in remaining for other in graph.near[n]) <= 1]
+        remaining.difference_update(ends)
+    return sorted(remaining)
 
 
 def _tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
@@ -164,18 +213,20 @@ def _tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     inside, roots = set(nodes), _roots(graph, nodes)
     at: dict[int, Point] = {}
     edge = [0.0]  # how far to the right it is drawn already
-    seen = set(roots)
+    visited = set(roots)
     level = min(max(92.0, 3.0 * len(nodes)), 150.0)
 
-    def least(node: int, above: int) -> int:
+    def lowest_rank(node: int, above: int) -> int:
         """The lowest rank below a node: children stand in this order."""
         own = graph.nodes[node].ranks[:1]
-        return min([*own, *(least(n, node) for n in graph.near[node] if n in inside and n != above)], default=node)
+        return min(
+            [*own, *(lowest_rank(n, node) for n in graph.near[node] if n in inside and n != above)], default=node
+        )
 
     def visit(node: int, depth: int) -> float:
-        seen.add(node)
-        below = [n for n in graph.near[node] if n in inside and n not in seen]
-        below.sort(key=lambda n: least(n, node))
+        visited.add(node)
+        below = [n for n in graph.near[node] if n in inside and n not in visited]
+        below.sort(key=lambda n: lowest_rank(n, node))
         half = graph.nodes[node].half[0]
         if below:
             xs = [visit(n, depth + 1) for n in below]
@@ -194,20 +245,20 @@ def _tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
 
 def _routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Switches on a circle, the ranks of each outside of it."""
-    most = max(sum(s == switch for s in owner.values()) for switch in switches)
-    radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most - 40)
+    most_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
+    radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most_ranks - 40)
     at: dict[int, Point] = {}
     for number, switch in enumerate(switches):
         middle = -math.pi / 2 + 2 * math.pi * (number + 0.5) / len(switches)
         at[switch] = (radius * math.cos(middle), radius * math.sin(middle))
-        mine = [n for n, s in owner.items() if s == switch]
-        for i, node in enumerate(mine):
-            angle = middle + (i - (len(mine) - 1) / 2) * 42 / (radius + 58)
+        ranks = [n for n, s in owner.items() if s == switch]
+        for i, node in enumerate(ranks):
+            angle = middle + (i - (len(ranks) - 1) / 2) * 42 / (radius + 58)
             at[node] = ((radius + 58) * math.cos(angle), (radius + 58) * math.sin(angle))
     return fitted(graph, at)
 
 
-def _levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
+def _leveled(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
     """Ranks in rows at the bottom, switches in levels above."""
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
@@ -222,3 +273,108 @@ def _levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Draw
     for i, switch in enumerate(s for s in switches if s not in level):
         at[switch] = (92.0 * i, -96.0 * (depth + 1))
     return fitted(graph, at)
+
+
+# ---- boxes and their fabric ----
+
+
+def around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
+    """Boxes that are joined directly: in a circle, two side by side."""
+    size = max(max(block.width, block.height) for block in blocks)
+    count = len(blocks)
+    radius = 0.0 if count < 2 else size * 0.56 if count == 2 else size * 0.66 / math.sin(math.pi / count)
+    placed = []
+    for number, block in enumerate(blocks):
+        angle = (math.pi if count == 2 else -math.pi / 2) + 2 * math.pi * number / count
+        x, y = radius * math.cos(angle), radius * math.sin(angle)
+        placed.append(block.moved(x - block.width / 2, y - block.height / 2))
+    return _together(graph, placed, {})
+
+
+def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
+    """Up to four boxes in a row below their fabric; more of them in two rows, with the fabric in between."""
+    rows = 1 if len(boxes) <= 4 else 2
+    columns = -(-len(boxes) // rows)
+    blocks = [
+        framed(flipped(block) if rows == 2 and i < columns else block, name)
+        for i, (name, block) in enumerate(boxes.items())
+    ]
+    wide, high = max(b.width for b in blocks) + 18, max(b.height for b in blocks)
+    upper = set().union(*(b.at for b in blocks[:columns])) if rows == 2 else set()
+    level = _levels(graph, blocks, outside)
+    side = _sides(graph, upper, level, rows)
+    shared = sorted({level[s] for s in outside if side[s] == "both"})
+    alone = max((level[s] for s in outside if side[s] != "both"), default=0)
+    drop = min(max(_LEVEL, wide * columns / 8), 190.0)  # from the lowest switches to the boxes: cables stay steep
+    above = drop + (alone - 1) * _LEVEL if alone and rows == 2 else drop - _LEVEL
+    inner = (len(shared) + 1) * _LEVEL
+    band = 2 * above + inner if rows == 2 else above + inner - _LEVEL * 0.5
+    top = high if rows == 2 else 0.0
+    placed = [
+        block.moved(wide * (i % columns), (top + band) if rows == 1 or i >= columns else high - block.height)
+        for i, block in enumerate(blocks)
+    ]
+    at = {node: point for block in placed for node, point in block.at.items()}
+    middle = top + (_LEVEL * 0.5 if rows == 1 else above + _LEVEL)
+    for number in range(1, max(level.values()) + 1):
+        for where in ("upper", "lower", "both"):
+            row = [s for s in outside if level[s] == number and side[s] == where]
+            if where == "upper":
+                y = top + drop + (number - 1) * _LEVEL
+            elif where == "lower":
+                y = top + band - drop - (number - 1) * _LEVEL
+            else:
+                y = middle + (len(shared) - 1 - shared.index(number)) * _LEVEL if row else 0.0
+            _spread(graph, row, at, y, wide * columns)
+    return _together(graph, placed, {s: at[s] for s in outside})
+
+
+def _together(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
+    at = {node: point for block in blocks for node, point in block.at.items()} | switches
+    return fitted(graph, at, [frame for block in blocks for frame in block.frames])
+
+
+def _levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
+    """How many switches away from a box each switch is: 1 where a box hangs on it."""
+    level = dict.fromkeys((node for block in blocks for node in block.at), 0)
+    row, free = list(level), set(outside)
+    while row:
+        number = level[row[0]] + 1
+        row = sorted({s for node in row for s in graph.near[node] if s in free})
+        free.difference_update(row)
+        level.update(dict.fromkeys(row, number))
+    return level | dict.fromkeys(free, 1)
+
+
+def _sides(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
+    """Whether what hangs below a switch is all in the upper row of boxes, all in the lower one, or in both."""
+    if rows == 1:
+        return dict.fromkeys(level, "both")
+    side = {node: "upper" if node in upper else "lower" for node, number in level.items() if number == 0}
+    for node in sorted(level, key=lambda n: level[n]):
+        if level[node]:
+            under = {side[n] for n in graph.near[node] if level[n] < level[node]}
+            side[node] = under.pop() if len(under) == 1 else "both"
+    return side
+
+
+def _spread(graph: Graph, row: Sequence[int], at: dict[int, Point], y: float, width: float) -> None:
+    """Each switch over the middle of what hangs on it, as far as they do not overlap."""
+    if not row:
+        return
+    over = {}
+    for switch in row:
+        xs = [at[n][0] for n in graph.near[switch] if n in at]
+        over[switch] = sum(xs) / len(xs) if xs else width / 2
+    order = sorted(row, key=lambda s: (over[s], s))
+    room = max(2 * graph.nodes[s].half[0] for s in row) + 22
+    if over[order[-1]] - over[order[0]] < room * (len(row) - 1):
+        centre = sum(over.values()) / len(row)
+        room = max(room, min(130.0, 0.8 * width / len(row)))
+        for i, switch in enumerate(order):
+            at[switch] = (centre + (i - (len(row) - 1) / 2) * room, y)
+        return
+    last = -math.inf
+    for switch in order:
+        last = max(over[switch], last + room)
+        at[switch] = (last, y)

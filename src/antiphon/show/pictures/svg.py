@@ -12,19 +12,20 @@ import numpy as np
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.show.pictures.blocks import Drawing, Point
+from antiphon.show.pictures._bend import least_hidden_bend, path
 from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, folded, graph_of
-from antiphon.show.pictures.layout import arrange
+from antiphon.show.pictures.layout import Drawing, Point, arrange
 
 MAX_NODES = 128
 FOLD_TREES = 64
-_KNOWN = {
+_KIND_COLOURS = {
     "nvlink": "#5d8f1f", "xgmi": "#c8502d", "pcie": "#4a6fa5", "ib": "#7b4ea3", "ethernet": "#2b8a8a", "wan": "#b3263a",
     "trunk": "#3d4f66", "uplink": "#3d4f66", "slingshot": "#0e7c66", "socket": "#8a6d3b", "link": "#2f6fab",
     "port": "#9aa5b1", "local": "#2f6fab", "global": "#c2622d",
 }  # fmt: skip
-_OTHER = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#a8333f", "#6b6b6b")
+_MORE_COLOURS = ("#2f6fab", "#c2622d", "#3c8d5a", "#8456a8", "#a8333f", "#6b6b6b")
 _SHARED = ("#e8a33d", "#e2c044", "#d98a6a", "#d7b98e")
+_BENDS = (0, 30, -30, 52, -52, 80, -80, 120, -120, 170, -170)  # pixels to the side, tried in this order
 _ROW = 24.0
 
 
@@ -47,7 +48,7 @@ def topology_svg(topology: Topology) -> str:
     below = block.height + 40
     height = below + _ROW * len(legend) + 6
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    parts = [
+    elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text x="16" y="24" font-weight="bold">{escape(topology.name)}</text>',
@@ -61,7 +62,7 @@ def topology_svg(topology: Topology) -> str:
         ),
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(elements) + "\n"
 
 
 def _text_width(text: str) -> float:
@@ -70,8 +71,8 @@ def _text_width(text: str) -> float:
 
 def _colours(graph: Graph) -> dict[str, str]:
     kinds = sorted({edge.kind for edge in graph.edges})
-    others = [kind for kind in kinds if kind not in _KNOWN]
-    return {kind: _KNOWN.get(kind) or _OTHER[others.index(kind) % len(_OTHER)] for kind in kinds}
+    unnamed = [kind for kind in kinds if kind not in _KIND_COLOURS]
+    return {kind: _KIND_COLOURS.get(kind) or _MORE_COLOURS[unnamed.index(kind) % len(_MORE_COLOURS)] for kind in kinds}
 
 
 def _strokes(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
@@ -108,22 +109,22 @@ def _lines(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fr
     tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
     radii = np.array([min(node.half) for node in graph.nodes])
-    seen: dict[tuple[int, int], int] = defaultdict(int)
+    drawn: dict[tuple[int, int], int] = defaultdict(int)
     bands, lines = [], []
     for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
-        parallel = seen[edge.a, edge.b]
-        seen[edge.a, edge.b] += 1
-        path = _path(edge, centres, radii, 14.0 * parallel + (0 if edge.both else 8))
+        parallel = drawn[edge.a, edge.b]
+        drawn[edge.a, edge.b] += 1
+        line = _path(edge, centres, radii, 14.0 * parallel + (0 if edge.symmetric else 8))
         thick = stroke[edge.bandwidth]
         title = "; ".join([_title(graph, edge), *(f"{name}: {graph.limits[name]}" for name in edge.limits)])
         if edge.limits:
             bands.append(
-                f'<path d="{path}" fill="none" stroke="{tint[edge.limits[0]]}" stroke-width="{thick + 8:.1f}" '
+                f'<path d="{line}" fill="none" stroke="{tint[edge.limits[0]]}" stroke-width="{thick + 8:.1f}" '
                 f'stroke-opacity="0.45" stroke-linecap="round"/>'
             )
-        dash = "" if edge.both else ' stroke-dasharray="8 3"'
+        dash = "" if edge.symmetric else ' stroke-dasharray="8 3"'
         lines.append(
-            f'<path d="{path}" fill="none" stroke="{colour[edge.kind]}" stroke-width="{thick:.1f}" '
+            f'<path d="{line}" fill="none" stroke="{colour[edge.kind]}" stroke-width="{thick:.1f}" '
             f'stroke-opacity="0.8"{dash}><title>{escape(title)}</title></path>'
         )
     return bands + lines
@@ -131,39 +132,28 @@ def _lines(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fr
 
 def _title(graph: Graph, edge: Edge) -> str:
     a, b = (_called(graph, node) for node in (edge.a, edge.b))
-    if edge.both:
+    if edge.symmetric:
         return f"{a} and {b}: {edge.kind}, {edge.speed()} each way"
-    ways = [(a, b, edge.there, False), (b, a, edge.back, True)]
-    return ", ".join(f"{x} to {y}: {edge.kind}, {edge.speed(way)}" for x, y, speed, way in ways if speed)
+    directions = [(a, b, edge.forward, False), (b, a, edge.backward, True)]
+    return ", ".join(
+        f"{x} to {y}: {edge.kind}, {edge.speed(backwards)}" for x, y, speed, backwards in directions if speed
+    )
 
 
 def _called(graph: Graph, node: int) -> str:
-    found = graph.nodes[node]
-    return f"rank {found.label}" if found.shape == RANK else found.place
+    drawn = graph.nodes[node]
+    return f"rank {drawn.label}" if drawn.shape == RANK else drawn.place
 
 
 def _path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
     """A line from centre to centre, bent as little as needed to pass by the other nodes."""
     a, b = centres[edge.a], centres[edge.b]
-    length = math.dist(a, b) or 1.0
-    across = np.array([b[1] - a[1], a[0] - b[0]]) / length
     others = np.ones(len(centres), bool)
     others[[edge.a, edge.b]] = False
-    t = np.linspace(0, 1, 25)[1:-1, None]
-    best, least = bend, math.inf
-    for extra in (0, 30, -30, 52, -52, 80, -80, 120, -120, 170, -170):
-        control = (a + b) / 2 + across * (bend + extra)
-        curve = (1 - t) ** 2 * a + 2 * t * (1 - t) * control + t**2 * b
-        gaps = np.linalg.norm(curve[:, None] - centres[None, others], axis=2) - radii[others] - 3
-        hidden = float(np.maximum(-gaps, 0).sum())
-        if hidden < least:
-            best, least = bend + extra, hidden
-        if not hidden:
-            break
-    middle = (a + b) / 2 + across * best
+    best, middle = least_hidden_bend(a, b, centres[others], radii[others] + 3, bend, _BENDS, 25)
     if not best:
         return f"M{a[0]:.1f} {a[1]:.1f} L{b[0]:.1f} {b[1]:.1f}"
-    return f"M{a[0]:.1f} {a[1]:.1f} Q{middle[0]:.1f} {middle[1]:.1f} {b[0]:.1f} {b[1]:.1f}"
+    return path((a, middle, b))
 
 
 def _nodes(graph: Graph, block: Drawing) -> list[str]:
@@ -198,16 +188,16 @@ def _legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, float])
     """A row per kind of link with a sample of each width, then one per kind of shared limit: plain text, SVG."""
     rows = []
     for kind, paint in colour.items():
-        samples = {(e.bandwidth, e.speed(e.back > e.there)) for e in graph.edges if e.kind == kind}
+        samples = {(e.bandwidth, e.speed(e.backward > e.forward)) for e in graph.edges if e.kind == kind}
         shown = sorted(samples)[:5]
-        parts = [f'<text font-weight="bold" y="4" fill="{paint}">{escape(kind)}</text>']
+        elements = [f'<text font-weight="bold" y="4" fill="{paint}">{escape(kind)}</text>']
         x, plain = 7.6 * len(kind) + 18, kind
         for number, (speed, written) in enumerate(shown):
             words = written + (" each way" if number == len(shown) - 1 else "")
-            parts.append(f'<path d="M{x:.0f} 0 h34" stroke="{paint}" stroke-width="{stroke[speed]:.1f}"/>')
-            parts.append(f'<text x="{x + 40:.0f}" y="4">{escape(words)}</text>')
+            elements.append(f'<path d="M{x:.0f} 0 h34" stroke="{paint}" stroke-width="{stroke[speed]:.1f}"/>')
+            elements.append(f'<text x="{x + 40:.0f}" y="4">{escape(words)}</text>')
             x, plain = x + 40 + _text_width(words), plain + " " * 8 + words
-        rows.append((plain, "".join(parts)))
+        rows.append((plain, "".join(elements)))
     alike: dict[tuple[str, str], int] = defaultdict(int)
     for name, how in graph.limits.items():
         alike[re.sub(r"\d+", "*", name), how] += 1

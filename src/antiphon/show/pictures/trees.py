@@ -19,10 +19,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
 from antiphon.show.pictures._bend import Curve, Floats, between, control, head, path
-from antiphon.show.pictures.blocks import Drawing
 from antiphon.show.pictures.graph import RANK, Graph, graph_of
-from antiphon.show.pictures.growth import ANY, BOTH, IN, IN_AND_OUT, Grown, Growth, growths_of
-from antiphon.show.pictures.layout import arrange
+from antiphon.show.pictures.growth import ANY, IN, IN_AND_OUT, SAME_BOTH_WAYS, Grown, Growth, growths_of
+from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.words import plural
 from antiphon.units import format_bandwidth
 
@@ -54,25 +53,25 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     words = _title(schedule, topology, limits, grown)
     legend, room = _legend([growth for _, growth in shown], colours)
     lines = [_lines(stage, growth) for _, growth in shown]
-    before, above, after, below = _beyond(stage, [line.curve for mine in lines for line in mine])
+    before, above, after, below = _beyond(stage, [line.curve for arrows in lines for line in arrows])
     wide, high = before + stage.block.width + after, above + stage.block.height + below + _CAPTION
     columns, top = _columns(wide, len(shown)), 16.0 + 20 * len(words)
     width = max(wide * columns, 32 + max(room, 8.6 * len(words[0]), *(7.0 * len(text) for text in words)))
     height = top + high * math.ceil(len(shown) / columns) + 46
-    left = (width - wide * columns) / 2
+    first_x = (width - wide * columns) / 2
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
-    parts = [
+    elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
     ]
     for i, text in enumerate(words):
-        parts.append(f'<text x="16" y="{25 + 20 * i}"{_QUIET if i else _LOUD}>{escape(text)}</text>')
-    for i, ((share, growth), mine) in enumerate(zip(shown, lines, strict=True)):
-        at = f"{left + before + wide * (i % columns):.1f} {top + above + high * (i // columns):.1f}"
+        elements.append(f'<text x="16" y="{25 + 20 * i}"{_QUIET if i else _LOUD}>{escape(text)}</text>')
+    for i, ((share, growth), arrows) in enumerate(zip(shown, lines, strict=True)):
+        at = f"{first_x + before + wide * (i % columns):.1f} {top + above + high * (i // columns):.1f}"
         under = f'x="{stage.block.width / 2:.1f}" y="{stage.block.height + below + 7:.1f}" text-anchor="middle"'
         caption = f'<text {under} fill="#22282e">{escape(_caption(share, grown, growth))}</text>'
-        parts += [f'<g transform="translate({at})">', *_panel(stage, growth, mine, colours), caption, "</g>"]
-    return "\n".join([*parts, f'<g transform="translate(16 {height - 22:.0f})">{legend}</g>', "</svg>"]) + "\n"
+        elements += [f'<g transform="translate({at})">', *_panel(stage, growth, arrows, colours), caption, "</g>"]
+    return "\n".join([*elements, f'<g transform="translate(16 {height - 22:.0f})">{legend}</g>', "</svg>"]) + "\n"
 
 
 def check_drawable(topology: Topology) -> None:
@@ -89,11 +88,11 @@ def check_drawable(topology: Topology) -> None:
 
 def _title(schedule: Schedule, topology: Topology, limits: Bound | None, grown: Grown) -> list[str]:
     count, shapes = len(grown.growths), {growth.shape for _, growth in grown.growths}
-    what = plural(count, "part" if ANY in shapes else "tree")
+    subject = plural(count, "part" if ANY in shapes else "tree")
     if grown.root >= 0 and grown.roots > 1:
-        what += f" of rank {grown.root}, one of {grown.roots} roots"
-    lines = [f"{schedule.collective.kind} on {topology.name}: {what}", *_rate(schedule, topology, limits)]
-    if shapes == {BOTH}:
+        subject += f" of rank {grown.root}, one of {grown.roots} roots"
+    lines = [f"{schedule.collective.kind} on {topology.name}: {subject}", *_rate(schedule, topology, limits)]
+    if shapes == {SAME_BOTH_WAYS}:
         lines.append("each part goes up its tree to the root, adding on the way, and down the same tree again")
     elif shapes == {IN}:
         lines.append("each part goes in to the root" + ", adding on the way" * (schedule.collective.kind in COMBINING))
@@ -102,8 +101,8 @@ def _title(schedule: Schedule, topology: Topology, limits: Bound | None, grown: 
     elif ANY in shapes:
         lines.append("not all parts travel along trees: colours tell the step; dashed arrows add")
     if count > MAX_PANELS:
-        left = Fraction(sum(share for share, _ in grown.growths[MAX_PANELS:]), grown.whole)
-        lines.append(f"only the {MAX_PANELS} with the most data are drawn; the others have {float(left):.0%} of it")
+        undrawn = Fraction(sum(share for share, _ in grown.growths[MAX_PANELS:]), grown.total)
+        lines.append(f"only the {MAX_PANELS} with the most data are drawn; the others have {float(undrawn):.0%} of it")
     return lines
 
 
@@ -112,21 +111,21 @@ def _rate(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[
     rate = throughput(schedule, topology)
     if rate is None:
         return []
-    told = f"rate {rate / topology.unit} unit links, {format_bandwidth(rate)}"
-    most = limits.bytes_per_second if limits is not None else None
-    if most is None:
-        return [told]
-    if rate == most:
-        return [f"{told}: no schedule is faster"]
+    rate_text = f"rate {rate / topology.unit} unit links, {format_bandwidth(rate)}"
+    best = limits.bytes_per_second if limits is not None else None
+    if best is None:
+        return [rate_text]
+    if rate == best:
+        return [f"{rate_text}: no schedule is faster"]
     if limits is not None and rate == limits.without_switches:
-        return [f"{told}: no schedule is faster without the help of switches"]
-    return [f"{told}; bound {most / topology.unit}, {format_bandwidth(most)}"]
+        return [f"{rate_text}: no schedule is faster without the help of switches"]
+    return [f"{rate_text}; bound {best / topology.unit}, {format_bandwidth(best)}"]
 
 
 def _caption(share: int, grown: Grown, growth: Growth) -> str:
     data = "its data" if grown.root >= 0 and grown.roots > 1 else "the data"
-    part = f"all of {data}" if share == grown.whole else f"{share}/{grown.whole} of {data}"
-    return f"{part}, {plural(growth.deepest, 'step') if growth.shape == ANY else f'{growth.deepest} deep'}"
+    share_text = f"all of {data}" if share == grown.total else f"{share}/{grown.total} of {data}"
+    return f"{share_text}, {plural(growth.deepest, 'step') if growth.shape == ANY else f'{growth.deepest} deep'}"
 
 
 def _legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float]:
@@ -134,16 +133,16 @@ def _legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float
     steps = any(growth.shape == ANY for growth in shown)
     words = "steps:" if steps else "root, and hops from it:"
     at = 0 if steps else 25
-    parts = [] if steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
-    parts.append(f'<text x="{at}" y="4" fill="{_GREY}">{words}</text>')
+    elements = [] if steps else [f'<circle cx="8" cy="0" r="8" fill="{_ROOT}"/>']
+    elements.append(f'<text x="{at}" y="4" fill="{_GREY}">{words}</text>')
     x = at + 6.3 * len(words) + 14
     for number in range(1, len(colours) + 1, max(1, math.ceil(len(colours) / 12))):
         paint = colours[number - 1]
-        parts.append(f'<path d="M{x:.0f} 0 h20" stroke="{paint}" stroke-width="2.6"/>')
-        parts.append(f'<polygon points="{x + 28:.0f},0 {x + 18:.0f},4.5 {x + 18:.0f},-4.5" fill="{paint}"/>')
-        parts.append(f'<text x="{x + 33:.0f}" y="4" fill="{_GREY}">{number}</text>')
+        elements.append(f'<path d="M{x:.0f} 0 h20" stroke="{paint}" stroke-width="2.6"/>')
+        elements.append(f'<polygon points="{x + 28:.0f},0 {x + 18:.0f},4.5 {x + 18:.0f},-4.5" fill="{paint}"/>')
+        elements.append(f'<text x="{x + 33:.0f}" y="4" fill="{_GREY}">{number}</text>')
         x += 62
-    return "".join(parts), x
+    return "".join(elements), x
 
 
 # ---- panels ----
@@ -195,8 +194,8 @@ def _beyond(stage: Stage, curves: Sequence[Curve]) -> list[float]:
 
 def _columns(wide: float, count: int) -> int:
     """As many as fit, then as few as need no more rows."""
-    most = max(1, int(_WIDTH // wide))
-    return max(1, math.ceil(count / max(1, math.ceil(count / most))))
+    fitting = max(1, int(_WIDTH // wide))
+    return max(1, math.ceil(count / max(1, math.ceil(count / fitting))))
 
 
 def _panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
@@ -243,11 +242,11 @@ def _lines(stage: Stage, growth: Growth) -> list[DrawnArrow]:
     alone = _alone(growth)
     drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
     for arrow in reversed(growth.arrows):
-        way = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
+        nodes = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
         title = f"{'step' if growth.shape == ANY else 'hop'} {arrow.number}: rank {arrow.src} to rank {arrow.dst}"
         dashed = arrow.inwards and growth.shape != IN
         aside = -34.0 if growth.shape == IN_AND_OUT and dashed else 14.0 if growth.shape in (IN_AND_OUT, ANY) else 0.0
-        for a, b in pairwise(way):
+        for a, b in pairwise(nodes):
             key = (a, b, arrow.number, arrow.inwards)
             if key not in drawn:
                 gaps = [stage.radii[n] + 1.5 if stage.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)]
@@ -306,4 +305,4 @@ def _ramp(count: int) -> list[str]:
     fixed = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _RAMP])
     at = np.linspace(0, len(_RAMP) - 1, count)
     mixed = np.array([np.interp(at, np.arange(len(_RAMP)), fixed[:, i]) for i in range(3)]).T
-    return ["#{:02x}{:02x}{:02x}".format(*(round(part) for part in colour)) for colour in mixed.tolist()]
+    return ["#{:02x}{:02x}{:02x}".format(*(round(channel) for channel in colour)) for colour in mixed.tolist()]
