@@ -263,7 +263,7 @@ def test_colours_tell_the_hop_in_all_panels_alike() -> None:
 
 
 def test_trees_beyond_what_can_be_read_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "MOST_PANELS", 2)
+    monkeypatch.setattr(drawing, "MAX_PANELS", 2)
     schedule, machine = made("broadcast", "dgx1v", "trees", pieces=1)
     picture = drawn(schedule, machine)
     assert len(panels(picture)) == 2

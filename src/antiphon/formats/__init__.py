@@ -61,17 +61,19 @@ def emit(
             raise Unsupported(f"back end {name} does not write {kind} (it writes {', '.join(kinds)})")
     if not entry.can.get("tables") and len(plans) != 1:
         raise Invalid(f"back end {name} writes one plan, got {len(plans)}; choose one of them")
-    given = dict(options or {})
+    arguments = dict(options or {})
     if "nbytes" in entry.can.get("needs", ()):
-        if "nbytes" in given or nbytes is None:
+        if "nbytes" in arguments or nbytes is None:
             raise Invalid(f"back end {name} writes the messages of one size: say which by nbytes, such as 64MiB")
-        given["nbytes"] = nbytes
+        arguments["nbytes"] = nbytes
     elif nbytes is not None:
         raise Invalid(f"back end {name} writes what is right for every size; leave nbytes out")
-    found = call("backend", name, entry.load(), given, plans if entry.can.get("tables") else next(iter(plans.values())))
-    if not isinstance(found, dict) or not found:
-        raise RuntimeError(f"back end {name} gave {quote(found)}, not a dictionary of files")
-    return found if isinstance(found, Files) else Files(found)
+    files = call(
+        "backend", name, entry.load(), arguments, plans if entry.can.get("tables") else next(iter(plans.values()))
+    )
+    if not isinstance(files, dict) or not files:
+        raise RuntimeError(f"back end {name} gave {quote(files)}, not a dictionary of files")
+    return files if isinstance(files, Files) else Files(files)
 
 
 def export(

@@ -31,12 +31,14 @@ class Read:
     """The events of one trace, each looked at. `about`: what it tells of itself, its `title` first of all."""
 
     def __init__(self, name: str, data: bytes) -> None:
-        parts = data.count(b"{") + data.count(b"[")
-        if parts > FEW_PARTS + len(data) // LEAST_PART:
-            raise Invalid(f"has {parts} lists and objects in {len(data)} bytes: {LEAST_PART} bytes for each are usual")
+        objects = data.count(b"{") + data.count(b"[")
+        if objects > FEW_PARTS + len(data) // LEAST_PART:
+            raise Invalid(
+                f"has {objects} lists and objects in {len(data)} bytes: {LEAST_PART} bytes for each are usual"
+            )
         bare = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-        whole = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
-        self.events, self.about, self.job, self.host = whole.events, whole.about, whole.job, whole.host
+        trace = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
+        self.events, self.about, self.job, self.host = trace.events, trace.about, trace.job, trace.host
         title = self.about.get("title")
         self.title = title if isinstance(title, str) and title else name
         if len(self.events) > MAX_EVENTS:
@@ -80,39 +82,40 @@ def merge(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str
     for path in files:
         with reading(name_of(path)):
             traces.append(Read(name_of(path), read_bytes(path)))
-    total = sum(len(one.events) for one in traces)
+    total = sum(len(trace.events) for trace in traces)
     if total > MAX_EVENTS:
         raise Unsupported(f"these traces have {total} events; at most {MAX_EVENTS} are put side by side")
-    titles = _titles([one.title for one in traces])
+    titles = _titles([trace.title for trace in traces])
     rows = [
-        {"file": name_of(path), "title": title, "events": len(one.events), "start_us": one.start}
-        for path, title, one in zip(files, titles, traces, strict=True)
+        {"file": name_of(path), "title": title, "events": len(trace.events), "start_us": trace.start}
+        for path, title, trace in zip(files, titles, traces, strict=True)
     ]
     events: list[dict[str, Any]] = []
     ids: dict[tuple[int, str, str], int] = {}
-    taken = 0
-    for number, one in enumerate(traces):
-        pids = {pid: taken + place for place, pid in enumerate(_processes(one.events), 1)}
-        taken += len(pids)
-        start = one.start
-        named = _named(one, titles[number], pids, (number, len(traces)))
-        events += [_moved(event, number, pids, start, ids) for event in one.events if not _names_process(event)]
+    processes = 0
+    for number, trace in enumerate(traces):
+        pids = {pid: processes + place for place, pid in enumerate(_processes(trace.events), 1)}
+        processes += len(pids)
+        start = trace.start
+        named = _named(trace, titles[number], pids, (number, len(traces)))
+        events += [_moved(event, number, pids, start, ids) for event in trace.events if not _names_process(event)]
         events += named
-    about = {"title": " beside ".join(titles), "traces": [{**one.about, "start_us": one.start} for one in traces]}
-    whole = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
-    return msgspec.json.encode(whole) + b"\n", rows
+    about = {"title": " beside ".join(titles), "traces": [{**trace.about, "start_us": trace.start} for trace in traces]}
+    merged = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
+    return msgspec.json.encode(merged) + b"\n", rows
 
 
-def _titles(told: Sequence[str]) -> list[str]:
+def _titles(titles: Sequence[str]) -> list[str]:
     """Those that are alike get a number."""
     return [
-        one if told.count(one) == 1 else f"{one} ({told[: place + 1].count(one)})" for place, one in enumerate(told)
+        title if titles.count(title) == 1 else f"{title} ({titles[: place + 1].count(title)})"
+        for place, title in enumerate(titles)
     ]
 
 
 def _pid(event: Mapping[str, Any]) -> int | str:
-    found: int | str = event.get("pid", 0)
-    return found
+    pid: int | str = event.get("pid", 0)
+    return pid
 
 
 def _processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
@@ -121,8 +124,8 @@ def _processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
     for event in events:
         place.setdefault(_pid(event), math.inf)
         if event["ph"] == "M" and event.get("name") == "process_sort_index":
-            told = event.get("args", {}).get("sort_index")
-            place[_pid(event)] = told if isinstance(told, int | float) else math.inf
+            sort_index = event.get("args", {}).get("sort_index")
+            place[_pid(event)] = sort_index if isinstance(sort_index, int | float) else math.inf
     return sorted(place, key=lambda pid: place[pid])
 
 
@@ -130,21 +133,21 @@ def _names_process(event: Mapping[str, Any]) -> bool:
     return event["ph"] == "M" and event.get("name") in ("process_name", "process_sort_index")
 
 
-def _named(one: Read, title: str, pids: Mapping[int | str, int], which: tuple[int, int]) -> list[dict[str, Any]]:
-    """The names of its processes, and their places among those of all traces (`which`: the number of this, and of how
+def _named(trace: Read, title: str, pids: Mapping[int | str, int], position: tuple[int, int]) -> list[dict[str, Any]]:
+    """The names of its processes, and their places among those of all traces (`position`: the number of this, and of how
     many)."""
-    told = {
+    names = {
         _pid(event): str(event.get("args", {}).get("name", ""))
-        for event in one.events
+        for event in trace.events
         if event["ph"] == "M" and event.get("name") == "process_name"
     }
-    found = []
+    events = []
     for place, (pid, new) in enumerate(pids.items()):
-        named = {"name": f"{title}: {told[pid]}" if told.get(pid) else title}
-        sorted_ = {"sort_index": place * which[1] + which[0]}
+        named = {"name": f"{title}: {names[pid]}" if names.get(pid) else title}
+        sorted_ = {"sort_index": place * position[1] + position[0]}
         for name, args in (("process_name", named), ("process_sort_index", sorted_)):
-            found.append({"name": name, "ph": "M", "pid": new, "tid": 0, "args": args})
-    return found
+            events.append({"name": name, "ph": "M", "pid": new, "tid": 0, "args": args})
+    return events
 
 
 def _moved(

@@ -64,15 +64,15 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -
 
 
 def _write(path: Path, contents: Contents) -> int:
-    parts = (
+    blocks = (
         (contents.encode(),) if isinstance(contents, str) else (contents,) if isinstance(contents, bytes) else contents
     )
     total = 0
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)  # less the umask
     with os.fdopen(handle, "wb") as stream:
-        for part in parts:
-            stream.write(part)
-            total += len(part)
+        for block in blocks:
+            stream.write(block)
+            total += len(block)
         stream.flush()
         os.fsync(handle)
     return total

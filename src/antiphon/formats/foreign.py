@@ -45,19 +45,19 @@ def written_for_others(path: str | os.PathLike[str]) -> bool:
         return reader_of(read_bytes(path)) is not None
 
 
-def judged(found: Written) -> None:
+def judged(written: Written) -> None:
     """Nothing, where it is right in all the places that it is for; else Wrong."""
-    for places, code in found.codes.items():
+    for places, code in written.codes.items():
         fault = judge(code)
         if fault is not None:
             raise Wrong(fault.kind, f"{places}: {fault.what}")
 
 
-def plan_of(found: Written, machine: Topology | None = None) -> Plan:
+def plan_of(written: Written, machine: Topology | None = None) -> Plan:
     """What it does, once `judged`, as a plan on this machine; left out, on one that has a link wherever the file sends
     something, which says nothing of time. Of a machine of which only some ranks are there, its ranks are those in
     order."""
-    head, code = found.head, next(iter(found.codes.values()))
+    head, code = written.head, next(iter(written.codes.values()))
     schedule = schedule_of(code)
     if machine is None:
         return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})

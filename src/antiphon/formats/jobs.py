@@ -17,33 +17,33 @@ Profile = dict[int, list[Call]]  # of each rank in a file
 _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", ".et.gz")
 
 
-def read_recording(given: Sequence[str | os.PathLike[str]]) -> Job:
+def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
     """Return the job of these traces: a file for each rank, or the folder that they are in. Invalid names the file."""
-    paths = _paths(given)
+    paths = _paths(files)
     if all(path.name.endswith(_CHAKRA) for path in paths):
         from antiphon.formats.chakra.read import read_traces
         from antiphon.formats.chakra.recorded import recorded_of
 
         return join(recorded_of(read_traces(paths)))
-    found: list[Recorded] = []
+    recordings: list[Recorded] = []
     profiles: list[Profile] = []
     for path in paths:
         with reading(name_of(path)):
-            one = _recorded(name_of(path), read_bytes(path))
-            if isinstance(one, dict):
-                profiles.append(one)
+            recording = _recorded(name_of(path), read_bytes(path))
+            if isinstance(recording, dict):
+                profiles.append(recording)
             else:
-                found += one
-    return join([*found, *together(profiles)])
+                recordings += recording
+    return join([*recordings, *together(profiles)])
 
 
-def _paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def _paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
     paths: list[Path] = []
-    for one in map(Path, given):
-        if one.is_dir():
-            paths += sorted(path for path in one.iterdir() if path.name.endswith((*_JSON, *_CHAKRA)))
+    for entry in map(Path, files):
+        if entry.is_dir():
+            paths += sorted(path for path in entry.iterdir() if path.name.endswith((*_JSON, *_CHAKRA)))
         else:
-            paths.append(one)
+            paths.append(entry)
     if not 0 < len(paths) <= MAX_FILES:
         raise Invalid(f"expected 1 to {MAX_FILES} traces, or a folder with them; there are {len(paths)}")
     return paths

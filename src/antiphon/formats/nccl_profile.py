@@ -49,7 +49,7 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
         _name_of(event): event["ts"]
         for event in events if event.get("cat") == "COLL" and event.get("ph") == "e" and "ts" in event
     }  # fmt: skip
-    found: dict[int, list[Call]] = {}
+    calls: dict[int, list[Call]] = {}
     for number, event in enumerate(events):
         if event.get("cat") != "COLL" or event.get("ph") != "b":
             continue
@@ -60,8 +60,8 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
             raise Invalid(f"event {number}: a collective without its Rank, Count or Datatype, or of an unknown name")
         if end is not None and end >= event["ts"]:
             group = str(args.get("CommHash", ""))
-            found.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * item, group))
-    return found
+            calls.setdefault(rank, []).append((event["ts"] * _US, end * _US, kind, count * item, group))
+    return calls
 
 
 def together(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
@@ -71,15 +71,15 @@ def together(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
         for rank, calls in file.items():
             ranks.setdefault(rank, []).extend(calls)
     size = Counter(group for calls in ranks.values() for group in {call[4] for call in calls})
-    found = []
+    recordings = []
     for rank, calls in ranks.items():
         groups = {group: ProcessGroup(group, size[group], ()) for *_, group in calls}
-        heard = [
+        collectives = [
             Heard(kind, count * (size[group] if kind in _PER_RANK else 1), group, begin, begin, end, group, 0)
             for begin, end, kind, count, group in sorted(calls)
         ]
-        found.append(_waited_for(rank, groups, heard))
-    return found
+        recordings.append(_waited_for(rank, groups, collectives))
+    return recordings
 
 
 def _name_of(event: Mapping[str, Any]) -> tuple[object, str]:
@@ -90,10 +90,10 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
 
 
-def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], heard: Sequence[Heard]) -> Recorded:
-    span = (min(one.start for one in heard), max(one.end for one in heard))
-    waits = [(one.start, one.end, number) for number, one in enumerate(heard)]
-    return Recorded(rank, "", groups, [span], heard, waits, (), [NOTE])
+def _waited_for(rank: int, groups: Mapping[str, ProcessGroup], collectives: Sequence[Heard]) -> Recorded:
+    span = (min(collective.start for collective in collectives), max(collective.end for collective in collectives))
+    waits = [(collective.start, collective.end, number) for number, collective in enumerate(collectives)]
+    return Recorded(rank, "", groups, [span], collectives, waits, (), [NOTE])
 
 
 # ---- the Inspector ----
@@ -140,35 +140,39 @@ def inspected(data: bytes) -> list[Recorded]:
     by_rank: dict[int, list[_Inspected]] = {}
     for number, line in enumerate(lines, 1):
         try:
-            one = decode(line, _Inspected)
+            record = decode(line, _Inspected)
         except Invalid as error:
             raise Invalid(f"line {number}: {error}") from None
-        told = one.coll_perf
+        performance = record.coll_perf
         if (
-            told.coll not in KINDS
-            or not 0 <= told.coll_msg_size_bytes < 2**60
-            or not 0 <= told.coll_exec_time_us < 1e12
+            performance.coll not in KINDS
+            or not 0 <= performance.coll_msg_size_bytes < 2**60
+            or not 0 <= performance.coll_exec_time_us < 1e12
         ):
-            raise Invalid(f"line {number}: {quote(told.coll)}: an unknown collective, or of no possible size or time")
-        if not 0 <= one.header.rank < one.header.n_ranks < 2**22:
-            raise Invalid(f"line {number}: rank {one.header.rank} of {one.header.n_ranks}")
-        by_rank.setdefault(one.header.rank, []).append(one)
+            raise Invalid(
+                f"line {number}: {quote(performance.coll)}: an unknown collective, or of no possible size or time"
+            )
+        if not 0 <= record.header.rank < record.header.n_ranks < 2**22:
+            raise Invalid(f"line {number}: rank {record.header.rank} of {record.header.n_ranks}")
+        by_rank.setdefault(record.header.rank, []).append(record)
     if not by_rank:
         raise Invalid("has no collectives")
-    return [_of_lines(rank, told) for rank, told in by_rank.items()]
+    return [_of_lines(rank, performance) for rank, performance in by_rank.items()]
 
 
 def _of_lines(rank: int, lines: Sequence[_Inspected]) -> Recorded:
     groups: dict[str, ProcessGroup] = {}
-    heard: list[Heard] = []
+    collectives: list[Heard] = []
     now = 0.0
-    stamped = all(one.coll_perf.event_trace_ts is not None for one in lines)
-    for one in sorted(lines, key=lambda one: (one.coll_perf.event_trace_ts.coll_start_ts if stamped and
-                                              one.coll_perf.event_trace_ts else one.coll_perf.coll_sn)):  # fmt: skip
-        group = one.header.id
-        groups.setdefault(group, ProcessGroup(group, one.header.n_ranks, ()))
-        told, stamps = one.coll_perf, one.coll_perf.event_trace_ts
+    stamped = all(record.coll_perf.event_trace_ts is not None for record in lines)
+    for record in sorted(lines, key=lambda record: (record.coll_perf.event_trace_ts.coll_start_ts if stamped and
+                                              record.coll_perf.event_trace_ts else record.coll_perf.coll_sn)):  # fmt: skip
+        group = record.header.id
+        groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, ()))
+        performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts
         begin = max(now, stamps.coll_start_ts * _US) if stamped and stamps else now
-        now = begin + told.coll_exec_time_us * _US
-        heard.append(Heard(KINDS[told.coll], told.coll_msg_size_bytes, group, begin, begin, now, group, 0))
-    return _waited_for(rank, groups, heard)
+        now = begin + performance.coll_exec_time_us * _US
+        collectives.append(
+            Heard(KINDS[performance.coll], performance.coll_msg_size_bytes, group, begin, begin, now, group, 0)
+        )
+    return _waited_for(rank, groups, collectives)

@@ -15,14 +15,14 @@ def program(plan: Plan, *, channels: int = 1, lag: int = 1, text: bool = False) 
     """A file per schedule of the plan, the first is program0.bin; with `text` also what every rank does, for people."""
     files: dict[str, Iterator[bytes] | bytes] = {}
     for number, entry in enumerate(plan.entries):
-        made = both(entry.schedule, channels=channels, lag=lag)
-        files[f"program{number}.bin"] = encode(made)
+        variants = both(entry.schedule, channels=channels, lag=lag)
+        files[f"program{number}.bin"] = encode(variants)
         if text:
-            for one in made:
-                files[f"program{number}{'-in-place' if one.in_place else ''}.txt"] = _lines(one)
+            for variant in variants:
+                files[f"program{number}{'-in-place' if variant.in_place else ''}.txt"] = _lines(variant)
     return files
 
 
-def _lines(made: Program) -> Iterator[bytes]:
-    for rank in range(made.ranks):
-        yield dump(made, rank).encode()
+def _lines(variant: Program) -> Iterator[bytes]:
+    for rank in range(variant.ranks):
+        yield dump(variant, rank).encode()

@@ -7,17 +7,17 @@ from antiphon.errors import NotFound
 from antiphon.units import format_size
 
 
-def refuse_served(plan: Plan, who: str) -> list[str]:
+def refuse_served(plan: Plan, format_name: str) -> list[str]:
     """A note for each range that is left to the library. NotFound where that are all of them."""
-    left = [entry for entry in plan.entries if entry.served_by in GPU_LIBRARIES]
-    name = left[0].served_by.upper() if left else ""
-    if len(left) == len(plan.entries):
+    served = [entry for entry in plan.entries if entry.served_by in GPU_LIBRARIES]
+    name = served[0].served_by.upper() if served else ""
+    if len(served) == len(plan.entries):
         raise NotFound(
-            f"{who}: {name}'s own choice is as good for {plan.collective.kind} at all sizes: nothing to write (a plan "
+            f"{format_name}: {name}'s own choice is as good for {plan.collective.kind} at all sizes: nothing to write (a plan "
             "made by antiphon plan, or tuned with --no-nccl, is written whatever NCCL does)"
         )
     spans = [
         f"from {format_size(entry.start)}" + ("" if entry.stop is None else f" to {format_size(entry.stop)}")
-        for entry in left
+        for entry in served
     ]
-    return [f"left to {name}, as ours is not faster: {plan.collective.kind} {', '.join(spans)}"] if left else []
+    return [f"left to {name}, as ours is not faster: {plan.collective.kind} {', '.join(spans)}"] if served else []

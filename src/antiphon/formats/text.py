@@ -31,13 +31,13 @@ class Lines:
         """The same with a choice of templates; each takes as many of the first columns as it has %d."""
         at = np.asarray(places, np.int64)
         widths = [template.count("%d") for template in templates]
-        made = np.empty((len(at), len(numbers)), np.int64)
+        values = np.empty((len(at), len(numbers)), np.int64)
         for i, column in enumerate(numbers):
-            made[:, i] = column
-        taken = np.arange(len(numbers)) < np.array(widths)[kinds][:, None]
+            values[:, i] = column
+        used = np.arange(len(numbers)) < np.array(widths)[kinds][:, None]
         self.places.append(at)
         self.kinds.append(kinds + len(self.templates))
-        self.numbers.append(made[taken])
+        self.numbers.append(values[used])
         self.templates += [template.encode() for template in templates]
         self.widths += widths
 
@@ -59,6 +59,6 @@ class Lines:
         numbers = np.concatenate(self.numbers)
         order = order_of(place, int(place.max()) + 1)
         for start in range(0, len(order), _LINES):
-            some = order[start : start + _LINES]
-            template = b"".join(map(self.templates.__getitem__, kind[some].tolist()))
-            yield template % tuple(numbers[ranges(begin[some], width[some])].tolist())
+            batch = order[start : start + _LINES]
+            template = b"".join(map(self.templates.__getitem__, kind[batch].tolist()))
+            yield template % tuple(numbers[ranges(begin[batch], width[batch])].tolist())

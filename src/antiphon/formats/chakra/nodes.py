@@ -74,20 +74,20 @@ def attribute(name: str, value: int | bool | str | Sequence[int], short: bool = 
     """An attribute, as field 10 of a node holds it (2 of the head); `short`: a number of 32 bits.
 
     Of the kinds that older readers of ASTRA-sim insist on; newer ones take any."""
-    told = octets(1, name.encode())
+    name_field = octets(1, name.encode())
     if isinstance(value, bool):
-        return told + varint(_BOOL << 3) + varint(value)
+        return name_field + varint(_BOOL << 3) + varint(value)
     if isinstance(value, str):
-        return told + octets(_STRING, value.encode())
+        return name_field + octets(_STRING, value.encode())
     if isinstance(value, int):  # written also where it is 0: which kind there is says something
-        return told + varint((_INT32 if short else _INT64) << 3) + varint(value)
-    return told + octets(_INT64S, packed(1, value))
+        return name_field + varint((_INT32 if short else _INT64) << 3) + varint(value)
+    return name_field + octets(_INT64S, packed(1, value))
 
 
 def head(attributes: Mapping[str, str]) -> bytes:
     """The first message of a file."""
-    told = b"".join(octets(2, attribute(name, value)) for name, value in attributes.items())
-    return delimited(octets(1, VERSION.encode()) + told)
+    attribute_fields = b"".join(octets(2, attribute(name, value)) for name, value in attributes.items())
+    return delimited(octets(1, VERSION.encode()) + attribute_fields)
 
 
 def node(
@@ -105,42 +105,42 @@ def node(
 
 def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     """The attributes of the head of a file, and its nodes in their order. Invalid, and the byte, where it is none."""
-    parts = messages(data)
-    first = next(parts, None)
+    spans = messages(data)
+    first = next(spans, None)
     if first is None:
         raise Invalid("is empty; an execution trace begins with its head")
-    known: dict[str, Value] = {}
+    head_attributes: dict[str, Value] = {}
     for number_, kind, value, end in fields(data, *first):
         if number_ == 2 and kind == BYTES:
-            name, told = _attribute(data, value, end)
-            known.setdefault(name, told)
-    found: list[Node] = []
-    waits, made, most = 0, len(known), FEW_PARTS + len(data) // LEAST_PART
-    for begin, end in parts:
-        if len(found) == MAX_NODES:
+            name, value = _attribute(data, value, end)
+            head_attributes.setdefault(name, value)
+    nodes: list[Node] = []
+    waits, objects, max_objects = 0, len(head_attributes), FEW_PARTS + len(data) // LEAST_PART
+    for begin, end in spans:
+        if len(nodes) == MAX_NODES:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
-        one = _node(data, begin, end)
-        waits, made = waits + len(one.waits), made + 2 + len(one.attributes)
+        entry = _node(data, begin, end)
+        waits, objects = waits + len(entry.waits), objects + 2 + len(entry.attributes)
         if waits > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
-        if made > most:
+        if objects > max_objects:
             raise Invalid(f"byte {begin}: nodes and attributes are too short for so many: {LEAST_PART} bytes are usual")
-        found.append(one)
-    _check(found)
-    return known, found
+        nodes.append(entry)
+    _check(nodes)
+    return head_attributes, nodes
 
 
 def _node(data: bytes, begin: int, end: int) -> Node:
-    known: dict[int, int] = {}
+    values: dict[int, int] = {}
     name = inputs = ""
     waits = array("Q")
     attributes: dict[str, Value] | None = None
     for number_, kind, value, stop in fields(data, begin, end):
-        wanted = {2: BYTES, 8: BYTES, 10: BYTES, 1: VARINT, 3: VARINT, 6: VARINT, 7: VARINT}.get(number_)
-        if wanted is not None and kind != wanted:
+        expected = {2: BYTES, 8: BYTES, 10: BYTES, 1: VARINT, 3: VARINT, 6: VARINT, 7: VARINT}.get(number_)
+        if expected is not None and kind != expected:
             raise Invalid(f"byte {begin}: field {number_} of this node is of another type than in a trace")
         if number_ in (1, 3, 6, 7):
-            known[number_] = value
+            values[number_] = value
         elif number_ == 2:
             name = text(data, value, stop)
         elif number_ in (4, 5):
@@ -151,91 +151,93 @@ def _node(data: bytes, begin: int, end: int) -> Node:
             )
         elif number_ == 10:
             attributes = {} if attributes is None else attributes
-            key, told = _attribute(data, value, stop)
-            attributes.setdefault(key, told)
-    given: tuple[Any, ...] = (waits or (), known.get(6, 0), known.get(7, 0), attributes or _NO_ATTRIBUTES, inputs)
-    return Node(known.get(1, 0), name, known.get(3, 0), *given)
+            key, item = _attribute(data, value, stop)
+            attributes.setdefault(key, item)
+    rest: tuple[Any, ...] = (waits or (), values.get(6, 0), values.get(7, 0), attributes or _NO_ATTRIBUTES, inputs)
+    return Node(values.get(1, 0), name, values.get(3, 0), *rest)
 
 
 def _attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
-    name, told = "", None
+    name, result = "", None
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ == 1 and kind == BYTES:
             name = sys.intern(text(data, value, stop))
         elif 3 <= number_ <= 32:
-            what = _KINDS[(number_ - 3) // 2]
+            type_name = _KINDS[(number_ - 3) // 2]
             if number_ % 2:
-                told = _one(what, data, kind, value, stop)
+                result = _one(type_name, data, kind, value, stop)
             elif kind == BYTES:
-                told = _several(what, data, value, stop)
-    return name, 0 if told is None else told
+                result = _several(type_name, data, value, stop)
+    return name, 0 if result is None else result
 
 
-def _one(what: str, data: bytes, kind: int, value: int, end: int) -> Value:
-    wanted = VARINT if what not in _FIXED else FIXED64 if what in ("double", "fixed64", "sfixed64") else FIXED32
-    if what in ("string", "bytes"):
-        wanted = BYTES
-    if kind != wanted:
+def _one(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
+    expected = (
+        VARINT if type_name not in _FIXED else FIXED64 if type_name in ("double", "fixed64", "sfixed64") else FIXED32
+    )
+    if type_name in ("string", "bytes"):
+        expected = BYTES
+    if kind != expected:
         raise Invalid(
-            f"byte {value if kind != VARINT else end}: an attribute of type {what} that is written as another"
+            f"byte {value if kind != VARINT else end}: an attribute of type {type_name} that is written as another"
         )
-    if what in _FIXED:
-        return unpack(_FIXED[what], data, value, end)
+    if type_name in _FIXED:
+        return unpack(_FIXED[type_name], data, value, end)
     if kind == BYTES:
-        return text(data, value, end) if what == "string" else data[value:end]
-    return _meant(what, value)
+        return text(data, value, end) if type_name == "string" else data[value:end]
+    return _meant(type_name, value)
 
 
-def _meant(what: str, value: int) -> Value:
-    if what == "bool":
+def _meant(type_name: str, value: int) -> Value:
+    if type_name == "bool":
         return bool(value)
-    if what in ("sint32", "sint64"):
+    if type_name in ("sint32", "sint64"):
         return unzigzag(value)
-    return signed(value) if what in ("int32", "int64") else value
+    return signed(value) if type_name in ("int32", "int64") else value
 
 
-def _several(what: str, data: bytes, begin: int, end: int) -> Value:
-    found: list[Value] = []
+def _several(type_name: str, data: bytes, begin: int, end: int) -> Value:
+    values: list[Value] = []
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ != 1:
             continue
-        if len(found) > FEW_PARTS + (end - begin) // LEAST_PART and what in ("string", "bytes"):
+        if len(values) > FEW_PARTS + (end - begin) // LEAST_PART and type_name in ("string", "bytes"):
             raise Invalid(f"byte {begin}: texts that are too short for so many: {LEAST_PART} bytes are usual")
-        if kind != BYTES or what in ("string", "bytes"):
-            found.append(_one(what, data, kind, value, stop))
-        elif what in _FIXED:
-            size = 8 if what in ("double", "fixed64", "sfixed64") else 4
-            found += [unpack(_FIXED[what], data, at, min(at + size, stop)) for at in range(value, stop, size)]
+        if kind != BYTES or type_name in ("string", "bytes"):
+            values.append(_one(type_name, data, kind, value, stop))
+        elif type_name in _FIXED:
+            size = 8 if type_name in ("double", "fixed64", "sfixed64") else 4
+            values += [unpack(_FIXED[type_name], data, at, min(at + size, stop)) for at in range(value, stop, size)]
         else:
-            found += [_meant(what, one) for one in numbers(data, kind, value, stop)]
-    return found  # type: ignore[return-value]  # all of one kind
+            values += [_meant(type_name, number_read) for number_read in numbers(data, kind, value, stop)]
+    return values  # type: ignore[return-value]  # all of one kind
 
 
 def _check(nodes: Sequence[Node]) -> None:
     """Numbers are given once, and nothing waits for what is not there."""
-    known: set[int] = set()
-    for one in nodes:
-        if one.id in known:
-            raise Invalid(f"node {one.id}: its number is given twice")
-        known.add(one.id)
-    for one in nodes:
-        lost = next((other for other in one.waits if other not in known), None)
-        if lost is not None:
-            raise Invalid(f"node {one.id}: waits for node {lost}, which is not there")
+    ids: set[int] = set()
+    for entry in nodes:
+        if entry.id in ids:
+            raise Invalid(f"node {entry.id}: its number is given twice")
+        ids.add(entry.id)
+    for entry in nodes:
+        missing = next((dependency for dependency in entry.waits if dependency not in ids), None)
+        if missing is not None:
+            raise Invalid(f"node {entry.id}: waits for node {missing}, which is not there")
 
 
 def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
     """The nodes, each after all that it waits for. Invalid where some wait for each other. O(nodes and waits)."""
-    place = {one.id: number_ for number_, one in enumerate(nodes)}
-    missing, last = array("q", (len(one.waits) for one in nodes)), array("q", [-1]) * len(nodes)
+    place = {entry.id: number_ for number_, entry in enumerate(nodes)}
+    missing, last = array("q", (len(entry.waits) for entry in nodes)), array("q", [-1]) * len(nodes)
     reader, before = array("q"), array("q")  # of every wait who waits, and the wait before it for the same
-    for number_, one in enumerate(nodes):
-        for other in one.waits:
+    for number_, entry in enumerate(nodes):
+        for other in entry.waits:
             reader.append(number_)
             before.append(last[place[other]])
             last[place[other]] = len(reader) - 1
     del place
-    todo = array("q", (number_ for number_, many in enumerate(missing) if not many))
+    todo = array("q", (number_ for number_, count in enumerate(missing) if not count))
     for done in todo:  # which grows meanwhile
         yield nodes[done]
         wait = last[done]
@@ -245,5 +247,5 @@ def read_in_order(nodes: Sequence[Node]) -> Iterator[Node]:
                 todo.append(reader[wait])
             wait = before[wait]
     if len(todo) < len(nodes):
-        stuck = next(nodes[number_].id for number_, left in enumerate(missing) if left)
+        stuck = next(nodes[number_].id for number_, unmet in enumerate(missing) if unmet)
         raise Invalid(f"node {stuck}: waits for itself, by way of others")

@@ -38,80 +38,80 @@ Heard = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # of each rank
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
 
 
-def files_of(given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
+def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     """The file of each rank, by the number before `.et`; of a folder those in it."""
     paths: list[Path] = []
-    for one in map(Path, given):
+    for entry in map(Path, paths_given):
         try:
-            paths += sorted(path for path in one.iterdir() if _NAME.fullmatch(path.name))
+            paths += sorted(path for path in entry.iterdir() if _NAME.fullmatch(path.name))
         except (OSError, ValueError):  # not a folder: what reads it says what is wrong, if anything is
-            paths.append(one)
+            paths.append(entry)
     if not paths or len(paths) > MAX_FILES:
         raise Invalid(f"expected the files of some ranks, such as NAME.0.et, or their folder; there are {len(paths)}")
-    found: dict[int, Path] = {}
+    file_of: dict[int, Path] = {}
     for path in paths:
         match = _NAME.fullmatch(path.name)
         if match is None:
             raise Invalid(f"{name_of(path)}: its name does not tell its rank; expected NAME.RANK.et")
         rank = int(match[2])
-        if rank in found:
-            raise Invalid(f"{name_of(path)}: {name_of(found[rank])} is of rank {rank}, too")
-        found[rank] = path
-    return dict(sorted(found.items()))
+        if rank in file_of:
+            raise Invalid(f"{name_of(path)}: {name_of(file_of[rank])} is of rank {rank}, too")
+        file_of[rank] = path
+    return dict(sorted(file_of.items()))
 
 
-def read_traces(given: Sequence[str | os.PathLike[str]]) -> Heard:
+def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Heard:
     """All that these files hold. Invalid names the file, and the byte or node."""
-    found = {}
-    for rank, path in files_of(given).items():
+    traces = {}
+    for rank, path in files_of(paths).items():
         with reading(name_of(path)):
-            found[rank] = read_nodes(read_bytes(path))
-    return found
+            traces[rank] = read_nodes(read_bytes(path))
+    return traces
 
 
-def is_ours(heard: Heard) -> bool:
-    return any("antiphon" in head for head, _ in heard.values())
+def is_ours(traces: Heard) -> bool:
+    return any("antiphon" in head for head, _ in traces.values())
 
 
 # ---- our own ----
 
 
-def plan_of(heard: Heard) -> Plan:
+def plan_of(traces: Heard) -> Plan:
     """The plan that `export --to chakra` wrote, its pieces written out, for the size that it was written for; whether
     it is right is for `verify` to say. Invalid where sends and receives do not belong together, or carry other sizes
     than the plan says."""
-    told = next((head for head, _ in heard.values() if "antiphon" in head), None)
-    if told is None:
+    head = next((head for head, _ in traces.values() if "antiphon" in head), None)
+    if head is None:
         raise Invalid("these traces do not say of which plan they are: they are not written by export --to chakra")
-    found = loads(str(told["antiphon"]).encode(), "the plan in the head")
-    if not isinstance(found, Plan) or len(found.entries) != 1 or found.entries[0].schedule.transfers:
+    plan = loads(str(head["antiphon"]).encode(), "the plan in the head")
+    if not isinstance(plan, Plan) or len(plan.entries) != 1 or plan.entries[0].schedule.transfers:
         raise Invalid("the plan in the head: expected one with one schedule, whose rows are in the nodes")
-    if set(heard) != set(range(found.collective.ranks)):
-        raise Invalid(f"expected the files of ranks 0 to {found.collective.ranks - 1}, and there are {len(heard)}")
-    sent = _sent(heard)
-    schedule = _with_rows(found.entries[0].schedule, sent)
-    _check_sizes(schedule, str(told.get("nbytes", "")), sent)
-    return replace(found, entries=(replace(found.entries[0], schedule=schedule),))
+    if set(traces) != set(range(plan.collective.ranks)):
+        raise Invalid(f"expected the files of ranks 0 to {plan.collective.ranks - 1}, and there are {len(traces)}")
+    sent = _sent(traces)
+    schedule = _with_rows(plan.entries[0].schedule, sent)
+    _check_sizes(schedule, str(head.get("nbytes", "")), sent)
+    return replace(plan, entries=(replace(plan.entries[0], schedule=schedule),))
 
 
-def _sent(heard: Heard) -> list[tuple[int, Node]]:
+def _sent(traces: Heard) -> list[tuple[int, Node]]:
     """The sends and copies of all ranks with their rank, by tag. Every send has its receive."""
     sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
     received: set[tuple[Any, ...]] = set()
     copies = []
-    for rank, (_, nodes) in heard.items():
-        for one in nodes:
-            ends = tuple(one.whole(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
-            if one.type in (SEND, RECEIVE):
-                there = sent if one.type == SEND else received
-                if ends[one.type - SEND] != rank or None in ends or ends in there:
-                    raise Invalid(f"rank {rank}, node {one.id}: its ends, tag or size are not there, or given twice")
-                if one.type == SEND:
-                    sent[ends] = rank, one
+    for rank, (_, nodes) in traces.items():
+        for node in nodes:
+            ends = tuple(node.whole(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            if node.type in (SEND, RECEIVE):
+                messages_of = sent if node.type == SEND else received
+                if ends[node.type - SEND] != rank or None in ends or ends in messages_of:
+                    raise Invalid(f"rank {rank}, node {node.id}: its ends, tag or size are not there, or given twice")
+                if node.type == SEND:
+                    sent[ends] = rank, node
                 else:
                     received.add(ends)
-            elif one.type == COMPUTE and "step" in one.attributes:
-                copies.append((rank, one))
+            elif node.type == COMPUTE and "step" in node.attributes:
+                copies.append((rank, node))
     if sent.keys() != received:
         src, dst, tag, size = min(sent.keys() ^ received)
         raise Invalid(f"message {tag} of {size} bytes from rank {src} to {dst} is not both sent and received")
@@ -121,65 +121,65 @@ def _sent(heard: Heard) -> list[tuple[int, Node]]:
 def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
     """The rows that the nodes name. A copy has no other end."""
     columns: dict[str, list[int]] = {name: [] for name in ("step", "src", "dst", "route", *ROWS)}
-    slots = {name for name in ROWS if any(name in one.attributes for _, one in sent)} | {"chunk", "op"}
-    for rank, one in sent:
-        lists = {name: one.attributes.get(name) for name in slots}
-        many = len(lists["chunk"]) if isinstance(lists["chunk"], list) else 0
+    slots = {name for name in ROWS if any(name in node.attributes for _, node in sent)} | {"chunk", "op"}
+    for rank, node in sent:
+        lists = {name: node.attributes.get(name) for name in slots}
+        count = len(lists["chunk"]) if isinstance(lists["chunk"], list) else 0
         for name, values in lists.items():
-            if not many or not isinstance(values, list) or len(values) != many:
-                raise Invalid(f"node {one.id}: {name} is not there for each row of the message")
+            if not count or not isinstance(values, list) or len(values) != count:
+                raise Invalid(f"node {node.id}: {name} is not there for each row of the message")
             columns[name] += values  # type: ignore[arg-type]  # Schedule looks at each
-        dst = rank if one.type == COMPUTE else one.whole("comm_dst")
-        for name, value in (("step", one.whole("step")), ("src", rank), ("dst", dst), ("route", one.whole("route"))):
-            columns[name] += [-1 if value is None else value] * many
+        dst = rank if node.type == COMPUTE else node.whole("comm_dst")
+        for name, value in (("step", node.whole("step")), ("src", rank), ("dst", dst), ("route", node.whole("route"))):
+            columns[name] += [-1 if value is None else value] * count
     for name in ("src_slot", "dst_slot"):
         if name not in slots:
             del columns[name]
     try:
-        made: dict[str, Any] = {name: np.array(values, np.int64) for name, values in columns.items()}
-        return replace(empty, **made)
+        arrays: dict[str, Any] = {name: np.array(values, np.int64) for name, values in columns.items()}
+        return replace(empty, **arrays)
     except OverflowError:
         raise Invalid("a row has a number that is out of range") from None
 
 
-def _check_sizes(schedule: Schedule, told: str, sent: Sequence[tuple[int, Node]]) -> None:
-    if not told.isascii() or not told.isdigit() or len(told) > 18:
-        raise Invalid(f"nbytes of the head: expected a number of bytes, got {quote(told)}")
+def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node]]) -> None:
+    if not nbytes.isascii() or not nbytes.isdigit() or len(nbytes) > 18:
+        raise Invalid(f"nbytes of the head: expected a number of bytes, got {quote(nbytes)}")
     table = messages(schedule)
-    size = np.maximum(table.nbytes(int(told))[0], 1).tolist()
-    for _, one in sent:
-        tag = one.whole("comm_tag")
-        if tag is not None and (tag >= len(size) or one.whole("comm_size") != size[tag]):
-            raise Invalid(f"node {one.id}: is not the message {tag} of {size[tag] if tag < len(size) else 'no'} bytes")
+    size = np.maximum(table.nbytes(int(nbytes))[0], 1).tolist()
+    for _, node in sent:
+        tag = node.whole("comm_tag")
+        if tag is not None and (tag >= len(size) or node.whole("comm_size") != size[tag]):
+            raise Invalid(f"node {node.id}: is not the message {tag} of {size[tag] if tag < len(size) else 'no'} bytes")
 
 
 # ---- those of others ----
 
 
-def collectives_of(heard: Heard) -> list[dict[str, Any]]:
+def collectives_of(traces: Heard) -> list[dict[str, Any]]:
     """The collectives that each rank calls, in an order in which it may: a row each. Keys: rank, node, name,
     collective, nbytes (as the trace tells them), group and members (None: all, or not told), root, start_us,
     duration_us."""
-    found = []
-    for rank, (_, nodes) in heard.items():
+    rows = []
+    for rank, (_, nodes) in traces.items():
         groups = groups_of(nodes)
-        for one in read_in_order(nodes):
-            if one.type == COLLECTIVE:
-                found.append({"rank": rank, **collective_of(one, groups)})
-    return found
+        for node in read_in_order(nodes):
+            if node.type == COLLECTIVE:
+                rows.append({"rank": rank, **collective_of(node, groups)})
+    return rows
 
 
-def collective_of(one: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
-    kind, size = one.whole("comm_type"), one.whole("comm_size")
+def collective_of(node: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
+    kind, size = node.whole("comm_type"), node.whole("comm_size")
     if kind is None or not 0 <= kind < len(COLLECTIVES):
-        raise Unsupported(f"node {one.id}: a collective of type {kind}; known are 0 to {len(COLLECTIVES) - 1}")
+        raise Unsupported(f"node {node.id}: a collective of type {kind}; known are 0 to {len(COLLECTIVES) - 1}")
     if size is None or not 0 <= size < 2**60:
-        raise Invalid(f"node {one.id}: comm_size: expected a number of bytes, got {size}")
-    group = str(one.attributes.get("pg_name", ""))
+        raise Invalid(f"node {node.id}: comm_size: expected a number of bytes, got {size}")
+    group = str(node.attributes.get("pg_name", ""))
     return {
-        "node": one.id, "name": one.name, "collective": COLLECTIVES[kind], "nbytes": size, "group": group,
-        "members": groups.get(group), "root": one.whole("root_rank"), "start_us": one.start_us,
-        "duration_us": one.duration_us,
+        "node": node.id, "name": node.name, "collective": COLLECTIVES[kind], "nbytes": size, "group": group,
+        "members": groups.get(group), "root": node.whole("root_rank"), "start_us": node.start_us,
+        "duration_us": node.duration_us,
     }  # fmt: skip
 
 
@@ -193,14 +193,14 @@ class _Group(msgspec.Struct):
 def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
     """Process groups, as a metadata node of PyTorch tells them: within its inputs a list of names and ranks, as
     JSON."""
-    found: dict[str, list[int]] = {}
-    for one in nodes:
-        begin, end = one.inputs.find("[{"), one.inputs.rfind("}]")
-        if one.type != METADATA or not 0 <= begin < end:
+    ranks_of: dict[str, list[int]] = {}
+    for node in nodes:
+        begin, end = node.inputs.find("[{"), node.inputs.rfind("}]")
+        if node.type != METADATA or not 0 <= begin < end:
             continue
         try:
-            groups = decode(one.inputs[begin : end + 2].encode(), list[_Group])
+            groups = decode(node.inputs[begin : end + 2].encode(), list[_Group])
         except Invalid:
-            raise Invalid(f"node {one.id}: its process groups are no list of pg_name and ranks") from None
-        found |= {str(group.pg_name): group.ranks for group in groups if group.ranks}
-    return found
+            raise Invalid(f"node {node.id}: its process groups are no list of pg_name and ranks") from None
+        ranks_of |= {str(group.pg_name): group.ranks for group in groups if group.ranks}
+    return ranks_of

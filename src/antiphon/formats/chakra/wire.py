@@ -109,8 +109,8 @@ def numbers(data: bytes, kind: int, value: int, end: int) -> Iterator[int]:
         yield value
         return
     while value < end:
-        one, value = read_varint(data, value, end)
-        yield one
+        number_read, value = read_varint(data, value, end)
+        yield number_read
 
 
 def text(data: bytes, begin: int, end: int) -> str:
@@ -133,5 +133,5 @@ def unpack(form: str, data: bytes, begin: int, end: int) -> float | int:
     """A number of fixed length; Invalid where other bytes stand there."""
     if end - begin != struct.calcsize(form):
         raise Invalid(f"byte {begin}: {end - begin} bytes, where {struct.calcsize(form)} make up the number")
-    found: float | int = struct.unpack_from(form, data, begin)[0]
-    return found
+    result: float | int = struct.unpack_from(form, data, begin)[0]
+    return result

@@ -59,9 +59,12 @@ def chakra(
     last = _local_work(entry.schedule, size, local)
     schedule = expand(entry.schedule)
     empty = replace(plan, entries=(replace(entry, start=0, stop=None, schedule=schedule.take([])),))
-    told = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
+    head_attributes = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
     files = _Files(messages_of(schedule), size, order, seconds, last)
-    return {f"{name}.{rank}.et": files.text(rank, told if rank == 0 else {}) for rank in range(plan.collective.ranks)}
+    return {
+        f"{name}.{rank}.et": files.text(rank, head_attributes if rank == 0 else {})
+        for rank in range(plan.collective.ranks)
+    }
 
 
 def _local_work(schedule: Schedule, nbytes: int, local: str) -> int:
@@ -110,9 +113,9 @@ class _Files:
         self.columns = {name: columns[name] for name in ROWS if name in columns}
         rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # whatever the order of the schedule's
         self.rows, self.row_ptr = rows, pointers(messages.of_row[rows], len(messages))
-        both = np.concatenate([messages.src, messages.dst])
-        by_rank = order_of(both, messages.ranks)
-        self.mine = np.split(by_rank, np.cumsum(np.bincount(both, minlength=messages.ranks))[:-1])
+        ends = np.concatenate([messages.src, messages.dst])
+        by_rank = order_of(ends, messages.ranks)
+        self.mine = np.split(by_rank, np.cumsum(np.bincount(ends, minlength=messages.ranks))[:-1])
 
     def _number(self, message: int, left: bool) -> int:
         """The node whose end others wait for: that it has left, or that it is there and combined."""
@@ -120,39 +123,39 @@ class _Files:
             return _IDS * message + 1
         return _IDS * message + (3 if self.combined[message] else 2)
 
-    def text(self, rank: int, told: Mapping[str, str]) -> Iterator[bytes]:
-        yield head(told)
-        there: list[int] = []
+    def text(self, rank: int, head_attributes: Mapping[str, str]) -> Iterator[bytes]:
+        yield head(head_attributes)
+        finished: list[int] = []
         for message in np.unique(self.mine[rank] % max(len(self.messages), 1)).tolist():
             src, dst = self.src[message], self.dst[message]
             if src == rank:
                 inside = src == dst
                 yield self._sent(message, COMPUTE if inside else SEND)
-                there.append(_IDS * message + 1)
+                finished.append(_IDS * message + 1)
             if dst == rank and src != rank:
                 yield self._received(message)
-                there.append(self._number(message, left=False))
+                finished.append(self._number(message, left=False))
         if self.last:
             end = _IDS * len(self.messages)
-            yield node(end, "local work", COMPUTE, there, self.last, _attributes(_ON_A_GPU))
+            yield node(end, "local work", COMPUTE, finished, self.last, _attributes(_ON_A_GPU))
 
     def _sent(self, message: int, kind: int) -> bytes:
         src, dst = self.src[message], self.dst[message]
-        known = _attributes({"is_cpu_op": False, "step": self.step[message], **self._rows(message)})
+        attributes = _attributes({"is_cpu_op": False, "step": self.step[message], **self._rows(message)})
         name, pause = f"copy at {src}, step {self.step[message]}", self.pause[message]
         if kind == SEND:
-            known += self._ends(message)
+            attributes += self._ends(message)
             name, pause = f"send {src} to {dst}, step {self.step[message]}", 0
-        return node(_IDS * message + 1, name, kind, self.waits.get(message, ()), pause, known)
+        return node(_IDS * message + 1, name, kind, self.waits.get(message, ()), pause, attributes)
 
     def _received(self, message: int) -> bytes:
         src, dst, number = self.src[message], self.dst[message], _IDS * message + 2
-        known = _attributes(_ON_A_GPU) + self._ends(message)
-        found = node(number, f"receive {src} to {dst}, step {self.step[message]}", RECEIVE, (), 0, known)
+        attributes = _attributes(_ON_A_GPU) + self._ends(message)
+        receive = node(number, f"receive {src} to {dst}, step {self.step[message]}", RECEIVE, (), 0, attributes)
         if not self.combined[message]:
-            return found
+            return receive
         name = f"combine {src} to {dst}, step {self.step[message]}"
-        return found + node(number + 1, name, COMPUTE, (number,), self.pause[message], _attributes(_ON_A_GPU))
+        return receive + node(number + 1, name, COMPUTE, (number,), self.pause[message], _attributes(_ON_A_GPU))
 
     def _ends(self, message: int) -> bytes:
         ends = {"comm_src": self.src[message], "comm_dst": self.dst[message], "comm_tag": message}
@@ -160,11 +163,11 @@ class _Files:
 
     def _rows(self, message: int) -> dict[str, list[int] | int]:
         """Which rows of the schedule this message is."""
-        mine: Longs = self.rows[self.row_ptr[message] : self.row_ptr[message + 1]]
-        found: dict[str, list[int] | int] = {name: column[mine].tolist() for name, column in self.columns.items()}
+        rows: Longs = self.rows[self.row_ptr[message] : self.row_ptr[message + 1]]
+        columns: dict[str, list[int] | int] = {name: column[rows].tolist() for name, column in self.columns.items()}
         route = int(self.messages.route[message])
-        return found if route < 0 else {**found, "route": route}
+        return columns if route < 0 else {**columns, "route": route}
 
 
-def _attributes(known: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
-    return b"".join(octets(10, attribute(name, value, short)) for name, value in known.items())
+def _attributes(values: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
+    return b"".join(octets(10, attribute(name, value, short)) for name, value in values.items())

@@ -85,12 +85,14 @@ def _refuse_too_many(schedule: Schedule) -> None:
     pieces = pieces_of(schedule)
     rows = int(pieces[schedule.chunk].sum(dtype=object)) if schedule.transfers else 0
     if rows > MAX_ROWS:
-        most = int(pieces.max())
+        deepest = int(pieces.max())
         fewer = (
-            f"plan with fewer pieces, about {max(most * MAX_ROWS // rows, 1)}" if most > 1 else "a smaller plan can be"
+            f"plan with fewer pieces, about {max(deepest * MAX_ROWS // rows, 1)}"
+            if deepest > 1
+            else "a smaller plan can be"
         )
         raise Unsupported(
-            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {most} "
+            f"back end goal writes every piece out: {rows} rows ({schedule.transfers} transfers of up to {deepest} "
             f"pieces); it takes {MAX_ROWS}, in some 8 GB of memory; {fewer}"
         )
 
@@ -143,9 +145,9 @@ def _text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
     for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
         rows = np.flatnonzero(operations.kind == kind)
         of = operations.of[rows]
-        more = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
-        template = f"l%d: {word} %d tag %d{more[0]}\n"
-        lines.add(at[rows], template, operations.label[rows], sent.nbytes[of], peer[of], of, *more[1])
+        nic = ("", ()) if nics == 1 else (" cpu 0 nic %d", (wire[kind][of],))
+        template = f"l%d: {word} %d tag %d{nic[0]}\n"
+        lines.add(at[rows], template, operations.label[rows], sent.nbytes[of], peer[of], of, *nic[1])
     rows = np.flatnonzero(operations.kind == COMPUTE)
     lines.add(at[rows], "l%d: calc %d\n", operations.label[rows], sent.pause[operations.of[rows]])
     rows = np.flatnonzero(operations.kind == LOCAL)
@@ -171,9 +173,9 @@ def _worth_joining(needs: Sets) -> Bools:
     >>> _worth_joining(Sets(np.arange(20), low, high, np.arange(6), chosen))
     array([ True, False])
     """
-    many = needs.high - needs.low
-    readers = np.bincount(needs.set, minlength=len(many))
-    return many * readers > 2 * (many + readers)
+    sizes = needs.high - needs.low
+    readers = np.bincount(needs.set, minlength=len(sizes))
+    return sizes * readers > 2 * (sizes + readers)
 
 
 def _operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
@@ -196,7 +198,7 @@ def _operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
     joins = needs.set[first].astype(np.int64)
     working, inner = number[(sent.pause > 0) & ~inside], number[inside]
     ranks = np.arange(messages.ranks if sent.last else 0)
-    parts: list[tuple[Ints, int, Longs, Longs]] = [
+    groups: list[tuple[Ints, int, Longs, Longs]] = [
         (messages.src[crossing], SEND, crossing, 4 * crossing + 1),
         (messages.dst[crossing], RECEIVE, crossing, 4 * crossing + 2),
         (messages.dst[working], COMPUTE, working, 4 * working + 3),
@@ -204,10 +206,10 @@ def _operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
         (messages.src[needs.message[first]], JOIN, joins, 4 * needs.message[first].astype(np.int64)),
         (narrow(ranks), LAST, ranks, np.full(len(ranks), end)),
     ]
-    rank = np.concatenate([part[0] for part in parts])
-    kind = np.concatenate([np.full(len(part[2]), part[1], np.int8) for part in parts])
-    of = np.concatenate([part[2] for part in parts])
-    place = np.concatenate([part[3] for part in parts])
+    rank = np.concatenate([group[0] for group in groups])
+    kind = np.concatenate([np.full(len(group[2]), group[1], np.int8) for group in groups])
+    of = np.concatenate([group[2] for group in groups])
+    place = np.concatenate([group[3] for group in groups])
     order = order_of(*packed((rank, messages.ranks), (place, end + 1)))
     rank = rank[order]
     return _Operations(rank, kind[order], of[order], places(rank) + 1)
@@ -237,13 +239,13 @@ def _edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> 
 
     pair_joined = joined[needs.set]
     message, item = needs.listed(np.flatnonzero(~pair_joined))
-    some = np.flatnonzero(pair_joined)
+    joined_pairs = np.flatnonzero(pair_joined)
     owner, member = needs.members(np.flatnonzero(joined & (join >= 0)))
     computing = np.flatnonzero(compute >= 0)
     never = np.zeros(0, np.bool_)
     edges = [
         (send[message], of(item), (item & 1 == 1) & sent.inside[item >> 1]),
-        (send[needs.message[some]], join[needs.set[some]], never),
+        (send[needs.message[joined_pairs]], join[needs.set[joined_pairs]], never),
         (join[owner], of(member), (member & 1 == 1) & sent.inside[member >> 1]),
         (compute[computing], receive[computing], never),
     ]
@@ -253,8 +255,8 @@ def _edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> 
         for _, before, begun in edges:
             open_[before if begun is never else before[~begun]] = False
         open_[last] = False
-        rest = np.flatnonzero(open_)
-        edges.append((last[operations.rank[rest]], rest, never))
+        unfinished = np.flatnonzero(open_)
+        edges.append((last[operations.rank[unfinished]], unfinished, never))
     after, before = (np.concatenate([edge[i] for edge in edges]) for i in (0, 1))
     begun = np.concatenate([np.zeros(len(edge[0]), np.bool_) if edge[2] is never else edge[2] for edge in edges])
     order = np.lexsort((begun, before, after))

@@ -36,31 +36,33 @@ def on_gpu(
     if not spans:
         spans, cuts = [(work[0]["ts"], max(e["ts"] + e.get("dur", 0.0) for e in work))], [float("inf")]
     first = steps[0][0] / _US if steps else float("-inf")
-    known, notes = dict(groups), list[str]()
+    known_groups, notes = dict(groups), list[str]()
     calls: list[Heard] = []
     for event in comm:
         launch = launched.get(_correlation(event), float(event["ts"]))
         step = bisect_left(cuts, launch)
-        found = call_of(event, known, size, notes)
-        if found is None or launch < first or step >= len(cuts):
+        collective = call_of(event, known_groups, size, notes)
+        if collective is None or launch < first or step >= len(cuts):
             continue
-        kind, nbytes, group = found
+        kind, nbytes, group = collective
         called = min(max(ready.at(launch, launch), launch), event["ts"])
-        over = event["ts"] + event.get("dur", 0.0)
+        end = event["ts"] + event.get("dur", 0.0)
         calls.append(
-            Heard(kind, nbytes, group, called * _US, event["ts"] * _US, over * _US, str(event.get("tid")), step)
+            Heard(kind, nbytes, group, called * _US, event["ts"] * _US, end * _US, str(event.get("tid")), step)
         )
     if not calls:
         raise Invalid(
             "has no collectives in its steps, or its kernels of NCCL do not tell what they do (Collective name, dtype)"
         )
-    return Recorded(rank, host, known, [(b * _US, e * _US) for b, e in spans], calls, _waits(calls, busy), (), notes)
+    return Recorded(
+        rank, host, known_groups, [(b * _US, e * _US) for b, e in spans], calls, _waits(calls, busy), (), notes
+    )
 
 
 def _correlation(event: Event) -> int | None:
     """The number that a kernel shares with the call that launched it."""
-    found = args_of(event).get("correlation")
-    return found if isinstance(found, int) else None
+    number = args_of(event).get("correlation")
+    return number if isinstance(number, int) else None
 
 
 class _Ready:
@@ -81,24 +83,24 @@ class _Ready:
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
     """Spans that overlap as one; they are in the order of their begins."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for begin, end in spans:
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged
 
 
 def _waits(calls: Sequence[Heard], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
     begins = [begin for begin, _ in busy]
-    found = []
+    waits = []
     for number, call in enumerate(calls):
-        over = call.end / _US
-        place = bisect_right(begins, over)
-        if place < len(busy) and begins[place] - over > _SOON:
+        end = call.end / _US
+        place = bisect_right(begins, end)
+        if place < len(busy) and begins[place] - end > _SOON:
             continue  # something else kept it
         idle = busy[place - 1][1] if place else call.called / _US
-        if idle < over:
-            found.append((max(idle * _US, call.called), call.end, number))
-    return found
+        if idle < end:
+            waits.append((max(idle * _US, call.called), call.end, number))
+    return waits

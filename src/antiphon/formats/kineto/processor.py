@@ -42,8 +42,8 @@ class _Call:
 
     @property
     def at(self) -> float:
-        found: float = self.event["ts"]
-        return found
+        begin: float = self.event["ts"]
+        return begin
 
 
 @dataclass
@@ -69,40 +69,44 @@ def on_processor(
     _by_others(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
     _by_ours(line)
     steps = _whole(steps, line.calls)
-    known, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
-    heard: list[Heard] = []
+    known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
+    collectives: list[Heard] = []
     calls: list[_Call] = []
     for call in line.calls:
         step = _step_of(steps, call.at * _US)
         if step is None or not call.over:
             continue
-        found = _c10d_call(call, known, notes) if not _is_ours(call.event) else call_of(call.event, known, size, notes)
-        if found is not None:
+        collective = (
+            _c10d_call(call, known_groups, notes)
+            if not _is_ours(call.event)
+            else call_of(call.event, known_groups, size, notes)
+        )
+        if collective is not None:
             due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
             ran = (call.at * _US, call.start * _US, call.over * _US)
-            heard.append(Heard(*found, *ran, call.lane, step, due, call.hook, call.end * _US))
+            collectives.append(Heard(*collective, *ran, call.lane, step, due, call.hook, call.end * _US))
             calls.append(call)
-    if not heard:
+    if not collectives:
         raise Invalid(NO_CALLS)
-    waits = [*_waits_told(line.waits, calls), *_waits_seen(line.busy, calls, heard)]
+    waits = [*_waits_told(line.waits, calls), *_waits_seen(line.busy, calls, collectives)]
     gradients = [(at * _US, nbytes) for at, nbytes in line.gradients]
-    return Recorded(rank, host, known, steps, heard, waits, gradients, notes, processor=True)
+    return Recorded(rank, host, known_groups, steps, collectives, waits, gradients, notes, processor=True)
 
 
 def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
     """The thread that trains: where the steps are, else where most happens."""
     marks = [e for e in slices if str(e.get("name", "")).startswith("ProfilerStep#")] if steps else slices
-    many = Counter(e.get("tid") for e in marks if e.get("cat") in ("cpu_op", "user_annotation"))
-    return many.most_common(1)[0][0] if many else None
+    counts = Counter(e.get("tid") for e in marks if e.get("cat") in ("cpu_op", "user_annotation"))
+    return counts.most_common(1)[0][0] if counts else None
 
 
 def _whole(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]:
     """Without the last steps of whose calls nobody tells when they ran."""
-    lost = {_step_of(steps, call.at * _US) for call in calls if not call.over}
-    many = len(steps)
-    while many and many - 1 in lost:
-        many -= 1
-    return list(steps[:many])
+    incomplete = {_step_of(steps, call.at * _US) for call in calls if not call.over}
+    count = len(steps)
+    while count and count - 1 in incomplete:
+        count -= 1
+    return list(steps[:count])
 
 
 def _step_of(steps: Sequence[Span], at: float) -> int | None:
@@ -118,7 +122,7 @@ def _is_ours(event: Event) -> bool:
 def _line(thread: object, slices: Sequence[Event]) -> _Thread:
     """Its events: innermost ones are computation."""
     line = _Thread()
-    mine = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
+    events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
     stack: list[list[Any]] = []  # end, name, begin, whether something is within, whether it is within a hook
 
     def leave(now: float) -> None:
@@ -129,7 +133,7 @@ def _line(thread: object, slices: Sequence[Event]) -> _Thread:
             if name.startswith(_BACKWARD):
                 line.backward.append(end)
 
-    for event in sorted(mine, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
+    for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0.0))):
         name, end = str(event.get("name", "")), event["ts"] + event.get("dur", 0.0)
         leave(event["ts"])
         hook = bool(stack) and stack[-1][4]
@@ -164,31 +168,31 @@ def _tensor_bytes(event: Event) -> int:
 def _by_others(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[Span]) -> None:
     """Their threads take calls in the order in which they were made."""
     begins = [begin for begin, _ in busy]
-    waiting = sorted(carried, key=lambda e: e["ts"])
+    carriers = sorted(carried, key=lambda e: e["ts"])
     at = 0
     for call in (call for call in calls if not _is_ours(call.event)):
-        while at < len(waiting) and waiting[at]["ts"] < call.at:
+        while at < len(carriers) and carriers[at]["ts"] < call.at:
             at += 1
-        if at < len(waiting):
-            one = call.carried = waiting[at]
-            over = _heard_of(busy, begins, call.at, one["ts"] + one.get("dur", 0.0))
-            call.start, call.over, call.lane = min(one["ts"], over), over, str(one.get("tid"))
+        if at < len(carriers):
+            carrier = call.carried = carriers[at]
+            end = _heard_of(busy, begins, call.at, carrier["ts"] + carrier.get("dur", 0.0))
+            call.start, call.over, call.lane = min(carrier["ts"], end), end, str(carrier.get("tid"))
             at += 1
 
 
-def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, over: float) -> float:
+def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, reported_end: float) -> float:
     """When a collective was over: as told, or a little earlier, where the line went on after the longest time without
     computation. The thread that carries it out may lose its core before it has written down that it is done."""
-    last = bisect_right(begins, over)
-    longest = 10 * (over - busy[last - 1][1]) if last else 0.0  # it must be far longer than where it is told
-    found, earliest = over, max(called, over - max(_LATE, _LATE_SHARE * (over - called)))
+    last = bisect_right(begins, reported_end)
+    longest = 10 * (reported_end - busy[last - 1][1]) if last else 0.0  # it must be far longer than where it is told
+    end, earliest = reported_end, max(called, reported_end - max(_LATE, _LATE_SHARE * (reported_end - called)))
     for place in range(last - 1, max(last - _LOOKED_AT, 0), -1):
         if begins[place] < earliest:
             break
         idle = begins[place] - max(busy[place - 1][1], called)
         if idle > longest:
-            longest, found = idle, begins[place]
-    return found
+            longest, end = idle, begins[place]
+    return end
 
 
 def _name_of(event: Event) -> tuple[str, str]:
@@ -205,10 +209,10 @@ def _by_ours(line: _Thread) -> None:
         ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
         if call is None:
             continue  # made before the profiler heard anything
-        if not all(isinstance(one, int) and 0 <= one < 2**60 for one in ago):
+        if not all(isinstance(nanoseconds, int) and 0 <= nanoseconds < 2**60 for nanoseconds in ago):
             raise Invalid(f"{_DONE} at {event['ts']} us: does not tell when its call was")
-        begun, over = (max(event["ts"] - one / 1000, call.at) for one in ago if one is not None)
-        call.start, call.over, call.lane = begun, max(begun, over), _name_of(event)[0]
+        begun, end = (max(event["ts"] - nanoseconds / 1000, call.at) for nanoseconds in ago if nanoseconds is not None)
+        call.start, call.over, call.lane = begun, max(begun, end), _name_of(event)[0]
 
 
 # ---- what was called ----
@@ -223,8 +227,8 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Told:
     dims = _listed(call.event, "Input Dims")
     if not dims and kind != "barrier":
         raise Invalid(f"{call.event['name']} at {call.at} us: no shapes are told; record with record_shapes=True")
-    types = [bytes_of(one) for event in (call.event, call.carried) for one in _listed(event, "Input type")]
-    item = next((one for one in types if one), None)
+    types = [bytes_of(type_name) for event in (call.event, call.carried) for type_name in _listed(event, "Input type")]
+    item = next((type_name for type_name in types if type_name), None)
     if item is None and kind != "barrier":
         notes.append("no type is told of some calls: 4 bytes for an element are assumed")
     nbytes = counted(kind, *both_sides(kind, dims), groups[group].size) * (item or 4)
@@ -242,31 +246,33 @@ def _backward_over(ends: Sequence[float], call: float, limit: float) -> float:
 
 def _waits_told(waits: Sequence[Event], calls: Sequence[_Call]) -> list[tuple[float, float, int]]:
     number = {_name_of(call.event): k for k, call in enumerate(calls) if _is_ours(call.event)}
-    found = []
+    spans = []
     for event in waits:
-        which = number.pop(_name_of(event), None)
-        if which is not None:
-            begin, over = event["ts"], calls[which].over
-            found.append((begin * _US, max(begin, over) * _US, which))
-    return found
+        index = number.pop(_name_of(event), None)
+        if index is not None:
+            begin, end = event["ts"], calls[index].over
+            spans.append((begin * _US, max(begin, end) * _US, index))
+    return spans
 
 
-def _waits_seen(busy: Sequence[Span], calls: Sequence[_Call], heard: Sequence[Heard]) -> list[tuple[float, float, int]]:
+def _waits_seen(
+    busy: Sequence[Span], calls: Sequence[_Call], collectives: Sequence[Heard]
+) -> list[tuple[float, float, int]]:
     """Where nothing was computed until a collective of others was over."""
     begins = [begin for begin, _ in busy]
-    found = []
-    for number, (call, one) in enumerate(zip(calls, heard, strict=True)):
-        if _is_ours(call.event) and one.due is None:
+    spans = []
+    for number, (call, collective) in enumerate(zip(calls, collectives, strict=True)):
+        if _is_ours(call.event) and collective.due is None:
             continue  # it said itself where it was waited for
         place = bisect_left(begins, call.over)  # the first leaf that begins once it was over
         idle = busy[place - 1][1] if place else 0.0
         after = call.at
         if idle > call.end:  # something was computed since: it waits at all only where DDP is known to
-            if one.due is None or idle >= call.over or one.due > call.over * _US:
+            if collective.due is None or idle >= call.over or collective.due > call.over * _US:
                 continue
-            after = max(idle, one.due / _US)
+            after = max(idle, collective.due / _US)
         elif call.end < call.over:
             after = call.end
         if after < call.over:
-            found.append((max(idle, after) * _US, call.over * _US, number))
-    return found
+            spans.append((max(idle, after) * _US, call.over * _US, number))
+    return spans

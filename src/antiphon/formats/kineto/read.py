@@ -38,9 +38,9 @@ def recorded(read: Read, named: int | None) -> Recorded:
         if event.get("cat") == "user_annotation" and _STEP.fullmatch(str(event.get("name", "")))
     )
     spans = [(begin * _US, end * _US) for begin, end in steps]
-    made = on_gpu if any(_is_kernel(event) for event in slices) else on_processor
+    read_rank = on_gpu if any(_is_kernel(event) for event in slices) else on_processor
     number = rank if rank is not None else named or 0
-    return made(slices, spans, number, str(read.host or ""), groups, size)
+    return read_rank(slices, spans, number, str(read.host or ""), groups, size)
 
 
 def _is_kernel(event: Mapping[str, Any]) -> bool:
@@ -53,21 +53,21 @@ def _whole(value: object) -> int | None:
 
 def rank_of(name: str) -> int | None:
     """As in rank3.json, trace.3.json or job_rank-3.pt.trace.json.gz; None: none is told."""
-    found = _RANK.findall(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", os.path.basename(name)))
-    return int(found[-1]) if found else None
+    numbers = _RANK.findall(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", os.path.basename(name)))
+    return int(numbers[-1]) if numbers else None
 
 
 def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
     """By name. The first is that of all ranks where none is told."""
-    found: dict[str, ProcessGroup] = {}
+    groups: dict[str, ProcessGroup] = {}
     configs = about.get("pg_config", [])
-    for one in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:
-        if not isinstance(one, dict) or not isinstance(one.get("ranks", []), list):
+    for config in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:
+        if not isinstance(config, dict) or not isinstance(config.get("ranks", []), list):
             raise Invalid("distributedInfo: pg_config: expected objects with pg_name and ranks")
-        members = tuple(rank for rank in one.get("ranks", []) if _whole(rank) is not None)
-        many = _whole(one.get("pg_size")) or len(members)
-        if many and len(members) in (0, many):
-            found[str(one.get("pg_name", ""))] = ProcessGroup(str(one.get("pg_name", "")), many, members)
-    if not found and size:
-        found["0"] = ProcessGroup("0", size, tuple(range(size)))
-    return found
+        members = tuple(rank for rank in config.get("ranks", []) if _whole(rank) is not None)
+        count = _whole(config.get("pg_size")) or len(members)
+        if count and len(members) in (0, count):
+            groups[str(config.get("pg_name", ""))] = ProcessGroup(str(config.get("pg_name", "")), count, members)
+    if not groups and size:
+        groups["0"] = ProcessGroup("0", size, tuple(range(size)))
+    return groups

@@ -20,8 +20,8 @@ MAX_DEPTH = 4  # lists of lists of tensors
 
 def args_of(event: Event) -> Mapping[str, Any]:
     """What it tells beside."""
-    found: Mapping[str, Any] = event.get("args", {})
-    return found
+    args: Mapping[str, Any] = event.get("args", {})
+    return args
 
 
 def kind_of(name: str) -> str | None:
@@ -45,29 +45,33 @@ def elements(dims: object, depth: int = 0) -> int:
     """Of a tensor, or of all in a list, as "Input Dims" tells them."""
     if not isinstance(dims, list) or depth > MAX_DEPTH:
         return 0
-    if any(isinstance(one, list) for one in dims):
-        return sum(elements(one, depth + 1) for one in dims)
+    if any(isinstance(item, list) for item in dims):
+        return sum(elements(item, depth + 1) for item in dims)
     count = 1
-    for one in dims:
-        if not isinstance(one, int) or one < 0:
+    for item in dims:
+        if not isinstance(item, int) or item < 0:
             return 0
-        count *= one
+        count *= item
         if count >= 2**60:
             return 0
     return count if dims else 0
 
 
-def counted(kind: str, given: int, made: int, size: int) -> int:
+def counted(kind: str, input_elements: int, output_elements: int, size: int) -> int:
     """Elements as nccl-tests counts them, of those that a rank gives and gets."""
     if kind == "allgather":
-        return made or given * size
+        return output_elements or input_elements * size
     if kind == "gather":
-        return given * size
+        return input_elements * size
     if kind == "scatter":
-        return made * size
+        return output_elements * size
     if kind == "reducescatter":
-        return given or made * size
-    return max(given, made) if kind in ("allreduce", "alltoall", "broadcast", "reduce") else given
+        return input_elements or output_elements * size
+    return (
+        max(input_elements, output_elements)
+        if kind in ("allreduce", "alltoall", "broadcast", "reduce")
+        else input_elements
+    )
 
 
 def both_sides(kind: str, dims: Sequence[object]) -> tuple[int, int]:

@@ -82,17 +82,17 @@ class Runtime:
                 f"{quote(head.name)} is a file of {head.format}, and {self.name} reads {self.format}; "
                 f"write it anew by `antiphon export PLAN --to {self.format}`"
             )
-        found = [finding for rule in self.rules for finding in rule(head, call)]
-        return found + [Finding("note", note) for note in head.notes]
+        findings = [finding for rule in self.rules for finding in rule(head, call)]
+        return findings + [Finding("note", note) for note in head.notes]
 
 
 def sizes(head: Head, call: Call) -> Iterator[Finding]:
     """Whether the size lies in the range of the file. `antiphon export` writes one file for every range of a table."""
     if call.nbytes < head.least or (head.most is not None and call.nbytes > head.most):
-        most = "without end" if head.most is None else f"to {format_size(head.most)}"
+        end = "without end" if head.most is None else f"to {format_size(head.most)}"
         yield Finding(
             "ignored",
-            f"{format_size(call.nbytes)} is outside of its range, from {format_size(head.least)} {most}",
+            f"{format_size(call.nbytes)} is outside of its range, from {format_size(head.least)} {end}",
             "tune over the sizes that the program uses: every range becomes a file of its own",
         )
 

@@ -32,10 +32,10 @@ def _size(head: Head, call: Call) -> Iterator[Finding]:
 
 def _whole(head: Head, call: Call) -> Iterator[Finding]:
     """A count that chunks do not divide is left to the library without a word."""
-    seen = _counted(head, call)
-    count = seen.nbytes // seen.itemsize
-    if seen.nbytes % seen.itemsize or count == 0 or count % head.chunks:
-        step = head.chunks * seen.itemsize
+    counted = _counted(head, call)
+    count = counted.nbytes // counted.itemsize
+    if counted.nbytes % counted.itemsize or count == 0 or count % head.chunks:
+        step = head.chunks * counted.itemsize
         yield Finding(
             "ignored",
             f"{count} elements of {call.dtype} cannot be cut into {head.chunks} equal chunks",
@@ -75,17 +75,17 @@ def _root(head: Head, call: Call) -> Iterator[Finding]:
 
 def _channels(head: Head, call: Call) -> Iterator[Finding]:
     if head.channels > MAX_CHANNELS:
-        what = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
-        yield Finding("refused", what, "export with fewer instances")
+        reason = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
+        yield Finding("refused", reason, "export with fewer instances")
 
 
 def _fused(head: Head, call: Call) -> Iterator[Finding]:
     """RCCL's kernels are compiled without the fused steps, and it looks before it starts one."""
-    there = [verb for verb in FUSED if verb in head.verbs]
-    if there:
+    fused = [verb for verb in FUSED if verb in head.verbs]
+    if fused:
         yield Finding(
             "refused",
-            f"RCCL's kernels are built without fused steps ({', '.join(there)}): the call ends in an error, "
+            f"RCCL's kernels are built without fused steps ({', '.join(fused)}): the call ends in an error, "
             '"this version of MSCCL build doesn\'t support full Ops"',
             "export with --option fused=no",
         )
@@ -125,14 +125,16 @@ def _together(head: Head, call: Call) -> Iterator[Finding]:
 
 def _scratch(head: Head, call: Call) -> Iterator[Finding]:
     """The executor allocates what the file says, whatever its steps use."""
-    said, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
-    nbytes = _counted(head, call).nbytes * said // head.chunks
+    declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
+    nbytes = _counted(head, call).nbytes * declared // head.chunks
     if nbytes > MEMORY:
         yield Finding(
             "note",
-            f"the runtime allocates {format_size(nbytes)} of scratch for such a call (s_chunks={said}), more than a "
+            f"the runtime allocates {format_size(nbytes)} of scratch for such a call (s_chunks={declared}), more than a "
             "GPU has",
-            f"set s_chunks to {used}, as many as its steps use" if used < said else "take a planner with less scratch",
+            f"set s_chunks to {used}, as many as its steps use"
+            if used < declared
+            else "take a planner with less scratch",
         )
 
 

@@ -58,7 +58,7 @@ def _write(lines: list[str], tiers: list[_Tier], number: int, ranks: Longs, name
 
 def _tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
     """Levels as groups of all ranks, the inmost first. Groups that two levels have in common go by the inner one."""
-    found: list[_Tier] = []
+    tiers: list[_Tier] = []
     waiting: list[tuple[int, Longs]] = []  # levels whose groups are some of those of the next one
     for number, group in enumerate(loggp.groups(topology)):
         if (group < 0).all():
@@ -67,19 +67,19 @@ def _tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
         if (group < 0).any():
             continue
         level = np.full(int(group.max()) + 1, number, np.int64)
-        for inner, some in reversed(waiting[:-1]):
-            for place in np.unique(some[some >= 0]).tolist():
-                around = np.unique(group[some == place])
-                if len(around) > 1 or int((group == around[0]).sum()) != int((some == place).sum()):
+        for inner, inner_groups in reversed(waiting[:-1]):
+            for place in np.unique(inner_groups[inner_groups >= 0]).tolist():
+                around = np.unique(group[inner_groups == place])
+                if len(around) > 1 or int((group == around[0]).sum()) != int((inner_groups == place).sum()):
                     raise _refused(loggp.levels[inner], "has ranks that are in no such place, and some that are")
                 level[around[0]] = inner
-        if found and not _within(found[-1].group, group):
+        if tiers and not _within(tiers[-1].group, group):
             raise _refused(loggp.levels[number], "cuts through the places of the level inside it")
-        found.append(_Tier(group, level))
+        tiers.append(_Tier(group, level))
         waiting = []
-    if waiting or not found or int(found[-1].group.max()) > 0:
+    if waiting or not tiers or int(tiers[-1].group.max()) > 0:
         raise Unsupported("PICCL needs figures for every pair: give the profile a last level without a place")
-    return found
+    return tiers
 
 
 def _within(inner: Longs, outer: Longs) -> bool:

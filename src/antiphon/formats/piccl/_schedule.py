@@ -63,14 +63,14 @@ def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
         return reader.result(name_of(path))
 
 
-def _whole(parts: list[Longs], width: int) -> Longs:
+def _whole(arrays: list[Longs], width: int) -> Longs:
     """The parts of a column as one; a single one is not copied, as memory is short then."""
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.zeros((0, width) if width else 0, np.int64)
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays) if arrays else np.zeros((0, width) if width else 0, np.int64)
 
 
-def _rows_of(transfer: Longs, first: Longs, many: Longs) -> tuple[Longs, Longs]:
+def _rows_of(transfer: Longs, first: Longs, counts: Longs) -> tuple[Longs, Longs]:
     """Runs of chunks as rows: of each its transfer and its chunk.
 
     Transfer 0 carries chunks 3 to 5, transfer 2 chunk 7:
@@ -78,7 +78,7 @@ def _rows_of(transfer: Longs, first: Longs, many: Longs) -> tuple[Longs, Longs]:
     >>> _rows_of(np.array([0, 2]), np.array([3, 7]), np.array([3, 1]))
     (array([0, 0, 0, 2]), array([3, 4, 5, 7]))
     """
-    return np.repeat(transfer, many), ranges(first, many)
+    return np.repeat(transfer, counts), ranges(first, counts)
 
 
 class _Reader:
@@ -159,54 +159,56 @@ class _Reader:
     def _where(self, at: int) -> str:
         return f"line {self.lines[at]}: transfer"
 
-    def _numbers(self, key: str, some: list[int]) -> list[int]:
-        texts = [self.batch[i].get(key, "") for i in some]
+    def _numbers(self, key: str, indices: list[int]) -> list[int]:
+        texts = [self.batch[i].get(key, "") for i in indices]
         if texts and not (
             "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= LONGEST
         ):
-            for i in some:
+            for i in indices:
                 whole(self.batch[i], key, self._where(i))
         return list(map(int, texts))
 
     def _dependencies(self, key: str) -> None:
         texts = [attributes.get(key, "-1") for attributes in self.batch]
-        some = [i for i, text in enumerate(texts) if text != "-1"]
-        joined = ",".join([texts[i] for i in some])
+        waiting = [i for i, text in enumerate(texts) if text != "-1"]
+        joined = ",".join([texts[i] for i in waiting])
         if joined and _IDS.fullmatch(joined):
-            many = [texts[i].count(",") + 1 for i in some]
+            counts = [texts[i].count(",") + 1 for i in waiting]
             self._wait(
-                key, np.repeat(np.array(some, np.int64) + self.count, many), np.fromstring(joined, np.int64, sep=",")
+                key,
+                np.repeat(np.array(waiting, np.int64) + self.count, counts),
+                np.fromstring(joined, np.int64, sep=","),
             )
             return
-        for i in some:
-            told = [text.strip() for text in texts[i].split(",")]
-            told = [text for text in told if text not in ("", "-1")]
-            if any(not _IDS.fullmatch(text) for text in told):
+        for i in waiting:
+            ids = [text.strip() for text in texts[i].split(",")]
+            ids = [text for text in ids if text not in ("", "-1")]
+            if any(not _IDS.fullmatch(text) for text in ids):
                 raise Invalid(f"{self._where(i)}: {key} is {quote(texts[i])}; expected ids such as 3,7, or -1 for none")
-            self._wait(key, [self.count + i] * len(told), list(map(int, told)))
+            self._wait(key, [self.count + i] * len(ids), list(map(int, ids)))
 
     def _wait(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
         self.parts["owner"].append(np.array(owner, np.int32))  # these columns may be long: no wider than they must be
         self._keep("dep", dep)
         self.parts["left"].append(np.full(len(dep), _WAITS[key], np.int8))
 
-    def _chunks(self, key: str, op: int, some: list[int]) -> None:
+    def _chunks(self, key: str, op: int, indices: list[int]) -> None:
         """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
-        alone = [i for i in some if self.batch[i][key].isdigit()]  # by far the most in rings
+        alone = [i for i in indices if self.batch[i][key].isdigit()]  # by far the most in rings
         chunk = self._numbers(key, alone)
         runs = np.zeros((len(alone), 6), np.int64)
         runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3] = np.array(alone, np.int64) + self.count, chunk, chunk, op
         self.parts["runs"].append(runs)
-        others = []
-        for i in some if len(alone) < len(some) else ():
+        other_runs = []
+        for i in indices if len(alone) < len(indices) else ():
             for text in self.batch[i][key].split(",") if not self.batch[i][key].isdigit() else ():
-                found = _RUN.fullmatch(text)
-                if found is None:
+                match = _RUN.fullmatch(text)
+                if match is None:
                     where = f"{self._where(i)}: {key}"
                     raise Invalid(f"{where}: {quote(text)} names no chunks; expected 3, 3-7 or 3:0:1")
-                first, last, *slots = (int(number or 0) for number in found.groups("0"))
-                others.append((self.count + i, first, last if found[2] else first, op, *slots))
-        self.parts["runs"].append(np.array(others, np.int64).reshape(-1, 6))
+                first, last, *slots = (int(number or 0) for number in match.groups("0"))
+                other_runs.append((self.count + i, first, last if match[2] else first, op, *slots))
+        self.parts["runs"].append(np.array(other_runs, np.int64).reshape(-1, 6))
 
     # ---- the end ----
 
@@ -234,8 +236,8 @@ class _Reader:
         name, algorithm = (self.head.get(key, "") for key in ("name", "algorithm"))
         return PicclSchedule(path, name, algorithm, self.k, self.nbytes, graph, ids, plan)
 
-    def _wrong(self, number: int, what: str) -> Invalid:
-        return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {what}")
+    def _wrong(self, number: int, reason: str) -> Invalid:
+        return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {reason}")
 
     def _places(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
         """By place in the file instead of id, every one once.
@@ -257,12 +259,12 @@ class _Reader:
                 first, second = order[twice[0]], order[twice[0] + 1]
                 raise self._wrong(int(second), f"line {self.all['line'][first]} has the same id; give each its own")
             at = np.minimum(np.searchsorted(ordered, dep), max(count - 1, 0))
-            known = ordered[at] == dep if count else np.zeros(len(dep), np.bool_)
+            exists = ordered[at] == dep if count else np.zeros(len(dep), np.bool_)
             place = order[at] if count else at
         else:
-            known, place = dep < count, dep
-        if not known.all():
-            bad = int(np.argmin(known))
+            exists, place = dep < count, dep
+        if not exists.all():
+            bad = int(np.argmin(exists))
             raise self._wrong(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
         key = np.multiply(owner, max(count, 1), dtype=np.int64)
         key += place
@@ -280,28 +282,28 @@ class _Reader:
     def _whole_plan(self, plan: Plan, graph: MessageGraph) -> tuple[Plan, Longs]:
         """The plan with the transfers, and of each the bytes that are combined; Invalid where sizes contradict it."""
         entry = plan.entries[0]
-        given = entry.schedule
+        empty_schedule = entry.schedule
         if plan.collective.ranks != graph.ranks:
             raise Invalid(f"nodes is {graph.ranks}, but the plan in <antiphon> is for {plan.collective.ranks}")
         of, first, last, op, src_slot, dst_slot = self.all["runs"].T
-        wrong = np.flatnonzero((last < first) | (last >= len(given.chunks)))
+        wrong = np.flatnonzero((last < first) | (last >= len(empty_schedule.chunks)))
         if wrong.size:
             at = wrong[0]
-            raise self._wrong(int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(given.chunks)}")
-        many = last - first + 1
-        if int(many.sum()) > MAX_ROWS:
-            raise Invalid(f"its transfers carry {many.sum()} chunks, more than {MAX_ROWS}")
-        row, chunk = _rows_of(of, first, many)
+            raise self._wrong(int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}")
+        counts = last - first + 1
+        if int(counts.sum()) > MAX_ROWS:
+            raise Invalid(f"its transfers carry {counts.sum()} chunks, more than {MAX_ROWS}")
+        row, chunk = _rows_of(of, first, counts)
         empty = np.flatnonzero(np.bincount(of, minlength=len(graph)) == 0)
         if empty.size:
             raise self._wrong(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')
         step, route = self.all["step"], self.all["route"]
         columns: dict[str, Any] = {
             "step": step[row], "chunk": chunk, "src": graph.src[row], "dst": graph.dst[row],
-            "op": np.repeat(op, many), "route": route[row],
-            "src_slot": np.repeat(src_slot, many), "dst_slot": np.repeat(dst_slot, many),
+            "op": np.repeat(op, counts), "route": route[row],
+            "src_slot": np.repeat(src_slot, counts), "dst_slot": np.repeat(dst_slot, counts),
         }  # fmt: skip
-        schedule = replace(given, **columns)
+        schedule = replace(empty_schedule, **columns)
         expected = messages(schedule)
         if len(expected) != len(graph):
             raise Invalid("two transfers have the same step, src, dst and route; join them")

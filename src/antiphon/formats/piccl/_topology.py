@@ -122,10 +122,10 @@ class _Reader:
         ports = whole(attributes, "ports", where) if level == 0 and "ports" in attributes else None
         if ports is not None and not 1 <= ports <= MOST_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
-        found = Nodes(level, number, file, ports, line)
-        (self.open[-1].groups if self.open else self.tops).append(found)
-        self.groups.append(found)
-        self.open.append(found)
+        group = Nodes(level, number, file, ports, line)
+        (self.open[-1].groups if self.open else self.tops).append(group)
+        self.groups.append(group)
+        self.open.append(group)
 
     def _node(self, number: int, line: int) -> None:
         self.found.append(number)
@@ -135,25 +135,25 @@ class _Reader:
     def check(self, notes: list[str]) -> None:
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
-        found = np.frombuffer(self.found, np.int64)
-        if len(found) > self.nodes and np.array_equal(np.sort(found), np.arange(len(found))):
-            notes.append(f"num_nodes is {self.nodes}, but {len(found)} nodes stand in it: these are taken, as by PICCL")
-            self.nodes = len(found)
+        nodes = np.frombuffer(self.found, np.int64)
+        if len(nodes) > self.nodes and np.array_equal(np.sort(nodes), np.arange(len(nodes))):
+            notes.append(f"num_nodes is {self.nodes}, but {len(nodes)} nodes stand in it: these are taken, as by PICCL")
+            self.nodes = len(nodes)
         check_node_count(self.nodes + len(self.groups), f"num_nodes={self.nodes}")
-        beyond = np.flatnonzero(found >= self.nodes)
+        beyond = np.flatnonzero(nodes >= self.nodes)
         if beyond.size:
             first = int(beyond[0])
-            raise Invalid(f"line {self.lines[first]}: node {found[first]}, but num_nodes is {self.nodes}")
-        order = np.argsort(found, kind="stable")
-        twice = np.flatnonzero(found[order[1:]] == found[order[:-1]])
+            raise Invalid(f"line {self.lines[first]}: node {nodes[first]}, but num_nodes is {self.nodes}")
+        order = np.argsort(nodes, kind="stable")
+        twice = np.flatnonzero(nodes[order[1:]] == nodes[order[:-1]])
         if twice.size:
             first, second = order[twice[0]], order[twice[0] + 1]
             raise Invalid(
-                f"line {self.lines[second]}: node {found[first]} stands in line {self.lines[first]} already; keep one"
+                f"line {self.lines[second]}: node {nodes[first]} stands in line {self.lines[first]} already; keep one"
             )
-        if len(found) < self.nodes:
-            lost = next(node for node in range(self.nodes) if node >= len(found) or found[order[node]] != node)
-            raise Invalid(f"num_nodes is {self.nodes}, but node {lost} stands in no group")
+        if len(nodes) < self.nodes:
+            missing_node = next(node for node in range(self.nodes) if node >= len(nodes) or nodes[order[node]] != node)
+            raise Invalid(f"num_nodes is {self.nodes}, but node {missing_node} stands in no group")
         levels = {group.level for group in self.groups}
         missing = next((level for level in range(max(self.levels, max(levels) + 1)) if level not in levels), None)
         if missing is not None:
@@ -170,13 +170,13 @@ class _Reader:
 
 def _figures(path: Path, groups: Sequence[Nodes]) -> dict[str, Level]:
     """Every file of figures once."""
-    found: dict[str, Level] = {}
+    figures: dict[str, Level] = {}
     for group in groups:
-        if group.file not in found:
+        if group.file not in figures:
             with within(f"line {group.line}: param_file"):
                 place = _place(path.resolve().parent, group.file)
-            found[group.file] = read_figures(place, one_line(group.file))
-    return found
+            figures[group.file] = read_figures(place, one_line(group.file))
+    return figures
 
 
 def _place(folder: Path, named: str) -> Path:
@@ -184,9 +184,9 @@ def _place(folder: Path, named: str) -> Path:
     is opened, whatever a topology from elsewhere names: nor is it told whether that is there."""
     if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
         raise Invalid(f"{quote(named)} leads out of the folder of the topology; name a file in it")
-    parts = Path(named).parts
-    for first in range(len(parts)):
-        place = folder.joinpath(*parts[first:])
+    names = Path(named).parts
+    for first in range(len(names)):
+        place = folder.joinpath(*names[first:])
         with contextlib.suppress(OSError, RuntimeError):
             real = place.resolve(strict=True)
             if not real.is_relative_to(folder):

@@ -33,14 +33,14 @@ def figures_in(text: str) -> Level:
     head: tuple[str, ...] = ()
     try:
         for cells in lines:
-            told = tuple(cell.strip() for cell in cells)
-            if not any(told):
+            fields = tuple(cell.strip() for cell in cells)
+            if not any(fields):
                 continue
             with within(f"line {lines.line_num}"):
                 if not head:
-                    head = _head(told)
+                    head = _head(fields)
                 else:
-                    _row(told, head, rows)
+                    _row(fields, head, rows)
     except csv.Error as error:
         raise Invalid(f"line {lines.line_num}: is not CSV: {error}") from None
     if not rows:
@@ -52,24 +52,24 @@ def figures_in(text: str) -> Level:
     return Level("", sizes, **figures)  # type: ignore[arg-type]  # it reads the numbers exactly
 
 
-def _head(told: tuple[str, ...]) -> tuple[str, ...]:
-    if told[:6] != COLUMNS or told[6:] not in ((), ("gamma",)):
+def _head(fields: tuple[str, ...]) -> tuple[str, ...]:
+    if fields[:6] != COLUMNS or fields[6:] not in ((), ("gamma",)):
         raise Invalid(f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others")  # a secret, perhaps
-    return told
+    return fields
 
 
-def _row(told: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tuple[str, ...]]) -> None:
-    if len(told) != len(head):
-        raise Invalid(f"has {len(told)} fields, expected {len(head)}: {','.join(head)}")
-    if not (told[0].isdigit() and told[0].isascii()) or len(told[0]) > 18:
-        raise Invalid(f"s is {quote(told[0])}; expected a whole number of bytes")
-    size = int(told[0])
+def _row(fields: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tuple[str, ...]]) -> None:
+    if len(fields) != len(head):
+        raise Invalid(f"has {len(fields)} fields, expected {len(head)}: {','.join(head)}")
+    if not (fields[0].isdigit() and fields[0].isascii()) or len(fields[0]) > 18:
+        raise Invalid(f"s is {quote(fields[0])}; expected a whole number of bytes")
+    size = int(fields[0])
     if size in rows:
         raise Invalid(f"size {size} stands twice; keep one")
     if len(rows) >= MAX_ROWS:
         raise Invalid(f"has more than {MAX_ROWS} sizes")
-    Level("", (size,), **{name: (value,) for name, value in zip(head[1:], told[1:], strict=True)})  # type: ignore[arg-type]
-    rows[size] = told[1:]
+    Level("", (size,), **{name: (value,) for name, value in zip(head[1:], fields[1:], strict=True)})  # type: ignore[arg-type]
+    rows[size] = fields[1:]
 
 
 def figures_text(level: Level) -> str:

@@ -48,10 +48,12 @@ def piccl_xml(
     size = parse_size(nbytes, "nbytes")
     files: dict[str, Contents] = {}
     if profile is not None:
-        seen = as_profile(profile)
-        if seen.loggp is None:
-            raise Invalid(f'profile {seen.name!r}: has no figures for LogGP; give it "loggp": {{"levels": [...]}}')
-        files |= topology_files(plan.topology, seen.loggp)
+        used_profile = as_profile(profile)
+        if used_profile.loggp is None:
+            raise Invalid(
+                f'profile {used_profile.name!r}: has no figures for LogGP; give it "loggp": {{"levels": [...]}}'
+            )
+        files |= topology_files(plan.topology, used_profile.loggp)
     schedule = plan.at(size).schedule
     refuse_joints(schedule, "export to piccl-xml")
     if local not in ("", "off"):
@@ -71,45 +73,45 @@ def piccl_xml(
         )
     if order not in _ORDERS:
         raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
-    found = sets(waits(messages, order))
-    if found.pairs > MOST_DEPENDENCIES:
+    needs = sets(waits(messages, order))
+    if needs.pairs > MOST_DEPENDENCIES:
         raise Unsupported(
-            f"its {len(messages)} transfers wait for each other in {found.pairs} pairs, more than {MOST_DEPENDENCIES}; "
+            f"its {len(messages)} transfers wait for each other in {needs.pairs} pairs, more than {MOST_DEPENDENCIES}; "
             "export to goal, which writes joins instead of pairs"
         )
-    return {FILE: _text(plan, messages, found, size), **files}
+    return {FILE: _text(plan, messages, needs, size), **files}
 
 
-def _text(plan: Plan, messages: Messages, found: Sets, nbytes: int) -> Iterator[bytes]:
+def _text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[bytes]:
     provenance = messages.schedule.provenance
     k = provenance.get("options", {}).get("k")
-    told = {
+    attributes = {
         "name": _NAMES.get(plan.collective.kind, plan.collective.kind),
         "algorithm": str(provenance.get("planner", "")),
         **({"k": str(k)} if isinstance(k, int) and not isinstance(k, bool) else {}),
         "nodes": str(plan.collective.ranks),
         "buffer_size": str(nbytes),
     }
-    head = "".join(f" {key}={quoteattr(value)}" for key, value in told.items())
+    head = "".join(f" {key}={quoteattr(value)}" for key, value in attributes.items())
     bare = Plan.of(plan.topology, messages.schedule.take([]))
     ours = quoteattr(msgspec.json.format(dumps(bare), indent=-1).decode())
     yield f"<collective{head}>\n    <antiphon plan={ours}/>\n".encode()
     rows = order_of(messages.of_row, max(len(messages), 1))
     first_row = np.concatenate([[0], np.cumsum(np.bincount(messages.of_row, minlength=len(messages)))])
     sizes, _ = messages.nbytes(nbytes)
-    pair = np.searchsorted(found.message, np.arange(0, len(messages) + _SOME, _SOME))
+    pair = np.searchsorted(needs.message, np.arange(0, len(messages) + _SOME, _SOME))
     for block, low in enumerate(range(0, len(messages), _SOME)):
         high = min(low + _SOME, len(messages))
-        waiting = found.listed(np.arange(pair[block], pair[block + 1]))
+        waiting = needs.listed(np.arange(pair[block], pair[block + 1]))
         yield from _block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
     yield b"</collective>\n"
 
 
 def _block(
-    messages: Messages, sizes: Longs, some: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
+    messages: Messages, sizes: Longs, span: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
 ) -> Iterator[bytes]:
     """Some transfers; `rows`: theirs in the schedule, by message."""
-    lines, (low, high) = Lines(), some
+    lines, (low, high) = Lines(), span
     number = np.arange(low, high)
     at = (number - low) * PARTS
     step = messages.step[low:high]
@@ -118,15 +120,15 @@ def _block(
     ends = (messages.src[low:high], messages.dst[low:high])
     lines.add(at + HEAD, '    <transfer id="%d" size="%d" src="%d" dst="%d" deps="', number, sizes[low:high], *ends)
     done = (waiting[1] & 1) == 0
-    owner, wanted = waiting[0][done], waiting[1][done] >> 1
+    owner, awaited = waiting[0][done], waiting[1][done] >> 1
     free = np.ones(len(number), np.bool_)
     free[owner - low] = False
     lines.add(at[free] + DEPS, "-1")
-    lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~starts(owner)).astype(np.int64), wanted)
+    lines.mixed((owner - low) * PARTS + DEPS, ("%d", ",%d"), (~starts(owner)).astype(np.int64), awaited)
     lines.add(at + MIDDLE, '" step="%d"', step)
-    owner, wanted = waiting[0][~done], waiting[1][~done] >> 1
+    owner, awaited = waiting[0][~done], waiting[1][~done] >> 1
     places, kind = (owner - low) * PARTS + LEFT, (~starts(owner)).astype(np.int64)
-    lines.mixed(places, (' left="%d', ",%d"), kind, wanted)
+    lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
     _data(lines, messages, rows, low)
     routed = np.flatnonzero(messages.route[low:high] >= 0)
@@ -162,9 +164,9 @@ def _data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
     second = np.where(kind == 1, last, src_slot[begin])
     forms = ("%d", "%d-%d", "%d:%d:%d")
     for code, section, key in ((COPY, COPIES, "copy"), (REDUCE, REDUCES, "reduce")):
-        some = np.flatnonzero(op == code)
-        places = of[some] * PARTS + section
+        runs = np.flatnonzero(op == code)
+        places = of[runs] * PARTS + section
         templates = [f' {key}="{form}' for form in forms] + [f",{form}" for form in forms]
-        more = np.where(starts(places), 0, len(forms))
-        lines.mixed(places, templates, kind[some] + more, chunk[some], second[some], dst_slot[begin][some])
+        following = np.where(starts(places), 0, len(forms))
+        lines.mixed(places, templates, kind[runs] + following, chunk[runs], second[runs], dst_slot[begin][runs])
         lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')

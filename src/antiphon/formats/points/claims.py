@@ -31,25 +31,25 @@ def claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None
 
     C, S and R are those of what is synthesized: the dual of what combines, an allreduce's allgather.
     """
-    given = [value for value in (chunks, steps, rounds) if value is not None]
-    for value in given:
+    point = [value for value in (chunks, steps, rounds) if value is not None]
+    for value in point:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             raise Invalid(f"chunks, steps, rounds: expected whole numbers from 1, got {quote(value)}")
     if chunks is not None and steps is not None and rounds is not None:
         return [_claim(subject(plan.topology, plan.collective, _about(plan)), "asked", (chunks, steps, rounds))]
-    if given:
+    if point:
         raise Invalid("give chunks, steps and rounds together, or none of them for what the plan claims")
-    found: list[Claim] = []
+    claims_made: list[Claim] = []
     for entry in plan.entries:
         certificate = entry.schedule.provenance.get("certificate")
         if certificate is not None:
-            found += _claimed(plan, certificate)
-    if not found:
+            claims_made += _claimed(plan, certificate)
+    if not claims_made:
         raise Unsupported(
             "the plan has no certificate, so it claims nothing of points (planner sccl makes such plans); "
             "ask about a point, e.g. --option chunks=6 --option steps=3 --option rounds=7"
         )
-    return found
+    return claims_made
 
 
 def _about(plan: Plan) -> str:
@@ -65,15 +65,15 @@ def _claimed(plan: Plan, certificate: Any) -> list[Claim]:
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = subject(plan.topology, plan.collective, about)
-    found = [_claim(instance, "sat", (chunks, steps, rounds))]
+    claims_made = [_claim(instance, "sat", (chunks, steps, rounds))]
     if proof in (OPTIMAL, FOR_K):  # R/C is not below that of the point, for all R up to S + k at least
-        most = max(steps + k, rounds) if proof == OPTIMAL else steps + k
+        max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
         better: dict[int, int] = {}  # the fewest chunks that would be better, and in how many rounds at the most
-        for r in range(steps, most + 1):
-            parts = r * chunks // (rounds * instance.input_weight) + 1
-            better[parts * instance.input_weight] = r
-        found += [_claim(instance, "unsat", (more, steps, r)) for more, r in better.items()]
-    return found
+        for r in range(steps, max_rounds + 1):
+            multiple = r * chunks // (rounds * instance.input_weight) + 1
+            better[multiple * instance.input_weight] = r
+        claims_made += [_claim(instance, "unsat", (better_chunks, steps, r)) for better_chunks, r in better.items()]
+    return claims_made
 
 
 def _claim(instance: Instance, answer: str, point: Point) -> Claim:
@@ -84,10 +84,10 @@ def _claim(instance: Instance, answer: str, point: Point) -> Claim:
         "unsat": "The plan claims that there is none: unsatisfiable.",
         "asked": "Nothing is claimed of it here.",
     }[answer]
-    ways = "" if instance.arcs.exhaustive else "; of the many paths through switches only the shortest are in it"
+    restriction = "" if instance.arcs.exhaustive else "; of the many paths through switches only the shortest are in it"
     about = (
         f"Is there a {collective.kind} on {machine.name}: {chunks} chunks per rank, {steps} steps, {rounds} rounds?",
-        f"Satisfiable if there is, unsatisfiable if there is none{ways}.",
+        f"Satisfiable if there is, unsatisfiable if there is none{restriction}.",
         claimed,
     )
     name = "-".join([answer, *map(str, point)])
@@ -97,8 +97,8 @@ def _claim(instance: Instance, answer: str, point: Point) -> Claim:
 def legend(instance: Instance, parts: int) -> Iterator[str]:
     """What every chunk is, and every arc, in the order in which they are numbered."""
     chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks(kind, parts))
-    for c, (kind, block, part) in enumerate(chunks):
-        yield f"chunk {c}: part {part} of block {block}, from rank {_ranks(kind.holders)}, to {_ranks(kind.dests)}"
+    for c, (kind, block, slice_) in enumerate(chunks):
+        yield f"chunk {c}: part {slice_} of block {block}, from rank {_ranks(kind.holders)}, to {_ranks(kind.dests)}"
     head = instance.head.tolist()
     for arc, (path, a) in enumerate(zip(instance.arcs.paths, instance.arcs.tail.tolist(), strict=True)):
         yield f"arc {arc}: {' -> '.join(map(str, (a, *(head[bond] for bond in path))))}"

@@ -25,12 +25,12 @@ def dimacs(
     }
 
 
-def _file(claim: Claim, made: Formula) -> Iterator[bytes]:
+def _file(claim: Claim, encoding: Formula) -> Iterator[bytes]:
     for line in (*claim.about, *legend(claim.instance, claim.question.parts)):
         yield f"c {line}\n".encode()
-    for chunk, sends in enumerate(made.sends):
+    for chunk, sends in enumerate(encoding.sends):
         for (arc, step), variable in sends.items():
             yield f"c variable {variable}: chunk {chunk} goes over arc {arc} in step {step}\n".encode()
-    yield f"p cnf {made.variables} {len(made.clauses)}\n".encode()
-    for clause in made.clauses:
+    yield f"p cnf {encoding.variables} {len(encoding.clauses)}\n".encode()
+    for clause in encoding.clauses:
         yield f"{' '.join(map(str, (*clause, 0)))}\n".encode()

@@ -45,9 +45,9 @@ def _file(instance: Instance, question: Question, about: Sequence[str]) -> Itera
     yield b"(check-sat)\n"
 
 
-def plain_sum(weighted: Weighted, most: int) -> str:
+def plain_sum(weighted: Weighted, limit: int) -> str:
     """As any solver reads it."""
-    return f"(<= (+ {' '.join(f'(ite {x} {weight} 0)' for weight, x in weighted)} 0) {most})"
+    return f"(<= (+ {' '.join(f'(ite {x} {weight} 0)' for weight, x in weighted)} 0) {limit})"
 
 
 def script(instance: Instance, question: Question, sums: Sums = plain_sum) -> Iterator[str]:
@@ -97,8 +97,8 @@ def loads(
     With capacity p / q and free rounds r: q * sends + p * (how many of r < 2, ..., r < most hold) <= p * most.
     """
     steps, split = question.steps, question.split
-    most = [question.rounds - steps + 1] * steps if split is None else list(split)
-    for step, rounds in enumerate(most):
+    max_rounds = [question.rounds - steps + 1] * steps if split is None else list(split)
+    for step, rounds in enumerate(max_rounds):
         yield f"(declare-const r{step} Int)"
         yield f"(assert (<= {1 if split is None else rounds} r{step} {rounds}))"
     yield f"(assert (<= (+ {' '.join(f'r{step}' for step in range(steps))} 0) {question.rounds}))"
@@ -107,7 +107,7 @@ def loads(
         arcs_of[resource].append(arc)
     for resource, arcs in sorted(arcs_of.items()):
         p, q = instance.capacity[resource].as_integer_ratio()
-        for step, rounds in enumerate(most):
+        for step, rounds in enumerate(max_rounds):
             loading = [(q, x) for arc in arcs for x in sends(arc, step)]
             spare = [] if split is not None else [(p, f"(< r{step} {r})") for r in range(2, rounds + 1)]
             if q * len(loading) > p * (1 if spare else rounds):

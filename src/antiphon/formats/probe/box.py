@@ -73,8 +73,8 @@ class Box:
 
     def drop_slow_cards(self) -> None:
         """A card of a tenth of the fastest one's speed is there to manage the host."""
-        told = [speed for speed in self.speeds.values() if speed]
-        slow = [device for device, speed in self.speeds.items() if speed and speed * 10 <= max(told)]
+        known_speeds = [speed for speed in self.speeds.values() if speed]
+        slow = [device for device, speed in self.speeds.items() if speed and speed * 10 <= max(known_speeds)]
         for device in slow:
             del self.speeds[device]
         if slow:
@@ -92,9 +92,9 @@ def drawn(box: Box, pcie: object = None) -> Probed:
         raise Invalid(f"shows {count} GPUs; at most {MAX_GPUS} of one box are read")
     drawing = _Drawing(box)
     drawing.fast_links()
-    whole = drawing.joined()
-    wanted = not whole if pcie is None else parse_yes(pcie, "pcie")
-    if wanted:
+    is_joined = drawing.joined()
+    with_pcie = not is_joined if pcie is None else parse_yes(pcie, "pcie")
+    if with_pcie:
         drawing.tree()
     elif box.devices and count > 1 and pcie is None:
         box.notes.append(f"PCIe is left out: {box.fast} joins all GPUs (--option pcie=true draws it)")
@@ -137,11 +137,11 @@ class _Drawing:
             self.links += both_ways([(rank, hub)], LinkType(box.fast, speed, NVSWITCH_HOP))
 
     def _two_boards(self) -> None:
-        made = dgx2()
-        for place in made.places[16:]:
+        boards = dgx2()
+        for place in boards.places[16:]:
             self.switch(place)
-        ends = zip(made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist(), strict=True)
-        self.links += [(a, b, made.types[kind]) for a, b, kind in ends]
+        ends = zip(boards.link_src.tolist(), boards.link_dst.tolist(), boards.link_type.tolist(), strict=True)
+        self.links += [(a, b, boards.types[kind]) for a, b, kind in ends]
 
     def joined(self) -> bool:
         """Whether what is drawn so far joins all ranks."""
@@ -157,21 +157,21 @@ class _Drawing:
         for device in self.box.gpus:
             below, up = device, devices[device].up
             while up >= 0:
-                known = branches.setdefault(up, set())
-                more = below not in known
-                known.add(below)
-                if not more:
+                lower = branches.setdefault(up, set())
+                is_new = below not in lower
+                lower.add(below)
+                if not is_new:
                     break
                 below, up = up, devices[up].up
         tops = sorted(place for place in branches if devices[place].up < 0)
         sockets = {top: number for number, top in enumerate(tops)}
-        several = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
+        roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
         inner = sorted(place for place in branches if devices[place].up >= 0 and len(branches[place]) > 1)
         for number, place in enumerate(inner):
             self.node[place] = self.switch(f"host0/socket{sockets[self._top(place)]}/pcie{number}")
-        for place in several:
+        for place in roots:
             self.node[place] = self.switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
-        self.bridges = [self.node[place] for place in several]
+        self.bridges = [self.node[place] for place in roots]
         if not self.box.bonds and not self.box.ports:
             for rank, device in enumerate(self.box.gpus):
                 if (top := self._top(device)) in sockets:
@@ -189,8 +189,8 @@ class _Drawing:
             )
 
     def _tree_links(self, below: Sequence[int]) -> None:
-        untold = False
-        over = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
+        assumed = False
+        host_links = {self.box.gpus[rank]: speed for rank, speed in self.box.hosts.items()}
         for device in below:
             speeds, up = [self.box.devices[device].speed], self.box.devices[device].up
             while up >= 0 and up not in self.node:
@@ -198,13 +198,13 @@ class _Drawing:
                 up = self.box.devices[up].up
             if up < 0:
                 continue
-            told = [speed for speed in speeds if speed is not None]
-            untold = untold or not (told or device in over)
-            kind = LinkType("pcie", min(told) if told else _usual(self.box.pcie), PCIE_HOP)
-            if device in over and self._top(device) in self.node:
-                up, kind = self._top(device), LinkType(self.box.fast, over[device], NVLINK_LATENCY)
+            known_speeds = [speed for speed in speeds if speed is not None]
+            assumed = assumed or not (known_speeds or device in host_links)
+            kind = LinkType("pcie", min(known_speeds) if known_speeds else _usual(self.box.pcie), PCIE_HOP)
+            if device in host_links and self._top(device) in self.node:
+                up, kind = self._top(device), LinkType(self.box.fast, host_links[device], NVLINK_LATENCY)
             self.links += both_ways([(self.node[device], self.node[up])], kind)
-        if untold:
+        if assumed:
             self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
 
     def _top(self, device: int) -> int:
@@ -230,8 +230,8 @@ class _Drawing:
     def _binds(self, limit: SharedLimit) -> bool:
         """Whether several slots lead into the bridge, which together could do more."""
         kinds = [self.links[link][2] for link in limit.links]
-        several = sum(kind.kind == "pcie" for kind in kinds) > 1
-        return several and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
+        has_slots = sum(kind.kind == "pcie" for kind in kinds) > 1
+        return has_slots and sum((kind.bandwidth for kind in kinds), Fraction(0)) > limit.bandwidth
 
     def cards(self) -> Iterable[Near]:
         """The network cards that GPUs use, each with those that it serves.
@@ -246,27 +246,27 @@ class _Drawing:
             close = close or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
             near.setdefault((place, ranks), []).append(device)
         far: list[str] = []
-        for (place, ranks), found in near.items():
+        for (place, ranks), devices in near.items():
             on_switch = place >= 0 and self.box.devices[place].kind == SWITCH
             if close and not on_switch:
-                far += [self.box.devices[device].name for device in found]
+                far += [self.box.devices[device].name for device in devices]
                 continue
             ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
-            for number, device in enumerate(found):
-                nodes = _share(ports, number, len(found))
+            for number, device in enumerate(devices):
+                nodes = _share(ports, number, len(devices))
                 yield Near(self.box.devices[device].name, self.box.speeds[device], nodes)
         if far:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(far[:8])}")
 
     def _under(self) -> dict[int, list[int]]:
         """The ranks below every place that has any."""
-        found: dict[int, list[int]] = {}
+        ranks_below: dict[int, list[int]] = {}
         for rank, device in enumerate(self.box.gpus):
             up = self.box.devices[device].up
             while up >= 0:
-                found.setdefault(up, []).append(rank)
+                ranks_below.setdefault(up, []).append(rank)
                 up = self.box.devices[up].up
-        return found
+        return ranks_below
 
     def _near(self, device: int, under: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
         """The lowest place above that has GPUs below it, and their ranks."""
@@ -276,13 +276,13 @@ class _Drawing:
         return up, tuple(under.get(up, ()))
 
 
-def pcie_generation(given: object, usual: int) -> int:
+def pcie_generation(value: object, default: int) -> int:
     """The generation of PCIe that was asked for, or the usual one."""
-    if given is None:
-        return usual
-    if isinstance(given, bool) or given not in PCIE:
-        raise Invalid(f"pcie_gen={quote(given)}: expected a generation of PCIe: 3, 4 or 5")
-    return int(given)
+    if value is None:
+        return default
+    if isinstance(value, bool) or value not in PCIE:
+        raise Invalid(f"pcie_gen={quote(value)}: expected a generation of PCIe: 3, 4 or 5")
+    return int(value)
 
 
 def _usual(generation: int) -> Fraction:
@@ -296,12 +296,12 @@ def _share(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:
     return tuple(port for i, port in enumerate(ports) if i * cards // len(ports) == number)
 
 
-def root(group: list[int], one: int) -> int:
+def root(group: list[int], member: int) -> int:
     """Whose group one is in."""
-    while group[one] != one:
-        group[one] = group[group[one]]
-        one = group[one]
-    return one
+    while group[member] != member:
+        group[member] = group[group[member]]
+        member = group[member]
+    return member
 
 
 def unite(group: list[int], a: int, b: int) -> None:

@@ -43,12 +43,15 @@ def of_cores(cores: Sequence[Core], name: str, notes: Sequence[str] = ()) -> Pro
     drawing = _Drawing(below, len(cores))
     tops = [drawing.visit(package, f"socket{number}") for number, package in enumerate(packages)]
     drawing.between(tops)
-    told = ["no GPUs: a rank is a core", "what cores copy, 10 GB/s each way, and what is between sockets is assumed"]
+    assumptions = [
+        "no GPUs: a rank is a core",
+        "what cores copy, 10 GB/s each way, and what is between sockets is assumed",
+    ]
     machine = build(
         name[:100], len(cores), drawing.links, switches=len(drawing.places) - len(cores), places=drawing.places,
         unit=COPY.bandwidth,
     )  # fmt: skip
-    return Probed(machine, (*notes, *told), tuple(f"core {rank}" for rank in range(len(cores))))
+    return Probed(machine, (*notes, *assumptions), tuple(f"core {rank}" for rank in range(len(cores))))
 
 
 class _Drawing:
@@ -56,18 +59,18 @@ class _Drawing:
         self.below, self.links = below, list[Link]()
         self.places = [f"host0/core{rank}" for rank in range(ranks)]
 
-    def visit(self, here: Core, place: str) -> tuple[int, int]:
+    def visit(self, container: Core, place: str) -> tuple[int, int]:
         """The node that stands for a package, memory or cache, and how many cores are below: where just one thing is
         in it, that one's."""
-        inner = self.below[here]
+        inner = self.below[container]
         ends = []
-        for number, one in enumerate(inner):
-            if isinstance(one, int):
-                self.places[one] = f"host0/{place}/core{one}"
-                ends.append((one, 1))
+        for number, member in enumerate(inner):
+            if isinstance(member, int):
+                self.places[member] = f"host0/{place}/core{member}"
+                ends.append((member, 1))
             else:
-                word = "cache" if one[2] else "memory"
-                ends.append(self.visit(one, place if len(inner) == 1 else f"{place}/{word}{number}"))
+                word = "cache" if member[2] else "memory"
+                ends.append(self.visit(member, place if len(inner) == 1 else f"{place}/{word}{number}"))
         if len(ends) == 1:
             return ends[0]
         self.places.append(f"host0/{place}/switch")

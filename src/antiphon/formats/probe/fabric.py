@@ -42,20 +42,20 @@ class _Reader:
         self.told: dict[str, str] = {}  # speeds, each once
 
     def line(self, line: str, number: int) -> None:
-        if found := _HEAD.match(line):
-            self.here = self._node(found[2], found[3], found[4] or "")
-            self.of_switch = found[2] != "H"
-        elif line.startswith("[") and (found := _PORT.match(line)):
+        if match := _HEAD.match(line):
+            self.here = self._node(match[2], match[3], match[4] or "")
+            self.of_switch = match[2] != "H"
+        elif line.startswith("[") and (match := _PORT.match(line)):
             if self.here < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
-            tail = found[5]
+            tail = match[5]
             label = _QUOTED.search(tail) if self.of_switch else None  # ports of adapters tell lids first
-            other = self._node(found[2], found[3], label[1] if label else "")
-            ends = sorted((self.here * _PORTS + int(found[1]), other * _PORTS + int(found[4])))
+            other = self._node(match[2], match[3], label[1] if label else "")
+            ends = sorted((self.here * _PORTS + int(match[1]), other * _PORTS + int(match[4])))
             speed = _SPEED.findall(tail)[-1:]
             key = ends[0] << 40 | ends[1]
-            told = speed[0] if speed else self.cables.get(key, "")
-            self.cables[key] = self.told.setdefault(told, told)
+            label_of_speed = speed[0] if speed else self.cables.get(key, "")
+            self.cables[key] = self.told.setdefault(label_of_speed, label_of_speed)
             if len(self.cables) > 2 * MAX_PORTS:
                 raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")
         if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:
@@ -83,27 +83,27 @@ class _Reader:
         net.hosts = natural(list({host for host, _ in cards.values()}))
         place = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()
-        for (a, b), told in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
-            speed = infiniband(told)
+        for (a, b), cable in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
+            speed = infiniband(cable)
             if speed is None:
-                unknown.add(told)
+                unknown.add(cable)
                 speed = infiniband("4xHDR") or Fraction(0)
             if a[0] in at and b[0] in at:
                 low, high = sorted((at[a[0]], at[b[0]]))
                 if low != high:
                     net.trunks[low, high] = net.trunks.get((low, high), Fraction(0)) + speed
                 continue
-            (mine, port), (switch, _) = (a, b) if a[0] not in at else (b, a)
+            (adapter, port), (switch, _) = (a, b) if a[0] not in at else (b, a)
             if switch not in at:
                 raise Invalid(f"{quote(names[a[0]])} and {quote(names[b[0]])} are cabled without a switch between")
-            if mine in cards:
-                host, card = cards[mine]
+            if adapter in cards:
+                host, card = cards[adapter]
                 net.ports.append(Port(place[host], f"{card}/{port}", at[switch], speed))
         if helpers:
             net.notes.append(f"{len(helpers)} adapters of switches (aggregation nodes, management) are no hosts")
         if unknown:
-            some = ", ".join(sorted(map(repr, unknown))[:4])
-            net.notes.append(f"cables without a known speed ({some}): 4xHDR is assumed")
+            examples = ", ".join(sorted(map(repr, unknown))[:4])
+            net.notes.append(f"cables without a known speed ({examples}): 4xHDR is assumed")
         net.ports.sort(key=lambda port: (port.host, counted(port.card)))
         return net
 

@@ -44,32 +44,32 @@ class Probed:
     assumed: bool = False  # of a network: its speeds are in no file
     profile: Profile | None = None
 
-    def only(self, ranks: list[int], why: str) -> Probed:
+    def only(self, ranks: list[int], note: str) -> Probed:
         """These ranks alone, in this order: rank 0 is the first. Switches that join none of them go."""
-        part = keep(self.machine, ranks)
+        kept_part = keep(self.machine, ranks)
         order = sorted(ranks)
-        machine = part.topology
+        machine = kept_part.topology
         at = {rank: new for new, rank in enumerate(ranks)}
         if order != ranks:
             turn = [at[rank] for rank in order]
             machine = relabel(machine, [*turn, *range(machine.ranks, machine.nodes)])
-        new = {old: at.get(old, number) for number, old in enumerate(part.nodes)}
+        new = {old: at.get(old, number) for number, old in enumerate(kept_part.nodes)}
         cards = (replace(card, nodes=tuple(new[node] for node in card.nodes if node in new)) for card in self.cards)
         ports = (
             replace(port, host=at[port.host], switch=new[port.switch])
             for port in self.ports if port.host in at and port.switch in new
         )  # fmt: skip
         return replace(
-            self, machine=machine, notes=(*self.notes, why), names=tuple(self.names[rank] for rank in ranks),
+            self, machine=machine, notes=(*self.notes, note), names=tuple(self.names[rank] for rank in ranks),
             cards=tuple(card for card in cards if card.nodes), ports=tuple(ports),
         )  # fmt: skip
 
 
-def ranks_named(found: Probed, names: list[str], what: str) -> list[int]:
+def ranks_named(probed: Probed, names: list[str], label: str) -> list[int]:
     """The ranks that have these names."""
-    place = {name: rank for rank, name in enumerate(found.names)}
-    lost = [name for name in names if name not in place]
-    if lost:
-        known = ", ".join(found.names[:8]) + (", ..." if len(found.names) > 8 else "")
-        raise Invalid(f"{what}: {lost[0][:60]!r} is not there (there are {known})")
+    place = {name: rank for rank, name in enumerate(probed.names)}
+    missing = [name for name in names if name not in place]
+    if missing:
+        available = ", ".join(probed.names[:8]) + (", ..." if len(probed.names) > 8 else "")
+        raise Invalid(f"{label}: {missing[0][:60]!r} is not there (there are {available})")
     return [place[name] for name in names]

@@ -36,9 +36,9 @@ Environment = Mapping[str, str]
 
 def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Probed:
     """What this machine offers to this process. `source`: only what that tool tells."""
-    given = os.environ if environment is None else environment
-    found = _printed_machine(source) if source else _all(sysfs, pcie)
-    return allocated(found, given)
+    variables = os.environ if environment is None else environment
+    probed = _printed_machine(source) if source else _all(sysfs, pcie)
+    return allocated(probed, variables)
 
 
 # ---- programs ----
@@ -93,42 +93,42 @@ def _all(sysfs: str, pcie: object) -> Probed:
     """GPUs with all that joins them, or, where none is seen, cores."""
     if not os.path.isdir(sysfs):
         raise Missing(f"{sysfs}: is no directory; Linux shows its devices there (--sysfs names another place)")
-    seen = _Seen(sysfs)
-    seen.read()
-    notes = list(seen.notes)
-    box = seen.box
+    linux = _Seen(sysfs)
+    linux.read()
+    notes = list(linux.notes)
+    box = linux.box
     if shutil.which("nvidia-smi") is None:
         why = "nvidia-smi is not on PATH"
-        notes.append(f"NVLinks cannot be seen: {why}" if seen.nvidia else f"no NVIDIA GPU on PCIe ({why})")
+        notes.append(f"NVLinks cannot be seen: {why}" if linux.nvidia else f"no NVIDIA GPU on PCIe ({why})")
     else:
         try:
             with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
-                box = _with_nvlinks(seen, nvidia.read_box(_printed("nvidia-smi", folder), "this machine"))
+                box = _with_nvlinks(linux, nvidia.read_box(_printed("nvidia-smi", folder), "this machine"))
         except AntiphonError as error:
             notes.append(f"NVLinks cannot be seen: {error}")
-    if not seen.amd:
+    if not linux.amd:
         notes.append("no AMD GPU on PCIe")
     if not box.gpus:
-        return of_cores(seen.cores(), "this machine", notes)
+        return of_cores(linux.cores(), "this machine", notes)
     box.name = box.name or (f"{len(box.gpus)} x {box.model}" if box.model else "this machine")
     box.notes = [*notes, *box.notes]
     return drawn(box, pcie)
 
 
-def _with_nvlinks(seen: _Seen, asked: Box) -> Box:
+def _with_nvlinks(linux: _Seen, nvidia_box: Box) -> Box:
     """What nvidia-smi tells of links, on the tree of PCIe that Linux shows, where both show the same GPUs."""
-    places = {seen.box.devices[device].name: device for device in seen.nvidia}
-    mine = [places.get(asked.buses.get(rank, "")) for rank in range(len(asked.gpus))]
-    if not seen.nvidia or any(device is None for device in mine):
-        asked.notes.append("PCIe is as nvidia-smi shows it: what Linux shows are not the same GPUs")
-        return asked
-    box = seen.box
-    box.gpus = [device for device in mine if device is not None]
-    box.bonds, box.ports, box.each = asked.bonds, asked.ports, asked.each
-    if asked.model:
-        box.name, box.model = asked.name, asked.model
-    box.fast, box.sharp, box.pcie = "nvlink", asked.sharp, asked.pcie
-    box.notes += asked.notes
+    places = {linux.box.devices[device].name: device for device in linux.nvidia}
+    devices = [places.get(nvidia_box.buses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
+    if not linux.nvidia or any(device is None for device in devices):
+        nvidia_box.notes.append("PCIe is as nvidia-smi shows it: what Linux shows are not the same GPUs")
+        return nvidia_box
+    box = linux.box
+    box.gpus = [device for device in devices if device is not None]
+    box.bonds, box.ports, box.each = nvidia_box.bonds, nvidia_box.ports, nvidia_box.each
+    if nvidia_box.model:
+        box.name, box.model = nvidia_box.name, nvidia_box.model
+    box.fast, box.sharp, box.pcie = "nvlink", nvidia_box.sharp, nvidia_box.pcie
+    box.notes += nvidia_box.notes
     return box
 
 
@@ -170,22 +170,24 @@ class _Seen:
     def device(self, path: Path, kind: str) -> int:
         """A device with all bridges above it."""
         real = Path(os.path.realpath(path))
-        chain = [part for part in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", part)]
+        chain = [name for name in real.parts if re.fullmatch(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name)]
         numa = text(path / "numa_node") or "-1"
         if numa not in self.bridges:
             self.bridges[numa] = self.box.add(Device(BRIDGE, name=f"numa {numa}"))
         up = self.bridges[numa]
         for number, place in enumerate(chain or [path.name]):
-            here = real if number == len(chain) - 1 or not chain else Path(*real.parts[: real.parts.index(place) + 1])
+            path_above = (
+                real if number == len(chain) - 1 or not chain else Path(*real.parts[: real.parts.index(place) + 1])
+            )
             if place not in self.at:
-                self.at[place] = self.box.add(Device(SWITCH, up, _slot(here), place))
+                self.at[place] = self.box.add(Device(SWITCH, up, _slot(path_above), place))
             up = self.at[place]
         self.box.devices[up].kind = kind
         return up
 
     def _cards(self) -> None:
         """Network cards: those with RDMA, then the others."""
-        taken: set[int] = set()
+        used: set[int] = set()
         for group, speed_of in (("infiniband", _rdma), ("net", _ethernet)):
             folder = self.root / "class" / group
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
@@ -193,15 +195,15 @@ class _Seen:
                 if not (path / "device").exists():
                     continue  # loops, bridges and such
                 up = self.device(path / "device", NIC) if _on_pcie(path / "device") else -1
-                if up in taken or up < 0:
+                if up in used or up < 0:
                     continue
                 if group == "net":
-                    taken.add(up)
+                    used.add(up)
                 speed = speed_of(path)
                 if speed is None:
                     self.notes.append(f"network card {name}: its speed is not told (no link?)")
                 self.box.speeds[self.box.add(Device(NIC, up, None, name))] = speed
-            taken |= {self.box.devices[device].up for device in self.box.speeds}
+            used |= {self.box.devices[device].up for device in self.box.speeds}
         if not self.box.speeds:
             self.notes.append("no network card on PCIe")
         self.box.drop_slow_cards()
@@ -213,51 +215,51 @@ class _Seen:
         owner: dict[str, int] = {}
         make: Make | None = named(self.box.model)
         for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
-            said = properties(folder / node / "properties")
+            values = properties(folder / node / "properties")
             if text(folder / node / "gpu_id") in ("", "0"):
                 continue
-            where, domain = int(said.get("location_id", "0")), int(said.get("domain", "0"))
-            place = f"{domain:04x}:{where >> 8 & 255:02x}:{where >> 3 & 31:02x}.{where & 7:x}"
+            location, domain = int(values.get("location_id", "0")), int(values.get("domain", "0"))
+            place = f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7:x}"
             if self.at.get(place) in rank:
                 owner[node] = rank[self.at[place]]
-            version = int(said.get("gfx_target_version", "0"))
+            version = int(values.get("gfx_target_version", "0"))
             make = make or generation(f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}")
         if self.amd and not owner:
             self.notes.append(f"xGMI cannot be seen: the driver shows no topology in {folder}")
         weights: dict[tuple[int, int], int] = {}
-        told: dict[tuple[int, int], Fraction] = {}
+        speeds: dict[tuple[int, int], Fraction] = {}
         for node, me in owner.items():
             for kind in ("io_links", "p2p_links"):
                 links = folder / node / kind
                 for link in sorted(os.listdir(links)) if links.is_dir() else ():
-                    said = properties(links / link / "properties")
-                    other = owner.get(said.get("node_to", ""))
-                    if said.get("type") == _XGMI and other is not None and other != me:
-                        weights[me, other] = int(said.get("weight", "15"))
-                        told[me, other] = Fraction(int(said.get("max_bandwidth", "0"))) * 10**6
-        least = min(weights.values(), default=0)
+                    values = properties(links / link / "properties")
+                    other = owner.get(values.get("node_to", ""))
+                    if values.get("type") == _XGMI and other is not None and other != me:
+                        weights[me, other] = int(values.get("weight", "15"))
+                        speeds[me, other] = Fraction(int(values.get("max_bandwidth", "0"))) * 10**6
+        lowest = min(weights.values(), default=0)
         self.box.model = self.box.model or (make.name if make else "")
         if weights:
             self.box.fast, self.box.each = "xgmi", (make or MI200).link
             self.box.pcie = (make or MI200).pcie
         for pair, weight in weights.items():
-            if weight == least:
-                self.box.bonds[pair] = told[pair] or self.box.each
+            if weight == lowest:
+                self.box.bonds[pair] = speeds[pair] or self.box.each
 
     def cores(self) -> list[Core]:
         """The cores, each with its package, memory and last cache; where it is this machine, those given to us."""
         folder = self.root / "devices" / "system" / "cpu"
         allowed = os.sched_getaffinity(0) if str(self.root) == SYSFS and hasattr(os, "sched_getaffinity") else None
         memories = _memories(self.root)
-        found: dict[str, Core] = {}
+        cores: dict[str, Core] = {}
         for number in sorted(int(name[3:]) for name in os.listdir(folder) if re.fullmatch(r"cpu[0-9]{1,6}", name)):
-            here = folder / f"cpu{number}"
-            if not (here / "topology").is_dir() or (allowed is not None and number not in allowed):
+            thread = folder / f"cpu{number}"
+            if not (thread / "topology").is_dir() or (allowed is not None and number not in allowed):
                 continue
-            package = text(here / "topology" / "physical_package_id")
-            siblings = text(here / "topology" / "thread_siblings_list") or str(number)
-            found.setdefault(f"{package}/{siblings}", (package, memories.get(number, ""), _last_cache(here)))
-        return [*found.values()]
+            package = text(thread / "topology" / "physical_package_id")
+            siblings = text(thread / "topology" / "thread_siblings_list") or str(number)
+            cores.setdefault(f"{package}/{siblings}", (package, memories.get(number, ""), _last_cache(thread)))
+        return [*cores.values()]
 
 
 def text(path: Path) -> str:
@@ -280,21 +282,25 @@ def _on_pcie(path: Path) -> bool:
 
 def _slot(path: Path) -> Fraction | None:
     """The link above a device: the fastest that it can be (idle ones are slowed), as wide as it is."""
-    width, most = text(path / "current_link_width"), text(path / "max_link_width")
-    lanes = width if width.isdigit() and int(width) and (not most.isdigit() or int(width) <= int(most)) else most
+    width, max_width = text(path / "current_link_width"), text(path / "max_link_width")
+    lanes = (
+        width
+        if width.isdigit() and int(width) and (not max_width.isdigit() or int(width) <= int(max_width))
+        else max_width
+    )
     return pcie(text(path / "max_link_speed"), lanes)
 
 
 def _rdma(path: Path) -> Fraction | None:
     """200 Gb/sec (4X HDR), of the fastest of its ports that are up."""
     ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
-    found = []
+    speeds = []
     for port in ports:
         up = "ACTIVE" in text(path / "ports" / port / "state").upper() or not (path / "ports" / port / "state").exists()
         rate = re.match(r"([0-9]{1,4}(?:\.[0-9]{1,2})?) Gb/sec", text(path / "ports" / port / "rate"))
         if rate and up:
-            found.append(Fraction(rate[1]) * 10**9 / 8)
-    return max(found, default=None)
+            speeds.append(Fraction(rate[1]) * 10**9 / 8)
+    return max(speeds, default=None)
 
 
 def _ethernet(path: Path) -> Fraction | None:
@@ -305,12 +311,12 @@ def _ethernet(path: Path) -> Fraction | None:
 def _memories(root: Path) -> dict[int, str]:
     """Of every thread the memory that it is near."""
     folder = root / "devices" / "system" / "node"
-    found: dict[int, str] = {}
+    memory_of: dict[int, str] = {}
     for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-        for part in text(folder / name / "cpulist").split(",") if re.fullmatch(r"node[0-9]{1,6}", name) else ():
-            if match := re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part.strip()):
-                found |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1), name)
-    return found
+        for span in text(folder / name / "cpulist").split(",") if re.fullmatch(r"node[0-9]{1,6}", name) else ():
+            if match := re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", span.strip()):
+                memory_of |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1), name)
+    return memory_of
 
 
 def _last_cache(path: Path) -> str:
@@ -327,37 +333,37 @@ def _last_cache(path: Path) -> str:
 # ---- allocations ----
 
 
-def allocated(found: Probed, environment: Environment) -> Probed:
+def allocated(probed: Probed, environment: Environment) -> Probed:
     """What this process was given of it: GPUs by the vendors' variables, hosts by Slurm's."""
-    if found.hosts:
+    if probed.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job:
-            return found
+            return probed
         hosts = hostlist(job, "SLURM_JOB_NODELIST")
-        return found.only(ranks_named(found, hosts, "SLURM_JOB_NODELIST"), f"only the hosts of this job: {job[:100]}")
-    if not found.names or not found.names[0].startswith("GPU"):
-        return found
+        return probed.only(ranks_named(probed, hosts, "SLURM_JOB_NODELIST"), f"only the hosts of this job: {job[:100]}")
+    if not probed.names or not probed.names[0].startswith("GPU"):
+        return probed
     for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-        told = environment.get(variable)
-        if told is not None:
-            ranks = visible(told, found.machine.ranks)
+        value = environment.get(variable)
+        if value is not None:
+            ranks = visible(value, probed.machine.ranks)
             if ranks is None:
-                why = f"{variable}={told[:60]}: names no GPU by its number; all are shown"
-                return replace(found, notes=(*found.notes, why))
+                why = f"{variable}={value[:60]}: names no GPU by its number; all are shown"
+                return replace(probed, notes=(*probed.notes, why))
             if not ranks:
-                raise Invalid(f"{variable} is {told[:60]!r}: it shows no GPU to programs; set or unset it")
-            if ranks != list(range(found.machine.ranks)):
-                return found.only(ranks, f"only {variable}={told[:60]}: rank 0 is GPU {ranks[0]}")
-            return found
-    return found
+                raise Invalid(f"{variable} is {value[:60]!r}: it shows no GPU to programs; set or unset it")
+            if ranks != list(range(probed.machine.ranks)):
+                return probed.only(ranks, f"only {variable}={value[:60]}: rank 0 is GPU {ranks[0]}")
+            return probed
+    return probed
 
 
-def visible(told: str, count: int) -> list[int] | None:
+def visible(value: str, count: int) -> list[int] | None:
     """The numbers in such a variable, up to the first that is none of a GPU here, as the libraries read it; None where
     it names GPUs otherwise."""
     ranks: list[int] = []
-    for part in told.split(","):
-        word = part.strip()
+    for entry in value.split(","):
+        word = entry.strip()
         if re.match(r"(GPU|MIG)-", word):
             return None
         if not re.fullmatch(r"[0-9]{1,6}", word) or int(word) >= count or int(word) in ranks:

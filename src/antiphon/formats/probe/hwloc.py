@@ -82,9 +82,9 @@ class _Reader:
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
         if not self.open and name != "topology":
             raise Invalid(f"line {line}: begins with <{name[:40]}>; what lstopo writes begins with <topology>")
-        here = _Open(name, self.open[-1].set if self.open else "")
+        element = _Open(name, self.open[-1].set if self.open else "")
         if name == "object":
-            self._object(here, attributes, line)
+            self._object(element, attributes, line)
         elif name == "info" and attributes.get("name") == "HostName":
             self.host = attributes.get("value", "")[:60] if attributes.get("value", "").isprintable() else ""
         elif name == "info" and attributes.get("name") in ("GPUModel", "PCIDevice") and (slot := self._slot()):
@@ -95,7 +95,7 @@ class _Reader:
             self.prefix = attributes.get("type", "")[:20]
         elif name in ("indexes", "u64values") and self.matrix in ("NVLinkBandwidth", "XGMIBandwidth"):
             self.hears, self.partial = name, ""
-        self.open.append(here)
+        self.open.append(element)
 
     def end(self, name: str) -> None:
         self.open.pop()
@@ -107,8 +107,8 @@ class _Reader:
 
     def text(self, piece: str) -> None:
         if self.hears:
-            *whole, self.partial = (self.partial + piece).split(" ")
-            self._words(" ".join(whole))
+            *complete, self.partial = (self.partial + piece).split(" ")
+            self._words(" ".join(complete))
             if len(self.partial) > 100:
                 raise Invalid(f"matrix {self.matrix}: has a word of more than 100 characters")
 
@@ -124,18 +124,18 @@ class _Reader:
                 raise Invalid(f"matrix {self.matrix}: has more than {MAX_GPUS} objects or {_MAX_VALUES} values")
 
     def _slot(self) -> _Slot | None:
-        return next((one.slot for one in reversed(self.open) if one.slot is not None), None)
+        return next((element.slot for element in reversed(self.open) if element.slot is not None), None)
 
-    def _object(self, here: _Open, attributes: Attributes, line: int) -> None:
-        kind = here.kind = attributes.get("type", "")[:20]
+    def _object(self, element: _Open, attributes: Attributes, line: int) -> None:
+        kind = element.kind = attributes.get("type", "")[:20]
         if kind == "Cache" and attributes.get("depth", "1") not in ("0", "1"):  # as version 1 calls them
-            here.kind = "L2Cache"
-        here.number = self.numbered = self.numbered + 1
-        here.set = attributes.get("nodeset", here.set)[:200]
+            element.kind = "L2Cache"
+        element.number = self.numbered = self.numbered + 1
+        element.set = attributes.get("nodeset", element.set)[:200]
         key = attributes.get("gp_index", "")[:12]
         if kind in ("Bridge", "PCIDev"):
-            self._pci(here, kind, attributes)
-            if here.slot is not None:
+            self._pci(element, kind, attributes)
+            if element.slot is not None:
                 self.objects[f"{kind}:{key}"] = len(self.slots) - 1
         elif kind == "OSDev" and (slot := self._slot()) is not None:
             if len(slot.names) < 16:
@@ -144,66 +144,70 @@ class _Reader:
         elif kind in ("Package", "Socket"):
             self.packages.add(f"Package:{key}")
         elif kind in ("Core", "PU"):
-            self._core(kind, here.set, line)
+            self._core(kind, element.set, line)
         if len(self.objects) > 2**14:
             raise Invalid(f"line {line}: has more than {2**14} devices")
 
     def _core(self, kind: str, memory: str, line: int) -> None:
-        found = self.cores if kind == "Core" else self.threads
+        cores = self.cores if kind == "Core" else self.threads
         if kind == "PU" and self.cores:
             return
-        if len(found) >= MAX_CORES * (1 if kind == "Core" else 2):
+        if len(cores) >= MAX_CORES * (1 if kind == "Core" else 2):
             raise Invalid(f"line {line}: has more than {MAX_CORES} cores")
         package = cache = ""
-        for one in self.open:
-            if one.kind in ("Package", "Socket"):
-                package = str(one.number)
-            elif not cache and one.kind in ("L4Cache", "L3Cache", "L2Cache"):
-                cache = str(one.number)  # the outermost
-        found.append((package, memory, cache))
+        for element in self.open:
+            if element.kind in ("Package", "Socket"):
+                package = str(element.number)
+            elif not cache and element.kind in ("L4Cache", "L3Cache", "L2Cache"):
+                cache = str(element.number)  # the outermost
+        cores.append((package, memory, cache))
 
-    def _pci(self, here: _Open, kind: str, attributes: Attributes) -> None:
-        up = next((one.device for one in reversed(self.open) if one.device >= 0), -1)
+    def _pci(self, element: _Open, kind: str, attributes: Attributes) -> None:
+        up = next((outer.device for outer in reversed(self.open) if outer.device >= 0), -1)
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
-            if here.set not in self.bridges:
-                self.bridges[here.set] = self.box.add(Device(BRIDGE, name=here.set[:20]))
-            here.device = self.bridges[here.set]
+            if element.set not in self.bridges:
+                self.bridges[element.set] = self.box.add(Device(BRIDGE, name=element.set[:20]))
+            element.device = self.bridges[element.set]
             return
         if up < 0:
-            up = self.bridges.setdefault(here.set, -1)
+            up = self.bridges.setdefault(element.set, -1)
             if up < 0:
-                up = self.bridges[here.set] = self.box.add(Device(BRIDGE, name=here.set[:20]))
-        told = attributes.get("pci_link_speed", "")
+                up = self.bridges[element.set] = self.box.add(Device(BRIDGE, name=element.set[:20]))
+        rate = attributes.get("pci_link_speed", "")
         speed = (
-            exact_pcie(float(told) * GB) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", told) and float(told) else None
+            exact_pcie(float(rate) * GB) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", rate) and float(rate) else None
         )
-        here.device = self.box.add(Device(SWITCH, up, speed, attributes.get("pci_busid", "")[:20]))
+        element.device = self.box.add(Device(SWITCH, up, speed, attributes.get("pci_busid", "")[:20]))
         if kind == "PCIDev":
-            found = re.match(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", attributes.get("pci_type", "").lower())
-            here.slot = _Slot(here.device, found[1] if found else "", found[2] if found else "")
-            here.slot.model = device_name(found[2], found[3]) if found else ""
-            here.slot.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
-                here.slot.kind == "0680" and here.slot.vendor == _NVIDIA
+            identifiers = re.match(
+                r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", attributes.get("pci_type", "").lower()
             )
-            self.slots.append(here.slot)
+            element.slot = _Slot(
+                element.device, identifiers[1] if identifiers else "", identifiers[2] if identifiers else ""
+            )
+            element.slot.model = device_name(identifiers[2], identifiers[3]) if identifiers else ""
+            element.slot.nvswitch = attributes.get("subtype", "") == "NVSwitch" or (
+                element.slot.kind == "0680" and element.slot.vendor == _NVIDIA
+            )
+            self.slots.append(element.slot)
 
 
 def _gpus(reader: _Reader) -> list[_Slot]:
     """GPUs in the order of the first library that names all of them, else of their places."""
-    found = [slot for slot in reader.slots if _is_gpu(slot)]
-    if len(found) > MAX_GPUS:
-        raise Invalid(f"shows {len(found)} GPUs; at most {MAX_GPUS} of one box are read")
+    slots = [slot for slot in reader.slots if _is_gpu(slot)]
+    if len(slots) > MAX_GPUS:
+        raise Invalid(f"shows {len(slots)} GPUs; at most {MAX_GPUS} of one box are read")
     for library in ("nvml", "rsmi", "amdsmi", "cuda", "ze"):
-        numbers = [_number(slot, library) for slot in found]
-        if found and all(number is not None for number in numbers) and len(set(numbers)) == len(found):
-            return sorted(found, key=lambda slot: _number(slot, library) or 0)
-    return found
+        numbers = [_number(slot, library) for slot in slots]
+        if slots and all(number is not None for number in numbers) and len(set(numbers)) == len(slots):
+            return sorted(slots, key=lambda slot: _number(slot, library) or 0)
+    return slots
 
 
 def _number(slot: _Slot, library: str) -> int | None:
     for name in slot.names:
-        if (asked := _ASKED.fullmatch(name)) and asked[1] == library:
-            return int(asked[2])
+        if (match := _ASKED.fullmatch(name)) and match[1] == library:
+            return int(match[2])
     return None
 
 
@@ -229,9 +233,9 @@ def _box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     box.each = make.link if make else NVLINK
     box.pcie = make.pcie if make else 4
     for slot in reader.slots:
-        if slot.kind == "0207" or any(_CARD.match(one) for one in slot.names):
+        if slot.kind == "0207" or any(_CARD.match(word) for word in slot.names):
             box.devices[slot.device].kind = NIC
-            label = next((one for one in slot.names if _CARD.match(one)), box.devices[slot.device].name)
+            label = next((word for word in slot.names if _CARD.match(word)), box.devices[slot.device].name)
             box.speeds[box.add(Device(NIC, slot.device, None, label))] = None
     for matrix, (indexes, values) in reader.matrices.items():
         _fast(box, reader, gpus, matrix, indexes, values, make)

@@ -54,30 +54,32 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     check_node_count(hosts * box.machine.nodes + machine.switches, "the joined machine")
     check_link_count(hosts * box.machine.links + machine.links, "the joined machine", MAX_LISTED)
     ports = fabric.ports or _ports(machine)
-    mine: list[list[Port]] = [[] for _ in range(hosts)]
+    ports_of: list[list[Port]] = [[] for _ in range(hosts)]
     for port in ports:
-        mine[port.host].append(port)
-    if not fabric.assumed and mine[0]:
-        _warn_thin_fabric(box, fabric, mine[0])
+        ports_of[port.host].append(port)
+    if not fabric.assumed and ports_of[0]:
+        _warn_thin_fabric(box, fabric, ports_of[0])
     switches = [f"switch{number}" for number in range(machine.switches)]
     cables: list[Cable] = []
     cards: list[Card] = []
     factor = Fraction(0)
     for host in range(hosts):
-        if not mine[host]:
+        if not ports_of[host]:
             raise Invalid(f"host {quote(fabric.names[host])} has no cable to a switch")
-        served = _as_box(box, mine[host]) if fabric.assumed else _served(box, mine[host])
-        factor = factor or sum((p.speed for p, _ in served), Fraction(0)) / sum(p.speed for p in mine[host])
+        served = _as_box(box, ports_of[host]) if fabric.assumed else _served(box, ports_of[host])
+        factor = factor or sum((p.speed for p, _ in served), Fraction(0)) / sum(p.speed for p in ports_of[host])
         _add(host, served, machine, switches, cables, cards)
     trunks = list(_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
-    made = join(
+    machine_made = join(
         [_inner(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
         names=[f"host{host}" for host in range(hosts)], switches=switches, cables=cables, links=trunks, cards=cards,
         unit=min(box.machine.unit, *(port.speed for port in ports)),
     )  # fmt: skip
-    where = [f"host0 is {fabric.names[0]}, host{hosts - 1} is {fabric.names[-1]}"] if fabric.hosts and hosts > 1 else []
+    hosts_note = (
+        [f"host0 is {fabric.names[0]}, host{hosts - 1} is {fabric.names[-1]}"] if fabric.hosts and hosts > 1 else []
+    )
     names = tuple(f"{host}/{rank}" for host in fabric.names for rank in box.names)
-    return Probed(made, (*box.notes, *fabric.notes, *where), names)
+    return Probed(machine_made, (*box.notes, *fabric.notes, *hosts_note), names)
 
 
 def on_own_cards(
@@ -116,21 +118,21 @@ def _speed(card: Near) -> Fraction:
 def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[str]]:
     """The network cards of a box with their speeds, and a note of what is assumed of them."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
-    usual = cards_of(machine, None, nic, sold_as)
-    each = f"{format_bandwidth(usual.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
+    sold = cards_of(machine, None, nic, sold_as)
+    each = f"{format_bandwidth(sold.bandwidth)}" + (f" as of {sold_as}" if sold_as else "")
     if box.cards:
-        fixed = usual.bandwidth if nic is not None else None
+        fixed = sold.bandwidth if nic is not None else None
         if fixed is None and any(card.speed is None for card in box.cards):
             notes.append(f"network cards carry {each} (assumed: the file does not say; set it by --nic 400Gbit/s)")
-        return tuple(replace(card, speed=fixed or card.speed or usual.bandwidth) for card in box.cards), notes
-    usual.check(machine.name)
-    count, ports = usual.count, usual.ports
+        return tuple(replace(card, speed=fixed or card.speed or sold.bandwidth) for card in box.cards), notes
+    sold.check(machine.name)
+    count, ports = sold.count, sold.ports
     if sold_as != machine.name:
         notes.append(f"{count} network cards of {each} are assumed: the file lists none (set their speed by --nic)")
     groups = [
         tuple(port for i, port in enumerate(ports) if _meets(i, card, len(ports), count)) for card in range(count)
     ]
-    return tuple(Near(f"nic{card}", usual.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
+    return tuple(Near(f"nic{card}", sold.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
 
 
 def _sold_as(machine: Topology) -> str:
@@ -163,7 +165,7 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
 
 def _ports(machine: Topology) -> tuple[Port, ...]:
     """The cables of a fabric that a file of ours, or the catalogue, describes: the links of its ranks."""
-    found = []
+    ports = []
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
     for link, (a, b) in enumerate(ends):
         if a < machine.ranks:
@@ -171,8 +173,8 @@ def _ports(machine: Topology) -> tuple[Port, ...]:
                 raise Unsupported(
                     f"{machine.name}: ranks {a} and {b} are joined without a switch; a fabric has its hosts on switches"
                 )
-            found.append(Port(a, f"card{link}", b, machine.bandwidth(link)))
-    return tuple(found)
+            ports.append(Port(a, f"card{link}", b, machine.bandwidth(link)))
+    return tuple(ports)
 
 
 Served = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the box that use it
@@ -187,8 +189,8 @@ def _served(box: Probed, ports: list[Port]) -> Served:
     if box.cards and len(box.cards) == len(ports):
         return [(port, card.nodes) for port, card in zip(ports, box.cards, strict=True)]
     nodes = _nodes(box.machine)
-    few, many = sorted((len(ports), len(nodes)))
-    if many % few:
+    smaller, larger = sorted((len(ports), len(nodes)))
+    if larger % smaller:
         raise Invalid(
             f"{len(ports)} cables of a host cannot be shared evenly by the {len(nodes)} places of {box.machine.name}; "
             "give the box as a file that tells its network cards (nvidia-smi topo -m, NCCL's XML)"
@@ -248,9 +250,9 @@ def _trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Ite
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
     for a, b, kind in ends:
         if a >= machine.ranks and b >= machine.ranks:
-            found = machine.types[kind]
-            made = replace(found, bandwidth=found.bandwidth * factor)
-            yield switches[a - machine.ranks], switches[b - machine.ranks], made
+            link_kind = machine.types[kind]
+            scaled = replace(link_kind, bandwidth=link_kind.bandwidth * factor)
+            yield switches[a - machine.ranks], switches[b - machine.ranks], scaled
 
 
 def _inner(machine: Topology) -> Topology:

@@ -14,18 +14,18 @@ _SAMPLE = 2**16
 
 def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1; bytes that are no UTF-8 become question marks. Linear."""
-    number, rest = 0, b""
+    number, partial = 0, b""
     for block in read_blocks(path):
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
             number += 1
-            yield number, _text(rest + block[begin:end], number)
-            begin, rest = end + 1, b""
-        rest += block[begin:]
-        if len(rest) > LONGEST:
-            _text(rest, number + 1)
-    if rest:
-        yield number + 1, _text(rest, number + 1)
+            yield number, _text(partial + block[begin:end], number)
+            begin, partial = end + 1, b""
+        partial += block[begin:]
+        if len(partial) > LONGEST:
+            _text(partial, number + 1)
+    if partial:
+        yield number + 1, _text(partial, number + 1)
 
 
 def _text(line: bytes, number: int) -> str:
@@ -36,9 +36,9 @@ def _text(line: bytes, number: int) -> str:
 
 def sample(path: str | os.PathLike[str]) -> str:
     """The beginning of a file, which tells what it is."""
-    found = b""
+    begin = b""
     for block in read_blocks(path):
-        found += block[: _SAMPLE - len(found)]
-        if len(found) >= _SAMPLE:
+        begin += block[: _SAMPLE - len(begin)]
+        if len(begin) >= _SAMPLE:
             break
-    return found.decode("utf-8", "replace").removeprefix("\ufeff")
+    return begin.decode("utf-8", "replace").removeprefix("\ufeff")

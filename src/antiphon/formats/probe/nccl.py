@@ -119,8 +119,8 @@ class _Reader:
         self.box.devices[device].kind = GPU
         if len(self.gpus) >= MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
-        said = {key: attributes[key][:40] for key in ("dev", "rank", "sm", "gcn") if key in attributes}
-        self.gpus.append(_Gpu(device, self.box.devices[device].name, said))
+        values = {key: attributes[key][:40] for key in ("dev", "rank", "sm", "gcn") if key in attributes}
+        self.gpus.append(_Gpu(device, self.box.devices[device].name, values))
 
     def _add_card(self, attributes: Attributes) -> None:
         up = self._up()
@@ -172,13 +172,13 @@ def _whole(text: str, line: int) -> int:
 def _box(reader: _Reader, name: str) -> Box:
     box = reader.box
     if not reader.gpus:
-        found = [(d, bus) for d, bus, kind in reader.slots if kind.startswith(_GPU_CLASSES)]
-        if len(found) > MAX_GPUS:
+        devices = [(d, bus) for d, bus, kind in reader.slots if kind.startswith(_GPU_CLASSES)]
+        if len(devices) > MAX_GPUS:
             raise Invalid(f"has more than {MAX_GPUS} GPUs")
-        reader.gpus = [_Gpu(device, bus, {}) for device, bus in found]
-        for device, _ in found:
+        reader.gpus = [_Gpu(device, bus, {}) for device, bus in devices]
+        for device, _ in devices:
             box.devices[device].kind = GPU
-        if found:
+        if devices:
             box.notes.append(
                 "the file names places of GPUs without their NVLinks: what NCCL_TOPO_DUMP_FILE writes has them"
             )
@@ -200,8 +200,8 @@ def _box(reader: _Reader, name: str) -> Box:
 def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
     """By rank, else by dev, where every GPU has its own."""
     for key in ("rank", "dev"):
-        told = [gpu.said.get(key, "") for gpu in gpus]
-        if all(text.isdigit() and len(text) < 9 for text in told) and len(set(told)) == len(told):
+        numbers = [gpu.said.get(key, "") for gpu in gpus]
+        if all(text.isdigit() and len(text) < 9 for text in numbers) and len(set(numbers)) == len(numbers):
             return sorted(gpus, key=lambda gpu: int(gpu.said[key]))
     return gpus
 
@@ -212,9 +212,9 @@ def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tup
     if models:
         model = models.most_common(1)[0][0]
         return model, named(model)
-    for key, find in (("gcn", generation), ("sm", _capable)):
+    for key, make_of in (("gcn", generation), ("sm", _capable)):
         value = next((gpu.said[key] for gpu in gpus if key in gpu.said), "")
-        if make := find(value):
+        if make := make_of(value):
             notes.append(f'GPUs are taken to be {make.name}: the file has {key}="{value}" and no name')
             return make.name, make
     return "", None
@@ -227,7 +227,7 @@ def _capable(sm: str) -> Make | None:
 def _links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
     rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
     through: Counter[int] = Counter()
-    other = 0
+    elsewhere = 0
     for number, gpu in enumerate(gpus):
         for target, kind, count in gpu.links:
             if not count:
@@ -238,11 +238,13 @@ def _links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
                 key = number, rank[target]
                 box.bonds[key] = box.bonds.get(key, Fraction(0)) + count * box.each
             else:
-                other += count
+                elsewhere += count
     box.ports = {number: count * box.each for number, count in through.items()}
     box.sharp = make is not None and make.sharp
-    if other:
-        box.notes.append(f"{other} links lead to no GPU of the file (to processors, or to GPUs that are not visible)")
+    if elsewhere:
+        box.notes.append(
+            f"{elsewhere} links lead to no GPU of the file (to processors, or to GPUs that are not visible)"
+        )
 
 
 def _of_rings(reader: _Reader, name: str) -> Probed:

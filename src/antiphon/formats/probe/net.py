@@ -86,21 +86,21 @@ def drawn(net: Net) -> Probed:
         links += [(count + a, count + b, kind), (count + b, count + a, kind)]
     machine = build(net.name[:100], count, links, switches=len(net.switches), places=places(net))
     notes = [*net.notes]
-    if apart := _apart(net):
-        notes.append(f"hosts are in {apart} networks that nothing shown here joins")
+    if networks := _apart(net):
+        notes.append(f"hosts are in {networks} networks that nothing shown here joins")
     ports = tuple(Port(port.host, port.card, count + port.switch, port.speed) for port in net.ports)
     return Probed(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
 
 
 def places(net: Net) -> list[str]:
     """Hosts and switches by their names, each its own."""
-    found: list[str] = []
-    seen: set[str] = set()
+    names: list[str] = []
+    used: set[str] = set()
     for name in [*net.hosts, *net.switches]:
-        place = name if name not in seen else f"{name} ({len(found)})"
-        seen.add(place)
-        found.append(place)
-    return found
+        place = name if name not in used else f"{name} ({len(names)})"
+        used.add(place)
+        names.append(place)
+    return names
 
 
 def _apart(net: Net) -> int:
@@ -110,8 +110,8 @@ def _apart(net: Net) -> int:
     ends = [(port.host, count + port.switch) for port in net.ports] + [(count + a, count + b) for a, b in net.trunks]
     for a, b in ends:
         unite(group, a, b)
-    parts = len({root(group, host) for host in range(count)})
-    return parts if parts > 1 else 0
+    groups = len({root(group, host) for host in range(count)})
+    return groups if groups > 1 else 0
 
 
 def natural(names: Sequence[str]) -> list[str]:
@@ -121,5 +121,5 @@ def natural(names: Sequence[str]) -> list[str]:
 
 def counted(name: str) -> list[tuple[int, str]]:
     """What sorts names so."""
-    parts = re.split(r"([0-9]{1,18})", name[:200])
-    return [(int(part), "") if part.isdigit() and part.isascii() else (-1, part) for part in parts]
+    pieces = re.split(r"([0-9]{1,18})", name[:200])
+    return [(int(piece), "") if piece.isdigit() and piece.isascii() else (-1, piece) for piece in pieces]

@@ -66,22 +66,22 @@ def _few(path: str) -> Iterator[tuple[int, str]]:
 
 def _yaml(path: str) -> dict[str, list[str]]:
     """Keys with lists on one line, or entries in lines of their own; nothing else of YAML is needed."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     key = ""
     for number, raw in numbered(path):
         line = raw.split("#", 1)[0].strip()
         if match := re.fullmatch(r"([A-Za-z_-]{1,40})\s*:\s*(.*)", line):
-            key, rest = match[1].replace("-", "_"), match[2].strip()
-            if len(found) > 50:
+            key, text = match[1].replace("-", "_"), match[2].strip()
+            if len(values) > 50:
                 raise Invalid(f"line {number}: more than 50 keys")
-            found[key] = _words(rest.strip("[]")) if rest else []
+            values[key] = _words(text.strip("[]")) if text else []
         elif line.startswith("- ") and key:
-            found[key].append(line[2:].strip().strip("\"'"))
+            values[key].append(line[2:].strip().strip("\"'"))
         elif line and line not in ("---", "..."):
             raise Invalid(f"line {number}: {quote(line)}; expected key: [ value, value ]")
-        if key and len(found[key]) > 64:
+        if key and len(values[key]) > 64:
             raise Invalid(f"line {number}: {key} has more than 64 values")
-    return found
+    return values
 
 
 def _words(text: str) -> list[str]:
@@ -90,25 +90,25 @@ def _words(text: str) -> list[str]:
 
 def _json(data: bytes) -> dict[str, list[str]]:
     root = decode(data, dict[str, Any])
-    found: dict[str, list[str]] = {}
+    values_of: dict[str, list[str]] = {}
     for key, value in root.items():
         values = value if isinstance(value, list) else [value]
-        found[key.replace("-", "_")[:40]] = [str(one)[:40] for one in values[:65]]
-    return found
+        values_of[key.replace("-", "_")[:40]] = [str(item)[:40] for item in values[:65]]
+    return values_of
 
 
-def _by_dimensions(said: dict[str, list[str]], name: str) -> Probed:
-    sizes = _sizes(said)
-    forms = _forms(said)
+def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
+    sizes = _sizes(values)
+    forms = _forms(values)
     if len(sizes) == 1 and len(forms) == 2 and forms[0] == forms[1]:  # Torus2D of 16
         side = math.isqrt(sizes[0])
         sizes = [side, sizes[0] // side] if side * side == sizes[0] else sizes
     count = math.prod(sizes)
     if count > MAX_RANKS:
         raise Invalid(f"has {count} NPUs; at most {MAX_RANKS} are read")
-    speeds = _numbers(said, ("bandwidth", "link_bandwidth"), len(sizes))
-    delays = _numbers(said, ("latency", "link_latency"), len(sizes))
-    parallel = _numbers(said, ("links_count",), len(sizes)) if "links_count" in said else [None] * len(sizes)
+    speeds = _numbers(values, ("bandwidth", "link_bandwidth"), len(sizes))
+    delays = _numbers(values, ("latency", "link_latency"), len(sizes))
+    parallel = _numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
     if len(forms) == 1 and len(sizes) > 1:
         forms = forms * len(sizes)
     if len(forms) != len(sizes):
@@ -124,43 +124,43 @@ def _by_dimensions(said: dict[str, list[str]], name: str) -> Probed:
     return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
 
 
-def _sizes(said: dict[str, list[str]]) -> list[int]:
-    told = next((said[key] for key in ("npus_count", "units_count", "nodes_per_dim") if said.get(key)), None)
-    if told is None:
+def _sizes(values: dict[str, list[str]]) -> list[int]:
+    sizes = next((values[key] for key in ("npus_count", "units_count", "nodes_per_dim") if values.get(key)), None)
+    if sizes is None:
         raise Invalid("tells no npus_count (units-count in the first version)")
-    if len(told) > 16 or not all(re.fullmatch(r"[0-9]{1,6}", size) and int(size) for size in told):
-        raise Invalid(f"npus_count is {quote(told)}; expected a size from 1 for each of at most 16 dimensions")
-    return [int(size) for size in told]
+    if len(sizes) > 16 or not all(re.fullmatch(r"[0-9]{1,6}", size) and int(size) for size in sizes):
+        raise Invalid(f"npus_count is {quote(sizes)}; expected a size from 1 for each of at most 16 dimensions")
+    return [int(size) for size in sizes]
 
 
-def _forms(said: dict[str, list[str]]) -> list[str]:
-    told = said.get("topologies_per_dim") or said.get("topology") or said.get("topology_name") or []
-    if len(told) == 1 and (match := re.fullmatch(r"(Torus|Mesh)([234])D(?:_(.*))?", told[0])):
-        told = [match[1]] * int(match[2]) + ([match[3]] if match[3] else [])
-    elif len(told) == 1 and "_" in told[0]:
-        told = told[0].split("_")
-    found = []
-    for word in told:
+def _forms(values: dict[str, list[str]]) -> list[str]:
+    words = values.get("topologies_per_dim") or values.get("topology") or values.get("topology_name") or []
+    if len(words) == 1 and (match := re.fullmatch(r"(Torus|Mesh)([234])D(?:_(.*))?", words[0])):
+        words = [match[1]] * int(match[2]) + ([match[3]] if match[3] else [])
+    elif len(words) == 1 and "_" in words[0]:
+        words = words[0].split("_")
+    forms = []
+    for word in words:
         form = _FORMS.get(word.lower().replace("_", ""))
         if form is None:
             raise Invalid(f"topology {quote(word)} is not read; expected Ring, FullyConnected, Switch or Mesh")
-        found.append(form)
-    if not found:
+        forms.append(form)
+    if not forms:
         raise Invalid("tells no topology")
-    return found
+    return forms
 
 
-def _numbers(said: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
-    key = next((key for key in keys if said.get(key)), None)
+def _numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
+    key = next((key for key in keys if values.get(key)), None)
     if key is None:
         raise Invalid(f"tells no {keys[0]}")
     with within(key):
-        found: list[Fraction | None] = [exact(text, "number") for text in said[key]]
-    if len(found) == 1:
-        found = found * count
-    if len(found) != count:
-        raise Invalid(f"{key} has {len(found)} values for {count} dimensions")
-    return found
+        numbers: list[Fraction | None] = [exact(text, "number") for text in values[key]]
+    if len(numbers) == 1:
+        numbers = numbers * count
+    if len(numbers) != count:
+        raise Invalid(f"{key} has {len(numbers)} values for {count} dimensions")
+    return numbers
 
 
 def _side_by_side(form: str, size: int, links: Fraction | None) -> Fraction:
@@ -177,11 +177,11 @@ def _dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, kind: 
     size, stride = sizes[axis], math.prod(sizes[:axis])
     if size < 2:
         return
-    others = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
+    other_axes = [range(n) if i != axis else (0,) for i, n in enumerate(sizes)]
     strides = [math.prod(sizes[:i]) for i in range(len(sizes))]
     each = size * (size - 1) if form == "full" else 2 * size
     check_link_count(links.count + each * math.prod(sizes) // size, "the network", MAX_LISTED)
-    for corner in product(*reversed(others)):
+    for corner in product(*reversed(other_axes)):
         base = sum(at * s for at, s in zip(reversed(corner), strides, strict=True))
         line = [base + i * stride for i in range(size)]
         if form == "switch":
@@ -328,12 +328,12 @@ def _tacos(path: str, name: str) -> Probed:
                 next((c for c in row if c.startswith("Latency")), ""),
                 next((c for c in row if c.startswith("Bandwidth")), ""),
             )
-            told = row.get(key[0], "")[:40], row.get(key[1], "")[:40]
-            if told not in kinds:
+            figures = row.get(key[0], "")[:40], row.get(key[1], "")[:40]
+            if figures not in kinds:
                 with within(f"line {number}"):
-                    delay = exact(told[0], "latency") / (10**6 if "us" in key[0] else 10**9)
-                    kinds[told] = LinkType("link", exact(told[1], "bandwidth") * GB, float(delay))
-            links.add(int(a), int(b), kinds[told])
+                    delay = exact(figures[0], "latency") / (10**6 if "us" in key[0] else 10**9)
+                    kinds[figures] = LinkType("link", exact(figures[1], "bandwidth") * GB, float(delay))
+            links.add(int(a), int(b), kinds[figures])
             if links.count > MAX_LINKS:
                 raise Invalid(f"line {number}: more than {MAX_LINKS} links")
     if links is None or not links.count:

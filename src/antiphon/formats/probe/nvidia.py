@@ -71,41 +71,43 @@ def read(
 
 def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
     """What is seen of it, before it is drawn."""
-    told = _Told()
+    printed = _Told()
     for path in paths:
-        _Reader(told).lines(path)
-    gpus = sorted({*(p for p in told.peers if p.startswith("GPU")), *told.models, *told.links}, key=_number)
+        _Reader(printed).lines(path)
+    gpus = sorted({*(p for p in printed.peers if p.startswith("GPU")), *printed.models, *printed.links}, key=_number)
     if not gpus:
         raise Invalid("shows no GPU; expected what `nvidia-smi topo -m` or `nvidia-smi nvlink -s` prints")
     if len(gpus) > MAX_GPUS:
         raise Invalid(f"shows {len(gpus)} GPUs; at most {MAX_GPUS} of one box are read")
-    models = [told.models.get(gpu, "") for gpu in gpus]
+    models = [printed.models.get(gpu, "") for gpu in gpus]
     kinds = Counter(model for model in models if model)
     make = next((make for model in models if (make := named(model))), None)
     model = kinds.most_common(1)[0][0] if kinds else ""
-    guess = None if model else _guess(told, gpus)
+    guess = None if model else _guess(printed, gpus)
     if guess is not None:
         model, make = guess.name, guess
     box = Box(f"{len(gpus)} x {model}" if model else name, model)
     if guess is not None:
         box.notes.append(f"GPUs are taken to be {model}: each has {guess.links} NVLinks, and the file names none")
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
-    box.buses = {rank: bus for bus, gpu in told.bus.items() for rank, mine in enumerate(gpus) if mine == gpu}
-    _tree(box, told, gpus)
-    _nvlinks(box, told, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
+    box.buses = {
+        rank: bus for bus, gpu in printed.bus.items() for rank, candidate in enumerate(gpus) if candidate == gpu
+    }
+    _tree(box, printed, gpus)
+    _nvlinks(box, printed, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
     return box
 
 
 def _number(peer: str) -> tuple[int, str]:
-    found = re.search(r"[0-9]+$", peer)
-    return (int(found[0]) if found else 0, peer)
+    digits = re.search(r"[0-9]+$", peer)
+    return (int(digits[0]) if digits else 0, peer)
 
 
 class _Reader:
     """Line by line: the row of names begins a matrix, "GPU 0: ..." what follows of that GPU."""
 
-    def __init__(self, told: _Told) -> None:
-        self.told = told
+    def __init__(self, printed: _Told) -> None:
+        self.told = printed
         self.columns: list[str] = []
         self.affinities: list[str] = []
         self.gpu = ""
@@ -129,13 +131,13 @@ class _Reader:
             if word in ("CPU", "NUMA", "GPU"):
                 break
             self.columns.append(word)
-        known = set(self.told.peers)
-        self.told.peers += [column for column in self.columns if column not in known]
+        peers = set(self.told.peers)
+        self.told.peers += [column for column in self.columns if column not in peers]
         if len(self.told.peers) > _MAX_PEERS:
             raise Invalid(f"has a matrix of {len(self.told.peers)} devices; at most {_MAX_PEERS} are read")
         tail = re.split(r"\t+| {2,}", line.strip())
         self.affinities = [
-            part.strip() for part in tail if part.strip() in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+            title.strip() for title in tail if title.strip() in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
         ]
         return True
 
@@ -155,11 +157,11 @@ class _Reader:
                 self.told.nvlinks[me, other] = int(cell[2:])
             elif cell in _LEVEL:
                 self.told.cells[me, other] = _LEVEL[cell]
-        rest = words[1 + len(self.columns) :]
-        if me.startswith("GPU") and "NUMA Affinity" in self.affinities and len(rest) > 1:
-            self.told.numa[me] = rest[1]
-        elif me.startswith("GPU") and rest:
-            self.told.numa[me] = f"cores {rest[0]}"
+        tail = words[1 + len(self.columns) :]
+        if me.startswith("GPU") and "NUMA Affinity" in self.affinities and len(tail) > 1:
+            self.told.numa[me] = tail[1]
+        elif me.startswith("GPU") and tail:
+            self.told.numa[me] = f"cores {tail[0]}"
         return True
 
     def _alias(self, words: list[str]) -> bool:
@@ -170,22 +172,22 @@ class _Reader:
         return False
 
     def _nvlink(self, line: str) -> bool:
-        if found := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
-            self.gpu = f"GPU{found[1]}"
-            self.told.models[self.gpu] = found[2].strip()
+        if match := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
+            self.gpu = f"GPU{match[1]}"
+            self.told.models[self.gpu] = match[2].strip()
             return True
         if not self.gpu:
             return False
         links = self.told.links.setdefault(self.gpu, {})
-        if found := _LINK.search(line):
-            links[int(found[1])] = Fraction(found[2]) * GB
-        elif found := _REMOTE.search(line):
-            links.setdefault(int(found[1]), None)
-            seen = self.told.remote.setdefault(self.gpu, [])
-            if len(seen) < 64:
-                seen.append(_bus(found[2].rstrip(":")))
-        elif found := _ABLE.search(line):
-            links.setdefault(int(found[1]), None)
+        if match := _LINK.search(line):
+            links[int(match[1])] = Fraction(match[2]) * GB
+        elif match := _REMOTE.search(line):
+            links.setdefault(int(match[1]), None)
+            remote = self.told.remote.setdefault(self.gpu, [])
+            if len(remote) < 64:
+                remote.append(_bus(match[2].rstrip(":")))
+        elif match := _ABLE.search(line):
+            links.setdefault(int(match[1]), None)
         elif "inactive" not in line.lower():
             if not links:
                 del self.told.links[self.gpu]
@@ -220,33 +222,33 @@ def _bus(text: str) -> str:
 # ---- the tree of PCIe ----
 
 
-def _tree(box: Box, told: _Told, gpus: list[str]) -> None:
+def _tree(box: Box, printed: _Told, gpus: list[str]) -> None:
     """Devices are one socket, one switch, one switch below it, where their cells say so, whatever the way round."""
-    cards = [peer for peer in told.peers if not peer.startswith("GPU")]
+    cards = [peer for peer in printed.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
     at = {peer: number for number, peer in enumerate(members)}
     groups = {level: list(range(len(members))) for level in (1, 2, 4)}
-    for (a, b), cell in told.cells.items():
+    for (a, b), cell in printed.cells.items():
         for level, group in groups.items():
             if a in at and b in at and cell <= level:
                 unite(group, at[a], at[b])
     homes: dict[str, int] = {}
     for gpu in gpus:
-        numa = told.numa.get(gpu, "N/A")
+        numa = printed.numa.get(gpu, "N/A")
         if numa not in ("N/A", "-1"):
             unite(groups[4], at[gpu], homes.setdefault(numa, at[gpu]))
-    made: dict[tuple[int, int], int] = {}
-    speeds = told.slots
-    matrix = bool(told.cells or told.numa)
+    device_of: dict[tuple[int, int], int] = {}
+    speeds = printed.slots
+    matrix = bool(printed.cells or printed.numa)
     for peer in members:
         up = -1
         for level, kind in ((4, BRIDGE), (2, SWITCH), (1, SWITCH)):
             first = root(groups[level], at[peer])
-            if matrix and (level, first) not in made:
-                made[level, first] = box.add(Device(kind, up))
-            up = made.get((level, first), -1)
+            if matrix and (level, first) not in device_of:
+                device_of[level, first] = box.add(Device(kind, up))
+            up = device_of.get((level, first), -1)
         kind = GPU if peer.startswith("GPU") else NIC
-        name = told.aliases.get(peer, peer)
+        name = printed.aliases.get(peer, peer)
         device = box.add(Device(kind, up, speeds.get(peer), name))
         if kind == GPU:
             box.gpus.append(device)
@@ -257,15 +259,15 @@ def _tree(box: Box, told: _Told, gpus: list[str]) -> None:
 # ---- NVLinks ----
 
 
-def _guess(told: _Told, gpus: list[str]) -> Make | None:
+def _guess(printed: _Told, gpus: list[str]) -> Make | None:
     """The make that the numbers of NVLinks alone tell: all that a GPU has lead to other GPUs, or each pair shows all of
     them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many."""
-    counts = [told.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
+    counts = [printed.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
     if counts and max(counts) == H100.links:
         return H100
     if len(gpus) < _MIN_GUESSED:
         return None
-    rows = {sum(told.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
+    rows = {sum(printed.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
     for make in (P100, V100, A100, H100):
         switched = make != P100 and {*counts} == {make.links}
         if switched or rows == {make.links}:
@@ -273,15 +275,15 @@ def _guess(told: _Told, gpus: list[str]) -> Make | None:
     return None
 
 
-def _nvlinks(box: Box, told: _Told, gpus: list[str], make: Make | None, given: Fraction | None) -> None:
-    told_speeds = [speed for links in told.links.values() for speed in links.values() if speed]
-    each = given or (nominal(max(told_speeds)) if told_speeds else (make.link if make else NVLINK))
+def _nvlinks(box: Box, printed: _Told, gpus: list[str], make: Make | None, given: Fraction | None) -> None:
+    measured = [speed for links in printed.links.values() for speed in links.values() if speed]
+    each = given or (nominal(max(measured)) if measured else (make.link if make else NVLINK))
     box.each = each
-    guessed = not any(told.models.values()) and not told_speeds and given is None
-    known = set(gpus)
-    wanted = {(a, b): count for (a, b), count in told.nvlinks.items() if a in known and b in known and count}
-    if not wanted:
-        _without_matrix(box, told, gpus, each, make)
+    guessed = not any(printed.models.values()) and not measured and given is None
+    names = set(gpus)
+    between_gpus = {(a, b): count for (a, b), count in printed.nvlinks.items() if a in names and b in names and count}
+    if not between_gpus:
+        _without_matrix(box, printed, gpus, each, make)
         return
     if guessed:
         box.notes.append(
@@ -289,60 +291,62 @@ def _nvlinks(box: Box, told: _Told, gpus: list[str], make: Make | None, given: F
             "`nvidia-smi nvlink -s` prints)"
         )
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    if _switched(told, gpus, wanted, make):
+    if _switched(printed, gpus, between_gpus, make):
         box.sharp = make is not None and make.sharp
         for gpu in gpus:
-            most = max((count for (a, _), count in wanted.items() if a == gpu), default=0)
-            active = len([speed for speed in told.links.get(gpu, {}).values() if speed])
-            if most:
-                box.ports[rank[gpu]] = (min(active, most) if active else most) * each
+            widest = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
+            active = len([speed for speed in printed.links.get(gpu, {}).values() if speed])
+            if widest:
+                box.ports[rank[gpu]] = (min(active, widest) if active else widest) * each
         box.notes.append("NVLinks lead to NVSwitches, which are drawn as one switch")
         return
-    for (a, b), count in wanted.items():
+    for (a, b), count in between_gpus.items():
         box.bonds[rank[a], rank[b]] = count * each
 
 
-def _switched(told: _Told, gpus: list[str], wanted: dict[tuple[str, str], int], make: Make | None) -> bool:
+def _switched(printed: _Told, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None) -> bool:
     """Whether a row of the matrix has more NVLinks than a GPU has; or what its links lead to is no GPU."""
     rows = Counter[str]()
-    for (a, _), count in wanted.items():
+    for (a, _), count in between_gpus.items():
         rows[a] += count
-    for gpu, places in told.remote.items():
-        if told.bus and any(place not in told.bus for place in places) and rows[gpu]:
+    for gpu, places in printed.remote.items():
+        if printed.bus and any(place not in printed.bus for place in places) and rows[gpu]:
             return True
         if set(places) and rows[gpu] > len(places):
             return True
     for gpu, count in rows.items():
-        active = len([speed for speed in told.links.get(gpu, {}).values() if speed])
+        active = len([speed for speed in printed.links.get(gpu, {}).values() if speed])
         if count > (active or (make.links if make and make.links else _MAX_LINKS)):
             return True
     # all links of a GPU on a board (SXM) lead to one other only by way of switches; GH200 is in pairs
-    names = " ".join(told.models.get(gpu, "") for gpu in gpus)
-    full = make is not None and make.links > 0 and all(count == make.links for count in wanted.values())
+    names = " ".join(printed.models.get(gpu, "") for gpu in gpus)
+    full = make is not None and make.links > 0 and all(count == make.links for count in between_gpus.values())
     board = "SXM" in names or make in (H100, B200)
     return full and board and not re.search("GH200|NVL2", names)
 
 
-def _without_matrix(box: Box, told: _Told, gpus: list[str], each: Fraction, make: Make | None) -> None:
+def _without_matrix(box: Box, printed: _Told, gpus: list[str], each: Fraction, make: Make | None) -> None:
     """`nvlink -s` alone tells how many links a GPU has, not where they lead; `-R` does."""
-    active = {gpu: len([s for s in told.links.get(gpu, {}).values() if s] or told.links.get(gpu, {})) for gpu in gpus}
+    active = {
+        gpu: len([s for s in printed.links.get(gpu, {}).values() if s] or printed.links.get(gpu, {})) for gpu in gpus
+    }
     if not any(active.values()) or len(gpus) < 2:
         return
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    places = {place for seen in told.remote.values() for place in seen}
-    between = {place for place in places if place in told.bus}
+    places = {place for remote in printed.remote.values() for place in remote}
+    between = {place for place in places if place in printed.bus}
     if places and between == places:
-        for gpu, seen in told.remote.items():
-            for place, count in Counter(seen).items():
-                if told.bus[place] in rank:
-                    box.bonds[rank[gpu], rank[told.bus[place]]] = count * each
+        for gpu, remote in printed.remote.items():
+            for place, count in Counter(remote).items():
+                if printed.bus[place] in rank:
+                    box.bonds[rank[gpu], rank[printed.bus[place]]] = count * each
         return
-    if (not told.cells and len(gpus) > 2) or (make and make.sharp) or places:
+    if (not printed.cells and len(gpus) > 2) or (make and make.sharp) or places:
         box.sharp = make is not None and make.sharp
         box.ports = {rank[gpu]: count * each for gpu, count in active.items() if count}
         box.notes.append(
             "no matrix says where NVLinks lead: drawn as if to NVSwitches (add what `nvidia-smi topo -m` prints)"
         )
-    elif not told.cells:
+    elif not printed.cells:
         a, b = gpus
         box.bonds = {(0, 1): active[a] * each, (1, 0): active[b] * each} if active[a] and active[b] else {}

@@ -62,19 +62,19 @@ class _Told:
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Probed:
     """The box that these files tell of."""
-    told = _Told()
+    printed = _Told()
     for path in paths:
         begin = sample(path)
         if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
-            _read_json(told, read_bytes(path, MAX_BYTES))
+            _read_json(printed, read_bytes(path, MAX_BYTES))
         else:
-            _read_text(told, path)
-    if not told.gpus:
+            _read_text(printed, path)
+    if not printed.gpus:
         raise Invalid("shows no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
-    return drawn(_box(told, name, pcie_gen), pcie)
+    return drawn(_box(printed, name, pcie_gen), pcie)
 
 
-def _read_json(told: _Told, data: bytes) -> None:
+def _read_json(printed: _Told, data: bytes) -> None:
     """Beside the JSON rocm-smi may print warnings in lines of their own."""
     root = decode(data[data.find(b"{") :], dict[str, Any])
     for holder, values in root.items():
@@ -82,31 +82,31 @@ def _read_json(told: _Told, data: bytes) -> None:
         if not isinstance(values, dict):
             continue
         if card:
-            told.gpu(f"GPU{int(card[1])}")
+            printed.gpu(f"GPU{int(card[1])}")
         for key, value in values.items():
             if not isinstance(value, str | int):
                 continue
             text = str(value)[:80]
             if pair := _PAIR.match(key):
-                _add(told, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
+                _add(printed, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
             elif card and "Numa Node" in key:
-                told.numa[f"GPU{int(card[1])}"] = text
+                printed.numa[f"GPU{int(card[1])}"] = text
             elif card and _NAME.search(key):
-                told.model(text)
+                printed.model(text)
 
 
-def _add(told: _Told, what: str, a: str, b: str, value: str) -> None:
+def _add(printed: _Told, title: str, a: str, b: str, value: str) -> None:
     """One entry, both ways: JSON has each pair once."""
-    told.gpu(a)
-    told.gpu(b)
-    low = what.lower()
+    printed.gpu(a)
+    printed.gpu(b)
+    low = title.lower()
     table = "weight" if "weight" in low else "kind" if "type" in low else "speed" if "bandwidth" in low else ""
     if table:
-        told.tables[table][a, b] = value
-        told.tables[table].setdefault((b, a), value)
+        printed.tables[table][a, b] = value
+        printed.tables[table].setdefault((b, a), value)
 
 
-def _read_text(told: _Told, path: str) -> None:
+def _read_text(printed: _Told, path: str) -> None:
     table, columns = "", list[str]()
     for _, raw in numbered(path):
         line = raw.strip()
@@ -120,18 +120,18 @@ def _read_text(told: _Told, path: str) -> None:
         if all(_is_gpu(word) for word in words) and (len(words) > 1 or not columns):
             columns = words[: _MOST + 1]
             for word in columns:
-                told.gpu(word)
+                printed.gpu(word)
         elif _is_gpu(words[0]) and columns and len(words) > len(columns):
             if table:
                 for other, value in zip(columns, words[1:], strict=False):
-                    told.tables[table][words[0], other] = value[:40]
-        elif found := re.match(r"GPU(?: |\[)([0-9]{1,4})\]?\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
-            if "Numa Node" in found[2]:
-                told.numa[f"GPU{int(found[1])}"] = found[3].strip()
-            elif _NAME.search(found[2]):
-                told.model(found[3])
-        elif found := re.match(r"\s*(?:MARKET_NAME|TARGET_GRAPHICS_VERSION):\s*(.{1,80})", line):
-            told.model(found[1])
+                    printed.tables[table][words[0], other] = value[:40]
+        elif match := re.match(r"GPU(?: |\[)([0-9]{1,4})\]?\s*:\s*(.{1,60}?):\s*(.{1,80})", line):
+            if "Numa Node" in match[2]:
+                printed.numa[f"GPU{int(match[1])}"] = match[3].strip()
+            elif _NAME.search(match[2]):
+                printed.model(match[3])
+        elif match := re.match(r"\s*(?:MARKET_NAME|TARGET_GRAPHICS_VERSION):\s*(.{1,80})", line):
+            printed.model(match[1])
 
 
 def _is_gpu(word: str) -> bool:
@@ -142,17 +142,17 @@ def _is_row(line: str) -> bool:
     return _is_gpu(line.split(maxsplit=1)[0])
 
 
-def _box(told: _Told, name: str, pcie_gen: object) -> Box:
+def _box(printed: _Told, name: str, pcie_gen: object) -> Box:
     gpus = (
-        sorted(told.gpus, key=lambda gpu: (len(gpu), gpu))
-        if all(g.startswith("GPU") for g in told.gpus)
-        else [*told.gpus]
+        sorted(printed.gpus, key=lambda gpu: (len(gpu), gpu))
+        if all(g.startswith("GPU") for g in printed.gpus)
+        else [*printed.gpus]
     )
-    model = told.models.most_common(1)[0][0] if told.models else ""
+    model = printed.models.most_common(1)[0][0] if printed.models else ""
     box = Box(name, fast="xgmi")
     make = named(model) if model else None
-    near = _direct(told, gpus)
-    make = make or _guess(box, told, gpus, near)
+    direct = _direct(printed, gpus)
+    make = make or _guess(box, printed, gpus, direct)
     box.model = model or (make.name if make else "")
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
@@ -160,71 +160,73 @@ def _box(told: _Told, name: str, pcie_gen: object) -> Box:
     box.pcie = pcie_generation(pcie_gen, make.pcie if make else 4)
     homes: dict[str, int] = {}
     for gpu in gpus:
-        numa = told.numa.get(gpu, "0")
+        numa = printed.numa.get(gpu, "0")
         if numa not in homes:
             homes[numa] = box.add(Device(BRIDGE, name=f"numa {numa[:8]}"))
         box.gpus.append(box.add(Device(GPU, homes[numa], name=gpu)))
-    if not told.numa and len(gpus) > 1:
+    if not printed.numa and len(gpus) > 1:
         box.notes.append("no NUMA nodes are told: all GPUs are taken to be on one")
-    _bonds(box, told, gpus, near, make)
+    _bonds(box, printed, gpus, direct, make)
     return box
 
 
-def _direct(told: _Told, gpus: list[str]) -> set[tuple[int, int]]:
+def _direct(printed: _Told, gpus: list[str]) -> set[tuple[int, int]]:
     """The pairs that one xGMI link or several join directly: those of the least weight."""
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    kinds, weights = told.tables["kind"], told.tables["weight"]
+    kinds, weights = printed.tables["kind"], printed.tables["weight"]
     pairs = {(a, b) for (a, b), kind in kinds.items() if kind.upper() == "XGMI" and a in rank and b in rank and a != b}
-    found = {pair: int(weights[pair]) for pair in pairs if weights.get(pair, "").isdigit() and len(weights[pair]) < 9}
-    least = min(found.values(), default=0)
-    speeds = told.tables["speed"]
+    weight_of = {
+        pair: int(weights[pair]) for pair in pairs if weights.get(pair, "").isdigit() and len(weights[pair]) < 9
+    }
+    lowest = min(weight_of.values(), default=0)
+    speeds = printed.tables["speed"]
     return {
         (rank[a], rank[b]) for a, b in pairs
-        if found.get((a, b), least) == least and _most(speeds.get((a, b), "")) != 0
+        if weight_of.get((a, b), lowest) == lowest and _most(speeds.get((a, b), "")) != 0
     }  # fmt: skip
 
 
 def _most(text: str) -> int | None:
     """The maximum of "50000-200000", in MB/s; 0 where it says that there is none, None where it says nothing."""
-    found = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
-    return int(found[2]) if found else None
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
+    return int(match[2]) if match else None
 
 
-def _guess(box: Box, told: _Told, gpus: list[str], near: set[tuple[int, int]]) -> Make | None:
+def _guess(box: Box, printed: _Told, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
     """The make that the form of the hive alone tells: eight all joined are MI300X; ways of two links among eight or
     sixteen, MI250."""
-    xgmi = any(kind.upper() == "XGMI" for kind in told.tables["kind"].values())
+    xgmi = any(kind.upper() == "XGMI" for kind in printed.tables["kind"].values())
     if not xgmi:
         return None
-    if len(gpus) == 8 and len(near) == 56:
+    if len(gpus) == 8 and len(direct) == 56:
         box.notes.append("eight GPUs, each joined with all others: taken to be MI300X (the file names no make)")
         return MI300
-    if any(near == _pairs(count) for count in (8, 16)):
+    if any(direct == _pairs(count) for count in (8, 16)):
         return MI200
     return None
 
 
 def _pairs(gcds: int) -> set[tuple[int, int]]:
-    made = mi250(gcds=gcds)
-    return set(zip(made.link_src.tolist(), made.link_dst.tolist(), strict=True))
+    machine = mi250(gcds=gcds)
+    return set(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
 
 
-def _bonds(box: Box, told: _Told, gpus: list[str], near: set[tuple[int, int]], make: Make | None) -> None:
-    if not near:
+def _bonds(box: Box, printed: _Told, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
+    if not direct:
         return
-    speeds = told.tables["speed"]
-    wide = {pair: _most(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(near)}
+    speeds = printed.tables["speed"]
+    wide = {pair: _most(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
     if make is None:
         box.notes.append(f"one xGMI link is assumed to carry {format_bandwidth(box.each)} each way: no make is named")
-    if all(most is None for most in wide.values()) and make == MI200 and near in (_pairs(8), _pairs(16)):
-        made = mi250(gcds=len(gpus))
-        ends = zip(made.link_src.tolist(), made.link_dst.tolist(), strict=True)
-        box.bonds = {pair: made.bandwidth(link) for link, pair in enumerate(ends)}
+    if all(maximum is None for maximum in wide.values()) and make == MI200 and direct in (_pairs(8), _pairs(16)):
+        catalogue_machine = mi250(gcds=len(gpus))
+        ends = zip(catalogue_machine.link_src.tolist(), catalogue_machine.link_dst.tolist(), strict=True)
+        box.bonds = {pair: catalogue_machine.bandwidth(link) for link, pair in enumerate(ends)}
         box.notes.append(
             "how many links join a pair is in no table (add --shownodesbw): as the catalogue's mi250 has it"
         )
         return
-    for pair, most in wide.items():
-        box.bonds[pair] = Fraction(most) * 10**6 if most else box.each
-    if any(most is None for most in wide.values()) and make not in (None, MI300):
+    for pair, maximum in wide.items():
+        box.bonds[pair] = Fraction(maximum) * 10**6 if maximum else box.each
+    if any(maximum is None for maximum in wide.values()) and make not in (None, MI300):
         box.notes.append("how many links join a pair is in no table (add --shownodesbw): one each is assumed")

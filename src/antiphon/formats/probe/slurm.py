@@ -34,18 +34,18 @@ def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Pr
 
 def _joined(path: str) -> Iterator[tuple[int, str]]:
     """Lines without comments; one that ends in a backslash goes on in the next."""
-    held, first = "", 0
+    continued, first = "", 0
     for number, line in numbered(path):
         text = line.split("#", 1)[0].rstrip()
         first = first or number
         if text.endswith("\\"):
-            held += text[:-1] + " "
-            if len(held) > 2**18:
+            continued += text[:-1] + " "
+            if len(continued) > 2**18:
                 raise Invalid(f"line {first}: goes on for more than {2**18} characters")
             continue
-        if (held + text).strip():
-            yield first, (held + text).strip()
-        held, first = "", 0
+        if (continued + text).strip():
+            yield first, (continued + text).strip()
+        continued, first = "", 0
 
 
 class _Reader:
@@ -56,26 +56,26 @@ class _Reader:
         self.count = 0
 
     def line(self, line: str, number: int) -> None:
-        said = {key.lower(): value for key, value in _WORD.findall(line)}
-        name = said.get("switchname") or said.get("blockname") or said.get("ringname")
+        values = {key.lower(): value for key, value in _WORD.findall(line)}
+        name = values.get("switchname") or values.get("blockname") or values.get("ringname")
         if name is None:
-            if "blocksizes" in said or "blocksizes" in line.lower() or line.startswith(("---", "No ")):
+            if "blocksizes" in values or "blocksizes" in line.lower() or line.startswith(("---", "No ")):
                 return
             raise Invalid(
                 f"line {number}: {quote(line)} is no line of topology.conf; expected SwitchName=... with Nodes= or "
                 "Switches="
             )
-        self.blocks = self.blocks or "blockname" in said
+        self.blocks = self.blocks or "blockname" in values
         if name in self.nodes:
             raise Invalid(f"line {number}: switch {quote(name)} stands there already")
-        hosts = hostlist(said.get("nodes", ""), f"line {number}: Nodes", self.count)
-        below = hostlist(said.get("switches", ""), f"line {number}: Switches", self.count)
+        hosts = hostlist(values.get("nodes", ""), f"line {number}: Nodes", self.count)
+        below = hostlist(values.get("switches", ""), f"line {number}: Switches", self.count)
         self.count += len(hosts) + len(below)
         self.nodes[name], self.below[name] = hosts, below
         if len(self.nodes) > MAX_SWITCHES:
             raise Invalid(f"line {number}: more than {MAX_SWITCHES} switches")
 
-    def net(self, name: str, cable: Fraction, told: bool) -> Net:
+    def net(self, name: str, cable: Fraction, speed_is_known: bool) -> Net:
         net = Net(name, assumed=True)
         net.switches = [*self.nodes]
         at = {switch: number for number, switch in enumerate(net.switches)}
@@ -96,7 +96,7 @@ class _Reader:
             net.switches.append("between blocks")
             net.above = [(block, len(net.switches) - 1) for block in range(len(net.switches) - 1)]
             net.notes.append("blocks are joined by one switch (assumed: the file tells nothing between them)")
-        if not told:
+        if not speed_is_known:
             net.notes.append("one cable of 200 Gbit/s per host is assumed (--option nic=400Gbit/s)")
         if net.above:
             net.notes.append("every switch is assumed to have upwards what it has below (Slurm tells no speeds)")
@@ -104,34 +104,34 @@ class _Reader:
         return net.widened()
 
 
-def hostlist(text: str, what: str = "hosts", before: int = 0) -> list[str]:
+def hostlist(text: str, label: str = "hosts", before: int = 0) -> list[str]:
     """The names of a list such as tux[0-3,12],login, in order: numbers keep their leading zeros."""
-    found: list[str] = []
+    names_found: list[str] = []
     if text.strip().lower() in ("", "(null)", "none"):
-        return found
+        return names_found
     if text.count("[") != text.count("]"):
-        raise Invalid(f"{what}: {quote(text)} has a bracket without its other")
+        raise Invalid(f"{label}: {quote(text)} has a bracket without its other")
     for item in _ITEM.findall(text.strip()):
         names = [""]
-        for part in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
-            tails = list(_numbers(part[1:-1], what)) if part.startswith("[") else [part]
-            if len(names) * len(tails) + len(found) + before > 2 * MAX_HOSTS:
-                raise Invalid(f"{what}: names more than {2 * MAX_HOSTS} hosts; that is more than are read")
+        for piece in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
+            tails = list(_numbers(piece[1:-1], label)) if piece.startswith("[") else [piece]
+            if len(names) * len(tails) + len(names_found) + before > 2 * MAX_HOSTS:
+                raise Invalid(f"{label}: names more than {2 * MAX_HOSTS} hosts; that is more than are read")
             names = [name + tail for name in names for tail in tails]
-        found += names
-    for name in found:
+        names_found += names
+    for name in names_found:
         if not name or len(name) > 100 or not name.isprintable() or "]" in name:
-            raise Invalid(f"{what}: {quote(name)} is no name of a host")
-    return found
+            raise Invalid(f"{label}: {quote(name)} is no name of a host")
+    return names_found
 
 
-def _numbers(text: str, what: str) -> Iterator[str]:
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+def _numbers(text: str, label: str) -> Iterator[str]:
+    for entry in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", entry)
         if match is None:
-            raise Invalid(f"{what}: [{part[:40]}] is no range; expected numbers such as [0-3,12]")
+            raise Invalid(f"{label}: [{entry[:40]}] is no range; expected numbers such as [0-3,12]")
         low, high = int(match[1]), int(match[2] or match[1])
         if not 0 <= high - low <= 2 * MAX_HOSTS:
-            raise Invalid(f"{what}: [{part[:40]}] is no range from low to high of at most {2 * MAX_HOSTS}")
+            raise Invalid(f"{label}: [{entry[:40]}] is no range from low to high of at most {2 * MAX_HOSTS}")
         for number in range(low, high + 1):
             yield f"{number:0{len(match[1])}d}"

@@ -114,9 +114,9 @@ def nominal(measured: Fraction, makes: Sequence[Fraction] = (NVLINK_GA102, NVLIN
 
 def pcie(rate: str, width: str) -> Fraction | None:
     """Bytes per second of a link of PCIe as Linux writes it: "16.0 GT/s PCIe", "16"; None where either is not known."""
-    found = re.match(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s", rate)
+    rate_match = re.match(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s", rate)
     lanes = int(width) if re.fullmatch(r"[0-9]{1,2}", width.strip()) else 0
-    lane = LANE.get(Fraction(found[1])) if found else None
+    lane = LANE.get(Fraction(rate_match[1])) if rate_match else None
     return lane * lanes if lane and lanes else None
 
 
@@ -128,6 +128,6 @@ def exact_pcie(bytes_per_second: float) -> Fraction | None:
 
 def infiniband(cable: str) -> Fraction | None:
     """Bytes per second of a cable such as 4xHDR; None for what is unknown."""
-    found = re.fullmatch(r"([0-9]{1,2})x([A-Z0-9]{3,5})", cable.strip())
-    lane = INFINIBAND.get(found[2]) if found else None
-    return lane * int(found[1]) * GB / 8 if found and lane and int(found[1]) else None
+    match = re.fullmatch(r"([0-9]{1,2})x([A-Z0-9]{3,5})", cable.strip())
+    lane = INFINIBAND.get(match[2]) if match else None
+    return lane * int(match[1]) * GB / 8 if match and lane and int(match[1]) else None

@@ -29,8 +29,8 @@ class Source:
 
     def load(self) -> Callable[..., Probed]:
         module, _, function = self.where.partition(":")
-        found: Callable[..., Probed] = getattr(importlib.import_module(f"antiphon.formats.probe.{module}"), function)
-        return found
+        reader: Callable[..., Probed] = getattr(importlib.import_module(f"antiphon.formats.probe.{module}"), function)
+        return reader
 
 
 _SMI = "nvidia-smi"
@@ -83,8 +83,8 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
     if len(paths) > 1 and not SOURCES[name].several:
         raise Invalid(f"{name} reads one file, got {len(paths)}")
     with reading(label if len(paths) == 1 else ", ".join(map(str, paths))[:200]):
-        found: Probed = call("reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title(paths[0]))
-        return found
+        probed: Probed = call("reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title(paths[0]))
+        return probed
 
 
 def recognised(path: str) -> str:

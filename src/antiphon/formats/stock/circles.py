@@ -38,8 +38,8 @@ def orders(schedule: Schedule) -> list[Order]:
     >>> orders(of_rows("allreduce", 3, chain))
     [Order(form='chain', ranks=(0, 1, 2), share=Fraction(1, 1), rows=(0, 1, 2, 3))]
     """
-    found: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
-    weights, whole = schedule.chunks.weights(schedule.collective)
+    orders_found: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}
+    weights, total = schedule.chunks.weights(schedule.collective)
     order = np.argsort(schedule.chunk, kind="stable")
     cuts = np.searchsorted(schedule.chunk[order], np.arange(len(schedule.chunks) + 1))
     for chunk in range(len(schedule.chunks)):
@@ -47,28 +47,28 @@ def orders(schedule: Schedule) -> list[Order]:
         key = _order_of(schedule, rows)
         if key is None:
             raise Unsupported(f"chunk {chunk} goes along no ring and no chain of all ranks")
-        share, mine = found.get(key, (Fraction(0), []))
-        found[key] = share + Fraction(int(weights[chunk]), int(whole)), [*mine, *rows.tolist()]
-    return [Order(form, ranks, share, tuple(rows)) for (form, ranks), (share, rows) in sorted(found.items())]
+        share, rows_before = orders_found.get(key, (Fraction(0), []))
+        orders_found[key] = share + Fraction(int(weights[chunk]), int(total)), [*rows_before, *rows.tolist()]
+    return [Order(form, ranks, share, tuple(rows)) for (form, ranks), (share, rows) in sorted(orders_found.items())]
 
 
 def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
     pairs = list(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     combines = (schedule.op[rows] == REDUCE).tolist()
-    ways = [
+    paths = [
         _path(
-            [pair for pair, combined in zip(pairs, combines, strict=True) if combined == which],
+            [pair for pair, combined in zip(pairs, combines, strict=True) if combined == reducing],
             schedule.collective.ranks,
         )
-        for which in (True, False)
-        if which in combines
+        for reducing in (True, False)
+        if reducing in combines
     ]
-    if not ways or any(way is None for way in ways):
+    if not paths or any(way is None for way in paths):
         return None
-    there = _turned(ways[0])
-    if len(ways) == 1 or _turned(ways[1]) == there:
-        return RING, there
-    return (CHAIN, tuple(ways[1] or ())) if ways[0] == (ways[1] or [])[::-1] else None
+    inward = _turned(paths[0])
+    if len(paths) == 1 or _turned(paths[1]) == inward:
+        return RING, inward
+    return (CHAIN, tuple(paths[1] or ())) if paths[0] == (paths[1] or [])[::-1] else None
 
 
 def _path(hops: Hops, ranks: int) -> list[int] | None:
@@ -77,14 +77,14 @@ def _path(hops: Hops, ranks: int) -> list[int] | None:
     starts = [a for a in after if a not in set(after.values())]
     if len(hops) != ranks - 1 or len(after) != ranks - 1 or len(starts) != 1:
         return None
-    way = starts
-    while way[-1] in after and len(way) <= ranks:
-        way.append(after[way[-1]])
-    return way if len(set(way)) == ranks else None
+    path = starts
+    while path[-1] in after and len(path) <= ranks:
+        path.append(after[path[-1]])
+    return path if len(set(path)) == ranks else None
 
 
-def _turned(way: Sequence[int] | None) -> tuple[int, ...]:
+def _turned(path: Sequence[int] | None) -> tuple[int, ...]:
     """A ring written from rank 0 on."""
-    found = tuple(way or ())
-    at = found.index(0)
-    return found[at:] + found[:at]
+    ring = tuple(path or ())
+    at = ring.index(0)
+    return ring[at:] + ring[:at]

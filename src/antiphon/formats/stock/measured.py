@@ -33,40 +33,43 @@ class Algorithm:
 
 def about(entry: Entry) -> Mapping[str, Any] | None:
     """What is claimed of the library; None where nothing is. Invalid where it is not of that form."""
-    told = entry.claims.get(CLAIM)
-    if told is None:
+    claim = entry.claims.get(CLAIM)
+    if claim is None:
         return None
     texts = ("name", "version", "file", "algorithm")
-    numbers = told.get("parameters", {}) if isinstance(told, dict) else None
-    plain = isinstance(told, dict) and all(isinstance(told.get(key), str) and told[key].isprintable() for key in texts)
+    numbers = claim.get("parameters", {}) if isinstance(claim, dict) else None
+    plain = isinstance(claim, dict) and all(
+        isinstance(claim.get(key), str) and claim[key].isprintable() for key in texts
+    )
     right = isinstance(numbers, dict) and all(type(n) is int and 0 <= n <= MOST for n in numbers.values())
     if not plain or not right:
         raise Invalid(f"claims.{CLAIM}: expected texts {', '.join(texts)} and whole numbers as parameters, got "
-                      f"{quote(told)}")  # fmt: skip
-    found: Mapping[str, Any] = told
-    return found
+                      f"{quote(claim)}")  # fmt: skip
+    library_claim: Mapping[str, Any] = claim
+    return library_claim
 
 
 def algorithm_of(entry: Entry) -> Algorithm | None:
     """The library's best algorithm, where it is not its own choice."""
-    told = about(entry)
-    if told is None or told["algorithm"] == DEFAULT:
+    claim = about(entry)
+    if claim is None or claim["algorithm"] == DEFAULT:
         return None
-    return Algorithm(told["algorithm"], tuple(sorted(told.get("parameters", {}).items())))
+    return Algorithm(claim["algorithm"], tuple(sorted(claim.get("parameters", {}).items())))
 
 
 def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
     """What all entries say of the library itself. Unsupported where none does, or one speaks of another than `name`."""
-    told = [one for plan in plans.values() for entry in plan.entries if (one := about(entry)) is not None]
-    if not told:
+    library_claims = [claim for plan in plans.values() for entry in plan.entries if (claim := about(entry)) is not None]
+    if not library_claims:
         raise Unsupported(f"{MPIS[name]}: this table says nothing of {name}'s own algorithms; {HOW}")
-    for one in told:
-        if one["name"] != name:
-            other = MPIS.get(one["name"])
+    for claim in library_claims:
+        if claim["name"] != name:
+            other = MPIS.get(claim["name"])
             raise Unsupported(
-                f"{MPIS[name]}: this table was measured on {one['name']}" + (f"; export --to {other}" if other else "")
+                f"{MPIS[name]}: this table was measured on {claim['name']}"
+                + (f"; export --to {other}" if other else "")
             )
-    return told[0]
+    return library_claims[0]
 
 
 def number(algorithm: Algorithm, key: str) -> int:

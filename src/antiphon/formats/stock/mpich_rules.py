@@ -58,23 +58,24 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
         raise Invalid(f"library: expected a file, got {quote(path)}")
     own = own_trees(path)
     trees = dict(own.trees)
-    rules, left = 0, 0
+    rules, left_to_library = 0, 0
     for kind, plan in plans.items():
         refuse_part(plan, "mpich-rules")
-        found = ranges(plan, algorithm_of)
-        left += sum(one.what is None for one in found)
-        if all(one.what is None for one in found):
+        size_ranges = ranges(plan, algorithm_of)
+        left_to_library += sum(size_range.what is None for size_range in size_ranges)
+        if all(size_range.what is None for size_range in size_ranges):
             continue
-        rules += sum(one.what is not None for one in found)
+        rules += sum(size_range.what is not None for size_range in size_ranges)
         if kind not in COLLECTIVES:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
-        for one in found:
-            if one.what is not None:
-                own.refuse_unknown(_leaf(kind, one.what), dict(one.what.parameters), path)
+        for size_range in size_ranges:
+            if size_range.what is not None:
+                own.refuse_unknown(_leaf(kind, size_range.what), dict(size_range.what.parameters), path)
         count = plan.topology.ranks
-        trees = {level: _with_rules(tree, level, kind, count, found, path) for level, tree in trees.items()}
+        trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(
-        {FILES[level]: written(tree) for level, tree in trees.items()}, notes_of(rules, "MPICH", [AS_GOOD] * left)
+        {FILES[level]: written(tree) for level, tree in trees.items()},
+        notes_of(rules, "MPICH", [AS_GOOD] * left_to_library),
     )
 
 
@@ -84,33 +85,33 @@ def _leaf(kind: str, algorithm: Algorithm) -> str:
 
 
 def _with_rules(
-    trees: Tree, level: str, kind: str, count: int, found: Sequence[Range[Algorithm]], path: str
+    trees: Tree, level: str, kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], path: str
 ) -> Tree:  # fmt: skip
     """The tree of a level with the rules for one collective in it. What CH4 does not mention it leaves to MPIR."""
     key = f"collective={COLLECTIVES[kind].name}"
     if level == CH4 and key not in trees:
         return trees
-    own, rest = of_intra(trees, COLLECTIVES[kind].name, path)
+    own, others_kept = of_intra(trees, COLLECTIVES[kind].name, path)
     branch = _to_mpir(leaf_of(own)) if level == CH4 else _algorithm(kind)
 
-    def inside(mine: Tree) -> Tree:
-        return _by_size(kind, count, found, mine, branch)
+    def inside(own_branch: Tree) -> Tree:
+        return _by_size(kind, count, size_ranges, own_branch, branch)
 
-    return {**trees, key: {"comm_type=intra": for_processes(own, count, inside), **rest}}
+    return {**trees, key: {"comm_type=intra": for_processes(own, count, inside), **others_kept}}
 
 
-def _by_size(kind: str, count: int, found: Sequence[Range[Algorithm]], own: Tree, branch: Branch) -> Tree:
+def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own: Tree, branch: Branch) -> Tree:
     """One branch for each range of sizes."""
     about = COLLECTIVES[kind]
     sized: Tree = {}
-    for one in found:
-        if one.stop is None:
+    for size_range in size_ranges:
+        if size_range.stop is None:
             break
-        stop = -(-one.stop // count) if about.of_block else one.stop
-        sized[f"{about.size}<{stop}" if stop <= MOST else f"{about.size}<={MOST}"] = branch(one.what, own)
+        stop = -(-size_range.stop // count) if about.of_block else size_range.stop
+        sized[f"{about.size}<{stop}" if stop <= MOST else f"{about.size}<={MOST}"] = branch(size_range.what, own)
         if stop > MOST:
             break
-    last = found[-1]
+    last = size_ranges[-1]
     sized[f"{about.size}=any"] = branch(last.what if last.stop is None else None, own)
     if kind == "alltoall":  # in place there is no type of what is sent, hence no size
         return {"is_sendbuf_inplace=yes": own, "is_sendbuf_inplace=no": sized}
@@ -124,23 +125,26 @@ def _algorithm(kind: str) -> Branch:
         if algorithm is None:
             return own
         tree = TREES.get((kind, algorithm.name))
-        told = [*([f"tree_type={tree}"] if tree else []), *(f"{key}={value}" for key, value in algorithm.parameters)]
-        made: Tree = {_leaf(kind, algorithm): {one: {} for one in told}}
+        parameters = [
+            *([f"tree_type={tree}"] if tree else []),
+            *(f"{key}={value}" for key, value in algorithm.parameters),
+        ]
+        tree_made: Tree = {_leaf(kind, algorithm): {parameter: {} for parameter in parameters}}
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
-            made = _where(need, made, own)
-        return made
+            tree_made = _where(need, tree_made, own)
+        return tree_made
 
     return branch
 
 
-def _where(need: str, made: Tree, own: Tree) -> Tree:
+def _where(need: str, rule_tree: Tree, own: Tree) -> Tree:
     """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
     calls the same collective for each, on communicators that are not whole."""
     if need == ENOUGH:
-        return {"count<pow2": own, "count=any": made}
+        return {"count<pow2": own, "count=any": rule_tree}
     if need == WHOLE:
-        return {f"{need}=parent": made, f"{need}=any": own}
-    return {f"{need}=yes": made, f"{need}=no": own}
+        return {f"{need}=parent": rule_tree, f"{need}=any": own}
+    return {f"{need}=yes": rule_tree, f"{need}=no": own}
 
 
 def _to_mpir(leaf: str) -> Branch:

@@ -42,41 +42,41 @@ def own_trees(path: str) -> Own:
     """Read out of a library file (libmpi.so)."""
     with reading(path):
         data = read_bytes(path)
-    found: dict[str, Tree] = {}
+    trees: dict[str, Tree] = {}
     for at in re.finditer(rb'\{\s*"collective=', data):
         stop = data.find(b"\0", at.start(), at.start() + _LONGEST)
         text = data[at.start() : stop] if stop > 0 and data[at.start() - 1 : at.start()] == b"\0" else b""
         for name, mark in _MARKS.items():
-            if name not in found and mark.encode() in text:
-                found[name] = _read(text, path)
-    if MPIR not in found:
+            if name not in trees and mark.encode() in text:
+                trees[name] = _read(text, path)
+    if MPIR not in trees:
         raise NotFound(f"{path}: has no selection tree in it; is it the libmpi of an MPICH 4 or 5?")
-    return Own(found, data)
+    return Own(trees, data)
 
 
 def _read(text: bytes, path: str) -> Tree:
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        tree = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError):
         raise Invalid(f"{path}: its selection tree is no JSON as we know it") from None
-    if not isinstance(found, dict):
+    if not isinstance(tree, dict):
         raise Invalid(f"{path}: its selection tree is no object")
-    return found
+    return tree
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Tree:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    tree = dict(pairs)
+    if len(tree) != len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return tree
 
 
 def of_intra(trees: Tree, collective: str, path: str) -> tuple[Tree, Tree]:
     """Of a collective the tree for communicators of one group, and the rest."""
-    whole = trees.get(f"collective={collective}")
-    if not isinstance(whole, dict) or not isinstance(whole.get("comm_type=intra"), dict):
+    both_types = trees.get(f"collective={collective}")
+    if not isinstance(both_types, dict) or not isinstance(both_types.get("comm_type=intra"), dict):
         raise Invalid(f"{path}: its selection tree for {quote(collective)} has another form than we know")
-    return whole["comm_type=intra"], {key: value for key, value in whole.items() if key != "comm_type=intra"}
+    return both_types["comm_type=intra"], {key: value for key, value in both_types.items() if key != "comm_type=intra"}
 
 
 def at_size(tree: Tree, count: int) -> Tree:
@@ -116,9 +116,9 @@ def leaf_of(tree: Mapping[str, Any]) -> str:
     for key, inner in tree.items():
         if key.startswith(LEAVES):
             return key
-        found = leaf_of(inner)
-        if found:
-            return found
+        leaf = leaf_of(inner)
+        if leaf:
+            return leaf
     return ""
 
 

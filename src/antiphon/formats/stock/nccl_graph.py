@@ -45,82 +45,86 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
             f"nccl-graph: {machine.name} has {len(set(hosts(machine)))} hosts; a graph file says the orders within one "
             "(plan for one of them)"
         )
-    found: dict[str, tuple[str, Schedule, list[Order]]] = {}
-    left = 0
+    by_form: dict[str, tuple[str, Schedule, list[Order]]] = {}
+    served = 0
     for kind, plan in plans.items():
         refuse_part(plan, "nccl-graph")
         for entry in plan.entries:
             if entry.served_by:
-                left += 1
+                served += 1
                 continue
-            who = f"{kind} by {planner_of(entry) or 'a schedule'} from {entry.start} bytes on"
+            label = f"{kind} by {planner_of(entry) or 'a schedule'} from {entry.start} bytes on"
             try:
-                mine = _plain(entry.schedule)
+                entry_orders = _plain(entry.schedule)
             except Unsupported as error:
                 if partial:
                     continue
                 raise Unsupported(
-                    f"nccl-graph: {who}: {error}; NCCL takes rings, and trees that are chains (--option partial=yes "
+                    f"nccl-graph: {label}: {error}; NCCL takes rings, and trees that are chains (--option partial=yes "
                     "leaves out what is neither)"
                 ) from None
-            form = mine[0].form
-            before = found.setdefault(form, (who, entry.schedule, mine))
-            if [(one.ranks, one.share) for one in before[2]] != [(one.ranks, one.share) for one in mine]:
-                raise Unsupported(f"nccl-graph: {who} has other {form}s than {before[0]}; NCCL has one set for all")
-    if not found and left:
+            form = entry_orders[0].form
+            before = by_form.setdefault(form, (label, entry.schedule, entry_orders))
+            if [(order.ranks, order.share) for order in before[2]] != [
+                (order.ranks, order.share) for order in entry_orders
+            ]:
+                raise Unsupported(f"nccl-graph: {label} has other {form}s than {before[0]}; NCCL has one set for all")
+    if not by_form and served:
         raise NotFound("nccl-graph: NCCL's own choice is as good: nothing to write (ours is not faster)")
-    if not found:
+    if not by_form:
         raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
     lines = ['<graphs version="1">']
-    for form in sorted(found, key=lambda form: GRAPHS[form]):
-        lines += _graph(machine, found[form][1], found[form][2], copies, link)
-    notes = [f"left to NCCL: {left} ranges: ours is not faster"] if left else []
+    for form in sorted(by_form, key=lambda form: GRAPHS[form]):
+        lines += _graph(machine, by_form[form][1], by_form[form][2], copies, link)
+    notes = [f"left to NCCL: {served} ranges: ours is not faster"] if served else []
     return Files({FILE: "\n".join([*lines, "</graphs>"]) + "\n"}, [*notes, UNPROVEN])
 
 
 def _plain(schedule: Schedule) -> list[Order]:
     if schedule.joint is not None:
         raise Unsupported("lets switches multicast or combine")
-    found = orders(schedule)
-    if len({one.form for one in found}) > 1:
+    entry_orders = orders(schedule)
+    if len({order.form for order in entry_orders}) > 1:
         raise Unsupported("goes along rings and along chains at once")
-    return found
+    return entry_orders
 
 
-def _graph(machine: Topology, schedule: Schedule, found: Sequence[Order], copies: int, link: str) -> list[str]:
-    number, pattern = GRAPHS[found[0].form]
-    unit = math.lcm(*(one.share.denominator for one in found))
-    parts = [int(one.share * unit) for one in found]
-    counts = [copies * part // math.gcd(*parts) for part in parts]
+def _graph(machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], copies: int, link: str) -> list[str]:
+    number, pattern = GRAPHS[entry_orders[0].form]
+    unit = math.lcm(*(order.share.denominator for order in entry_orders))
+    shares = [int(order.share * unit) for order in entry_orders]
+    counts = [copies * share // math.gcd(*shares) for share in shares]
     if sum(counts) > MAX_CHANNELS:
         raise Unsupported(
-            f"nccl-graph: the {found[0].form}s have parts of the data that need {sum(counts)} channels, and there are "
+            f"nccl-graph: the {entry_orders[0].form}s have parts of the data that need {sum(counts)} channels, and there are "
             f"{MAX_CHANNELS} at most"
         )
-    speed, nvlink = _speed(machine, schedule, found, counts)
+    speed, nvlink = _speed(machine, schedule, entry_orders, counts)
     kind = link or ("NVL" if nvlink else "PHB")
-    told = {
+    attributes = {
         "id": number, "pattern": pattern, "crossnic": 0, "nchannels": sum(counts), "speedintra": speed,
         "speedinter": speed, "latencyinter": 0, "typeintra": kind, "typeinter": "PIX",
-        "samechannels": int(len(found) == 1),
+        "samechannels": int(len(entry_orders) == 1),
     }  # fmt: skip
-    lines = [" ".join(["  <graph", *(f'{key}="{value}"' for key, value in told.items())]) + ">"]
-    for one, count in zip(found, counts, strict=True):
-        gpus = [f'      <gpu dev="{rank:#x}" rank="{rank}"/>' for rank in one.ranks]
+    lines = [" ".join(["  <graph", *(f'{key}="{value}"' for key, value in attributes.items())]) + ">"]
+    for order, count in zip(entry_orders, counts, strict=True):
+        gpus = [f'      <gpu dev="{rank:#x}" rank="{rank}"/>' for rank in order.ranks]
         lines += ["    <channel>", *gpus, "    </channel>"] * count
     return [*lines, "  </graph>"]
 
 
-def _speed(machine: Topology, schedule: Schedule, found: Sequence[Order], counts: Sequence[int]) -> tuple[str, bool]:
+def _speed(
+    machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], counts: Sequence[int]
+) -> tuple[str, bool]:
     """GB/s of every channel where all are in use, and whether all links used are NVLinks."""
-    way = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    resolved = resolve(machine, schedule.src, schedule.dst, schedule.route, schedule.routes)
     resources = machine.resources
     load: dict[int, int] = {}
     kinds: set[str] = set()
-    for one, count in zip(found, counts, strict=True):
-        rows = np.array(one.rows)
-        for route in np.unique(way.route[rows]).tolist():
-            for at in way.table[route]:
+    for order, count in zip(entry_orders, counts, strict=True):
+        rows = np.array(order.rows)
+        for route in np.unique(resolved.route[rows]).tolist():
+            for at in resolved.table[route]:
                 kinds.add(machine.types[int(machine.link_type[at])].kind)
                 limits = resources.limit_of[resources.limit_ptr[at] : resources.limit_ptr[at + 1]]
                 for resource in (at, *limits.tolist()):

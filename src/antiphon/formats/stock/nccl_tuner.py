@@ -72,15 +72,15 @@ def nccl_tuner(
     lines, rules, reasons = [HEAD, f"# for {' '.join(machine.name.split())[:100]}", COLUMNS], 0, list[str]()
     for kind, plan in plans.items():
         refuse_part(plan, "nccl-tuner")
-        for one in ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
-            assert one.what is not None
-            start, stop = one.start, "-" if one.stop is None else str(one.stop - 1)
-            if not one.what.algorithm:
-                lines.append(f"# {kind} {start} {stop}: left to NCCL: {one.what.reason}")
-                reasons.append(one.what.reason)
+        for size_range in ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
+            assert size_range.what is not None
+            start, stop = size_range.start, "-" if size_range.stop is None else str(size_range.stop - 1)
+            if not size_range.what.algorithm:
+                lines.append(f"# {kind} {start} {stop}: left to NCCL: {size_range.what.reason}")
+                reasons.append(size_range.what.reason)
                 continue
-            lines += [f"# {one.what.reason}"] if one.what.reason else []
-            lines.append(f"{kind} {start} {stop} {one.what.algorithm} {protocol} {channels} {where}")
+            lines += [f"# {size_range.what.reason}"] if size_range.what.reason else []
+            lines.append(f"{kind} {start} {stop} {size_range.what.algorithm} {protocol} {channels} {where}")
             rules += 1
     if not rules and all(reason == NO_ALGORITHM for reason in reasons):
         raise Unsupported(
@@ -134,8 +134,8 @@ def _gains(library: Library, kind: str, family: str, protocol: str, entry: Entry
     for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
         own, *others = library.at(kind, nbytes)
         forced = [
-            way.seconds for way in (own, *others)
-            if way.algorithm == MODELLED.get(family, family) and protocol in ("auto", way.protocol)
+            choice.seconds for choice in (own, *others)
+            if choice.algorithm == MODELLED.get(family, family) and protocol in ("auto", choice.protocol)
         ]  # fmt: skip
         if not forced:
             return {}
@@ -144,5 +144,5 @@ def _gains(library: Library, kind: str, family: str, protocol: str, entry: Entry
 
 
 def _in_words(plans: Mapping[str, Plan]) -> str:
-    told = dict.fromkeys(f"{kind} by {planner_of(entry)}" for kind, plan in plans.items() for entry in plan.entries)
-    return ", ".join(list(told)[:8])
+    phrases = dict.fromkeys(f"{kind} by {planner_of(entry)}" for kind, plan in plans.items() for entry in plan.entries)
+    return ", ".join(list(phrases)[:8])

@@ -27,31 +27,33 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     """
     about = library_of(plans, "Open MPI")
     lines: list[str] = []
-    written, rules_written, left = 0, 0, 0
+    written, rules_written, left_to_library = 0, 0, 0
     for kind, plan in plans.items():
         refuse_part(plan, "openmpi-rules")
         if kind not in NUMBERS:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
-        found = ranges(plan, algorithm_of)
-        left += sum(one.what is None for one in found)
-        if all(one.what is None for one in found):
+        size_ranges = ranges(plan, algorithm_of)
+        left_to_library += sum(size_range.what is None for size_range in size_ranges)
+        if all(size_range.what is None for size_range in size_ranges):
             continue
-        rules_written += sum(one.what is not None for one in found)
+        rules_written += sum(size_range.what is not None for size_range in size_ranges)
         written += 1
-        rules = [_rule(one) for one in found]
+        rules = [_rule(size_range) for size_range in size_ranges]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
         lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
         lines += [f"{count} # processes", str(len(rules)), *rules]
         lines += [f"{count + 1} # and more: its own choice", "1", OWN_CHOICE]
     head = f"{written} # collectives, by what was measured on Open MPI {about['version']}"
-    return Files({FILE: "\n".join([head, *lines]) + "\n"}, notes_of(rules_written, "Open MPI", [AS_GOOD] * left))
+    return Files(
+        {FILE: "\n".join([head, *lines]) + "\n"}, notes_of(rules_written, "Open MPI", [AS_GOOD] * left_to_library)
+    )
 
 
-def _rule(one: Range[Algorithm]) -> str:
+def _rule(size_range: Range[Algorithm]) -> str:
     """From how many bytes on, algorithm, fan-out, bytes of a segment (0: what the algorithm takes by itself)."""
-    if one.what is None:
-        return f"{one.start} 0 0 0 # its own choice"
-    algorithm = one.what
+    if size_range.what is None:
+        return f"{size_range.start} 0 0 0 # its own choice"
+    algorithm = size_range.what
     numbers = " ".join(str(number(algorithm, key)) for key in ("number", "fan", "segment"))
-    return f"{one.start} {numbers} # {algorithm.name}"
+    return f"{size_range.start} {numbers} # {algorithm.name}"

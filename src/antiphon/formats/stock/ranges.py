@@ -24,25 +24,25 @@ class Range(Generic[T]):
 
 def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
     """They cover every size. O(entries)."""
-    found: list[Range[T]] = []
+    merged: list[Range[T]] = []
     for entry in plan.entries:
-        what = of(entry)
-        if found and found[-1].what == what:
-            found[-1] = replace(found[-1], stop=entry.stop)
+        value = of(entry)
+        if merged and merged[-1].what == value:
+            merged[-1] = replace(merged[-1], stop=entry.stop)
         else:
-            found.append(Range(entry.start, entry.stop, what))
-    return found
+            merged.append(Range(entry.start, entry.stop, value))
+    return merged
 
 
 def notes_of(rules: int, library: str, reasons: Sequence[str]) -> list[str]:
     """How many rules were written, and how many ranges were left to the library, by reason."""
     if not rules:
         return [f"rules written: none: {library}'s own choice is as good"]
-    left = [
+    left_texts = [
         f"left to {library}: {count} {'range' if count == 1 else 'ranges'}: {reason}"
         for reason, count in Counter(reasons).items()
     ]
-    return [f"rules written: {rules}", *left]
+    return [f"rules written: {rules}", *left_texts]
 
 
 def planner_of(entry: Entry) -> str:

@@ -73,17 +73,19 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
         refuse_part(plan, "ucc")
         count = plan.topology.ranks
         share = count if kind in OF_BLOCK else 1
-        for one in ranges(plan, partial(_rule, unproven=unproven)):
-            assert one.what is not None
-            least = -(-one.start // share)
-            most = "inf" if one.stop is None else str((one.stop - 1) // share)
-            if not one.what.algorithm:
-                reasons.append(one.what.reason)
-            elif most == "inf" or int(most) >= least:
-                tokens.append(f"{COLLECTIVES.get(kind, kind)}:{least}-{most}:[{count}]:@{one.what.algorithm}")
+        for size_range in ranges(plan, partial(_rule, unproven=unproven)):
+            assert size_range.what is not None
+            low = -(-size_range.start // share)
+            high = "inf" if size_range.stop is None else str((size_range.stop - 1) // share)
+            if not size_range.what.algorithm:
+                reasons.append(size_range.what.reason)
+            elif high == "inf" or int(high) >= low:
+                tokens.append(f"{COLLECTIVES.get(kind, kind)}:{low}-{high}:[{count}]:@{size_range.what.algorithm}")
     if not tokens and all(reason == NO_ALGORITHM for reason in reasons):
-        known = ", ".join(sorted({name for _, name in _BY_NAME}))
-        raise Unsupported(f"ucc: nothing in this table is what UCC has an algorithm for; it has what does as {known}")
+        supported = ", ".join(sorted({name for _, name in _BY_NAME}))
+        raise Unsupported(
+            f"ucc: nothing in this table is what UCC has an algorithm for; it has what does as {supported}"
+        )
     if not tokens:
         raise NotFound(
             f"ucc: UCC's own choice may be as good: nothing to write ({'; '.join(dict.fromkeys(reasons))}); {HOW}, or "
@@ -94,12 +96,12 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
 
 def _rule(entry: Entry, unproven: bool) -> Rule:
     """What was measured of a library's algorithms; where asked for, what the planner does, as UCC calls it."""
-    told, kind = about(entry), entry.schedule.collective.kind
-    if told is not None and told["algorithm"] == DEFAULT:
+    claim, kind = about(entry), entry.schedule.collective.kind
+    if claim is not None and claim["algorithm"] == DEFAULT:
         return Rule("", "the MPI's own choice was measured to be as good")
-    if told is None and entry.served_by:
+    if claim is None and entry.served_by:
         return Rule("", "the table leaves these sizes to the library")
-    name = _BY_NAME.get((kind, told["algorithm"] if told is not None else planner_of(entry)), "")
-    if name and told is None and not unproven:
+    name = _BY_NAME.get((kind, claim["algorithm"] if claim is not None else planner_of(entry)), "")
+    if name and claim is None and not unproven:
         return Rule("", "no algorithm of a library was measured")
     return Rule(name, "" if name else NO_ALGORITHM)
