@@ -463,9 +463,9 @@ def test_noise_ends_in_a_complaint_or_in_nodes(noise: bytes, at: int) -> None:
 def test_more_than_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     data = nodes.head({}) + b"".join(nodes.node(number, "", nodes.COMPUTE) for number in range(1, 9))
     assert len(nodes.read_nodes(data)[1]) == 8
-    monkeypatch.setattr(nodes, "MOST_NODES", 7)
+    monkeypatch.setattr(nodes, "MAX_NODES", 7)
     with pytest.raises(Unsupported, match="more than 7 nodes"):
         nodes.read_nodes(data)
-    monkeypatch.setattr(nodes, "MOST_DEPENDENCIES", 2)
+    monkeypatch.setattr(nodes, "MAX_DEPENDENCIES", 2)
     with pytest.raises(Unsupported, match="more than 2 dependencies"):
         nodes.read_nodes(nodes.head({}) + nodes.node(1, "", nodes.COMPUTE, [1, 1, 1]))

@@ -189,11 +189,11 @@ def test_a_large_schedule_is_cut_short_at_a_step(monkeypatch: pytest.MonkeyPatch
     made = one("allreduce", "ring:ranks=8")
     whole = flow.message_rows(made)
     assert (whole["shown"], whole["messages"], len(whole["rows"])) == (14, 14 * 16, 14 * 16)
-    monkeypatch.setattr(flow, "MOST_MESSAGES", 40)
+    monkeypatch.setattr(flow, "MAX_MESSAGES", 40)
     part = flow.message_rows(made)
     assert (part["shown"], part["steps"], part["messages"]) == (2, 14, 14 * 16)
     assert part["rows"] == whole["rows"][:32]
-    monkeypatch.setattr(flow, "MOST_MESSAGES", 5)
+    monkeypatch.setattr(flow, "MAX_MESSAGES", 5)
     assert len(flow.message_rows(made)["rows"]) == 5
 
 

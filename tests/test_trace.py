@@ -263,7 +263,7 @@ def test_files_that_are_no_traces(two: list[str], data: bytes, why: str) -> None
 def test_too_few_and_too_many(two: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Invalid, match="expected 2 to"):
         antiphon.traces.merge(two[:1], "both.json")
-    monkeypatch.setattr(chrome, "MOST_EVENTS", 400)
+    monkeypatch.setattr(chrome, "MAX_EVENTS", 400)
     with pytest.raises(Unsupported, match="at most 400"):
         antiphon.traces.merge(two, "both.json")
 
