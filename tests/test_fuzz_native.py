@@ -15,8 +15,8 @@ from antiphon.runtimes.engine.build import NATIVE
 RUN = Path(__file__).parent.parent / "fuzz" / "native" / "build_and_run.py"
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 PLANTED = {
-    "lengths": ("engine.c", "if (needed <= (given ? bytes : 0)) return AP_OK;", "return AP_OK;"),
-    "slots": ("plan.c", "if (inside < 0 || inside + piece > room) return 0;", "(void)room;"),
+    "lengths": ("engine.c", "if (needed <= (buffer_address ? bytes : 0)) return AP_OK;", "return AP_OK;"),
+    "slots": ("plan.c", "if (inside < 0 || inside + piece > capacity) return 0;", "(void)capacity;"),
     "buffers": ("plan.c", "if (begin < 0 || begin + length > (wide)plan->sizes[b->buffer]) return 0;", ""),
     "indices": ("program.c", "begin >= s->points || end >= s->points || base >= s->bases ||", ""),
     "scratch": (

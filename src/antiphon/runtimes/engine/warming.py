@@ -12,7 +12,7 @@ _BY_BYTES = {1: 1, 2: 10, 4: 7, 8: 8}  # a type of the engine of each size: memo
 
 
 class _Pace(Structure):
-    """As in native/touch.h."""
+    """As in native/prefault.h."""
 
     _fields_ = [("stop", c_int), ("gentle", c_int)]
 

@@ -1,7 +1,7 @@
 /* The native engine: runs the programs that `antiphon export --to program` writes (docs/program.md).
  *
  *   ap_program  a program file, checked; knows no size, type or operator
- *   ap_plan     what one rank does at one size: addresses, order of starts, who waits for whom; kept between runs
+ *   ap_plan     what one rank does at one size: addresses, order of starts, dependencies; reused between runs
  *   ap_wire     a transport: messages between ranks, in order per peer and channel
  *
  * Nothing here ends the process or prints. What fails returns a code (or NULL) and fills an ap_error. A program, a plan
@@ -18,7 +18,7 @@
 typedef struct ap_program ap_program;
 typedef struct ap_plan ap_plan;
 typedef struct ap_wire ap_wire;
-typedef struct ap_pace ap_pace; /* of work beside a program (touch.h) */
+typedef struct ap_pace ap_pace; /* of work beside a program (prefault.h) */
 
 enum {
     AP_OK = 0, AP_INVALID = 1, AP_UNSUPPORTED = 2, AP_MEMORY = 3, AP_TRANSPORT = 4, AP_TIMEOUT = 5, AP_STUCK = 6,
@@ -71,8 +71,8 @@ int ap_ready(ap_plan *plan, int type, ap_error *error);
 /* Runs to the end of what this rank does. `input_bytes` and `output_bytes` are what the caller really has there: with less
  * than the plan needs nothing is touched (AP_INVALID). In place `input` is not looked at. `timeout` seconds without any
  * progress end the run (0: never); after that, or AP_TRANSPORT, the wire can only be closed. */
-int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type,
-           int operation, ap_wire *wire, double timeout, ap_error *error);
+int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type, int operation,
+           ap_wire *wire, double timeout, ap_error *error);
 
 size_t ap_type_size(int type);
 
@@ -80,7 +80,7 @@ size_t ap_type_size(int type);
 void ap_fold(void *result, const void *const *operands, size_t operand_count, size_t elements, int type, int operation);
 void ap_divide(void *values, size_t elements, uint64_t count, int type);
 
-/* What all processes of a group must call alike. Only what stands before `rank`, who calls it, is compared; the numbers for
+/* What all processes of a group must call alike. Only what stands before `rank`, the caller, is compared; the numbers for
  * kinds, operators and types are the caller's own. */
 typedef struct {
     uint64_t group;  /* what else they must have alike: the book */
@@ -91,23 +91,23 @@ typedef struct {
     uint32_t rank;
 } ap_called;
 
-/* From now on each ap_run, ap_agree and ap_uneven over this wire is the call that stands in *call when it begins; whatever comes for
+/* From now on each ap_run, ap_agree and ap_uneven over this wire is the call that stands in *call when it begins; a message of
  * another call ends it with AP_MISMATCH. All processes of a wire do so, or none. (Not over the wires of threads.) */
 void ap_wire_call(ap_wire *wire, const ap_called *call);
 /* After AP_MISMATCH: what the other one called. */
-void ap_wire_theirs(const ap_wire *wire, ap_called *theirs);
+void ap_wire_theirs(const ap_wire *wire, ap_called *other);
 /* Before the end: AP_MISMATCH where a message of a call up to the last one lies here, which nobody took. (What comes later,
  * and what MPI keeps, is not seen.) */
 int ap_wire_left(ap_wire *wire, ap_error *error);
 /* Ends when all processes have begun the same call; no data moves. */
 int ap_agree(ap_wire *wire, double timeout, ap_error *error);
 
-/* A call for which no plan can be: `sent` bytes to each rank, which stand one after another at `from`, and `come` bytes from
- * each to `to`, which is other memory. In *found what all find alike: that the data has moved; or nothing has, as what
- * one sends is not what another expects, or because all lengths between all are the same, and a plan can be. */
+/* A call for which no plan can be: `send_bytes` to each rank, which stand one after another at `from`, and `receive_bytes` from
+ * each to `to`, which is other memory. In *outcome, alike at all: the data has moved; or nothing has, as what one rank sends
+ * is not what another expects; or nothing has, as all lengths between all are the same, and a plan can serve the call. */
 enum { AP_MOVED, AP_EVEN, AP_DISAGREED };
-int ap_uneven(ap_wire *wire, const void *from, const uint64_t *sent, void *to, const uint64_t *come, double timeout,
-              int *found, ap_error *error);
+int ap_uneven(ap_wire *wire, const void *from, const uint64_t *send_bytes, void *to, const uint64_t *receive_bytes,
+              double timeout, int *outcome, ap_error *error);
 
 /* One thing that a rank did. Times are of the clock of its ap_trace; an end of 0: it has not ended. A message begins when
  * it is handed to the transport, and has ended when the transport says so; both are the engine's own moments. */
@@ -124,10 +124,10 @@ typedef struct {
 
 enum { AP_TRACE_SEND, AP_TRACE_RECEIVE, AP_TRACE_FOLD, AP_TRACE_CALL = 4 };
 
-/* A ring: record number i stands at i modulo `room`, a power of two. Memory and counts are the caller's. */
+/* A ring: record number i stands at i modulo `capacity`, a power of two. Memory and counts are the caller's. */
 typedef struct {
     ap_record *record;
-    uint64_t room;
+    uint64_t capacity;
     uint64_t count; /* records ever begun */
     uint32_t calls; /* runs ever begun */
     uint32_t ticks; /* times are those of the processor's own counter, where it has one; 0: ns of CLOCK_MONOTONIC */
@@ -135,12 +135,12 @@ typedef struct {
 
 /* Python's functions of these kinds of names, by which a call that waits lets handlers of signals run. */
 typedef struct {
-    int (*ensure)(void);                       /* PyGILState_Ensure */
-    int (*check)(void);                        /* PyErr_CheckSignals */
-    void (*fetch)(void **, void **, void **);  /* PyErr_Fetch */
-    void (*release)(int);                      /* PyGILState_Release */
-    void *raised[3];                           /* of a call that came to AP_STOPPED */
-    int32_t wanted;                            /* by the next call; 0: it is not in the thread that handles signals */
+    int (*ensure)(void);                      /* PyGILState_Ensure */
+    int (*check)(void);                       /* PyErr_CheckSignals */
+    void (*fetch)(void **, void **, void **); /* PyErr_Fetch */
+    void (*release)(int);                     /* PyGILState_Release */
+    void *raised[3];                          /* of a call that came to AP_STOPPED */
+    int32_t in_main_thread;                   /* the next call: only there handlers of signals run */
 } ap_hearing;
 
 /* NULL: no more. The memory stays until then. */
@@ -150,7 +150,7 @@ void ap_wire_hear(ap_wire *wire, ap_hearing *hearing);
 void ap_wire_trace(ap_wire *wire, ap_trace *trace);
 
 /* One moment by the clock of a trace, and in nanoseconds of CLOCK_MONOTONIC. */
-void ap_trace_moment(const ap_trace *trace, int64_t both[2]);
+void ap_trace_moment(const ap_trace *trace, int64_t moments[2]);
 
 /* Waits until nothing of this wire is under way, and gives it up. */
 void ap_wire_close(ap_wire *wire);

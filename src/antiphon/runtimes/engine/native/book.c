@@ -1,4 +1,8 @@
-/* Reading a book: every number in it is checked here. */
+/* Reading a book: every number in it is checked here.
+ *
+ * Threading: none of its own; a book is read-only once open, and any number of threads may read it.
+ * Ownership: ap_book_close frees the book and its programs. The bytes are the caller's, are used where they are and outlive it.
+ */
 #include "book.h"
 
 #include <stdlib.h>
@@ -21,20 +25,19 @@ typedef struct {
     const unsigned char *page, *entry;
 } tables;
 
-static int damaged(ap_error *error, const char *what) {
-    return ap_fail(error, AP_INVALID, "the book is damaged: %s; make it anew from its table", what);
+static int report_damage(ap_error *error, const char *problem) {
+    return ap_fail(error, AP_INVALID, "the book is damaged: %s; make it anew from its table", problem);
 }
 
 static int read_head(ap_book *book, tables *t, ap_error *error) {
     const unsigned char *b = t->bytes;
     if (t->size < HEADER || !ap_is_book(b, t->size)) return ap_fail(error, AP_INVALID, "this is no book of Antiphon");
     if (u32_at(b + 8) != VERSION)
-        return ap_fail(error, AP_UNSUPPORTED, "the book has version %u, this engine reads version %d", u32_at(b + 8),
-                       VERSION);
+        return ap_fail(error, AP_UNSUPPORTED, "the book has version %u, this engine reads version %d", u32_at(b + 8), VERSION);
     t->head = u64_at(b + 16);
     if (u64_at(b + 24) != t->size || t->head < HEADER || t->head > t->size || t->head % 8)
         return ap_fail(error, AP_INVALID, "the book is cut off or damaged; make it anew from its table");
-    if (ap_crc32(b + 16, t->head - 16) != u32_at(b + 12)) return damaged(error, "the checksum of its head is wrong");
+    if (ap_crc32(b + 16, t->head - 16) != u32_at(b + 12)) return report_damage(error, "the checksum of its head is wrong");
     uint32_t hosts = u32_at(b + 48);
     book->ranks = u32_at(b + 32), book->pages = u32_at(b + 36), book->programs = u32_at(b + 40);
     book->machine_bytes = u32_at(b + 52), t->members = u32_at(b + 44), t->labels = u32_at(b + 56);
@@ -46,7 +49,7 @@ static int read_head(ap_book *book, tables *t, ap_error *error) {
         at += padded(lengths[i]);
     }
     if (at != t->head || (hosts && hosts != book->ranks) || !book->ranks || book->ranks > INT32_MAX)
-        return damaged(error, "its tables do not fill its head");
+        return report_damage(error, "its tables do not fill its head");
     book->machine = (const char *)b + begin[0];
     book->host = hosts ? (const int32_t *)(const void *)(b + begin[1]) : NULL;
     t->member = (const int32_t *)(const void *)(b + begin[2]), t->label = (const char *)b + begin[3];
@@ -64,28 +67,27 @@ static int read_page(ap_book *book, const tables *t, uint32_t number, ap_error *
     if (p->kind >= AP_KINDS || first > t->members || p->members > t->members - first || !p->members ||
         p->members > book->ranks || label > t->labels || p->label_bytes > t->labels - label || p->start >= p->stop ||
         p->program < -1 || p->program >= (int64_t)book->programs || p->root < -1 || p->root >= (int64_t)book->ranks)
-        return damaged(error, "a page is impossible");
+        return report_damage(error, "a page is impossible");
     p->member = t->member + first, p->label = t->label + label;
-    int rooted = p->kind <= AP_GATHER, found = !rooted;
-    if (rooted != (p->root >= 0)) return damaged(error, "a page has a wrong root");
+    int rooted = p->kind <= AP_GATHER, has_root_member = !rooted;
+    if (rooted != (p->root >= 0)) return report_damage(error, "a page has a wrong root");
     for (uint32_t i = 0; i < p->members; i++) {
-        if (p->member[i] < 0 || p->member[i] >= (int64_t)book->ranks) return damaged(error, "a page has a wrong member");
-        found |= p->member[i] == p->root;
+        if (p->member[i] < 0 || p->member[i] >= (int64_t)book->ranks) return report_damage(error, "a page has a wrong member");
+        has_root_member |= p->member[i] == p->root;
     }
-    return found ? AP_OK : damaged(error, "the root of a page is no member");
+    return has_root_member ? AP_OK : report_damage(error, "the root of a page is no member");
 }
 
 /* What a page promises must be what its program is: an equal block for everybody, of one unit. */
-static int fits(const ap_book *book, const ap_page *page, ap_error *error) {
+static int check_program(const ap_book *book, const ap_page *page, ap_error *error) {
     if (page->program < 0) return AP_OK;
     const ap_program *program = book->program[page->program];
     const ap_facts *f = &program->facts;
     const unsigned char *members = program->bytes + AP_PROGRAM_HEADER; /* within the head: it has been checked */
     int good = f->kind == page->kind && f->ranks == book->ranks && f->members == page->members &&
-               f->roots == (page->root >= 0) && program->even &&
-               !memcmp(members, page->member, 4 * (size_t)page->members);
+               f->roots == (page->root >= 0) && program->even && !memcmp(members, page->member, 4 * (size_t)page->members);
     if (good && f->roots) good = (int32_t)u32_at(members + padded(4ull * f->members)) == page->root;
-    return good ? AP_OK : damaged(error, "a page and its program do not fit together");
+    return good ? AP_OK : report_damage(error, "a page and its program do not fit together");
 }
 
 static int read_programs(ap_book *book, const tables *t, ap_error *error) {
@@ -94,9 +96,9 @@ static int read_programs(ap_book *book, const tables *t, ap_error *error) {
         const unsigned char *b = t->entry + (size_t)ENTRY * i;
         uint64_t at = u64_at(b), size = u64_at(b + 8);
         if (at < end || at % 8 || at > t->size || size > t->size - at)
-            return damaged(error, "a program lies outside, or upon another");
+            return report_damage(error, "a program lies outside, or upon another");
         end = at + size;
-        if (ap_crc32(t->bytes + at, size) != u32_at(b + 16)) return damaged(error, "the checksum of a program is wrong");
+        if (ap_crc32(t->bytes + at, size) != u32_at(b + 16)) return report_damage(error, "the checksum of a program is wrong");
         if (!(book->program[i] = ap_open_bytes(t->bytes + at, size, error))) return error ? error->code : AP_INVALID;
     }
     return AP_OK;
@@ -115,10 +117,11 @@ ap_book *ap_book_open(const void *bytes, size_t size, ap_error *error) {
     uint64_t names = 0;
     for (uint32_t i = 0; !code && i < book->pages; i++) {
         code = read_page(book, &t, i, error);
-        if (!code && (names += book->page[i].members) > MOST_NAMES) code = damaged(error, "its pages have too many members");
+        if (!code && (names += book->page[i].members) > MOST_NAMES)
+            code = report_damage(error, "its pages have too many members");
     }
     if (!code) code = read_programs(book, &t, error);
-    for (uint32_t i = 0; !code && i < book->pages; i++) code = fits(book, &book->page[i], error);
+    for (uint32_t i = 0; !code && i < book->pages; i++) code = check_program(book, &book->page[i], error);
     if (!code) return book;
     ap_book_close(book);
     return NULL;

@@ -1,5 +1,5 @@
-/* The book: what a tuned table becomes when it is to run (docs/program.md). Programs, and pages that say when to take
- * which. Nothing in it is believed before it has been checked. */
+/* The book: a tuned table compiled to be run (docs/program.md): programs, and pages that say when to use which. Nothing in it
+ * is trusted before it has been checked. */
 #ifndef ANTIPHON_BOOK_H
 #define ANTIPHON_BOOK_H
 
@@ -7,12 +7,12 @@
 
 typedef struct {
     uint32_t kind, members;
-    int32_t root;           /* of the machine; -1: there is none */
-    const int32_t *member;  /* in the order of the process group */
-    uint64_t start, stop;   /* start <= bytes < stop; UINT64_MAX: without end */
-    int32_t program;        /* -1: left to the library, which was measured to be faster */
+    int32_t root;          /* of the machine; -1: there is none */
+    const int32_t *member; /* in the order of the process group */
+    uint64_t start, stop;  /* start <= bytes < stop; UINT64_MAX: without end */
+    int32_t program;       /* -1: left to the library, which was measured to be faster */
     int measured, ordered; /* ordered: values are combined in one order at all sizes */
-    const char *label;      /* not ended by a zero */
+    const char *label;     /* not ended by a zero */
     uint32_t label_bytes;
 } ap_page;
 

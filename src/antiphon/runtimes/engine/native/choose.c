@@ -1,10 +1,14 @@
-/* Choosing the page of a call. */
+/* Choosing the page of a call: ranges sorted by kind and root, each list in its given order.
+ *
+ * Threading: a chooser is read-only once open.
+ * Ownership: ranges are copied; ap_chooser_close frees everything.
+ */
 #include "choose.h"
 
 #include <stdlib.h>
 
 struct ap_chooser {
-    size_t ways;     /* of one kind: its roots, and none */
+    size_t lists;    /* of one kind: its roots, and none */
     uint32_t *first; /* for each kind and way where its numbers begin, and where the last ones end */
     uint32_t *number;
     ap_range *range;
@@ -20,31 +24,31 @@ int ap_range_of(const ap_page *page, const int32_t *rank_of, uint32_t count, ap_
     return 1;
 }
 
-static size_t way(const ap_chooser *chooser, uint32_t kind, int32_t root) {
-    return chooser->ways * kind + (size_t)(root + 1);
+static size_t list_of(const ap_chooser *chooser, uint32_t kind, int32_t root) {
+    return chooser->lists * kind + (size_t)(root + 1);
 }
 
 /* The numbers of the ranges by kind and root, those of each in the order given. */
 ap_chooser *ap_chooser_open(const ap_range *range, uint32_t count, uint32_t roots) {
-    ap_chooser *made = calloc(1, sizeof *made);
-    if (!made) return NULL;
-    made->ways = (size_t)roots + 1;
-    size_t all = made->ways * AP_KINDS;
-    made->first = calloc(all + 2, sizeof *made->first);
-    made->number = calloc(count + 1ul, sizeof *made->number);
-    made->range = calloc(count + 1ul, sizeof *made->range);
-    if (!made->first || !made->number || !made->range) {
-        ap_chooser_close(made);
+    ap_chooser *chooser = calloc(1, sizeof *chooser);
+    if (!chooser) return NULL;
+    chooser->lists = (size_t)roots + 1;
+    size_t count_lists = chooser->lists * AP_KINDS;
+    chooser->first = calloc(count_lists + 2, sizeof *chooser->first);
+    chooser->number = calloc(count + 1ul, sizeof *chooser->number);
+    chooser->range = calloc(count + 1ul, sizeof *chooser->range);
+    if (!chooser->first || !chooser->number || !chooser->range) {
+        ap_chooser_close(chooser);
         return NULL;
     }
-    uint32_t *next = made->first + 1; /* of each way, where its next number goes; in the end that is where it ends */
-    for (uint32_t i = 0; i < count; i++) next[way(made, range[i].kind, range[i].root) + 1]++;
-    for (size_t i = 1; i <= all; i++) next[i] += next[i - 1];
+    uint32_t *next = chooser->first + 1; /* of each way, where its next number goes; in the end that is where it ends */
+    for (uint32_t i = 0; i < count; i++) next[list_of(chooser, range[i].kind, range[i].root) + 1]++;
+    for (size_t i = 1; i <= count_lists; i++) next[i] += next[i - 1];
     for (uint32_t i = 0; i < count; i++) {
-        made->range[i] = range[i];
-        made->number[next[way(made, range[i].kind, range[i].root)]++] = i;
+        chooser->range[i] = range[i];
+        chooser->number[next[list_of(chooser, range[i].kind, range[i].root)]++] = i;
     }
-    return made;
+    return chooser;
 }
 
 void ap_chooser_close(ap_chooser *chooser) {
@@ -53,8 +57,8 @@ void ap_chooser_close(ap_chooser *chooser) {
 }
 
 int64_t ap_choose(const ap_chooser *chooser, uint32_t kind, int32_t root, uint64_t bytes) {
-    const uint32_t *of_kind = chooser->first + way(chooser, kind, -1);
-    if (of_kind[0] == of_kind[chooser->ways]) return AP_OTHER_KIND;
+    const uint32_t *of_kind = chooser->first + list_of(chooser, kind, -1);
+    if (of_kind[0] == of_kind[chooser->lists]) return AP_OTHER_KIND;
     uint32_t i = of_kind[root + 1], end = of_kind[root + 2];
     if (i == end) return AP_OTHER_ROOT;
     for (; i < end; i++) {

@@ -1,5 +1,5 @@
-/* Which page a call goes by: of those for calls of its kind and root the first, in the order they are given in, whose
- * range holds its bytes. antiphon.core.choose says the same in Python. */
+/* Which page serves a call: the first page for calls of its kind and root, in their given order, whose range holds its bytes.
+ * antiphon.core.choose does the same in Python. */
 #ifndef ANTIPHON_CHOOSE_H
 #define ANTIPHON_CHOOSE_H
 

@@ -1,4 +1,4 @@
-/* Seconds of a clock that nobody sets. */
+/* Seconds of a monotonic clock. */
 #ifndef ANTIPHON_CLOCK_H
 #define ANTIPHON_CLOCK_H
 

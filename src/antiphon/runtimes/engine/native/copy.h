@@ -11,8 +11,8 @@
 static inline void ap_copy(void *to, const void *from, size_t bytes) {
 #if defined(__GNUC__)
     typedef long long wide __attribute__((vector_size(16), aligned(1), may_alias));
-    enum { LEAST = 1024, STEP = 4 * sizeof(wide) };
-    if (bytes >= LEAST) {
+    enum { MIN_BYTES = 1024, STEP = 4 * sizeof(wide) };
+    if (bytes >= MIN_BYTES) {
         unsigned char *t = to;
         const unsigned char *f = from;
         size_t head = -(uintptr_t)t & (sizeof(wide) - 1);

@@ -1,8 +1,11 @@
-/* The run of a plan: one loop that starts what is ready, combines what has come, and asks the transport for more.
+/* The run of a plan: one loop that starts what is ready, combines what has come, and polls the transport.
  *
  * Whatever is ready starts, except that messages of one lane (peer, channel, direction) start in their order: one of the
  * two ways that docs/program.md allows. At most AP_WINDOW messages of a lane are under way; as the first unfinished one of
  * every lane always may start, that cannot deadlock either.
+ *
+ * Threading: a plan and a wire are used by one thread at a time, the caller's; the loop starts none.
+ * Ownership: the state of a run is on the stack and in the plan's layout, which a failed run leaves unusable (`broken`).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +14,7 @@
 #include "fold.h"
 #include "plan.h"
 #include "stage.h"
-#include "touch.h"
+#include "prefault.h"
 #include "trace.h"
 #include "transport.h"
 
@@ -28,22 +31,22 @@ typedef struct {
     double timeout;
     uint32_t done, first, last; /* instances done; work is a queue */
     uint32_t active;            /* messages that the transport has */
-    uint64_t folded;            /* bytes since it was asked */
+    uint64_t folded;            /* bytes since it was polled */
     ap_trace *trace;            /* NULL: nothing is recorded */
-    int64_t now;                /* when the clock was read last, for what is recorded */
+    int64_t clock;              /* when it was read last, for what is recorded */
     int fresh;                  /* nothing that takes time was done since */
-    int64_t seen;               /* when the transport told of what has arrived */
+    int64_t arrival_time;       /* when the transport reported what has arrived */
 } run;
 
-static unsigned char *address(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
+static unsigned char *address_of(const run *r, ap_stretch s) { return r->memory[s.buffer] + s.begin * r->item; }
 
 static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into) {
     ap_cursor c = ap_segments(&r->plan->step[r->l->step[instance]], instance);
     for (ap_stretch s; ap_next_segment(r->plan, &c, &s); stage += s.length * r->item) {
         if (into)
-            ap_copy(stage, address(r, s), s.length * r->item);
+            ap_copy(stage, address_of(r, s), s.length * r->item);
         else
-            ap_copy(address(r, s), stage, s.length * r->item);
+            ap_copy(address_of(r, s), stage, s.length * r->item);
     }
 }
 
@@ -52,19 +55,19 @@ static void copy_stage(run *r, uint32_t instance, unsigned char *stage, int into
 static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
     const ap_step *s = &r->plan->step[r->l->step[instance]];
     uint32_t later = s->pieces > 1 ? 2 * (instance - s->first) : 0;
-    return (ap_record){r->now, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
+    return (ap_record){r->clock, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
 }
 
 /* Reading the clock takes about as long as all else that is done to record something: once does for what happens at once. */
-static int64_t now(run *r) {
-    if (!r->fresh) r->now = ap_clock(r->trace), r->fresh = 1;
-    return r->now;
+static int64_t read_clock(run *r) {
+    if (!r->fresh) r->clock = ap_clock(r->trace), r->fresh = 1;
+    return r->clock;
 }
 
 /* A receive only waits from here on: any moment that is not later will do. */
 static void record_start(run *r, uint32_t instance, size_t bytes, int sends) {
-    if (sends) now(r);
-    r->l->record[instance] = ap_begun(r->trace, record_of(r, instance, bytes));
+    if (sends) read_clock(r);
+    r->l->record[instance] = ap_trace_begin(r->trace, record_of(r, instance, bytes));
 }
 
 /* Room for the records under way, and that of the call. */
@@ -72,49 +75,49 @@ static int record_call(run *r, uint64_t *number) {
     ap_layout *l = r->l;
     if (!l->record && !(l->record = calloc(l->instances ? l->instances : 1, sizeof *l->record)))
         return ap_fail(r->error, AP_MEMORY, "out of memory");
-    *number = ap_begun(r->trace, (ap_record){.begin = now(r), .peer = r->plan->rank, .kind = AP_TRACE_CALL,
+    *number = ap_trace_begin(r->trace, (ap_record){.begin = read_clock(r), .peer = r->plan->rank, .kind = AP_TRACE_CALL,
                                              .instance = r->trace->calls++});
     return AP_OK;
 }
 
 /* ---- */
 
-static void push(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
+static void push_work(run *r, uint32_t instance) { r->l->work[r->last++] = instance; }
 
 static int start_lane(run *r, uint32_t lane);
 
 /* One wait less for an instance: a message starts when it is the next of its lane, all else goes to work. */
-static int release(run *r, uint32_t instance) {
+static int release_instance(run *r, uint32_t instance) {
     if (--r->l->waiting[instance]) return AP_OK;
     if (r->l->lane[instance] == AP_NO_LANE) {
-        push(r, instance);
+        push_work(r, instance);
         return AP_OK;
     }
     return start_lane(r, r->l->lane[instance]);
 }
 
-static int finish(run *r, uint32_t instance) {
+static int finish_instance(run *r, uint32_t instance) {
     ap_layout *l = r->l;
     uint32_t o = l->step[instance];
     int code = AP_OK;
     r->done++;
     for (uint32_t e = l->fine.begin[instance]; e < l->fine.begin[instance + 1] && !code; e++)
-        code = release(r, l->fine.to[e]);
-    if (--l->left[o]) return code;
+        code = release_instance(r, l->fine.to[e]);
+    if (--l->remaining[o]) return code;
     for (uint32_t e = l->coarse.begin[o]; e < l->coarse.begin[o + 1]; e++) {
         const ap_step *x = &r->plan->step[l->coarse.to[e]];
-        for (uint32_t i = 0; i < x->instances && !code; i++) code = release(r, x->first + i);
+        for (uint32_t i = 0; i < x->instances && !code; i++) code = release_instance(r, x->first + i);
     }
     return code;
 }
 
 /* Starts a message; true in *over if all that waits for it may go on at once. */
-static int start(run *r, uint32_t instance, int *over) {
+static int start_message(run *r, uint32_t instance, int *over) {
     const ap_step *s = &r->plan->step[r->l->step[instance]];
     ap_stretch only = {0, 0, 0, 0};
     int several = 0;
     size_t bytes = ap_message_bytes(r->plan, r->item, s, instance, &only, &several);
-    unsigned char *data = address(r, only);
+    unsigned char *data = address_of(r, only);
     *over = 0;
     if (r->trace) record_start(r, instance, bytes, s->kind == AP_SEND);
     if (several) {
@@ -135,20 +138,20 @@ static int start_lane(run *r, uint32_t lane) {
         uint32_t instance = l->queue[l->head[lane]];
         if (l->waiting[instance]) break;
         l->head[lane]++, l->flying[lane]++;
-        code = start(r, instance, &over);
-        if (!code && over) push(r, instance); /* not finished here: that could come back to this lane */
+        code = start_message(r, instance, &over);
+        if (!code && over) push_work(r, instance); /* not finished here: that could come back to this lane */
     }
     return code;
 }
 
 /* The transport is done with a message. */
-static int arrived(run *r, uint32_t instance) {
+static int finish_message(run *r, uint32_t instance) {
     ap_layout *l = r->l;
     const ap_step *s = &r->plan->step[l->step[instance]];
     uint32_t lane = l->lane[instance];
     int code = AP_OK, staged = l->stage[instance] != NULL;
     r->active--, l->flying[lane]--;
-    if (r->trace) ap_ended(r->trace, l->record[instance], r->seen);
+    if (r->trace) ap_trace_end(r->trace, l->record[instance], r->arrival_time);
     if (staged) {
         r->fresh = 0;
         ap_stretch only;
@@ -158,49 +161,50 @@ static int arrived(run *r, uint32_t instance) {
         ap_give_stage(r->plan, l->stage[instance], bytes);
         l->stage[instance] = NULL;
     }
-    if (s->kind == AP_RECEIVE || !staged) code = finish(r, instance);
+    if (s->kind == AP_RECEIVE || !staged) code = finish_instance(r, instance);
     return code ? code : start_lane(r, lane);
 }
 
-static int ask(run *r, int block) {
+static int poll_transport(run *r, int block) {
     uint32_t numbers[BATCH];
     int count = 0;
     int code = r->wire->completed(r->wire, block, r->timeout, numbers, BATCH, &count, r->error);
     r->folded = 0, r->fresh = 0;
-    if (r->trace && count) r->seen = now(r);
-    for (int i = 0; i < count && !code; i++) code = arrived(r, numbers[i]);
+    if (r->trace && count) r->arrival_time = read_clock(r);
+    for (int i = 0; i < count && !code; i++) code = finish_message(r, numbers[i]);
     return code;
 }
 
-enum { FEW = 16 };
+enum { MAX_LOCAL_OPERANDS = 16 };
 
-static int fold(run *r, uint32_t instance, const ap_step *s) {
-    const void *few[FEW], **operands = few;
+static int fold_instance(run *r, uint32_t instance, const ap_step *s) {
+    const void *local_operands[MAX_LOCAL_OPERANDS], **operands = local_operands;
     ap_stretch to = ap_piece_of(r->plan, s, instance, 0);
     uint32_t count = s->stretches - 1;
     if (!to.length) return AP_OK;
-    if (count > FEW && !(operands = malloc(count * sizeof *operands))) return ap_fail(r->error, AP_MEMORY, "out of memory");
-    for (uint32_t k = 0; k < count; k++) operands[k] = address(r, ap_piece_of(r->plan, s, instance, k + 1));
-    ap_fold(address(r, to), operands, count, to.length, r->type, r->operation);
-    if (operands != few) free(operands);
+    if (count > MAX_LOCAL_OPERANDS && !(operands = malloc(count * sizeof *operands)))
+        return ap_fail(r->error, AP_MEMORY, "out of memory");
+    for (uint32_t k = 0; k < count; k++) operands[k] = address_of(r, ap_piece_of(r->plan, s, instance, k + 1));
+    ap_fold(address_of(r, to), operands, count, to.length, r->type, r->operation);
+    if (operands != local_operands) free(operands);
     r->folded += to.length * r->item * count;
     return AP_OK;
 }
 
 static int traced_fold(run *r, uint32_t instance, const ap_step *s) {
-    now(r);
-    ap_record made = record_of(r, instance, ap_piece_of(r->plan, s, instance, 0).length * r->item);
-    int code = fold(r, instance, s);
-    r->fresh = 0, made.end = now(r);
-    ap_begun(r->trace, made);
+    read_clock(r);
+    ap_record record = record_of(r, instance, ap_piece_of(r->plan, s, instance, 0).length * r->item);
+    int code = fold_instance(r, instance, s);
+    r->fresh = 0, record.end = read_clock(r);
+    ap_trace_begin(r->trace, record);
     return code;
 }
 
-static int work(run *r) {
+static int run_plan(run *r) {
     ap_layout *l = r->l;
     int code = AP_OK;
     for (uint32_t i = 0; i < l->instances && !code; i++)
-        if (!l->pending[i] && l->lane[i] == AP_NO_LANE) push(r, i);
+        if (!l->pending[i] && l->lane[i] == AP_NO_LANE) push_work(r, i);
     for (uint32_t i = 0; i < l->lanes && !code; i++)
         if (!l->lane_of[i].sends) code = start_lane(r, i); /* receives first: what comes finds its place */
     for (uint32_t i = 0; i < l->lanes && !code; i++)
@@ -209,11 +213,11 @@ static int work(run *r) {
         if (r->first < r->last) {
             uint32_t instance = l->work[r->first++];
             const ap_step *s = &r->plan->step[l->step[instance]];
-            if (s->kind == AP_FOLD) code = r->trace ? traced_fold(r, instance, s) : fold(r, instance, s);
-            if (!code) code = finish(r, instance);
-            if (!code && r->active && r->folded >= POLL_BYTES) code = ask(r, 0);
+            if (s->kind == AP_FOLD) code = r->trace ? traced_fold(r, instance, s) : fold_instance(r, instance, s);
+            if (!code) code = finish_instance(r, instance);
+            if (!code && r->active && r->folded >= POLL_BYTES) code = poll_transport(r, 0);
         } else if (r->active) {
-            code = ask(r, 1);
+            code = poll_transport(r, 1);
         } else {
             return ap_fail(r->error, AP_STUCK, "rank %u: nothing can go on after %u of %u operations; the program is wrong",
                            r->plan->rank, r->done, l->instances);
@@ -232,13 +236,13 @@ static int take_scratch(ap_plan *plan, size_t bytes, ap_error *error) {
     return AP_OK;
 }
 
-static void reset(ap_layout *l, const ap_plan *plan) {
+static void reset_layout(ap_layout *l, const ap_plan *plan) {
     memcpy(l->waiting, l->pending, 4 * (size_t)l->instances);
-    for (uint32_t o = 0; o < plan->steps; o++) l->left[o] = plan->step[o].instances;
+    for (uint32_t o = 0; o < plan->steps; o++) l->remaining[o] = plan->step[o].instances;
     for (uint32_t i = 0; i < l->lanes; i++) l->head[i] = l->lane_of[i].begin, l->flying[i] = 0;
 }
 
-static int refuse(const ap_plan *plan, int type, int operation, const ap_wire *wire, ap_error *error) {
+static int check_call(const ap_plan *plan, int type, int operation, const ap_wire *wire, ap_error *error) {
     if (!ap_type_size(type)) return ap_fail(error, AP_INVALID, "there is no data type number %d", type);
     if (operation < 0 || operation >= AP_OPERATORS)
         return ap_fail(error, AP_INVALID, "there is no operator number %d", operation);
@@ -247,16 +251,17 @@ static int refuse(const ap_plan *plan, int type, int operation, const ap_wire *w
         return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new plan and a new connection");
     for (uint32_t o = 0; o < plan->steps; o++)
         if ((plan->step[o].kind == AP_SEND || plan->step[o].kind == AP_RECEIVE) && plan->step[o].peer >= wire->ranks)
-            return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks",
-                           plan->step[o].peer, wire->ranks);
+            return ap_fail(error, AP_INVALID, "the program has messages to rank %u, but there are %u ranks", plan->step[o].peer,
+                           wire->ranks);
     return AP_OK;
 }
 
 /* A buffer of the caller must have what the plan touches; one that is not touched may be anything. */
-static int enough(const ap_plan *plan, int buffer, const void *given, uint64_t bytes, uint64_t needed, ap_error *error) {
-    if (needed <= (given ? bytes : 0)) return AP_OK;
+static int check_buffer(const ap_plan *plan, int buffer, const void *buffer_address, uint64_t bytes, uint64_t needed,
+                        ap_error *error) {
+    if (needed <= (buffer_address ? bytes : 0)) return AP_OK;
     return ap_fail(error, AP_INVALID, "rank %u: its %s has %llu bytes, %llu are needed", plan->rank,
-                   buffer == AP_INPUT ? "input" : "output", (unsigned long long)(given ? bytes : 0),
+                   buffer == AP_INPUT ? "input" : "output", (unsigned long long)(buffer_address ? bytes : 0),
                    (unsigned long long)needed);
 }
 
@@ -269,14 +274,14 @@ int ap_ready(ap_plan *plan, int type, ap_error *error) {
     return code ? code : take_scratch(plan, needed[AP_SCRATCH], error);
 }
 
-int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type,
-           int operation, ap_wire *wire, double timeout, ap_error *error) {
+int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output, uint64_t output_bytes, int type, int operation,
+           ap_wire *wire, double timeout, ap_error *error) {
     size_t item = ap_type_size(type);
     uint64_t needed[3] = {0, 0, 0};
-    int code = refuse(plan, type, operation, wire, error);
+    int code = check_call(plan, type, operation, wire, error);
     if (!code) code = ap_extents(plan, item, needed, error);
-    if (!code) code = enough(plan, AP_INPUT, input, input_bytes, needed[AP_INPUT], error);
-    if (!code) code = enough(plan, AP_OUTPUT, output, output_bytes, needed[AP_OUTPUT], error);
+    if (!code) code = check_buffer(plan, AP_INPUT, input, input_bytes, needed[AP_INPUT], error);
+    if (!code) code = check_buffer(plan, AP_OUTPUT, output, output_bytes, needed[AP_OUTPUT], error);
     if (!code) code = ap_lay_out(plan, item, error);
     if (!code) code = take_scratch(plan, needed[AP_SCRATCH], error);
     if (code) return code;
@@ -286,29 +291,29 @@ int ap_run(ap_plan *plan, const void *input, uint64_t input_bytes, void *output,
              .trace = wire->trace};
     uint64_t call = 0;
     if (r.trace && (code = record_call(&r, &call))) return code;
-    reset(r.l, plan);
-    wire->expected = r.l->received * item + r.l->messages * AP_LETTER;
-    ap_begin(wire);
-    code = work(&r);
+    reset_layout(r.l, plan);
+    wire->expected = r.l->received * item + r.l->messages * AP_MESSAGE_OVERHEAD;
+    ap_begin_call(wire);
+    code = run_plan(&r);
     if (code) {
         plan->broken = 1;
-        ap_wire_fails(wire);
+        ap_wire_break(wire);
         return code;
     }
     if (operation == AP_AVG)
         for (uint32_t i = 0; i < plan->divisions; i++)
-            ap_divide(address(&r, plan->division[i].where), plan->division[i].where.length, plan->division[i].count, type);
-    if (r.trace) ap_ended(r.trace, call, operation == AP_AVG ? ap_clock(r.trace) : now(&r));
+            ap_divide(address_of(&r, plan->division[i].where), plan->division[i].where.length, plan->division[i].count, type);
+    if (r.trace) ap_trace_end(r.trace, call, operation == AP_AVG ? ap_clock(r.trace) : read_clock(&r));
     return AP_OK;
 }
 
 void ap_wire_trace(ap_wire *wire, ap_trace *trace) { wire->trace = trace; }
 
-void ap_trace_moment(const ap_trace *trace, int64_t both[2]) {
+void ap_trace_moment(const ap_trace *trace, int64_t moments[2]) {
     int64_t closest = INT64_MAX;
     for (int i = 0; i < 16; i++) { /* the one that was interrupted least */
         int64_t before = ap_clock(trace), at = ap_nanoseconds(), after = ap_clock(trace);
-        if (after - before < closest) closest = after - before, both[0] = before + (after - before) / 2, both[1] = at;
+        if (after - before < closest) closest = after - before, moments[0] = before + (after - before) / 2, moments[1] = at;
     }
 }
 
@@ -319,7 +324,7 @@ void ap_wire_close(ap_wire *wire) {
 /* ---- touching memory before the first run ---- */
 
 /* What messages of several stretches are put together in, for as many as can be under way; kept in the plan's pool. */
-static int touch_stages(ap_plan *plan, size_t item, ap_pace *pace) {
+static int prefault_stages(ap_plan *plan, size_t item, ap_pace *pace) {
     ap_layout *l = &plan->layout;
     int good = 1;
     for (uint32_t i = 0; i < l->lanes; i++) {
@@ -332,7 +337,7 @@ static int touch_stages(ap_plan *plan, size_t item, ap_pace *pace) {
             size_t bytes = ap_message_bytes(plan, item, &plan->step[l->step[instance]], instance, &only, &several);
             if (!several) continue;
             if (!(l->stage[instance] = ap_take_stage(plan, bytes))) good = 0;
-            if (good) ap_touch(l->stage[instance], bytes, pace);
+            if (good) ap_prefault(l->stage[instance], bytes, pace);
         }
     }
     for (uint32_t instance = 0; instance < l->instances; instance++) {
@@ -349,6 +354,6 @@ static int touch_stages(ap_plan *plan, size_t item, ap_pace *pace) {
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error) {
     int code = ap_ready(plan, type, error);
     if (code) return code;
-    ap_touch(plan->scratch, plan->scratch_bytes, pace);
-    return touch_stages(plan, ap_type_size(type), pace) ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
+    ap_prefault(plan->scratch, plan->scratch_bytes, pace);
+    return prefault_stages(plan, ap_type_size(type), pace) ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
 }

@@ -9,6 +9,7 @@
 
 #include "choose.h"
 #include "plan.h"
+#include "transport.h"
 #if defined(AP_FOR_MPI)
 #include "preload.h"
 #include "transport_mpi.h"
@@ -16,8 +17,6 @@
 #include "shared.h"
 #include "transport_shared.h"
 #include "transport_sockets.h"
-#else
-int ap_threads_open(uint32_t ranks, ap_wire **wires);
 #endif
 
 typedef void (*function)(void);
@@ -36,9 +35,8 @@ static const struct {
     ONE(ap_range_of), ONE(ap_chooser_open), ONE(ap_chooser_close), ONE(ap_choose), ONE(ap_measure_open),
     ONE(ap_measure_calls), ONE(ap_measure_close),
 #elif defined(AP_FOR_SOCKETS)
-    ONE(ap_sockets_open), ONE(ap_shared_open),
-    ONE(ap_shared_make), ONE(ap_shared_join), ONE(ap_shared_complete), ONE(ap_shared_close), ONE(ap_shared_busy),
-    ONE(ap_shared_send), ONE(ap_shared_receive), ONE(ap_shared_progress),
+    ONE(ap_sockets_open), ONE(ap_shared_open), ONE(ap_shared_make),  ONE(ap_shared_join),    ONE(ap_shared_complete),
+    ONE(ap_shared_close), ONE(ap_shared_busy), ONE(ap_shared_send),  ONE(ap_shared_receive), ONE(ap_shared_progress),
 #else
     ONE(ap_threads_open),
 #endif

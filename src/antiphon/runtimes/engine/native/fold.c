@@ -1,8 +1,10 @@
-/* Combinations, in loops that compilers turn into vector instructions.
+/* Combining values, in loops that compilers vectorise.
  *
  * Whole numbers wrap around (signed ones are added as unsigned). float16, bfloat16 and float8 are combined in float32 and
- * stored once. min and max of something that is not a number is that; of equal numbers (0 and -0) the first: there NumPy does as
- * the processor does. No sum is reordered.
+ * rounded once. min and max with a NaN are NaN; of equal numbers (0 and -0) the first: there NumPy does as the processor does.
+ * No sum is reordered.
+ *
+ * Threading: no state. Ownership: all memory is the caller's.
  */
 #include "fold.h"
 
@@ -81,7 +83,7 @@ static void fold_narrow(char *result, const void *const *operands, size_t count,
     }
 }
 
-static void move(void *to, const void *from, size_t bytes) {
+static void copy_or_move(void *to, const void *from, size_t bytes) {
     uintptr_t t = (uintptr_t)to, f = (uintptr_t)from;
     if (t + bytes <= f || f + bytes <= t)
         ap_copy(to, from, bytes);
@@ -93,7 +95,7 @@ void ap_fold(void *result, const void *const *operands, size_t count, size_t n, 
     size_t size = ap_type_size(type);
     if (!n || !count) return;
     if (count == 1) {
-        move(result, operands[0], n * size);
+        copy_or_move(result, operands[0], n * size);
         return;
     }
     ap_combine f = combines[type][operation];

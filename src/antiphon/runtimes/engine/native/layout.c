@@ -1,16 +1,20 @@
-/* Instances of a plan, what waits for what, and the order in which messages start. */
+/* Instances of a plan (messages and folds, after splitting), their dependencies, and the order in which messages start.
+ *
+ * Threading: as its plan: one thread at a time.
+ * Ownership: an ap_layout belongs to its plan; ap_forget_layout frees its arrays.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan.h"
 #include "transport.h"
 
-static void *room(size_t count, size_t size) { return calloc(count ? count : 1, size); }
+static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
 void ap_forget_layout(ap_layout *l) {
     free(l->step), free(l->pending), free(l->lane), free(l->queue), free(l->lane_of);
     free(l->fine.begin), free(l->fine.to), free(l->coarse.begin), free(l->coarse.to);
-    free(l->waiting), free(l->left), free(l->work), free(l->head), free(l->flying), free(l->stage);
+    free(l->waiting), free(l->remaining), free(l->work), free(l->head), free(l->flying), free(l->stage);
     free(l->record);
     memset(l, 0, sizeof *l);
 }
@@ -21,9 +25,9 @@ static int is_message(const ap_step *s) { return s->kind == AP_SEND || s->kind =
 static uint32_t split_of(const ap_step *s, size_t item, uint64_t split) {
     if (s->pieces > 1 || s->kind == AP_JOIN) return s->pieces;
     if (!split || !s->elements) return 1;
-    uint64_t bytes = split == AP_USUAL_SPLIT ? 1 << 17 : split, most = split == AP_USUAL_SPLIT ? 4 : 1 << 20;
+    uint64_t bytes = split == AP_USUAL_SPLIT ? 1 << 17 : split, max_parts = split == AP_USUAL_SPLIT ? 4 : 1 << 20;
     uint64_t per = bytes / item, n = (s->elements - 1) / per + 1;
-    return (uint32_t)(n > most ? most : n);
+    return (uint32_t)(n > max_parts ? max_parts : n);
 }
 
 typedef struct {
@@ -44,7 +48,7 @@ static int find_coarse(ap_plan *plan, ap_error *error) {
     size_t count = 0, n = 0;
     for (uint32_t o = 0; o < plan->steps; o++)
         if (plan->step[o].instances > plan->step[o].pieces) count += plan->step[o].stretches;
-    place *all = room(count, sizeof *all);
+    place *all = allocate(count, sizeof *all);
     if (!all) return ap_fail(error, AP_MEMORY, "out of memory");
     for (uint32_t o = 0; o < plan->steps; o++) {
         ap_step *s = &plan->step[o];
@@ -75,14 +79,16 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
         ap_step *s = &plan->step[o];
         s->first = (uint32_t)total, s->instances = split_of(s, l->item, l->split);
         total += s->instances;
-        if (!ap_bear(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) || total > UINT32_MAX - 1)
+        if (!ap_add_burden(&all, s->instances, s->stretches, s->waits, AP_FEW_INSTANCES * (uint64_t)AP_MOST_WORK) ||
+            total > UINT32_MAX - 1)
             return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many messages; split at more bytes, or use fewer pieces",
                            plan->rank);
     }
     l->instances = (uint32_t)total;
-    l->step = room(total, 4), l->pending = room(total, 4), l->lane = room(total, 4), l->waiting = room(total, 4);
-    l->work = room(total, 4), l->stage = room(total, sizeof(void *)), l->left = room(plan->steps, 4);
-    if (!l->step || !l->pending || !l->lane || !l->waiting || !l->work || !l->stage || !l->left)
+    l->step = allocate(total, 4), l->pending = allocate(total, 4), l->lane = allocate(total, 4),
+    l->waiting = allocate(total, 4);
+    l->work = allocate(total, 4), l->stage = allocate(total, sizeof(void *)), l->remaining = allocate(plan->steps, 4);
+    if (!l->step || !l->pending || !l->lane || !l->waiting || !l->work || !l->stage || !l->remaining)
         return ap_fail(error, AP_MEMORY, "out of memory");
     for (uint32_t o = 0; o < plan->steps; o++)
         for (uint32_t i = 0; i < plan->step[o].instances; i++) l->step[plan->step[o].first + i] = o;
@@ -90,14 +96,14 @@ static int number_instances(ap_plan *plan, ap_layout *l, ap_error *error) {
 }
 
 /* Whether part i of x needs no more than part i of y. */
-static int piecewise(const ap_step *x, const ap_step *y) {
+static int go_piecewise(const ap_step *x, const ap_step *y) {
     if (x->pieces > 1 || y->pieces > 1) return x->pieces == y->pieces;
     return x->instances > 1 && x->instances == y->instances && x->elements == y->elements && !x->coarse && !y->coarse;
 }
 
-static int connect(ap_plan *plan, ap_layout *l, ap_error *error) {
+static int connect_edges(ap_plan *plan, ap_layout *l, ap_error *error) {
     uint64_t fine = 0, coarse = 0;
-    l->fine.begin = room((size_t)l->instances + 1, 4), l->coarse.begin = room((size_t)plan->steps + 1, 4);
+    l->fine.begin = allocate((size_t)l->instances + 1, 4), l->coarse.begin = allocate((size_t)plan->steps + 1, 4);
     if (!l->fine.begin || !l->coarse.begin) return ap_fail(error, AP_MEMORY, "out of memory");
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t o = 0; o < plan->steps; o++) {
@@ -105,7 +111,7 @@ static int connect(ap_plan *plan, ap_layout *l, ap_error *error) {
             for (uint32_t w = 0; w < x->waits; w++) {
                 uint32_t to = plan->wait[x->first_wait + w];
                 const ap_step *y = &plan->step[to];
-                if (piecewise(x, y)) {
+                if (go_piecewise(x, y)) {
                     for (uint32_t i = 0; i < x->instances; i++) {
                         if (pass == 0)
                             l->fine.begin[y->first + i + 1]++, fine++;
@@ -122,7 +128,7 @@ static int connect(ap_plan *plan, ap_layout *l, ap_error *error) {
         }
         if (pass == 1) break;
         if (fine >> 32) return ap_fail(error, AP_UNSUPPORTED, "rank %u: too many waits of pieces", plan->rank);
-        l->fine.to = room(fine, 4), l->coarse.to = room(coarse, 4);
+        l->fine.to = allocate(fine, 4), l->coarse.to = allocate(coarse, 4);
         if (!l->fine.to || !l->coarse.to) return ap_fail(error, AP_MEMORY, "out of memory");
         for (uint32_t i = 0; i < l->instances; i++) l->fine.begin[i + 1] += l->fine.begin[i];
         for (uint32_t o = 0; o < plan->steps; o++) l->coarse.begin[o + 1] += l->coarse.begin[o];
@@ -157,8 +163,8 @@ static uint64_t elements_of(const ap_plan *plan, const ap_step *s, uint32_t inst
 
 static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
     size_t n = 0;
-    message *all = room(l->instances, sizeof *all);
-    l->queue = room(l->instances, 4);
+    message *all = allocate(l->instances, sizeof *all);
+    l->queue = allocate(l->instances, 4);
     if (!all || !l->queue) {
         free(all);
         return ap_fail(error, AP_MEMORY, "out of memory");
@@ -175,7 +181,7 @@ static int order_messages(ap_plan *plan, ap_layout *l, ap_error *error) {
     }
     qsort(all, n, sizeof *all, by_lane);
     for (size_t i = 0; i < n; i++) l->lanes += i == 0 || all[i].lane != all[i - 1].lane;
-    l->lane_of = room(l->lanes, sizeof(ap_lane)), l->head = room(l->lanes, 4), l->flying = room(l->lanes, 4);
+    l->lane_of = allocate(l->lanes, sizeof(ap_lane)), l->head = allocate(l->lanes, 4), l->flying = allocate(l->lanes, 4);
     if (!l->lane_of || !l->head || !l->flying) {
         free(all);
         return ap_fail(error, AP_MEMORY, "out of memory");
@@ -199,7 +205,7 @@ int ap_lay_out(ap_plan *plan, size_t item, ap_error *error) {
     ap_forget_layout(l);
     l->item = item, l->split = plan->split;
     int code = number_instances(plan, l, error);
-    if (!code) code = connect(plan, l, error);
+    if (!code) code = connect_edges(plan, l, error);
     if (!code) code = order_messages(plan, l, error);
     if (code) ap_forget_layout(l);
     return code;

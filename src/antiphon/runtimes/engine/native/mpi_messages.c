@@ -1,5 +1,9 @@
 /* Messages by MPI itself, between processes that share no memory: the tag is the channel, and MPI keeps the order. Where
- * calls are compared, every message bears its own. */
+ * calls are compared, every message carries its call.
+ *
+ * Threading: a wire is used by one thread at a time, so there are no locks.
+ * Ownership: packets belong to their transfer, then to the wire's list of spare ones.
+ */
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -9,14 +13,14 @@
 #include "mpi_types.h"
 
 
-int ap_mpi_failed(ap_error *error, const char *what, int code) {
+int ap_mpi_failed(ap_error *error, const char *function, int code) {
     char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     PMPI_Error_string(code, text, &length);
-    return ap_fail(error, AP_TRANSPORT, "%s: %.200s", what, text);
+    return ap_fail(error, AP_TRANSPORT, "%s: %.200s", function, text);
 }
 
-static int reserve(mpi_wire *w, ap_error *error) {
+static int reserve_transfers(mpi_wire *w, ap_error *error) {
     if (w->active + 2 <= w->space) return AP_OK;
     int space = w->space ? 2 * w->space : 64;
     MPI_Request *request = realloc(w->request, space * sizeof *request);
@@ -30,7 +34,7 @@ static int reserve(mpi_wire *w, ap_error *error) {
     return AP_OK;
 }
 
-/* MPI counts in int: beyond that the message is a number of 2^24 bytes, and what is left. */
+/* MPI counts in int: beyond that the message is a number of blocks of 2^24 bytes, and the remainder. */
 static int large_type(size_t bytes, MPI_Datatype *type) {
     enum { CHUNK = 1 << 24 };
     MPI_Datatype chunk, types[2];
@@ -44,19 +48,19 @@ static int large_type(size_t bytes, MPI_Datatype *type) {
     return code ? code : PMPI_Type_commit(type);
 }
 
-static int begin(mpi_wire *w, void *data, size_t bytes, int tag, flight one, ap_error *error) {
+static int start_transfer(mpi_wire *w, void *data, size_t bytes, int tag, flight f, ap_error *error) {
     MPI_Datatype type = MPI_BYTE;
-    int count = (int)bytes, code, process = w->process_of[one.peer];
+    int count = (int)bytes, code, process = w->process_of[f.peer];
     if (bytes > INT_MAX) {
         if ((code = large_type(bytes, &type))) return ap_mpi_failed(error, "MPI_Type_create_struct", code);
         count = 1;
     }
     MPI_Request *request = &w->request[w->active];
-    code = one.comes ? PMPI_Irecv(data, count, type, process, tag, w->comm, request)
-                     : PMPI_Isend(data, count, type, process, tag, w->comm, request);
+    code = f.is_receive ? PMPI_Irecv(data, count, type, process, tag, w->comm, request)
+                        : PMPI_Isend(data, count, type, process, tag, w->comm, request);
     if (type != MPI_BYTE) PMPI_Type_free(&type);
-    if (code) return ap_mpi_failed(error, one.comes ? "MPI_Irecv" : "MPI_Isend", code);
-    w->flight[w->active++] = one;
+    if (code) return ap_mpi_failed(error, f.is_receive ? "MPI_Irecv" : "MPI_Isend", code);
+    w->flight[w->active++] = f;
     return AP_OK;
 }
 
@@ -73,61 +77,61 @@ static void give_packet(mpi_wire *w, packet *p) { p->next = w->spare, w->spare =
 
 /* What goes before the elements, with them where they are few. A receive of either takes either: if what comes is of another
  * call, its length may be any. */
-static int begin_packet(mpi_wire *w, const void *data, int tag, flight one, ap_error *error) {
-    packet *p = one.packet = take_packet(w);
-    size_t more = one.bytes <= PACK ? one.bytes : 0;
+static int start_packet(mpi_wire *w, const void *data, int tag, flight f, ap_error *error) {
+    packet *p = f.packet = take_packet(w);
+    size_t packed = f.bytes <= PACK ? f.bytes : 0;
     if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
-    one.told = one.bytes <= PACK;
-    if (!one.comes) {
-        p->call = w->base.now, p->bytes = one.bytes;
-        if (more) memcpy(p->data, data, more);
+    f.reported = f.bytes <= PACK;
+    if (!f.is_receive) {
+        p->call = w->base.now, p->bytes = f.bytes;
+        if (packed) memcpy(p->data, data, packed);
     }
-    int code = begin(w, &p->call, HEAD + (one.comes ? (size_t)PACK : more), tag, one, error);
+    int code = start_transfer(w, &p->call, HEAD + (f.is_receive ? (size_t)PACK : packed), tag, f, error);
     if (code) give_packet(w, p);
     return code;
 }
 
 int ap_mpi_start(mpi_wire *w, int sends, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                  ap_error *error) {
-    flight one = {.number = number, .peer = peer, .told = 1, .comes = !sends, .room = data, .bytes = bytes};
-    int code = reserve(w, error), tag = (int)channel;
+    flight f = {.number = number, .peer = peer, .reported = 1, .is_receive = !sends, .target = data, .bytes = bytes};
+    int code = reserve_transfers(w, error), tag = (int)channel;
     if (code) return code;
     if (w->process_of[peer] < 0 || tag >= w->most_tag)
         return ap_fail(error, AP_INVALID,
                        w->process_of[peer] < 0 ? "rank %u is no process here" : "channel of rank %u: beyond MPI's tags", peer);
-    if (w->base.call) code = begin_packet(w, data, tag, one, error);
-    return code || (w->base.call && bytes <= PACK) ? code : begin(w, data, bytes, tag, one, error);
+    if (w->base.call) code = start_packet(w, data, tag, f, error);
+    return code || (w->base.call && bytes <= PACK) ? code : start_transfer(w, data, bytes, tag, f, error);
 }
 
 /* A message is done: what came in a packet is held against the call that is under way. */
-static int landed(mpi_wire *w, const flight *one, ap_error *error) {
-    packet *p = one->packet;
+static int finish_packet(mpi_wire *w, const flight *f, ap_error *error) {
+    packet *p = f->packet;
     int code = AP_OK;
     if (!p) return code;
-    if (one->comes) {
-        p->call.rank = one->peer;
+    if (f->is_receive) {
+        p->call.rank = f->peer;
         code = ap_compare(&w->base, &p->call, error);
-        if (!code && p->bytes != one->bytes)
-            code = ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %zu are expected", one->peer,
-                           (unsigned long long)p->bytes, one->bytes);
-        if (!code && one->told && one->bytes) memcpy(one->room, p->data, one->bytes);
+        if (!code && p->bytes != f->bytes)
+            code = ap_fail(error, AP_TRANSPORT, "rank %u sent a message of %llu bytes where %zu are expected", f->peer,
+                           (unsigned long long)p->bytes, f->bytes);
+        if (!code && f->reported && f->bytes) memcpy(f->target, p->data, f->bytes);
     }
     give_packet(w, p);
     return code;
 }
 
-/* MPI complains of a length: what has come before it may tell that it is of another call. */
-static int complaint(mpi_wire *w, int failure, ap_error *error) {
+/* MPI reports a wrong length: a packet that came before may show that it is of another call. */
+static int explain_failure(mpi_wire *w, int failure, ap_error *error) {
     int code = AP_OK;
     for (int i = 0; i < w->active && !code; i++)
-        if (w->flight[i].packet && w->flight[i].comes && w->request[i] == MPI_REQUEST_NULL)
+        if (w->flight[i].packet && w->flight[i].is_receive && w->request[i] == MPI_REQUEST_NULL)
             code = ap_compare(&w->base, &w->flight[i].packet->call, error);
     return code ? code : ap_mpi_failed(error, "MPI could not finish a message", failure);
 }
 
 /* Waits for one at least by MPI itself; with an end to the patience, or more processes than processors, by asking again and
  * again and letting others work: there MPI would keep a processor from those it waits for. */
-static int some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
+static int test_some(mpi_wire *w, int first, int count, int block, double timeout, int *done) {
     if (block && timeout <= 0 && !w->crowded)
         return PMPI_Waitsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
     int code = PMPI_Testsome(count, w->request + first, done, w->index, MPI_STATUSES_IGNORE);
@@ -146,45 +150,46 @@ static int some(mpi_wire *w, int first, int count, int block, double timeout, in
 
 static int by_size(const void *a, const void *b) { return *(const int *)b - *(const int *)a; }
 
-/* All that is done is told, up to `most`: if more messages are under way than that, those that have been for longest are
- * asked for first, and a wait goes over all of them. */
-static int look(mpi_wire *w, int block, double patience, int most, int *done, ap_error *error) {
+/* Tests for up to `capacity` messages that are done: if more are under way than that, the oldest first; a wait covers all of
+ * them. */
+static int test_transfers(mpi_wire *w, int block, double patience, int capacity, int *done, ap_error *error) {
     int code;
     *done = 0;
-    if (w->active <= most) {
-        code = some(w, 0, w->active, block, patience, done);
+    if (w->active <= capacity) {
+        code = test_some(w, 0, w->active, block, patience, done);
     } else {
-        code = some(w, 0, most, 0, 0, done);
-        for (int at = most; !code && !*done && at < w->active; at += most) {
-            code = some(w, at, w->active - at < most ? w->active - at : most, 0, 0, done);
+        code = test_some(w, 0, capacity, 0, 0, done);
+        for (int at = capacity; !code && !*done && at < w->active; at += capacity) {
+            code = test_some(w, at, w->active - at < capacity ? w->active - at : capacity, 0, 0, done);
             for (int i = 0; i < *done; i++) w->index[i] += at;
         }
-        if (!code && !*done && block) { /* one by one: what is done meanwhile is told next time */
+        if (!code && !*done && block) { /* one by one: what is done meanwhile is reported next time */
             double end = patience > 0 ? ap_now() + patience : 0;
-            for (int one = MPI_UNDEFINED, there = 0; !code && !there;) {
-                code = PMPI_Testany(w->active, w->request, &one, &there, MPI_STATUS_IGNORE);
-                if (there) *done = 1, w->index[0] = one;
-                if (!there) sched_yield();
-                if (!there && patience > 0 && ap_now() > end) break;
+            for (int index = MPI_UNDEFINED, done_one = 0; !code && !done_one;) {
+                code = PMPI_Testany(w->active, w->request, &index, &done_one, MPI_STATUS_IGNORE);
+                if (done_one) *done = 1, w->index[0] = index;
+                if (!done_one) sched_yield();
+                if (!done_one && patience > 0 && ap_now() > end) break;
             }
         }
     }
-    return code ? complaint(w, code, error) : AP_OK;
+    return code ? explain_failure(w, code, error) : AP_OK;
 }
 
-int ap_mpi_far(mpi_wire *w, int block, double patience, uint32_t *numbers, int most, int *count, ap_error *error) {
+int ap_mpi_progress_remote(mpi_wire *w, int block, double patience, uint32_t *numbers, int capacity, int *count,
+                           ap_error *error) {
     int done = 1, code = AP_OK;
     *count = 0;
     while (w->active && done && !code && !*count) { /* until one is done that the engine knows of */
-        code = look(w, block, patience, most, &done, error);
+        code = test_transfers(w, block, patience, capacity, &done, error);
         if (code) return code;
         if (done > 1) qsort(w->index, (size_t)done, sizeof(int), by_size);
         for (int i = 0; i < done; i++) { /* from the last: the one that moves here is still under way */
             int last = --w->active, at = w->index[i];
-            flight one = w->flight[at];
+            flight f = w->flight[at];
             w->request[at] = w->request[last], w->flight[at] = w->flight[last];
-            if (!code) code = landed(w, &one, error);
-            if (one.told) numbers[(*count)++] = one.number;
+            if (!code) code = finish_packet(w, &f, error);
+            if (f.reported) numbers[(*count)++] = f.number;
         }
     }
     return code;
@@ -198,33 +203,33 @@ static int is_far(const mpi_wire *w, uint32_t rank) {
     return rank != w->base.now.rank && w->process_of[rank] >= 0 && (!w->shared || w->near[rank] < 0);
 }
 
-static int tell_all(mpi_wire *w, uint64_t what, ap_error *error) {
+static int notify_all(mpi_wire *w, uint64_t note, ap_error *error) {
     int code = AP_OK;
     for (uint32_t r = 0; r < w->base.ranks && !code; r++) {
         if (!is_far(w, r)) continue;
         packet *p = take_packet(w);
         if (!p) return ap_fail(error, AP_MEMORY, "out of memory");
-        p->call = w->base.now, p->bytes = what;
-        code = reserve(w, error);
-        if (!code) code = begin(w, &p->call, HEAD, w->most_tag, (flight){.peer = r, .packet = p}, error);
+        p->call = w->base.now, p->bytes = note;
+        code = reserve_transfers(w, error);
+        if (!code) code = start_transfer(w, &p->call, HEAD, w->most_tag, (flight){.peer = r, .packet = p}, error);
     }
     return code;
 }
 
-int ap_mpi_others(mpi_wire *w, ap_error *error) {
-    int code = w->shared ? ap_shared_look_around(w->shared, error) : AP_OK, found = 1;
-    if (!code && !w->quiet) code = tell_all(w, 0, error);
+int ap_mpi_check_others(mpi_wire *w, ap_error *error) {
+    int code = w->shared ? ap_shared_look_around(w->shared, error) : AP_OK, arrived = 1;
+    if (!code && !w->quiet) code = notify_all(w, 0, error);
     w->quiet = 1;
-    while (!code && found) {
+    while (!code && arrived) {
         MPI_Status from;
         packet p;
-        int failure = PMPI_Iprobe(MPI_ANY_SOURCE, w->most_tag, w->comm, &found, &from);
-        if (!failure && found)
+        int failure = PMPI_Iprobe(MPI_ANY_SOURCE, w->most_tag, w->comm, &arrived, &from);
+        if (!failure && arrived)
             failure = PMPI_Recv(&p.call, HEAD, MPI_BYTE, from.MPI_SOURCE, w->most_tag, w->comm, MPI_STATUS_IGNORE);
         if (failure) return ap_mpi_failed(error, "MPI_Recv", failure);
-        if (found && p.bytes == GAVE_UP)
+        if (arrived && p.bytes == GAVE_UP)
             code = ap_fail(error, AP_TRANSPORT, "rank %u has given up after an error", p.call.rank);
-        else if (found)
+        else if (arrived)
             code = ap_compare_loosely(&w->base, &p.call, error);
     }
     return code;
@@ -234,5 +239,5 @@ int ap_mpi_others(mpi_wire *w, ap_error *error) {
 void ap_mpi_give_up(mpi_wire *w) {
     ap_error ignored;
     if (w->shared) ap_shared_give_up(w->shared);
-    if (w->base.call) tell_all(w, GAVE_UP, &ignored);
+    if (w->base.call) notify_all(w, GAVE_UP, &ignored);
 }

@@ -1,8 +1,11 @@
 /* From the section of a rank to its plan at a size: addresses, each checked to lie in its buffer.
  *
  * All sizes and addresses of a run are computed here, in 128 bits, and refused above AP_MOST_ELEMENTS; so whatever is
- * computed from them later (an address times the bytes of an element, a piece of a message) is below 2^63. What the
- * caller has is held against the bytes that ap_extents tells.
+ * computed from them later (an address times the bytes of an element, a piece of a message) is below 2^63. ap_extents returns
+ * the bytes that each buffer of the caller must have.
+ *
+ * Threading: a plan is used by one thread at a time; different plans of a program may be prepared at once.
+ * Ownership: a plan owns its tables, layout, scratch and staging memory; it does not need its program any longer.
  */
 #include "plan.h"
 
@@ -13,7 +16,7 @@
 
 typedef __int128 wide;
 
-static const wide MOST = (wide)AP_MOST_ELEMENTS;
+static const wide MAX_ELEMENTS = (wide)AP_MOST_ELEMENTS;
 
 /* unit * whole + floor(unit * part / denominator): below 2^121, as the line is at most 2^61 and unit below 2^59. */
 static wide at_point(const ap_program *p, uint64_t unit, ap_point point) {
@@ -27,11 +30,11 @@ typedef struct {
     wide *at;         /* of the points */
     uint64_t *offset; /* of the slots */
     uint64_t *stride;
-    uint64_t *room;
+    uint64_t *capacity;
 } addresses;
 
-static int fail_address(ap_error *error, uint32_t rank, const char *what, uint64_t number) {
-    return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu lies outside of its buffer", rank, what,
+static int fail_address(ap_error *error, uint32_t rank, const char *object, uint64_t number) {
+    return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu lies outside of its buffer", rank, object,
                    (unsigned long long)number);
 }
 
@@ -43,11 +46,11 @@ static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
         unsigned __int128 part = (unsigned __int128)a->unit * (uint64_t)c->part + a->program->denominator - 1;
         wide size = (wide)a->unit * c->whole + (wide)(part / a->program->denominator);
         wide stride = (size + c->pieces - 1) / c->pieces;
-        if (stride > MOST || stride * c->pieces > MOST - total)
-            return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit need more scratch than there can be",
-                           plan->rank, (unsigned long long)a->unit);
+        if (stride > MAX_ELEMENTS || stride * c->pieces > MAX_ELEMENTS - total)
+            return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit need more scratch than there can be", plan->rank,
+                           (unsigned long long)a->unit);
         a->offset[i] = (uint64_t)total, a->stride[i] = (uint64_t)stride;
-        a->room[i] = (uint64_t)(stride * c->pieces);
+        a->capacity[i] = (uint64_t)(stride * c->pieces);
         total += stride * c->pieces;
     }
     plan->sizes[AP_SCRATCH] = (uint64_t)total;
@@ -55,10 +58,10 @@ static int resolve_slots(addresses *a, ap_plan *plan, ap_error *error) {
 }
 
 /* Where a part lies. In scratch all its pieces lie in its slot. False where anything is outside. */
-static int resolve(const addresses *a, const ap_plan *plan, ap_part part, uint32_t pieces, ap_stretch *out) {
+static int resolve_part(const addresses *a, const ap_plan *plan, ap_part part, uint32_t pieces, ap_stretch *out) {
     const ap_base *b = &a->section->base[part.base];
     wide begin = a->at[part.begin], length = a->at[part.end] - begin;
-    if (length < 0 || length > MOST) return 0;
+    if (length < 0 || length > MAX_ELEMENTS) return 0;
     out->buffer = b->buffer, out->length = (uint64_t)length, out->stride = 0;
     if (b->buffer != AP_SCRATCH) {
         begin += (wide)a->unit * b->shift;
@@ -66,7 +69,7 @@ static int resolve(const addresses *a, const ap_plan *plan, ap_part part, uint32
         out->begin = (uint64_t)begin;
         return 1;
     }
-    wide inside = begin - a->at[b->origin], room = a->room[b->slot], piece = length;
+    wide inside = begin - a->at[b->origin], capacity = a->capacity[b->slot], piece = length;
     if (pieces > 1) {
         wide stride = a->stride[b->slot];
         piece = (length + pieces - 1) / pieces; /* the longest */
@@ -74,13 +77,13 @@ static int resolve(const addresses *a, const ap_plan *plan, ap_part part, uint32
         if (piece > stride) return 0;
         piece += stride * (pieces - 1);
     }
-    if (inside < 0 || inside + piece > room) return 0;
+    if (inside < 0 || inside + piece > capacity) return 0;
     out->begin = a->offset[b->slot] + (uint64_t)inside;
     return 1;
 }
 
 /* Stretches of a message that follow each other in memory become one. */
-static void append(ap_plan *plan, ap_step *step, ap_stretch s, int join) {
+static void append_part(ap_plan *plan, ap_step *step, ap_stretch s, int join) {
     if (join && !s.length) return;
     if (join && step->stretches) {
         ap_stretch *last = &plan->stretch[step->stretch + step->stretches - 1];
@@ -103,20 +106,20 @@ static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
                           .pieces = op->pieces, .stretch = used, .first_wait = op->first_wait, .waits = op->waits};
         for (uint32_t i = 0; i < op->parts; i++) {
             ap_stretch where;
-            if (!resolve(a, plan, s->part[op->first_part + i], op->pieces, &where))
+            if (!resolve_part(a, plan, s->part[op->first_part + i], op->pieces, &where))
                 return fail_address(error, plan->rank, "operation", o);
             if (message || i == 0) step->elements += where.length;
-            if (step->elements > (uint64_t)MOST) return fail_address(error, plan->rank, "operation", o);
+            if (step->elements > (uint64_t)MAX_ELEMENTS) return fail_address(error, plan->rank, "operation", o);
             if (op->kind == AP_FOLD && where.length != step->elements)
-                return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, the parts of operation %u differ in length",
-                               plan->rank, o);
-            append(plan, step, where, message && op->pieces == 1);
+                return ap_fail(error, AP_INVALID,
+                               "the program file is wrong: rank %u, the parts of operation %u differ in length", plan->rank, o);
+            append_part(plan, step, where, message && op->pieces == 1);
         }
         used += step->stretches;
     }
     for (uint32_t i = 0; i < s->finishes; i++) {
         const ap_finish *f = &s->finish[i];
-        if (!resolve(a, plan, (ap_part){f->begin, f->end, f->base}, 1, &plan->division[i].where))
+        if (!resolve_part(a, plan, (ap_part){f->begin, f->end, f->base}, 1, &plan->division[i].where))
             return fail_address(error, plan->rank, "finish", i);
         plan->division[i].count = f->count;
     }
@@ -126,34 +129,35 @@ static int resolve_steps(addresses *a, ap_plan *plan, ap_error *error) {
 
 static int resolve_all(addresses *a, ap_plan *plan, ap_error *error) {
     const ap_section *s = a->section;
-    if (a->unit >= (uint64_t)MOST || (wide)s->input_weight * a->unit >= MOST || (wide)s->output_weight * a->unit >= MOST)
+    if (a->unit >= (uint64_t)MAX_ELEMENTS || (wide)s->input_weight * a->unit >= MAX_ELEMENTS ||
+        (wide)s->output_weight * a->unit >= MAX_ELEMENTS)
         return ap_fail(error, AP_INVALID, "rank %u: %llu elements per unit are no size", plan->rank,
                        (unsigned long long)a->unit);
     plan->sizes[AP_INPUT] = plan->in_place ? 0 : s->input_weight * a->unit;
     plan->sizes[AP_OUTPUT] = s->output_weight * a->unit;
     for (uint32_t i = 0; i < s->points; i++) {
         a->at[i] = at_point(a->program, a->unit, s->point[i]);
-        if (a->at[i] > MOST) return fail_address(error, plan->rank, "point", i);
+        if (a->at[i] > MAX_ELEMENTS) return fail_address(error, plan->rank, "point", i);
     }
     int code = resolve_slots(a, plan, error);
     return code ? code : resolve_steps(a, plan, error);
 }
 
-static void *room(size_t count, size_t size) { return calloc(count ? count : 1, size); }
+static void *allocate(size_t count, size_t size) { return calloc(count ? count : 1, size); }
 
-static int fill(const ap_program *program, const ap_section *s, uint64_t unit, ap_plan *plan, ap_error *error) {
-    addresses a = {program, s, unit, room(s->points, sizeof(wide)), room(s->slots, 8), room(s->slots, 8),
-                   room(s->slots, 8)};
-    plan->step = room(s->operations, sizeof(ap_step));
-    plan->stretch = room(s->parts, sizeof(ap_stretch));
-    plan->division = room(s->finishes, sizeof(ap_division));
-    plan->wait = room(s->waits, sizeof(uint32_t));
+static int fill_plan(const ap_program *program, const ap_section *s, uint64_t unit, ap_plan *plan, ap_error *error) {
+    addresses a = {program, s, unit, allocate(s->points, sizeof(wide)), allocate(s->slots, 8), allocate(s->slots, 8),
+                   allocate(s->slots, 8)};
+    plan->step = allocate(s->operations, sizeof(ap_step));
+    plan->stretch = allocate(s->parts, sizeof(ap_stretch));
+    plan->division = allocate(s->finishes, sizeof(ap_division));
+    plan->wait = allocate(s->waits, sizeof(uint32_t));
     int code = AP_OK;
-    if (!a.at || !a.offset || !a.stride || !a.room || !plan->step || !plan->stretch || !plan->division || !plan->wait)
+    if (!a.at || !a.offset || !a.stride || !a.capacity || !plan->step || !plan->stretch || !plan->division || !plan->wait)
         code = ap_fail(error, AP_MEMORY, "out of memory");
     else
         code = resolve_all(&a, plan, error);
-    free(a.at), free(a.offset), free(a.stride), free(a.room);
+    free(a.at), free(a.offset), free(a.stride), free(a.capacity);
     return code;
 }
 
@@ -172,7 +176,7 @@ ap_plan *ap_prepare(const ap_program *program, uint32_t rank, int in_place, uint
     }
     plan->rank = rank, plan->in_place = !!in_place, plan->steps = s.operations, plan->divisions = s.finishes;
     plan->split = usual_split(program->facts.kind);
-    if (fill(program, &s, unit, plan, error)) {
+    if (fill_plan(program, &s, unit, plan, error)) {
         ap_release(plan);
         return NULL;
     }
@@ -183,9 +187,9 @@ void ap_release(ap_plan *plan) {
     if (!plan) return;
     ap_forget_layout(&plan->layout);
     for (int i = 0; i < 64; i++)
-        for (void *next, *here = plan->pool[i]; here; here = next) {
-            memcpy(&next, here, sizeof next);
-            free(here);
+        for (void *next, *block = plan->pool[i]; block; block = next) {
+            memcpy(&next, block, sizeof next);
+            free(block);
         }
     free(plan->step), free(plan->stretch), free(plan->division), free(plan->wait);
     if (!plan->broken) free(plan->scratch); /* else the transport may still write there */
@@ -210,6 +214,6 @@ int ap_split(ap_plan *plan, uint64_t bytes, ap_error *error) {
 }
 
 void ap_ask(const ap_plan *plan, ap_needs *needs) {
-    *needs = (ap_needs){plan->sizes[0], plan->sizes[1], plan->sizes[2], plan->layout.instances, plan->layout.messages,
-                        plan->layout.sends};
+    *needs = (ap_needs){plan->sizes[0],         plan->sizes[1],        plan->sizes[2],
+                        plan->layout.instances, plan->layout.messages, plan->layout.sends};
 }

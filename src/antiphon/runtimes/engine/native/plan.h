@@ -47,11 +47,11 @@ typedef struct {
     uint32_t *lane;    /* of each; NO_LANE for what is no message */
     uint32_t *queue;   /* instances by lane, in order */
     ap_lane *lane_of;
-    ap_edges fine;   /* from an instance to those that wait for it alone, by instance */
-    ap_edges coarse; /* from a step to the steps whose every instance waits for all of it */
+    ap_edges fine;                      /* from an instance to those that wait for it alone, by instance */
+    ap_edges coarse;                    /* from a step to the steps whose every instance waits for all of it */
     uint64_t messages, sends, received; /* elements of all messages to this rank */
     /* of a run */
-    uint32_t *waiting, *left, *work, *head, *flying;
+    uint32_t *waiting, *remaining, *work, *head, *flying;
     void **stage;
     uint64_t *record; /* of each message under way, where runs are traced; else NULL */
 } ap_layout;
@@ -80,7 +80,7 @@ struct ap_plan {
 /* How many bytes input, output and scratch have, with elements of so many. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
-/* ap_ready, and all the memory that a run with this type needs is touched (touch.h). */
+/* ap_ready, and all the memory that a run with this type needs is touched (prefault.h). */
 int ap_warm(ap_plan *plan, int type, ap_pace *pace, ap_error *error);
 
 int ap_lay_out(ap_plan *plan, size_t item, ap_error *error);

@@ -20,7 +20,7 @@
  *
  * Threading: as MPI_THREAD_MULTIPLE allows, one collective at a time on a communicator. What several communicators share is
  * atomic or has a lock, as each file's first comment says.
- * Ownership: tables belong to ap_preload, an ap_group to its communicator; who returns bytes from malloc says so.
+ * Ownership: tables belong to ap_preload, an ap_group to its communicator; functions that return bytes from malloc say so.
  */
 #ifndef ANTIPHON_PRELOAD_H
 #define ANTIPHON_PRELOAD_H
@@ -57,10 +57,10 @@ enum { AP_MAX_TABLES = 64, AP_TEXT = 400, AP_PATH = 1024 };
 /* ---- the job (preload_job.c) ---- */
 
 typedef struct {
-    uint64_t min_bytes;     /* from which on plans are used that were not measured */
-    int32_t compares;       /* nobody has set min_bytes: the first calls of such plans are compared with the library's */
+    uint64_t min_bytes; /* from which on plans are used that were not measured */
+    int32_t compares;   /* nobody has set min_bytes: the first calls of such plans are compared with the library's */
     double timeout;
-    uint32_t new_calls;     /* calls of a new communicator that are left to the library */
+    uint32_t new_calls; /* calls of a new communicator that are left to the library */
     int32_t report;
     int32_t any_hosts;      /* hosts may be others than the tables say */
     int32_t device;         /* whether buffers may be in the memory of a GPU; below 0: find out */
@@ -86,8 +86,8 @@ typedef struct {
     int packs;                     /* MPI_Pack gives the bytes of the elements and nothing else */
     int keyval;
     ap_settings set;
-    int device;           /* buffers may be in the memory of a GPU: checked at each call that is served */
-    int automatic;        /* there is no table yet: it comes while the job runs */
+    int device;            /* buffers may be in the memory of a GPU: checked at each call that is served */
+    int automatic;         /* there is no table yet: it comes while the job runs */
     char problem[AP_TEXT]; /* what is wrong with a table or a setting */
     uint32_t tables;
     ap_table table[AP_MAX_TABLES];
@@ -173,7 +173,7 @@ struct ap_query {
     uint64_t own[AP_QUERY_WORDS], agreed[AP_QUERY_WORDS];
     int pending, sends_table, prepares, tries, leader; /* leader: the process of the communicator that is 0 of the world */
     MPI_Request request;
-    unsigned char *table_bytes; /* received, where the cached file was not found; from malloc */
+    unsigned char *table_bytes;           /* received, where the cached file was not found; from malloc */
     ap_recent_call recent[AP_MAX_RECENT]; /* the last ones first; alike at all processes, but for in_place */
     int recents;
     preparation *preparation;
@@ -231,7 +231,7 @@ enum { AP_PLANNING, AP_READY, AP_NEVER }; /* AP_STATUS of process 0, in this ord
 
 typedef struct {
     char how[16], machine[128], gain[600], notes[600]; /* notes: also why there are no plans */
-    uint64_t since; /* the call of a communicator that was the first by them; 0: none was */
+    uint64_t since;                                    /* the call of a communicator that was the first by them; 0: none was */
 } ap_plan_summary;
 
 /* preload_auto_plan.c */
@@ -335,8 +335,8 @@ static inline int ap_is_fallback(int kind, MPI_Comm comm, int root, int64_t coun
 /* A communicator is freed, and its handle may come back as another's. */
 void ap_fallbacks_clear(void);
 
-/* preload_serve.c: true if the call has been done, *code being what to return. Else *spent is NULL, or whoever has the library do
- * it calls ap_trial_end with that. */
+/* preload_serve.c: true if the call has been done, *code being what to return. Else *spent is NULL, or the caller has the library
+ * do it, and then calls ap_trial_end with that. */
 int ap_serve(const ap_call *call, double **spent, int *code);
 
 /* preload_trial.c: whether a call by an unmeasured plan goes by it: AP_SERVED, or why it is the library's. Where *spent is

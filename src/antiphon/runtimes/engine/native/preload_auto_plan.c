@@ -28,7 +28,7 @@
 #include "clock.h"
 #include "preload.h"
 #include "sha256.h"
-#include "touch.h"
+#include "prefault.h"
 
 /* ---- the request ---- */
 
@@ -86,7 +86,8 @@ static char *write_request(const char *facts, int processes, char cache_path[AP_
     if (!text) return NULL;
     make_word(words[0], topology ? topology : ""), make_word(words[1], ranks ? ranks : "");
     if (topology && *topology && !ap_file_digest(topology, content)) strcpy(content, "-");
-    at = (size_t)snprintf(text, capacity, "antiphon auto 1 " AP_VERSION "\nmachine =%s %s\nranks =%s\n", words[0], content, words[1]);
+    at = (size_t)snprintf(text, capacity, "antiphon auto 1 " AP_VERSION "\nmachine =%s %s\nranks =%s\n", words[0], content,
+                          words[1]);
     for (int i = 0; i < processes; i++)
         at += (size_t)snprintf(text + at, capacity - at, "process %.*s\n", PROCESS_TEXT, facts + (size_t)i * PROCESS_TEXT);
     ap_sha256(text, at, digest);
@@ -174,7 +175,8 @@ static int poll_planner(unsigned char **answer, uint64_t *bytes, char *problem, 
     } while (count > 0 || (count < 0 && errno == EINTR));
     if (count < 0 && errno == EAGAIN) return AP_PLANNING;
     if (answer_text) answer_text[answer_bytes] = 0;
-    if (answer_bytes > sizeof failed && !memcmp(answer_text, failed, sizeof failed - 1)) return set_failure((char *)answer_text + sizeof failed - 1, problem, capacity);
+    if (answer_bytes > sizeof failed && !memcmp(answer_text, failed, sizeof failed - 1))
+        return set_failure((char *)answer_text + sizeof failed - 1, problem, capacity);
     if (!answer_bytes) return set_failure("the process that plans ended without an answer", problem, capacity);
     *answer = answer_text, *bytes = answer_bytes;
     answer_text = NULL, answer_bytes = answer_space = 0;
@@ -236,7 +238,7 @@ static void *run_in_background(void *argument) {
     ap_background *b = argument;
     lower_priority();
     b->pace.gentle = 1;
-    ap_rest(&b->pace);
+    ap_pause(&b->pace);
     b->work(b->argument, &b->pace);
     atomic_store_explicit(&b->done, 1, memory_order_release);
     return NULL;
@@ -273,7 +275,7 @@ void ap_background_end(ap_background *b) {
 }
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* of the one table */
-static int table_closed; /* none is installed any more */
+static int table_closed;                                       /* none is installed any more */
 
 /* ---- the one table of this job ---- */
 
@@ -348,7 +350,7 @@ static void read_answer(void *unused, ap_pace *pace) {
     unsigned char *book = ap_auto_read_answer(reading.answer, reading.bytes, &reading.size, &reading.summary);
     free(reading.answer);
     if (book) ap_book_digest(book, reading.size, reading.digest);
-    ap_rest(pace);
+    ap_pause(pace);
     reading.good = book && ap_auto_install_table(book, reading.size);
 }
 

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "preload.h"
-#include "touch.h"
+#include "prefault.h"
 #include "transport.h"
 
 /* AP_PREPARED: how far a process is with what it needs before calls go by plans; the maximum over all counts. UNPREPARED:
@@ -55,20 +55,21 @@ static void load_cached(const uint64_t *all, ap_pace *pace) {
     unsigned char *answer = ap_auto_cache_path[0] ? ap_read_trusted(ap_auto_cache_path, &bytes) : NULL;
     unsigned char *book = answer ? ap_auto_read_answer(answer, bytes, &size, &summary) : NULL;
     free(answer);
-    ap_rest(pace);
+    ap_pause(pace);
     if (book) install_if_agreed(book, size, all);
 }
 
 /* In the background thread. */
-static void prepare(void *given, ap_pace *pace) {
-    preparation *p = given;
+static void prepare_plans(void *argument, ap_pace *pace) {
+    preparation *p = argument;
     if (!ap_auto_has_table() && p->table_bytes)
         install_if_agreed(p->table_bytes, p->agreed[AP_SIZE], p->agreed), p->table_bytes = NULL;
     else if (!ap_auto_has_table())
         load_cached(p->agreed, pace);
     p->state = AP_NO_BYTES;
-    ap_rest(pace);
-    if (ap_auto_has_table()) p->state = ap_group_prepare(&p->group, p->recent, p->recents, pace) ? AP_PREPARED_ALL : AP_UNPREPARED;
+    ap_pause(pace);
+    if (ap_auto_has_table())
+        p->state = ap_group_prepare(&p->group, p->recent, p->recents, pace) ? AP_PREPARED_ALL : AP_UNPREPARED;
 }
 
 static void end_preparation(ap_query *q) {
@@ -94,12 +95,13 @@ static void begin_preparation(ap_group *g) {
     memcpy(p->agreed, q->agreed, sizeof p->agreed);
     q->table_bytes = NULL;
     p->group.plans = NULL, p->group.rows = (ap_rows){.count = 0};
-    if (!(p->background = ap_background_begin(prepare, p))) p->state = ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
+    if (!(p->background = ap_background_begin(prepare_plans, p))) p->state = ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
 }
 
 static uint64_t preparation_state(const ap_query *q) {
     if (!q->preparation) return ap_auto_has_table() ? AP_UNPREPARED : AP_NO_BYTES;
-    return q->preparation->background && !ap_background_done(q->preparation->background) ? AP_PREPARING : (uint64_t)q->preparation->state;
+    return q->preparation->background && !ap_background_done(q->preparation->background) ? AP_PREPARING
+                                                                                         : (uint64_t)q->preparation->state;
 }
 
 /* ---- asking at calls ---- */
@@ -137,7 +139,7 @@ static void remove_under_way(ap_query *q) {
     pthread_mutex_unlock(&query_lock);
 }
 
-static int complete(ap_query *q) {
+static int complete_query(ap_query *q) {
     int code = q->pending ? PMPI_Wait(&q->request, MPI_STATUS_IGNORE) : MPI_SUCCESS;
     if (q->pending) remove_under_way(q);
     q->pending = 0;
@@ -160,12 +162,13 @@ static int send_table(ap_group *g) {
     q->pending = 1, q->asked_call = q->calls;
     q->sends_table = 1;
     add_under_way(q);
-    return PMPI_Ibcast(is_root ? ap_preload.table[0].bytes : q->table_bytes, (int)q->agreed[AP_SIZE], MPI_BYTE, q->leader, g->comm,
-                       &q->request);
+    return PMPI_Ibcast(is_root ? ap_preload.table[0].bytes : q->table_bytes, (int)q->agreed[AP_SIZE], MPI_BYTE, q->leader,
+                       g->comm, &q->request);
 }
 
 static int all_wait(int kind, uint64_t bytes) {
-    return kind == AP_ALLREDUCE || kind == AP_ALLGATHER || kind == AP_REDUCESCATTER || kind == AP_ALLTOALL || bytes >= MUCH_BYTES;
+    return kind == AP_ALLREDUCE || kind == AP_ALLGATHER || kind == AP_REDUCESCATTER || kind == AP_ALLTOALL ||
+           bytes >= MUCH_BYTES;
 }
 
 static void give_up(ap_group *g) {
@@ -174,7 +177,7 @@ static void give_up(ap_group *g) {
 }
 
 /* Acts on a completed query: true if this call is the first by plans. */
-static int decide(ap_group *g, int *code) {
+static int act_on_query(ap_group *g, int *code) {
     ap_query *q = &g->query;
     q->next_call = q->calls + q->calls / INTERVAL_SHARE;
     if (q->agreed[AP_STATUS] == AP_READY) q->next_call = q->calls; /* at once */
@@ -216,7 +219,7 @@ static int switch_to_plans(ap_group *g) {
 static void add_recent(ap_query *q, const ap_recent_call *call) {
     int at = 0;
     while (at < q->recents && (q->recent[at].kind != call->kind || q->recent[at].root != call->root ||
-                             q->recent[at].type != call->type || q->recent[at].unit != call->unit))
+                               q->recent[at].type != call->type || q->recent[at].unit != call->unit))
         at++;
     if (at == q->recents && q->recents < AP_MAX_RECENT) q->recents++;
     if (at == AP_MAX_RECENT) at--;
@@ -231,7 +234,7 @@ int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, 
     if (plannable) add_recent(q, call);
     if (!ap_preload.rank && q->calls == 1) ap_planner_lower_priority();
     if (q->pending && (all_wait(call->kind, call->bytes) || q->calls > q->asked_call + MAX_LATE)) {
-        if (!(code = complete(q))) switches = decide(g, &code);
+        if (!(code = complete_query(q))) switches = act_on_query(g, &code);
     }
     if (switches) {
         if (!switch_to_plans(g)) ap_fail(error, AP_MEMORY, "out of memory");
@@ -243,7 +246,7 @@ int ap_auto_before_call(ap_group *g, const ap_recent_call *call, int plannable, 
 }
 
 void ap_auto_release(ap_group *g) {
-    if (!ap_preload.finalized) complete(&g->query);
+    if (!ap_preload.finalized) complete_query(&g->query);
     end_preparation(&g->query);
     free(g->query.table_bytes);
     g->query.table_bytes = NULL;
@@ -252,7 +255,7 @@ void ap_auto_release(ap_group *g) {
 static void complete_all_queries(void) {
     while (under_way) {
         ap_query *q = under_way;
-        complete(q);
+        complete_query(q);
         free(q->table_bytes);
         q->table_bytes = NULL;
     }

@@ -207,6 +207,6 @@ static int is_of_device(attribute_of get_attribute, const void *buffer) {
 
 int ap_gpu_buffer_anywhere(const ap_call *call, int *anywhere) {
     const attribute_of get_attribute = find_attribute_function();
-    int here = get_attribute && (is_of_device(get_attribute, call->send) || is_of_device(get_attribute, call->recv));
-    return PMPI_Allreduce(&here, anywhere, 1, MPI_INT, MPI_MAX, call->comm);
+    int on_device = get_attribute && (is_of_device(get_attribute, call->send) || is_of_device(get_attribute, call->recv));
+    return PMPI_Allreduce(&on_device, anywhere, 1, MPI_INT, MPI_MAX, call->comm);
 }

@@ -15,7 +15,7 @@
 
 #include "plan.h"
 #include "preload.h"
-#include "touch.h"
+#include "prefault.h"
 #include "transport.h"
 #include "transport_mpi.h"
 
@@ -45,8 +45,8 @@ static int in_other_order(const ap_page *page, const processes *p, ap_range *ran
     if (page->members != (uint32_t)p->count) return 0;
     for (uint32_t i = 0; i < page->members; i++)
         if (p->place_of[page->member[i]] < 0) return 0;
-    *range = (ap_range){.kind = page->kind, .root = page->root < 0 ? -1 : p->place_of[page->root], .start = page->start,
-                        .stop = page->stop};
+    *range = (ap_range){
+        .kind = page->kind, .root = page->root < 0 ? -1 : p->place_of[page->root], .start = page->start, .stop = page->stop};
     return 1;
 }
 
@@ -281,7 +281,7 @@ static int first_failing_rank(const ap_group *g, int good, int *code, ap_error *
     int failing_rank = INT_MAX;
     ap_error failed = {0, ""};
     *code = MPI_SUCCESS;
-    if (ap_mpi_least(g->comm, good ? INT_MAX : g->rank, &failing_rank, ap_preload.set.timeout, agreement, &failed))
+    if (ap_mpi_minimum(g->comm, good ? INT_MAX : g->rank, &failing_rank, ap_preload.set.timeout, agreement, &failed))
         *error = failed, *code = MPI_ERR_OTHER;
     return failing_rank;
 }
@@ -309,7 +309,7 @@ int ap_group_connect(ap_group *g, ap_error *error) {
     int is_world = g->comm == MPI_COMM_WORLD;
     if (g->connect_tried) return g->wire != NULL;
     g->connect_tried = 1;
-    if (ap_mpi_meet(g->comm, ap_preload.set.timeout, agreement, error)) return 0;
+    if (ap_mpi_wait_for_all(g->comm, ap_preload.set.timeout, agreement, error)) return 0;
     const ap_vicinity vicinity = {ap_preload.near, g->process, is_world ? UINT64_MAX : available, &g->shared_bytes};
     /* while plans are waited for they will be for the world, in its order */
     const int32_t *rank_of = g->rows.rank_of ? g->rows.rank_of : g->process;
@@ -418,14 +418,14 @@ static int prepare_call(ap_group *g, const ap_recent_call *n, ap_pace *pace) {
     if (ap_group_choose_row(g, n->kind, n->root, n->bytes, &row)) return 1;
     if (!row->state && !try_program(g, row, &error)) return 0;
     row->state = 1; /* at all processes, else they drop everything */
-    if (ap_rest(pace)) return 0;
+    if (ap_pause(pace)) return 0;
     if (find_plan(g, row, n->unit, n->type)) return 1;
     ap_cached_plan *k = calloc(1, sizeof *k);
     if (!k) return 0;
     *k = (ap_cached_plan){.next = g->plans, .row = row, .unit = n->unit, .bytes = n->bytes, .type = n->type};
     g->plans = k;
     ap_plan *plan = k->plan[n->in_place] = make_plan(g, row, n->unit, n->type, n->in_place, &error);
-    return plan && !ap_rest(pace) && !ap_warm(plan, n->type, pace, &error);
+    return plan && !ap_pause(pace) && !ap_warm(plan, n->type, pace, &error);
 }
 
 int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pace *pace) {
@@ -434,7 +434,8 @@ int ap_group_prepare(ap_group *g, const ap_recent_call *recent, int count, ap_pa
     g->reason = AP_SERVED, g->plans = NULL, g->rows = (ap_rows){.count = 0};
     if (!find_rows(g) || !g->rows.count) return 0;
     while (remaining < count && (bytes += recent[remaining].bytes) <= MAX_PLAN_BYTES) remaining++;
-    while (good && remaining-- && !pace->stop) good = prepare_call(g, &recent[remaining], pace); /* those of the last call come first */
-    if (good && g->wire) ap_mpi_touch(g->wire, pace);
+    while (good && remaining-- && !pace->stop)
+        good = prepare_call(g, &recent[remaining], pace); /* those of the last call come first */
+    if (good && g->wire) ap_mpi_prefault(g->wire, pace);
     return good && !pace->stop;
 }

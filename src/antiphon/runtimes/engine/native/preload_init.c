@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "preload.h"
-#include "touch.h"
+#include "prefault.h"
 #include "transport_mpi.h"
 
 enum { PIECE = 1 << 30 }; /* bytes of one broadcast */
@@ -51,8 +51,7 @@ static void check_mpi(void) {
         _Exit(1);
     }
     dl_iterate_phdr(count_library, &loaded);
-    if (loaded.several)
-        fprintf(stderr, "antiphon: this program has loaded two MPIs, one by LD_PRELOAD and another; %s\n", how);
+    if (loaded.several) fprintf(stderr, "antiphon: this program has loaded two MPIs, one by LD_PRELOAD and another; %s\n", how);
 }
 
 /* ---- what process 0 broadcasts ---- */
@@ -167,7 +166,7 @@ static void prepare_world(void) {
     ap_group *g = ap_group_of(MPI_COMM_WORLD);
     int has_group = g != NULL;
     if (!all_good(has_group) || (g->reason && g->reason != AP_WAITING)) return;
-    if (ap_group_connect(g, &error)) ap_mpi_touch(g->wire, &(ap_pace){0, 0});
+    if (ap_group_connect(g, &error)) ap_mpi_prefault(g->wire, &(ap_pace){0, 0});
 }
 
 /* Called by MPI when a communicator is freed. */

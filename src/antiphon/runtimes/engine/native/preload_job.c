@@ -17,8 +17,8 @@
 
 ap_state ap_preload;
 
-const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter",
-                                             "allreduce", "alltoall"};
+const char *const ap_kind_names[AP_KINDS] = {"broadcast", "reduce",        "scatter",   "gather",
+                                             "allgather", "reducescatter", "allreduce", "alltoall"};
 
 /* ---- settings ---- */
 
@@ -55,10 +55,10 @@ int ap_trial_override(int process, double seconds[2]) {
     const char *at = getenv("ANTIPHON_TRIED");
     for (int i = 0; at && *at; i++) {
         double pair[2];
-        for (int way = 0; way < 2; way++) {
+        for (int k = 0; k < 2; k++) {
             char *end;
-            pair[way] = strtod(at, &end);
-            if (end == at || !(pair[way] >= 0) || *end != (way ? *end ? ',' : 0 : ':')) return 0;
+            pair[k] = strtod(at, &end);
+            if (end == at || !(pair[k] >= 0) || *end != (k ? *end ? ',' : 0 : ':')) return 0;
             at = end + (*end != 0);
         }
         if (i <= process) seconds[0] = pair[0], seconds[1] = pair[1];
@@ -68,7 +68,8 @@ int ap_trial_override(int process, double seconds[2]) {
 }
 
 void ap_read_settings(ap_settings *s, char problem[AP_TEXT]) {
-    const char *min_bytes = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"), *report = getenv("ANTIPHON_REPORT");
+    const char *min_bytes = getenv("ANTIPHON_LEAST"), *timeout = getenv("ANTIPHON_TIMEOUT"),
+               *report = getenv("ANTIPHON_REPORT");
     const char *any_hosts = getenv("ANTIPHON_ANYWHERE"), *new_calls = getenv("ANTIPHON_AFTER");
     const char *device = getenv("ANTIPHON_DEVICE");
     char *end;
@@ -131,4 +132,3 @@ int ap_wait_for_world(int certain) {
     }
     return code;
 }
-

@@ -75,11 +75,10 @@ static void write_text(const report *s) {
     for (size_t i = 0; i < s->lines; i++) {
         const report_line *p = &s->line[i];
         if (!p->use.calls) continue;
-        fprintf(stderr,
-                "antiphon: %-13s %4u ranks %12llu..%llu bytes %8llu calls %12.6f s, mean %.2f us, by %.*s",
-                ap_kind_names[p->kind], p->ranks, (unsigned long long)(p->use.min_bytes),
-                (unsigned long long)p->use.max_bytes, (unsigned long long)p->use.calls, p->use.seconds,
-                1e6 * p->use.seconds / (double)p->use.calls, (int)p->label_bytes, p->label);
+        fprintf(stderr, "antiphon: %-13s %4u ranks %12llu..%llu bytes %8llu calls %12.6f s, mean %.2f us, by %.*s",
+                ap_kind_names[p->kind], p->ranks, (unsigned long long)(p->use.min_bytes), (unsigned long long)p->use.max_bytes,
+                (unsigned long long)p->use.calls, p->use.seconds, 1e6 * p->use.seconds / (double)p->use.calls,
+                (int)p->label_bytes, p->label);
         if (p->root >= 0) fprintf(stderr, ", root %d", p->root);
         fputc('\n', stderr);
     }
@@ -89,8 +88,7 @@ static void write_text(const report *s) {
                 fprintf(stderr, "antiphon: %-13s left to the library %llu times: %s\n", ap_kind_names[k],
                         (unsigned long long)s->fallbacks[k * AP_REASONS + r], reasons[r]);
     const ap_plan_summary *t = s->planned;
-    if (t->how[0])
-        fprintf(stderr, "antiphon: auto: %s%s%s", t->how, t->machine[0] ? " for " : "", t->machine);
+    if (t->how[0]) fprintf(stderr, "antiphon: auto: %s%s%s", t->how, t->machine[0] ? " for " : "", t->machine);
     if (t->since) fprintf(stderr, ", used from call %llu on", (unsigned long long)t->since);
     if (t->gain[0]) fprintf(stderr, "; predicted: %s", t->gain);
     if (t->how[0]) fprintf(stderr, "%s%s\n", t->notes[0] ? "; " : "", t->notes);
@@ -135,8 +133,8 @@ static void write_json(const report *s, FILE *file) {
                 ap_kind_names[p->kind], p->ranks, p->root);
         put_text(file, p->label, p->label_bytes);
         fprintf(file, ", \"from\": %llu, \"to\": %llu, \"calls\": %llu, \"seconds\": %.9g, \"mean\": %.9g}",
-                (unsigned long long)(p->use.min_bytes), (unsigned long long)p->use.max_bytes,
-                (unsigned long long)p->use.calls, p->use.seconds, p->use.seconds / (double)p->use.calls);
+                (unsigned long long)(p->use.min_bytes), (unsigned long long)p->use.max_bytes, (unsigned long long)p->use.calls,
+                p->use.seconds, p->use.seconds / (double)p->use.calls);
         comma = ",";
     }
     fprintf(file, "\n  ],\n  \"left\": [");
@@ -210,7 +208,8 @@ static int sum_counters(sums *s) {
         own[i] = u.calls, seconds[i] = u.seconds;
         own[counts + i] = u.max_bytes, own[counts + n + i] = u.calls ? UINT64_MAX - u.min_bytes : 0;
     }
-    for (size_t i = 0; all && i < fallback_count; i++) own[n + i] = atomic_load(&ap_preload.fallbacks[i / AP_REASONS][i % AP_REASONS]);
+    for (size_t i = 0; all && i < fallback_count; i++)
+        own[n + i] = atomic_load(&ap_preload.fallbacks[i / AP_REASONS][i % AP_REASONS]);
     if (all)
         all = !PMPI_Reduce(own, s->calls, (int)counts, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD) &&
               !PMPI_Reduce(own + counts, s->max_bytes, (int)(2 * n), MPI_UINT64_T, MPI_MAX, 0, MPI_COMM_WORLD) &&
@@ -232,7 +231,8 @@ void ap_report_unused(void) {
             if (kind < 0) kind = k, reason = r;
         }
     if (kind >= 0)
-        fprintf(stderr, "antiphon: no call ran by a plan (%s: %s); tune for what the program calls: ANTIPHON_REPORT=1 lists it\n",
+        fprintf(stderr,
+                "antiphon: no call ran by a plan (%s: %s); tune for what the program calls: ANTIPHON_REPORT=1 lists it\n",
                 ap_kind_names[kind], reasons[reason]);
 }
 

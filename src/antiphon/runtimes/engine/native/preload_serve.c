@@ -18,7 +18,7 @@
 #include "transport.h"
 
 static const char *const function_names[AP_KINDS] = {"MPI_Bcast",     "MPI_Reduce",         "MPI_Scatter",   "MPI_Gather",
-                                            "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
+                                                     "MPI_Allgather", "MPI_Reduce_scatter", "MPI_Allreduce", "MPI_Alltoall"};
 
 /* What is known of a call while it is served. */
 typedef struct {
@@ -95,8 +95,8 @@ static int measure_call(call_state *x) {
     x->unit = (uint64_t)count;
     int one_block = c->kind == AP_BROADCAST || c->kind == AP_REDUCE || c->kind == AP_ALLREDUCE;
     uint64_t times = (uint64_t)(one_block ? 1 : x->g->size);
-    if (__builtin_mul_overflow(x->unit, (uint64_t)data->size, &x->block) || __builtin_mul_overflow(x->block, times, &x->bytes) ||
-        x->bytes > INT64_MAX)
+    if (__builtin_mul_overflow(x->unit, (uint64_t)data->size, &x->block) ||
+        __builtin_mul_overflow(x->block, times, &x->bytes) || x->bytes > INT64_MAX)
         return AP_LARGE;
     return x->bytes ? AP_SERVED : AP_NO_DATA;
 }
@@ -117,7 +117,8 @@ static int find_type(call_state *x) {
 /* Connecting the processes of a communicator takes as long as some calls do: those that are soon freed go without. */
 static int is_new(call_state *x) {
     ap_group *g = x->g;
-    return !g->connect_tried && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.new_calls && g->calls++ < ap_preload.set.new_calls;
+    return !g->connect_tried && g->comm != MPI_COMM_WORLD && g->calls < ap_preload.set.new_calls &&
+           g->calls++ < ap_preload.set.new_calls;
 }
 
 /* AP_SERVED, or why the call is left to the library. */
@@ -149,7 +150,7 @@ typedef struct {
     MPI_Datatype type;
     MPI_Aint extent;
     uint64_t blocks;
-    uint64_t bytes; /* of all blocks: what `buffer` really has */
+    uint64_t bytes;          /* of all blocks: what `buffer` really has */
     const ap_counts *places; /* NULL: blocks lie one after another */
 } buffer_side;
 
@@ -161,7 +162,8 @@ static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Dataty
 }
 
 /* Between elements and plain bytes, of which an element has `size` > 0. */
-static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count, char *bytes, int into) {
+static int convert_elements(MPI_Comm comm, void *user, MPI_Datatype type, MPI_Aint extent, uint64_t size, uint64_t count,
+                            char *bytes, int into) {
     const uint64_t max_elements = size < 1u << 30 ? (1u << 30) / size : 1;
     for (uint64_t done = 0; done < count;) {
         uint64_t n = count - done < max_elements ? count - done : max_elements;
@@ -199,8 +201,9 @@ static int convert_blocks(const call_state *x, const buffer_side *s, uint64_t fi
     const uint64_t at_once = s->places ? 1 : blocks;
     int code = MPI_SUCCESS;
     for (uint64_t i = first; i < first + blocks && !code; i += at_once)
-        code = convert_elements(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size, at_once * (uint64_t)s->count,
-                    (char *)s->buffer + i * (uint64_t)s->count * (uint64_t)s->size, into);
+        code = convert_elements(x->call->comm, user_block(s, i), s->type, s->extent, (uint64_t)s->size,
+                                at_once * (uint64_t)s->count, (char *)s->buffer + i * (uint64_t)s->count * (uint64_t)s->size,
+                                into);
     return code;
 }
 
@@ -248,7 +251,7 @@ static int locate_buffers(call_state *x, buffer_sides *out, ap_error *error) {
         [AP_ALLTOALL] = {'n', 'n'}, [AP_REDUCE] = {1, 1}, [AP_GATHER] = {1, 'n'}, [AP_SCATTER] = {'n', 1}};
     const int kind = c->kind, listed = ap_has_counts(&c->counts), even = kind == AP_REDUCESCATTER && listed; /* of a block */
     buffer_sides s = {.in = {.type = c->send_type, .count = even ? (MPI_Count)x->unit : c->send_count},
-               .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
+                      .out = {.type = c->recv_type, .count = even ? (MPI_Count)x->unit : c->recv_count}};
     int gets = x->at_root || !(kind == AP_REDUCE || kind == AP_GATHER), sends = x->at_root || kind != AP_SCATTER;
     s.in.user = sends ? (void *)(uintptr_t)c->send : NULL, s.out.user = gets ? c->recv : NULL;
     s.in.blocks = !sends ? 0 : blocks_of[kind].sends == 'n' ? all : (uint64_t)blocks_of[kind].sends;
@@ -312,7 +315,8 @@ static int run_plan(call_state *x, int *refused, int *code, ap_error *error) {
         return *refused ? AP_OK : AP_INVALID;
     }
     if (!is_reduction(x->call->kind) && pack_buffers(x, &s, &unpacks, code, error)) return AP_INVALID;
-    int through_staging = s.in.buffer && s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
+    int through_staging = s.in.buffer &&
+                          s.in.buffer == s.out.buffer; /* a reduce_scatter in place; out of place MPI forbids it */
     if (through_staging && use_staging(x, &s.out, AP_STAGED_OUT, error)) return error->code;
     int failed = ap_run(plan, s.in.buffer, s.in.bytes, s.out.buffer, s.out.bytes, x->type, x->op, g->wire,
                         ap_preload.set.timeout, error);
@@ -392,8 +396,8 @@ static int wait_for_plans(call_state *x, int *code) {
     const ap_call *c = x->call;
     uint64_t unit = x->unit;
     int plannable = !find_type(x);
-    ap_recent_call noted = {.kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type,
-                      .in_place = is_in_place(x)};
+    ap_recent_call noted = {
+        .kind = c->kind, .root = c->root, .unit = x->unit, .bytes = x->bytes, .type = x->type, .in_place = is_in_place(x)};
     x->unit = unit;
     int switches = ap_auto_before_call(x->g, &noted, plannable, &error);
     if (!error.code) return switches ? check_call(x) : x->g->reason;

@@ -1,7 +1,7 @@
 /* The tables of a job: process 0 reads those that the environment names.
  *
- * Role: the Python that built this library compiles a table and proves its programs, and stores the result (a book) beside
- *   the library. The name of that file is variables of what the table holds, so a table that was read once is found stored_bytes without
+ * Role: the Python that built this library compiles a table, proves its programs, and stores the result (a book) beside the
+ *   library. The name of that file is made of what the table holds, so a table that was read once is found again without
  *   Python; the file is trusted where it and its folder belong to this user (or root) and nobody else may write there.
  * Threading: one thread, in MPI_Init; ap_read_trusted, ap_file_digest and ap_spawn keep no state and may be called by any.
  * Ownership: bytes that are returned are from malloc, and the caller's; a book uses the bytes of its table where they are.
@@ -140,10 +140,10 @@ static void stored_path(const unsigned char *table, uint64_t size, char *name, s
 /* ---- compiling ---- */
 
 /* The environment without what belongs to this process of the job, and where the package is. From malloc. */
-static char **make_environment(char *search, size_t room) {
-    static const char *const drop[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MPIR_",
-                                       "MPI_", "ANTIPHON_REPORT="};
-    size_t count = 0, kept = 0;
+static char **make_environment(char *search, size_t capacity) {
+    static const char *const drop[] = {"LD_PRELOAD=", "PYTHONPATH=", "PMI_",  "PMIX_", "OMPI_",
+                                       "PRTE_",       "HYDRA_",      "MPIR_", "MPI_",  "ANTIPHON_REPORT="};
+    size_t count = 0, passed = 0;
     while (environ && environ[count]) count++;
     char **variables = malloc((count + 2) * sizeof *variables);
     if (!variables) return NULL;
@@ -151,21 +151,21 @@ static char **make_environment(char *search, size_t room) {
     for (size_t i = 0; i < count; i++) {
         int passes_on = 1;
         for (size_t k = 0; k < sizeof drop / sizeof *drop; k++) passes_on &= strncmp(environ[i], drop[k], strlen(drop[k])) != 0;
-        if (passes_on) variables[kept++] = environ[i];
+        if (passes_on) variables[passed++] = environ[i];
     }
     char package[PATH_MAX] = AP_PACKAGE; /* .../antiphon: Python looks for it one level up */
     char *slash = strrchr(package, '/');
     if (slash) *slash = 0;
-    int length = snprintf(search, room, "PYTHONPATH=%s%s%s", package, old && *old ? ":" : "", old ? old : "");
-    if (slash && length < (int)room) variables[kept++] = search;
-    variables[kept] = NULL;
+    int length = snprintf(search, capacity, "PYTHONPATH=%s%s%s", package, old && *old ? ":" : "", old ? old : "");
+    if (slash && length < (int)capacity) variables[passed++] = search;
+    variables[passed] = NULL;
     return variables;
 }
 
 int ap_spawn(char *const *command, pid_t *child, int *input) {
     int ends[2], in[2] = {-1, -1}, code = 0;
-    size_t room = 1 << 17;
-    char *search = malloc(room), **all = search ? make_environment(search, room) : NULL;
+    size_t capacity = 1 << 17;
+    char *search = malloc(capacity), **all = search ? make_environment(search, capacity) : NULL;
     posix_spawn_file_actions_t files;
     posix_spawnattr_t how;
     sigset_t none;
@@ -207,7 +207,7 @@ int ap_spawn(char *const *command, pid_t *child, int *input) {
 
 static int announced;
 
-/* What is compiled while a program starts: after a while it is table_host, once. */
+/* A program may wait for this while it starts: after QUIET_SECONDS that is announced, once. */
 static int read_patiently(int file, const char *path, buffer *answer) {
     static double start;
     if (!start) start = ap_now();
@@ -220,7 +220,7 @@ static int read_patiently(int file, const char *path, buffer *answer) {
     return read_all(file, COMPILE_SECONDS, answer);
 }
 
-/* Its answer: "book", a line feed and the bytes, or "error", a blank and problem. -P: no module of the job's folder is taken. */
+/* Its answer: "book", a line feed and the bytes, or "error", a blank and why. -P: no module of the job's folder is taken. */
 static unsigned char *compile_table(const char *path, const char *path_to_store, uint64_t *size, ap_error *error) {
     char *table = (char *)(uintptr_t)path, *name = (char *)(uintptr_t)path_to_store; /* not written to */
     char *const command[] = {AP_PYTHON, "-P", "-m", "antiphon.runtimes.serve.files", table, name, NULL};
@@ -245,7 +245,8 @@ static unsigned char *compile_table(const char *path, const char *path_to_store,
     if (complete && answer.size > 6 && !memcmp(answer.bytes, "error ", 6))
         ap_fail(error, AP_INVALID, "%.*s", (int)(answer.size - 6 < 240 ? answer.size - 6 : 240), answer.bytes + 6);
     else
-        ap_fail(error, AP_INVALID, "%.150s: it could not be compiled; python -m antiphon.runtimes.serve.files %.50s says why", path, path);
+        ap_fail(error, AP_INVALID, "%.150s: it could not be compiled; python -m antiphon.runtimes.serve.files %.50s says why",
+                path, path);
     free(answer.bytes);
     return NULL;
 }
@@ -330,8 +331,8 @@ static uint32_t read_table(const char *path, int position, ap_table *table, char
     } else if (position == 0 && book->ranks != (uint32_t)world) {
         ap_complain(problem, "ANTIPHON_TABLE: %.150s is for %u ranks; this job has %d", path, book->ranks, world);
     } else {
-        *table = (ap_table){.book = book, .bytes = bytes, .size = size, .position = position,
-                            .of_world = book->ranks == (uint32_t)world};
+        *table = (ap_table){
+            .book = book, .bytes = bytes, .size = size, .position = position, .of_world = book->ranks == (uint32_t)world};
         return 1;
     }
     ap_book_close(book);
@@ -371,4 +372,3 @@ int ap_contradicts_hosts(const ap_table *t) {
             if (!real_host || (table_host[i] == table_host[j] && real_host[i] != real_host[j])) return 1;
     return 0;
 }
-

@@ -52,7 +52,7 @@ static int by_size(const void *a, const void *b) {
 }
 
 /* Of the calls from there on, every other one. */
-static double median(const double *spent, int first) {
+static double median_time(const double *spent, int first) {
     double times[PAIRS];
     for (int i = 0; i < PAIRS; i++) times[i] = spent[first + 2 * i];
     qsort(times, PAIRS, sizeof *times, by_size);
@@ -74,21 +74,21 @@ static int is_clear(const double *spent) {
 }
 
 /* Compare by what the slowest process took, so that all processes decide alike. */
-static int decide(ap_group *g, ap_trial *trial) {
+static int decide_trial(ap_group *g, ap_trial *trial) {
     double slowest[CALLS];
     override_times(trial->spent);
     int code = PMPI_Allreduce(trial->spent, slowest, CALLS, MPI_DOUBLE, MPI_MAX, g->comm);
     if (code) return code;
     const int is_early = trial->calls == EARLY;
     trial->decided = !is_early || is_clear(slowest);
-    trial->slower = is_early ? slowest[2] > slowest[3] : median(slowest, 2) > median(slowest, 3);
+    trial->slower = is_early ? slowest[2] > slowest[3] : median_time(slowest, 2) > median_time(slowest, 3);
     return code;
 }
 
 int ap_trial_begin(ap_group *g, const ap_row *row, int kind, uint64_t bytes, int op, double **spent, int *code) {
     ap_trial *trial = find_trial(g, row, kind, scale_of(bytes));
     *spent = NULL, *code = trial ? MPI_SUCCESS : MPI_ERR_NO_MEM;
-    if (trial && !trial->decided && (trial->calls == EARLY || trial->calls == CALLS)) *code = decide(g, trial);
+    if (trial && !trial->decided && (trial->calls == EARLY || trial->calls == CALLS)) *code = decide_trial(g, trial);
     if (*code) return AP_SERVED;
     if (trial->decided) return trial->slower ? AP_SLOWER : AP_SERVED;
     if (trial->calls % 2 && (trial->bytes != bytes || trial->op != op)) trial->calls--;

@@ -1,4 +1,8 @@
-/* Reading a program file: nothing in it is believed before it has been checked. */
+/* Reading a program file: nothing in it is trusted before it has been checked.
+ *
+ * Threading: a program is read-only once open. The table of checksums is filled before main.
+ * Ownership: the bytes are the caller's, are used where they are and outlive the program; ap_close frees the rest.
+ */
 #include "program.h"
 
 #include <stdarg.h>
@@ -30,7 +34,7 @@ int ap_fail(ap_error *error, int code, const char *format, ...) {
     return code;
 }
 
-/* Row k tells what a byte does k bytes before the end: eight at once. */
+/* CRC-32 by slicing-by-8: row k is the effect of a byte k bytes before the end. */
 static uint32_t crc[8][256];
 
 __attribute__((constructor)) static void make_crc(void) {
@@ -47,8 +51,8 @@ uint32_t ap_crc32(const unsigned char *bytes, size_t size) {
     uint32_t c = 0xFFFFFFFFu;
     for (; size >= 8; bytes += 8, size -= 8) {
         uint32_t low = u32_at(bytes) ^ c, high = u32_at(bytes + 4);
-        c = crc[7][low & 0xFF] ^ crc[6][low >> 8 & 0xFF] ^ crc[5][low >> 16 & 0xFF] ^ crc[4][low >> 24] ^
-            crc[3][high & 0xFF] ^ crc[2][high >> 8 & 0xFF] ^ crc[1][high >> 16 & 0xFF] ^ crc[0][high >> 24];
+        c = crc[7][low & 0xFF] ^ crc[6][low >> 8 & 0xFF] ^ crc[5][low >> 16 & 0xFF] ^ crc[4][low >> 24] ^ crc[3][high & 0xFF] ^
+            crc[2][high >> 8 & 0xFF] ^ crc[1][high >> 16 & 0xFF] ^ crc[0][high >> 24];
     }
     for (; size; bytes++, size--) c = crc[0][(c ^ *bytes) & 0xFF] ^ (c >> 8);
     return ~c;
@@ -71,8 +75,8 @@ typedef struct {
     const int64_t *weight;
 } program_head;
 
-static int bad_head(ap_error *error, const char *what) {
-    return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together: %s", what);
+static int bad_head(ap_error *error, const char *problem) {
+    return ap_fail(error, AP_INVALID, "the program file is damaged: the numbers in its head do not fit together: %s", problem);
 }
 
 /* Members ascend, roots are members, none is named twice. */
@@ -109,25 +113,26 @@ static int add_weights(const program_head *h) {
 /* Blocks are numbered by the first side, then by the second. */
 static int built_in(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
-    const holders all = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
-    const holders side[AP_KINDS][2] = {
-        [AP_BROADCAST] = {roots, all}, [AP_REDUCE] = {all, roots},         [AP_SCATTER] = {roots, members},
-        [AP_GATHER] = {members, roots}, [AP_ALLGATHER] = {members, all},   [AP_REDUCESCATTER] = {all, members},
-        [AP_ALLREDUCE] = {all, all},    [AP_ALLTOALL] = {members, members}};
-    const holders first = side[f->kind][0], last = side[f->kind][1];
+    const holders every_rank = {NULL, 1}, members = {h->member, f->members}, roots = {h->root, f->roots};
+    const holders holders_of[AP_KINDS][2] = { /* of the data before, and after */
+        [AP_BROADCAST] = {roots, every_rank},         [AP_REDUCE] = {every_rank, roots},
+        [AP_SCATTER] = {roots, members},              [AP_GATHER] = {members, roots},
+        [AP_ALLGATHER] = {members, every_rank},       [AP_REDUCESCATTER] = {every_rank, members},
+        [AP_ALLREDUCE] = {every_rank, every_rank},    [AP_ALLTOALL] = {members, members}};
+    const holders first = holders_of[f->kind][0], last = holders_of[f->kind][1];
     ap_sides *sides = h->program->sides;
     if ((uint64_t)first.count * last.count != f->blocks) return bad_head(error, "its blocks are not those of its kind");
     for (uint32_t b = 0; b < f->blocks; b++) {
         int64_t from = first.rank ? first.rank[b % first.count] : -1, to = last.rank ? last.rank[b / first.count] : -1;
         uint64_t weight = (uint64_t)h->weight[b];
-        if (from >= 0) sides[from].input += weight, sides[from].both += weight;
-        if (to >= 0) sides[to].output += weight, sides[to].both += to == from ? 0 : weight;
+        if (from >= 0) sides[from].input += weight, sides[from].in_place += weight;
+        if (to >= 0) sides[to].output += weight, sides[to].in_place += to == from ? 0 : weight;
     }
     for (uint32_t i = 0; i < f->members; i++) {
-        ap_sides *one = &sides[h->member[i]];
-        if (!first.rank) one->input = one->both = h->program->line;
-        if (!last.rank) one->output = one->both = h->program->line;
-        if (f->kind == AP_ALLTOALL) one->both = one->input; /* what is sent makes room for what comes */
+        ap_sides *side = &sides[h->member[i]];
+        if (!first.rank) side->input = side->in_place = h->program->line;
+        if (!last.rank) side->output = side->in_place = h->program->line;
+        if (f->kind == AP_ALLTOALL) side->in_place = side->input; /* what is sent makes room for what comes */
     }
     return AP_OK;
 }
@@ -138,7 +143,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 /* Each (rank, block) counts once on a side, however many contributions it has. */
-static int related(const program_head *h, ap_error *error) {
+static int read_relation(const program_head *h, ap_error *error) {
     const ap_facts *f = h->facts;
     const unsigned char *b = h->program->bytes;
     const uint64_t count[2] = {u32_at(b + 80), u32_at(b + 84)};
@@ -157,13 +162,13 @@ static int related(const program_head *h, ap_error *error) {
     if (good) qsort(key, n, sizeof *key, by_number);
     for (uint64_t i = 0; i < n && good; i++) {
         if (i && key[i] == key[i - 1]) continue;
-        ap_sides *one = &h->program->sides[key[i] >> 32];
+        ap_sides *side = &h->program->sides[key[i] >> 32];
         uint64_t weight = (uint64_t)h->weight[(key[i] & 0xFFFFFFFFu) >> 1];
         if (key[i] & 1)
-            one->output += weight;
+            side->output += weight;
         else
-            one->input += weight;
-        if (!i || key[i] >> 1 != key[i - 1] >> 1) one->both += weight;
+            side->input += weight;
+        if (!i || key[i] >> 1 != key[i - 1] >> 1) side->in_place += weight;
     }
     free(key);
     return good ? AP_OK : bad_head(error, "its relation names what is not there");
@@ -179,13 +184,13 @@ static int read_sides(ap_program *p, ap_error *error) {
     if (f->blocks > MOST_BLOCKS || !names_fit(&h)) return bad_head(error, "its members, roots or blocks");
     if (!add_weights(&h)) return bad_head(error, "its weights");
     if (!(p->sides = calloc(f->ranks, sizeof *p->sides))) return ap_fail(error, AP_MEMORY, "out of memory");
-    int code = f->kind < AP_KINDS ? built_in(&h, error) : related(&h, error);
-    uint64_t most = 1;
+    int code = f->kind < AP_KINDS ? built_in(&h, error) : read_relation(&h, error);
+    uint64_t greatest = 1;
     for (uint32_t r = 0; r < f->ranks; r++) {
-        most = p->sides[r].input > most ? p->sides[r].input : most;
-        most = p->sides[r].output > most ? p->sides[r].output : most;
+        greatest = p->sides[r].input > greatest ? p->sides[r].input : greatest;
+        greatest = p->sides[r].output > greatest ? p->sides[r].output : greatest;
     }
-    if (!code && most != f->buffer_weight) code = bad_head(error, "its greatest buffer");
+    if (!code && greatest != f->buffer_weight) code = bad_head(error, "its greatest buffer");
     return code;
 }
 
@@ -198,8 +203,7 @@ static uint64_t names_of(const unsigned char *bytes, const ap_facts *f) {
 
 static uint64_t relation_of(const unsigned char *bytes) {
     uint64_t pre = u32_at(bytes + 80), post = u32_at(bytes + 84);
-    return 3 * padded(4 * pre) + 3 * padded(4 * post) + padded(4ull * u32_at(bytes + 88)) +
-           padded(4ull * u32_at(bytes + 92));
+    return 3 * padded(4 * pre) + 3 * padded(4 * post) + padded(4ull * u32_at(bytes + 88)) + padded(4ull * u32_at(bytes + 92));
 }
 
 static int read_head(ap_program *p, ap_error *error) {
@@ -207,15 +211,14 @@ static int read_head(ap_program *p, ap_error *error) {
     if (p->size < HEADER || memcmp(b, "ANTIPROG", 8))
         return ap_fail(error, AP_INVALID, "this is no program file, or only the beginning of one");
     if (u32_at(b + 8) != VERSION)
-        return ap_fail(error, AP_UNSUPPORTED, "the program file has version %u, this engine reads version %d",
-                       u32_at(b + 8), VERSION);
-    uint64_t head = u64_at(b + 16), whole = u64_at(b + 24);
-    if (whole != p->size)
+        return ap_fail(error, AP_UNSUPPORTED, "the program file has version %u, this engine reads version %d", u32_at(b + 8),
+                       VERSION);
+    uint64_t head = u64_at(b + 16), file_size = u64_at(b + 24);
+    if (file_size != p->size)
         return ap_fail(error, AP_INVALID, "the program file has %zu bytes, and says it has %llu: it was cut off or mixed up",
-                       p->size, (unsigned long long)whole);
+                       p->size, (unsigned long long)file_size);
     if (head < HEADER || head > p->size || head % 8)
-        return ap_fail(error, AP_INVALID, "the program file is damaged: its head ends at byte %llu",
-                       (unsigned long long)head);
+        return ap_fail(error, AP_INVALID, "the program file is damaged: its head ends at byte %llu", (unsigned long long)head);
     if (ap_crc32(b + 16, head - 16) != u32_at(b + 12))
         return ap_fail(error, AP_INVALID, "the program file is damaged: the checksum of its head is wrong");
     ap_facts *f = &p->facts;
@@ -257,23 +260,23 @@ void ap_close(ap_program *p) {
 void ap_describe(const ap_program *p, ap_facts *facts) { *facts = p->facts; }
 
 /* The next table of a section: `count` rows of `size` bytes; NULL where it would reach beyond the end. */
-static const void *table(const unsigned char *start, uint64_t *at, uint64_t end, uint64_t count, uint64_t size) {
-    const void *here = start + *at;
+static const void *read_table(const unsigned char *start, uint64_t *at, uint64_t end, uint64_t count, uint64_t size) {
+    const void *table_start = start + *at;
     uint64_t bytes = padded(count * size); /* below 2^32 * 32 */
     if (bytes > end - *at) return NULL;
     *at += bytes;
-    return here;
+    return table_start;
 }
 
 typedef __int128 wide;
 
 /* A stretch in units of weight times the denominator: points lie on the line, so below 2^124; negative if it is none. */
-static wide span(const ap_program *p, ap_point begin, ap_point end) {
+static wide part_length(const ap_program *p, ap_point begin, ap_point end) {
     return (wide)(end.whole - begin.whole) * (wide)p->denominator + (end.part - begin.part);
 }
 
 static int bad_part(const ap_program *p, const ap_section *s, uint32_t begin, uint32_t end, uint32_t base) {
-    return begin >= s->points || end >= s->points || base >= s->bases || span(p, s->point[begin], s->point[end]) < 0;
+    return begin >= s->points || end >= s->points || base >= s->bases || part_length(p, s->point[begin], s->point[end]) < 0;
 }
 
 /* The line of all blocks begins at 0 and is as long as they weigh. */
@@ -291,10 +294,11 @@ static int good_parts(const ap_program *p, const ap_section *s, const ap_operati
         int writes = op->kind == AP_RECEIVE || (op->kind == AP_FOLD && i == op->first_part);
         if (writes && base->buffer == AP_INPUT) return 0;
         if (base->buffer != AP_SCRATCH) continue;
-        const ap_class *room = &s->class[s->slot[base->slot]];
-        if (room->pieces != op->pieces) return 0;
-        const wide length = span(p, s->point[part->begin], s->point[part->end]);
-        if (writes && length >= span(p, (ap_point){0, 0}, (ap_point){room->whole, room->part})) filled[base->slot] = 1;
+        const ap_class *slot_class = &s->class[s->slot[base->slot]];
+        if (slot_class->pieces != op->pieces) return 0;
+        const wide length = part_length(p, s->point[part->begin], s->point[part->end]);
+        if (writes && length >= part_length(p, (ap_point){0, 0}, (ap_point){slot_class->whole, slot_class->part}))
+            filled[base->slot] = 1;
     }
     return 1;
 }
@@ -307,8 +311,7 @@ static uint32_t bad_operation(const ap_program *p, const ap_section *s, uint32_t
         const ap_operation *op = &s->operation[o];
         int message = op->kind == AP_SEND || op->kind == AP_RECEIVE;
         if (op->kind > AP_JOIN || !op->pieces || op->when < when) break;
-        if (message ? op->peer >= p->facts.ranks || op->peer == rank || op->channel >= p->facts.channels
-                    : op->peer != rank)
+        if (message ? op->peer >= p->facts.ranks || op->peer == rank || op->channel >= p->facts.channels : op->peer != rank)
             break;
         if (op->first_part != parts || op->parts > s->parts - parts) break;
         if (op->first_wait != waits || op->waits > s->waits - waits) break;
@@ -330,35 +333,37 @@ static uint32_t idle_slot(const ap_section *s, const unsigned char *filled) {
 
 static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int in_place, unsigned char *filled,
                          ap_error *error) {
-    const char *what = NULL;
+    const char *bad_object = NULL;
     uint64_t at = 0;
-    for (uint32_t i = 0; i < s->points && !what; i++)
-        if (off_the_line(p, s->point[i])) what = "point", at = i;
-    for (uint32_t i = 0; i < s->classes && !what; i++)
-        if (off_the_line(p, (ap_point){s->class[i].whole, s->class[i].part}) || !s->class[i].pieces) what = "class", at = i;
-    for (uint32_t i = 0; i < s->slots && !what; i++)
-        if (s->slot[i] >= s->classes) what = "slot", at = i;
-    for (uint32_t i = 0; i < s->bases && !what; i++) {
+    for (uint32_t i = 0; i < s->points && !bad_object; i++)
+        if (off_the_line(p, s->point[i])) bad_object = "point", at = i;
+    for (uint32_t i = 0; i < s->classes && !bad_object; i++)
+        if (off_the_line(p, (ap_point){s->class[i].whole, s->class[i].part}) || !s->class[i].pieces)
+            bad_object = "class", at = i;
+    for (uint32_t i = 0; i < s->slots && !bad_object; i++)
+        if (s->slot[i] >= s->classes) bad_object = "slot", at = i;
+    for (uint32_t i = 0; i < s->bases && !bad_object; i++) {
         const ap_base *b = &s->base[i];
         if (b->buffer > AP_SCRATCH || (b->buffer == AP_INPUT && in_place) ||
             (b->buffer == AP_SCRATCH && (b->slot >= s->slots || b->origin >= s->points)))
-            what = "base", at = i;
+            bad_object = "base", at = i;
     }
-    for (uint32_t i = 0; i < s->finishes && !what; i++) {
+    for (uint32_t i = 0; i < s->finishes && !bad_object; i++) {
         const ap_finish *f = &s->finish[i];
         if (bad_part(p, s, f->begin, f->end, f->base) || s->base[f->base].buffer != AP_OUTPUT || !f->count)
-            what = "finish", at = i;
+            bad_object = "finish", at = i;
     }
-    if (!what && (s->operations ? (at = bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
-        what = "operation";
-    if (what)
-        return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, what, (unsigned long long)at);
+    if (!bad_object && (s->operations ? (at = bad_operation(p, s, rank, filled)) < s->operations : s->parts || s->waits))
+        bad_object = "operation";
+    if (bad_object)
+        return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, %s %llu", rank, bad_object,
+                       (unsigned long long)at);
     if ((at = idle_slot(s, filled)) < s->slots)
         return ap_fail(error, AP_INVALID, "the program file is wrong: rank %u, slot %llu has more room than is written there",
                        rank, (unsigned long long)at);
     ap_burden all = {0, 0};
     for (uint32_t o = 0; o < s->operations; o++)
-        if (!ap_bear(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits, AP_MOST_WORK))
+        if (!ap_add_burden(&all, s->operation[o].pieces, s->operation[o].parts, s->operation[o].waits, AP_MOST_WORK))
             return ap_fail(error, AP_UNSUPPORTED,
                            "rank %u: more than 2^20 pieces of operations, or 2^25 of them, their parts and waits; use fewer "
                            "pieces",
@@ -369,18 +374,17 @@ static int check_section(const ap_program *p, ap_section *s, uint32_t rank, int 
 /* What a section says of its buffers must be what the collective is. */
 static int check_weights(const ap_program *p, const ap_section *s, uint32_t rank, int in_place, ap_error *error) {
     const ap_sides *side = &p->sides[rank];
-    uint64_t input = in_place ? side->both : side->input, output = in_place ? side->both : side->output;
+    uint64_t input = in_place ? side->in_place : side->input, output = in_place ? side->in_place : side->output;
     if (s->input_weight == input && s->output_weight == output) return AP_OK;
     return ap_fail(error, AP_INVALID,
                    "the program file is wrong: rank %u says that its buffers weigh %llu and %llu; by the collective it is %llu "
                    "and %llu",
-                   rank, (unsigned long long)s->input_weight, (unsigned long long)s->output_weight,
-                   (unsigned long long)input, (unsigned long long)output);
+                   rank, (unsigned long long)s->input_weight, (unsigned long long)s->output_weight, (unsigned long long)input,
+                   (unsigned long long)output);
 }
 
 int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section *s, ap_error *error) {
-    if (rank >= p->facts.ranks)
-        return ap_fail(error, AP_INVALID, "rank %u: the program is for %u ranks", rank, p->facts.ranks);
+    if (rank >= p->facts.ranks) return ap_fail(error, AP_INVALID, "rank %u: the program is for %u ranks", rank, p->facts.ranks);
     uint64_t entry = p->directory + ((uint64_t)(in_place ? p->facts.ranks : 0) + rank) * ENTRY;
     uint64_t begin = u64_at(p->bytes + entry), size = u64_at(p->bytes + entry + 8), at = 56;
     if (!begin || !(p->facts.variants & (in_place ? 2u : 1u)))
@@ -393,11 +397,11 @@ int ap_read_section(const ap_program *p, uint32_t rank, int in_place, ap_section
     s->input_weight = u64_at(b + 8), s->output_weight = u64_at(b + 16);
     s->points = u32_at(b + 24), s->bases = u32_at(b + 28), s->classes = u32_at(b + 32), s->slots = u32_at(b + 36);
     s->operations = u32_at(b + 40), s->parts = u32_at(b + 44), s->waits = u32_at(b + 48), s->finishes = u32_at(b + 52);
-    if (u32_at(b) != rank || u32_at(b + 4) != (uint32_t)!!in_place || !(s->point = table(b, &at, size, s->points, 16)) ||
-        !(s->base = table(b, &at, size, s->bases, 24)) || !(s->class = table(b, &at, size, s->classes, 24)) ||
-        !(s->slot = table(b, &at, size, s->slots, 4)) ||
-        !(s->operation = table(b, &at, size, s->operations, 32)) || !(s->part = table(b, &at, size, s->parts, 12)) ||
-        !(s->wait = table(b, &at, size, s->waits, 4)) || !(s->finish = table(b, &at, size, s->finishes, 24)))
+    if (u32_at(b) != rank || u32_at(b + 4) != (uint32_t)!!in_place || !(s->point = read_table(b, &at, size, s->points, 16)) ||
+        !(s->base = read_table(b, &at, size, s->bases, 24)) || !(s->class = read_table(b, &at, size, s->classes, 24)) ||
+        !(s->slot = read_table(b, &at, size, s->slots, 4)) || !(s->operation = read_table(b, &at, size, s->operations, 32)) ||
+        !(s->part = read_table(b, &at, size, s->parts, 12)) || !(s->wait = read_table(b, &at, size, s->waits, 4)) ||
+        !(s->finish = read_table(b, &at, size, s->finishes, 24)))
         return ap_fail(error, AP_INVALID, "the program file is damaged: the tables of rank %u do not fit", rank);
     int code = check_weights(p, s, rank, in_place, error);
     if (code) return code;

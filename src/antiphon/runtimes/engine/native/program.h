@@ -39,14 +39,14 @@ typedef struct {
 } ap_burden;
 
 /* False where it is too much. Every addend is below 2^63, and what has been too much is not added to. */
-static inline int ap_bear(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
+static inline int ap_add_burden(ap_burden *b, uint64_t instances, uint64_t parts, uint64_t waits, uint64_t most_work) {
     if (instances > AP_FEW_INSTANCES && (b->instances += instances) > AP_MOST_INSTANCES) return 0;
     return (b->work += instances * (1 + parts + waits)) <= most_work;
 }
 
 /* Units of weight that a rank hands over and gets, and those of its one buffer in place. */
 typedef struct {
-    uint64_t input, output, both;
+    uint64_t input, output, in_place;
 } ap_sides;
 
 struct ap_program {

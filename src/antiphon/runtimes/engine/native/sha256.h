@@ -31,10 +31,10 @@ static inline void ap_sha256_block(uint32_t state[8], const unsigned char *block
     for (int i = 0; i < 64; i++) {
         uint32_t a = s[0], e = s[4];
         uint32_t mixed = ap_turned(e, 6) ^ ap_turned(e, 11) ^ ap_turned(e, 25);
-        uint32_t one = s[7] + mixed + ((e & s[5]) ^ (~e & s[6])) + root[i] + w[i];
-        uint32_t two = (ap_turned(a, 2) ^ ap_turned(a, 13) ^ ap_turned(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
+        uint32_t t1 = s[7] + mixed + ((e & s[5]) ^ (~e & s[6])) + root[i] + w[i];
+        uint32_t t2 = (ap_turned(a, 2) ^ ap_turned(a, 13) ^ ap_turned(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
         memmove(s + 1, s, 7 * sizeof *s);
-        s[4] += one, s[0] = one + two;
+        s[4] += t1, s[0] = t1 + t2;
     }
     for (int i = 0; i < 8; i++) state[i] += s[i];
 }
@@ -44,9 +44,9 @@ static inline void ap_sha256(const void *data, size_t size, char text[65]) {
     uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     const unsigned char *bytes = data;
     unsigned char end[128] = {0};
-    size_t whole = size / 64 * 64, rest = size - whole, tail = rest < 56 ? 64 : 128;
-    for (size_t at = 0; at < whole; at += 64) ap_sha256_block(state, bytes + at);
-    if (rest) memcpy(end, bytes + whole, rest);
+    size_t full_bytes = size / 64 * 64, rest = size - full_bytes, tail = rest < 56 ? 64 : 128;
+    for (size_t at = 0; at < full_bytes; at += 64) ap_sha256_block(state, bytes + at);
+    if (rest) memcpy(end, bytes + full_bytes, rest);
     end[rest] = 0x80;
     for (int i = 0; i < 8; i++) end[tail - 1 - (size_t)i] = (unsigned char)((uint64_t)size * 8 >> 8 * i);
     for (size_t at = 0; at < tail; at += 64) ap_sha256_block(state, end + at);

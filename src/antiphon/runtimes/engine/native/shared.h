@@ -32,26 +32,26 @@ int ap_shared_send(ap_shared *shared, uint32_t to, uint32_t channel, const void 
                    ap_error *error);
 int ap_shared_receive(ap_shared *shared, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error);
-/* Copies what can be copied, without waiting. Numbers of messages that are done: at most `most`, their count in *count;
+/* Copies what can be copied, without waiting. Numbers of messages that are done: at most `capacity`, their count in *count;
  * *moved: whether anything was. */
-int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int most, int *count, int *moved, ap_error *error);
-/* Whether messages are under way, or done and not yet told; how many are under way; and whether any with this one. */
+int ap_shared_progress(ap_shared *shared, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error);
+/* Whether messages are under way, or done and not yet collected; how many are under way; whether any with that member. */
 int ap_shared_busy(const ap_shared *shared);
 int ap_shared_active(const ap_shared *shared);
 uint32_t ap_shared_member(const ap_shared *shared); /* this one's number */
 int ap_shared_waits_for(const ap_shared *shared, uint32_t member);
-/* After some fruitless looks: sleeps until somebody has something for this one, or so long. */
+/* After some fruitless polls: sleeps until there is something for this process, or that long. */
 void ap_shared_doze(ap_shared *shared, int microseconds);
 /* A call of `wire` has begun: what comes for another one is AP_MISMATCH. */
 void ap_shared_begin(ap_shared *shared, ap_wire *wire);
-/* By who has waited for long: whether another is in another call, or has given up while something is wanted of him. */
+/* After a long wait: an error if another process is in another call, or has given up while a message waits for it. */
 int ap_shared_look_around(ap_shared *shared, ap_error *error);
 /* ap_wire_left. */
 int ap_shared_left(ap_shared *shared, ap_error *error);
-/* Tells the others that nothing more comes from here. */
+/* Notifies the others that nothing more comes from here. */
 void ap_shared_give_up(ap_shared *shared);
-/* Touches what messages will go through (touch.h). */
-void ap_shared_touch(ap_shared *shared, ap_pace *pace);
+/* Touches what messages will go through (prefault.h). */
+void ap_shared_prefault(ap_shared *shared, ap_pace *pace);
 void ap_shared_close(ap_shared *shared);
 
 #endif

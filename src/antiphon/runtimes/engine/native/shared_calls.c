@@ -1,5 +1,9 @@
-/* Calls of processes that share memory: every message bears the digest of its call, and a board tells what the last calls
- * of each were. */
+/* Comparing calls through shared memory: every message carries the digest of its call, and a board shows the last calls of each
+ * process.
+ *
+ * Threading: one thread per process. A board is written by its process alone; readers verify its digest.
+ * Ownership: boards are part of the shared memory.
+ */
 #include <string.h>
 
 #include "shared_types.h"
@@ -16,17 +20,17 @@ static uint64_t digest_of(const ap_called *call) {
 }
 
 void ap_shared_begin(ap_shared *s, ap_wire *wire) {
-    board *mine = board_of(s, s->me);
+    board *own_board = board_of(s, s->me);
     uint64_t at = (wire->now.number * STAGES + wire->now.stage) % CALLS;
     s->wire = wire, s->call = digest_of(&wire->now);
-    mine->last[at].call = wire->now, mine->last[at].digest = s->call;
+    own_board->last[at].call = wire->now, own_board->last[at].digest = s->call;
 }
 
 /* What stands at a place of a board; 0 where it is none. */
 static int read_board(const ap_shared *s, uint32_t member, uint64_t at, ap_called *call) {
-    const board *theirs = board_of(s, member);
-    uint64_t digest = theirs->last[at % CALLS].digest;
-    *call = theirs->last[at % CALLS].call;
+    const board *their_board = board_of(s, member);
+    uint64_t digest = their_board->last[at % CALLS].digest;
+    *call = their_board->last[at % CALLS].call;
     return digest_of(call) == digest;
 }
 
@@ -38,15 +42,15 @@ static int find_call(const ap_shared *s, uint32_t member, uint64_t digest, ap_ca
 }
 
 int ap_of_another_call(ap_shared *s, uint32_t from, uint64_t call, ap_error *error) {
-    ap_called theirs;
-    if (find_call(s, from, call, &theirs)) return ap_compare(s->wire, &theirs, error);
+    ap_called other;
+    if (find_call(s, from, call, &other)) return ap_compare(s->wire, &other, error);
     return ap_fail(error, AP_TRANSPORT, "process %u here is in another call", from); /* far ahead, or behind */
 }
 
 int ap_shared_waits_for(const ap_shared *s, uint32_t member) {
     if (s->out[member].first) return 1;
     for (uint32_t i = 0; i < s->in[member].count; i++)
-        if (s->in[member].lanes[i].asked) return 1;
+        if (s->in[member].lanes[i].posted) return 1;
     return 0;
 }
 
@@ -55,13 +59,13 @@ static int gave_up(const ap_shared *s, uint32_t member) {
 }
 
 int ap_shared_look_around(ap_shared *s, ap_error *error) {
-    ap_called theirs;
+    ap_called other;
     int code = AP_OK;
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
         if (i == s->me) continue;
         for (uint64_t stage = 0; stage < STAGES && !code; stage++)
-            if (read_board(s, i, s->wire->now.number * STAGES + stage, &theirs))
-                code = ap_compare_loosely(s->wire, &theirs, error);
+            if (read_board(s, i, s->wire->now.number * STAGES + stage, &other))
+                code = ap_compare_loosely(s->wire, &other, error);
         if (!code && gave_up(s, i) && ap_shared_waits_for(s, i))
             code = ap_fail(error, AP_TRANSPORT, "process %u here has given up after an error", i);
     }
@@ -69,13 +73,13 @@ int ap_shared_look_around(ap_shared *s, ap_error *error) {
 }
 
 int ap_shared_left(ap_shared *s, ap_error *error) {
-    ap_called theirs;
+    ap_called other;
     int code = AP_OK;
     for (uint32_t i = 0; i < s->members && !code && s->call; i++) {
         const incoming *in = &s->in[i];
         if (i == s->me || in->tail == atomic_load(&in->queue->head)) continue;
-        if (find_call(s, i, in->queue->entries[in->tail % QUEUE].call, &theirs) && theirs.number <= s->wire->now.number)
-            code = ap_compare(s->wire, &theirs, error);
+        if (find_call(s, i, in->queue->entries[in->tail % QUEUE].call, &other) && other.number <= s->wire->now.number)
+            code = ap_compare(s->wire, &other, error);
     }
     return code;
 }

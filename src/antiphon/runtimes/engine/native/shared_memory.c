@@ -1,4 +1,8 @@
-/* Memory that processes of one host share: made by one of them, joined by the others. */
+/* Memory that processes of one host share: made by one of them, joined by the others.
+ *
+ * Threading: one thread per process.
+ * Ownership: a file without a name, which the system frees with the last process that maps it. Each process owns its ap_shared.
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +13,13 @@
 #include <unistd.h>
 
 #include "shared_types.h"
-#include "touch.h"
+#include "prefault.h"
 
 static size_t size_for(uint32_t members) { return opening_of(members) + members * share_of(members); }
 
 uint64_t ap_shared_bytes(uint32_t members) { return size_for(members); }
 
-static ap_shared *map(int file, uint32_t members, uint32_t me) {
+static ap_shared *map_memory(int file, uint32_t members, uint32_t me) {
     ap_shared *s = calloc(1, sizeof *s);
     const uint32_t count = blocks_of(members);
     if (!s) return NULL;
@@ -40,7 +44,6 @@ static uint64_t any_number(void) {
     return ((uint64_t)t.tv_sec << 32 ^ (uint64_t)t.tv_nsec << 20 ^ (uint64_t)getpid()) * 0x9E3779B97F4A7C15u | 1;
 }
 
-/* A file without a name: it goes with those who map it, however these end. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     memset(name, 0, sizeof *name);
     if (blocks_of(members) >= NO_BLOCK) return NULL;
@@ -48,7 +51,7 @@ ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name) {
     int file = memfd_create("antiphon", MFD_CLOEXEC);
     if (file < 0) return NULL;
     ap_shared *s = NULL;
-    if (!ftruncate(file, (off_t)size_for(members))) s = map(file, members, 0);
+    if (!ftruncate(file, (off_t)size_for(members))) s = map_memory(file, members, 0);
     if (!s) {
         close(file);
         return NULL;
@@ -70,9 +73,10 @@ ap_shared *ap_shared_join(const ap_shared_name *name, uint32_t me) {
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)name->process, (int)name->file);
     int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0) return NULL;
-    off_t wanted = (off_t)size_for(name->members);
+    off_t expected_size = (off_t)size_for(name->members);
     /* where processes are numbered otherwise, that number may be of another one */
-    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == wanted) s = map(file, name->members, me);
+    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size == expected_size)
+        s = map_memory(file, name->members, me);
     close(file);
     if (s && ((opening *)s->memory)->key != name->key) {
         ap_shared_close(s);
@@ -87,20 +91,20 @@ void ap_shared_complete(ap_shared *s) {
 }
 
 /* All of it; where that is much, what this one writes, and not while others wait for it. */
-void ap_shared_touch(ap_shared *s, ap_pace *pace) {
+void ap_shared_prefault(ap_shared *s, ap_pace *pace) {
     enum { MUCH = 1 << 26 };
     unsigned char *from = (unsigned char *)queue_of(s, s->me, 0);
     if (s->bytes <= MUCH)
-        ap_touch(s->memory, s->bytes, pace);
+        ap_prefault(s->memory, s->bytes, pace);
     else if (pace->gentle)
-        ap_touch(from, share_of(s->members), pace);
+        ap_prefault(from, share_of(s->members), pace);
 }
 
-static uint32_t free_letters(letter *one) {
+static uint32_t free_messages(message *m) {
     uint32_t count = 0;
-    for (letter *next; one; one = next, count++) {
-        next = one->next;
-        free(one->own), free(one);
+    for (message *next; m; m = next, count++) {
+        next = m->next;
+        free(m->own), free(m);
     }
     return count;
 }
@@ -111,7 +115,7 @@ static void free_targets(ap_shared *s, outgoing *o) {
         target **at = &t->of->targets;
         while (*at != t) at = &(*at)->sibling;
         *at = t->sibling;
-        if (!--t->of->left) free(t->of);
+        if (!--t->of->pending) free(t->of);
         o->first = t->next;
         free(t);
         s->active--;
@@ -126,11 +130,11 @@ void ap_shared_close(ap_shared *s) {
     for (uint32_t i = 0; s->out && i < s->members; i++) free_targets(s, &s->out[i]);
     for (uint32_t i = 0; s->in && i < s->members; i++) {
         for (uint32_t k = 0; k < s->in[i].count; k++)
-            free_letters(s->in[i].lanes[k].asked), free_letters(s->in[i].lanes[k].stray);
+            free_messages(s->in[i].lanes[k].posted), free_messages(s->in[i].lanes[k].unexpected);
         free(s->in[i].lanes);
     }
-    for (item *one = s->items, *next; one; one = next) next = one->next, free(one);
-    for (target *one = s->targets, *next; one; one = next) next = one->next, free(one);
-    free_letters(s->letters);
+    for (item *entry = s->items, *next; entry; entry = next) next = entry->next, free(entry);
+    for (target *entry = s->targets, *next; entry; entry = next) next = entry->next, free(entry);
+    free_messages(s->spare_messages);
     free(s->out), free(s->in), free(s->free_block), free(s->users), free(s->done), free(s);
 }

@@ -1,4 +1,9 @@
-/* Messages through shared memory: into blocks, and out of them. */
+/* Messages through shared memory: into blocks, and out of them.
+ *
+ * Threading: one thread per process. Between processes: queues with one writer and one reader (release and acquire of head and
+ *   tail), and a futex for each sleeper.
+ * Ownership: a block belongs to its sender; `users` counts the receivers that have not read it yet.
+ */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +20,7 @@
 
 /* ---- starting ---- */
 
-static int grow(ap_shared *s) {
+static int reserve_done(ap_shared *s) {
     if (s->active + s->dones < s->space) return 1;
     uint32_t space = s->space ? 2 * s->space : 64;
     uint32_t *done = realloc(s->done, space * sizeof *done);
@@ -24,19 +29,19 @@ static int grow(ap_shared *s) {
     return 1;
 }
 
-#define TAKE(LIST, TYPE) (LIST ? (TYPE *)take((void **)&LIST, LIST->next) : calloc(1, sizeof(TYPE)))
+#define TAKE(LIST, TYPE) (LIST ? (TYPE *)take_spare((void **)&LIST, LIST->next) : calloc(1, sizeof(TYPE)))
 
-static void *take(void **list, void *next) {
-    void *one = *list;
+static void *take_spare(void **list, void *next) {
+    void *spare = *list;
     *list = next;
-    return one;
+    return spare;
 }
 
 /* Data that a send may share: the same, of which nothing is in a block yet. Receivers get what is for them in the order in
  * which it was started; as no send joins one older than the last to its receiver, no two wait for each other. */
 static item *to_join(const ap_shared *s, uint32_t to, const void *data, size_t bytes) {
     const target *last = s->out[to].last;
-    if (bytes <= HERE) return NULL;
+    if (bytes <= INLINE_BYTES) return NULL;
     for (uint32_t i = 0; i < s->freshes; i++)
         if (s->fresh[i]->data == data && s->fresh[i]->bytes == bytes)
             return !last || last->of->serial < s->fresh[i]->serial ? s->fresh[i] : NULL;
@@ -54,12 +59,12 @@ static item *new_item(ap_shared *s, const void *data, size_t bytes) {
 int ap_shared_send(ap_shared *s, uint32_t to, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     outgoing *o = &s->out[to];
-    target *t = grow(s) ? TAKE(s->targets, target) : NULL;
+    target *t = reserve_done(s) ? TAKE(s->targets, target) : NULL;
     item *it = t ? to_join(s, to, data, bytes) : NULL;
     if (t && !it && !(it = new_item(s, data, bytes))) free(t), t = NULL;
     if (!t) return ap_fail(error, AP_MEMORY, "out of memory");
     *t = (target){.sibling = it->targets, .of = it, .to = to, .channel = channel, .number = number};
-    it->targets = t, it->left++;
+    it->targets = t, it->pending++;
     if (o->last)
         o->last->next = t;
     else
@@ -84,52 +89,52 @@ static lane *lane_of(incoming *in, uint32_t channel) {
     return &in->lanes[in->count++];
 }
 
-static void put(letter **first, letter **last, letter *one) {
-    one->next = NULL;
+static void append_message(message **first, message **last, message *m) {
+    m->next = NULL;
     if (*first)
-        (*last)->next = one;
+        (*last)->next = m;
     else
-        *first = one;
-    *last = one;
+        *first = m;
+    *last = m;
 }
 
-static void finish(ap_shared *s, uint32_t number) { s->active--, s->done[s->dones++] = number; }
+static void finish_number(ap_shared *s, uint32_t number) { s->active--, s->done[s->dones++] = number; }
 
-static void forget(ap_shared *s, letter *one) {
-    free(one->own);
-    *one = (letter){.next = s->letters};
-    s->letters = one;
+static void recycle_message(ap_shared *s, message *m) {
+    free(m->own);
+    *m = (message){.next = s->spare_messages};
+    s->spare_messages = m;
 }
 
 static int wrong_length(size_t bytes, size_t total, ap_error *error) {
     return ap_fail(error, AP_TRANSPORT, "a message of %zu bytes came where %zu were expected", total, bytes);
 }
 
-static void take_part(letter *one, const unsigned char *from, size_t bytes) {
-    ap_copy(one->data + one->seen, from, bytes);
-    one->seen += bytes;
+static void copy_bytes(message *m, const unsigned char *from, size_t bytes) {
+    ap_copy(m->data + m->copied, from, bytes);
+    m->copied += bytes;
 }
 
 int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data, size_t bytes, uint32_t number,
                       ap_error *error) {
     lane *l = lane_of(&s->in[from], channel);
-    letter *one = l && grow(s) ? TAKE(s->letters, letter) : NULL, *stray = one ? l->stray : NULL;
-    if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-    *one = (letter){.data = data, .bytes = bytes, .number = number};
+    message *m = l && reserve_done(s) ? TAKE(s->spare_messages, message) : NULL, *unexpected = m ? l->unexpected : NULL;
+    if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
+    *m = (message){.data = data, .bytes = bytes, .number = number};
     s->active++;
-    if (stray) {
-        if (stray->bytes != bytes) return wrong_length(bytes, stray->bytes, error);
-        take_part(one, stray->own, stray->seen);
-        l->stray = stray->next;
-        forget(s, stray);
-        if (one->seen == one->bytes) {
-            finish(s, number);
-            forget(s, one);
+    if (unexpected) {
+        if (unexpected->bytes != bytes) return wrong_length(bytes, unexpected->bytes, error);
+        copy_bytes(m, unexpected->own, unexpected->copied);
+        l->unexpected = unexpected->next;
+        recycle_message(s, unexpected);
+        if (m->copied == m->bytes) {
+            finish_number(s, number);
+            recycle_message(s, m);
             return AP_OK;
         }
     }
-    put(&l->asked, &l->asked_last, one);
-    s->in[from].asked++;
+    append_message(&l->posted, &l->posted_last, m);
+    s->in[from].posted++;
     return AP_OK;
 }
 
@@ -138,27 +143,27 @@ int ap_shared_receive(ap_shared *s, uint32_t from, uint32_t channel, void *data,
 static bell *bell_of(const ap_shared *s, uint32_t member) { return &((opening *)s->memory)->bells[member]; }
 
 #ifdef __linux__
-static void wake(bell *b) { syscall(SYS_futex, &b->word, FUTEX_WAKE, 1, NULL, NULL, 0); }
-static void nap(bell *b, uint32_t word, const struct timespec *most) {
-    syscall(SYS_futex, &b->word, FUTEX_WAIT, word, most, NULL, 0);
+static void wake_sleeper(bell *b) { syscall(SYS_futex, &b->word, FUTEX_WAKE, 1, NULL, NULL, 0); }
+static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *capacity) {
+    syscall(SYS_futex, &b->word, FUTEX_WAIT, word, capacity, NULL, 0);
 }
 #else /* where there is no such memory either (shared_memory.c) */
-static void wake(bell *b) { (void)b; }
-static void nap(bell *b, uint32_t word, const struct timespec *most) { (void)b, (void)word, (void)most; }
+static void wake_sleeper(bell *b) { (void)b; }
+static void sleep_until_rung(bell *b, uint32_t word, const struct timespec *capacity) { (void)b, (void)word, (void)capacity; }
 #endif
 
 /* After something was put where that one sees it. Either it sees that before it sleeps, or this sees that it is asleep. */
-static void ring(const ap_shared *s, uint32_t member) {
+static void ring_bell(const ap_shared *s, uint32_t member) {
     bell *b = bell_of(s, member);
     atomic_thread_fence(memory_order_seq_cst);
     if (!atomic_load_explicit(&b->asleep, memory_order_relaxed) || !atomic_exchange(&b->asleep, 0)) return;
     atomic_fetch_add(&b->word, 1);
-    wake(b);
+    wake_sleeper(b);
 }
 
 static int something_new(const ap_shared *s) {
     for (uint32_t i = 0; i < s->members; i++)
-        if ((s->in[i].asked && atomic_load(&s->in[i].queue->head) != s->in[i].tail) ||
+        if ((s->in[i].posted && atomic_load(&s->in[i].queue->head) != s->in[i].tail) ||
             (s->out[i].first && atomic_load(&s->out[i].queue->tail) != s->out[i].tail))
             return 1;
     return 0;
@@ -173,58 +178,58 @@ void ap_shared_doze(ap_shared *s, int microseconds) {
     if (something_new(s))
         sched_yield(); /* what is there may be for a message that waits for something else */
     else
-        nap(b, word, &patience);
+        sleep_until_rung(b, word, &patience);
     atomic_store(&b->asleep, 0);
 }
 
 /* ---- into blocks ---- */
 
 /* Blocks that have been read by all whom they were for. */
-static void collect(ap_shared *s, outgoing *o) {
+static void collect_blocks(ap_shared *s, outgoing *o) {
     uint32_t tail = atomic_load_explicit(&o->queue->tail, memory_order_acquire);
     for (; o->tail != tail; o->tail++) {
         uint32_t block = o->block[o->tail % QUEUE];
         if (block == NO_BLOCK) continue;
-        o->held--;
+        o->blocks_held--;
         if (!--s->users[block]) s->free_block[s->free_blocks++] = block;
     }
 }
 
-/* The last blocks, one for each, are for those who hold none: nobody is kept waiting by others who are late. */
+/* The last blocks, one for each process, are for receivers that hold none: so no receiver waits for a slow one. */
 static int has_room(ap_shared *s, const item *it) {
     int holds = 0;
     for (const target *t = it->targets; t; t = t->sibling) {
         outgoing *o = &s->out[t->to];
         if (o->first != t) return 0;
-        collect(s, o);
+        collect_blocks(s, o);
         if (o->head - o->tail >= QUEUE) return 0;
-        holds |= o->held > 0;
+        holds |= o->blocks_held > 0;
     }
     uint32_t keep = holds ? s->members : 0;
-    if (it->bytes <= HERE || s->free_blocks > keep) return 1;
-    for (uint32_t i = 0; i < s->members; i++) collect(s, &s->out[i]); /* also what others have read since */
+    if (it->bytes <= INLINE_BYTES || s->free_blocks > keep) return 1;
+    for (uint32_t i = 0; i < s->members; i++) collect_blocks(s, &s->out[i]); /* also what others have read since */
     return s->free_blocks > keep;
 }
 
-static void post(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *here, uint32_t bytes) {
+static void post_entry(ap_shared *s, outgoing *o, const target *t, uint32_t block, const void *data, uint32_t bytes) {
     entry *e = &o->queue->entries[o->head % QUEUE];
     e->channel = t->channel, e->block = (uint16_t)block, e->bytes = (uint16_t)bytes;
     e->total = t->of->bytes, e->call = s->call;
     if (block != NO_BLOCK)
-        s->users[block]++, o->held++;
+        s->users[block]++, o->blocks_held++;
     else if (bytes)
-        memcpy(e->here, here, bytes);
+        memcpy(e->inline_data, data, bytes);
     o->block[o->head % QUEUE] = block;
     atomic_store_explicit(&o->queue->head, ++o->head, memory_order_release);
-    ring(s, t->to);
+    ring_bell(s, t->to);
 }
 
-static void gone(ap_shared *s, item *it) {
+static void finish_item(ap_shared *s, item *it) {
     for (target *t = it->targets, *sibling; t; t = sibling) {
         outgoing *o = &s->out[t->to];
         sibling = t->sibling;
         if (!(o->first = t->next)) o->last = NULL;
-        finish(s, t->number);
+        finish_number(s, t->number);
         *t = (target){.next = s->targets};
         s->targets = t;
     }
@@ -233,14 +238,14 @@ static void gone(ap_shared *s, item *it) {
 }
 
 /* Each goes on alone; where there is no memory for that, they wait for one another. */
-static void part(ap_shared *s, item *it) {
+static void split_item(ap_shared *s, item *it) {
     for (target *t; (t = it->targets->sibling);) {
         item *own = TAKE(s->items, item);
         if (!own) return;
         *own = *it;
-        it->targets->sibling = t->sibling, it->left--;
+        it->targets->sibling = t->sibling, it->pending--;
         t->sibling = NULL, t->of = own;
-        own->targets = t, own->left = 1, own->next = NULL;
+        own->targets = t, own->pending = 1, own->next = NULL;
     }
 }
 
@@ -248,46 +253,46 @@ static int send_on(ap_shared *s, item *it) {
     int moved = 0;
     it->look = s->look;
     for (; has_room(s, it); moved = 1) {
-        size_t rest = it->bytes - it->seen;
+        size_t rest = it->bytes - it->copied;
         uint32_t bytes = rest < BLOCK ? (uint32_t)rest : BLOCK, block = NO_BLOCK;
-        const unsigned char *from = it->data + it->seen;
-        if (it->bytes > HERE) {
+        const unsigned char *from = it->data + it->copied;
+        if (it->bytes > INLINE_BYTES) {
             block = s->free_block[--s->free_blocks];
             ap_copy(s->blocks + (size_t)block * BLOCK, from, bytes);
         }
-        it->seen += bytes;
-        for (target *t = it->targets; t; t = t->sibling) post(s, &s->out[t->to], t, block, from, bytes);
-        if (it->seen == it->bytes) {
-            gone(s, it);
+        it->copied += bytes;
+        for (target *t = it->targets; t; t = t->sibling) post_entry(s, &s->out[t->to], t, block, from, bytes);
+        if (it->copied == it->bytes) {
+            finish_item(s, it);
             return 1;
         }
     }
     it->late = moved ? 0 : it->late + 1;
-    if (it->late > LATE && it->targets->sibling) part(s, it);
+    if (it->late > LATE && it->targets->sibling) split_item(s, it);
     return moved;
 }
 
 /* ---- out of blocks ---- */
 
 static const unsigned char *data_of(const ap_shared *s, uint32_t from, const entry *e) {
-    if (e->block == NO_BLOCK) return e->here;
+    if (e->block == NO_BLOCK) return e->inline_data;
     return blocks_from(s, from) + (size_t)e->block * BLOCK;
 }
 
-/* What came and was not asked for yet: kept, as what is behind it may be what all wait for. Where nothing else is asked of
- * who sent it, it stays where it is: he may be far ahead. */
-static letter *stray_of(ap_shared *s, lane *l, const entry *e) {
-    letter *one = l->stray_last;
-    if (l->stray && one->seen < one->bytes) return one;
-    if (!(one = TAKE(s->letters, letter))) return NULL;
-    *one = (letter){.bytes = e->total, .own = malloc(e->total ? e->total : 1)};
-    one->data = one->own;
-    if (!one->own) {
-        forget(s, one);
+/* A message without a receive yet: it is copied out of the way, as the one behind it may be what is waited for. Where no
+ * receive from its sender is open it stays in its queue: the sender may be far ahead. */
+static message *take_unexpected(ap_shared *s, lane *l, const entry *e) {
+    message *m = l->unexpected_last;
+    if (l->unexpected && m->copied < m->bytes) return m;
+    if (!(m = TAKE(s->spare_messages, message))) return NULL;
+    *m = (message){.bytes = e->total, .own = malloc(e->total ? e->total : 1)};
+    m->data = m->own;
+    if (!m->own) {
+        recycle_message(s, m);
         return NULL;
     }
-    put(&l->stray, &l->stray_last, one);
-    return one;
+    append_message(&l->unexpected, &l->unexpected_last, m);
+    return m;
 }
 
 static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) {
@@ -295,26 +300,26 @@ static int receive_on(ap_shared *s, uint32_t from, int *moved, ap_error *error) 
     uint32_t head = atomic_load_explicit(&in->queue->head, memory_order_acquire);
     while (in->tail != head) {
         const entry *e = &in->queue->entries[in->tail % QUEUE];
-        if (in->asked && e->call != s->call) return ap_of_another_call(s, from, e->call, error);
+        if (in->posted && e->call != s->call) return ap_of_another_call(s, from, e->call, error);
         lane *l = lane_of(in, e->channel);
-        letter *one = l ? l->asked : NULL;
-        if (l && !one && (!in->asked || (e->block != NO_BLOCK && s->stuck < STUCK))) return AP_OK;
-        if (l && !one) one = stray_of(s, l, e);
-        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        if (one->bytes != e->total || e->bytes > one->bytes - one->seen) return wrong_length(one->bytes, e->total, error);
-        if (e->bytes) take_part(one, data_of(s, from, e), e->bytes);
+        message *m = l ? l->posted : NULL;
+        if (l && !m && (!in->posted || (e->block != NO_BLOCK && s->stuck < STUCK))) return AP_OK;
+        if (l && !m) m = take_unexpected(s, l, e);
+        if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
+        if (m->bytes != e->total || e->bytes > m->bytes - m->copied) return wrong_length(m->bytes, e->total, error);
+        if (e->bytes) copy_bytes(m, data_of(s, from, e), e->bytes);
         atomic_store_explicit(&in->queue->tail, ++in->tail, memory_order_release);
-        ring(s, from);
+        ring_bell(s, from);
         *moved = 1;
-        if (one->own || one->seen < one->bytes) continue;
-        l->asked = one->next, in->asked--;
-        finish(s, one->number);
-        forget(s, one);
+        if (m->own || m->copied < m->bytes) continue;
+        l->posted = m->next, in->posted--;
+        finish_number(s, m->number);
+        recycle_message(s, m);
     }
     return AP_OK;
 }
 
-int ap_shared_progress(ap_shared *s, uint32_t *numbers, int most, int *count, int *moved, ap_error *error) {
+int ap_shared_progress(ap_shared *s, uint32_t *numbers, int capacity, int *count, int *moved, ap_error *error) {
     *count = *moved = 0;
     s->look++, s->freshes = 0;
     for (uint32_t i = 0; i < s->members; i++) {
@@ -326,7 +331,7 @@ int ap_shared_progress(ap_shared *s, uint32_t *numbers, int most, int *count, in
         if (code) return code;
     }
     s->stuck = *moved || s->dones ? 0 : s->stuck + 1;
-    *count = s->dones < (uint32_t)most ? (int)s->dones : most;
+    *count = s->dones < (uint32_t)capacity ? (int)s->dones : capacity;
     for (int i = 0; i < *count; i++) numbers[i] = s->done[i];
     s->dones -= (uint32_t)*count;
     if (s->dones) memmove(s->done, s->done + *count, s->dones * sizeof *s->done);

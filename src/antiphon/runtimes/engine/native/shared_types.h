@@ -10,7 +10,7 @@
 /* A block is small enough to stay in a near cache between its two copies; of FRESH sends others of the same data are
  * recognized. LATE: fruitless looks until a message to several goes on to each alone. STUCK: until what nobody asked for
  * yet is taken out of the way. CALLS of each, with STAGES each, that the others can look at. */
-enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, HERE = 40, FRESH = 16, LATE = 64, STUCK = 4, CALLS = 64, STAGES = 4 };
+enum { QUEUE = 64, BLOCKS = 64, BLOCK = 16 << 10, INLINE_BYTES = 40, FRESH = 16, LATE = 64, STUCK = 4, CALLS = 64, STAGES = 4 };
 #define NO_BLOCK UINT16_MAX
 
 /* ---- in the memory that is shared ---- */
@@ -20,25 +20,25 @@ typedef struct {
     uint16_t block, bytes; /* NO_BLOCK: the bytes are here */
     uint64_t total;        /* of the message */
     uint64_t call;         /* digest of the call that it is of */
-    unsigned char here[HERE];
+    unsigned char inline_data[INLINE_BYTES];
 } entry;
 
-/* From one to one: `head` is written by who sends, `tail` by who receives. */
+/* One writer, one reader: `head` is written by the sender, `tail` by the receiver. */
 typedef struct {
     _Alignas(64) _Atomic uint32_t head;
     _Alignas(64) _Atomic uint32_t tail;
     _Alignas(64) entry entries[QUEUE];
 } queue;
 
-/* For who sleeps until something comes for him. */
+/* Wakes a process that sleeps until there is something for it. */
 typedef struct {
     _Alignas(64) _Atomic uint32_t word; /* another number with each ring */
     _Atomic uint32_t asleep;
     _Atomic uint32_t gave_up; /* after an error */
 } bell;
 
-/* The last calls that one began, for who finds that a message is of another call, and for who waits for too long. What is
- * being written, or was never, is not of its digest. */
+/* The last calls that a process began, for others that find a message of another call, or wait for too long. An entry that is
+ * being written, or never was, does not match its digest. */
 typedef struct {
     struct {
         _Alignas(64) ap_called call;
@@ -67,31 +67,31 @@ typedef struct target {
 struct item {
     item *next; /* among those that are not used */
     const unsigned char *data;
-    size_t bytes, seen;
+    size_t bytes, copied;
     uint64_t serial;
     target *targets;
     uint64_t look; /* the last one that tried it */
-    uint32_t left, late;
+    uint32_t pending, late;
 };
 
 typedef struct {
     queue *queue;
-    uint32_t head, tail, held; /* held: blocks that it has not let go */
+    uint32_t head, tail, blocks_held; /* held: blocks that it has not let go */
     uint32_t block[QUEUE];
     target *first, *last;
 } outgoing;
 
 /* One receive, or what came without one (`own` memory). */
-typedef struct letter {
-    struct letter *next;
+typedef struct message {
+    struct message *next;
     unsigned char *data, *own;
-    size_t bytes, seen;
+    size_t bytes, copied;
     uint32_t number;
-} letter;
+} message;
 
 typedef struct {
     uint32_t channel;
-    letter *asked, *asked_last, *stray, *stray_last; /* never both */
+    message *posted, *posted_last, *unexpected, *unexpected_last; /* never both */
 } lane;
 
 typedef struct {
@@ -99,7 +99,7 @@ typedef struct {
     uint32_t tail;
     lane *lanes;
     uint32_t count, space, last;
-    uint32_t asked; /* receives that are open */
+    uint32_t posted; /* receives that are open */
 } incoming;
 
 struct ap_shared {
@@ -114,7 +114,7 @@ struct ap_shared {
     item *items, *fresh[FRESH]; /* fresh: what sends of the same data may join */
     uint32_t freshes;
     target *targets;
-    letter *letters;
+    message *spare_messages;
     uint32_t *done, dones, space, active;
     uint64_t look, serial;
     uint32_t stuck; /* looks in which nothing moved */

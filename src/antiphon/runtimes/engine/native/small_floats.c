@@ -1,5 +1,8 @@
-/* float16, bfloat16 and float8 to float32 and back, to the nearest and ties to even, in whole numbers that vectorise; where
- * the processor has instructions for float16 those. What is not a number stays so, its other bits may change. */
+/* float16, bfloat16 and float8 to float32 and back, rounded to nearest, ties to even, in integer arithmetic that vectorises;
+ * where the processor has instructions for float16 those. NaN stays NaN, its payload may change.
+ *
+ * Threading: no state. Ownership: all memory is the caller's.
+ */
 #include <string.h>
 
 #include "fold.h"

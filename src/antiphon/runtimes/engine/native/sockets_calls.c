@@ -1,4 +1,9 @@
-/* Over sockets: who has waited for long tells all others which call it is in, and looks what they are in. */
+/* Comparing calls over sockets: a process that has waited for long notifies all others which call it is in, and checks what
+ * they are in.
+ *
+ * Threading: a wire is used by one thread at a time, so there are no locks.
+ * Ownership: notes are messages without memory of their own.
+ */
 #include <string.h>
 
 #include "sockets_types.h"
@@ -7,45 +12,46 @@
 static int tell_all(socket_wire *w, ap_error *error) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         if (w->peers[r].by->fd < 0) continue;
-        letter *one = new_letter(&w->spare);
-        if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-        one->head = (head){0, TELLS, 0, w->base.now};
-        ap_sockets_send(w, r, one);
+        message *head_seen = new_message(&w->spare);
+        if (!head_seen) return ap_fail(error, AP_MEMORY, "out of memory");
+        head_seen->head = (head){0, NOTE, 0, w->base.now};
+        ap_sockets_send(w, r, head_seen);
     }
     w->quiet = 1;
     return AP_OK;
 }
 
-/* Of a message that nobody has asked for; `over`: this one's call is done. */
-static int compare(socket_wire *w, const head *one, int over, ap_error *error) {
-    uint64_t first = w->base.now.number + (over ? 1 : 0); /* what is for a later call may lie there */
-    return one->call.number < first ? ap_compare(&w->base, &one->call, error)
-                                    : ap_compare_loosely(&w->base, &one->call, error);
+/* The head of a message that no receive has asked for; `call_done`: the call of this process is done. */
+static int compare_head(socket_wire *w, const head *head_seen, int call_done, ap_error *error) {
+    uint64_t first = w->base.now.number + (call_done ? 1 : 0); /* what is for a later call may lie there */
+    return head_seen->call.number < first ? ap_compare(&w->base, &head_seen->call, error)
+                                          : ap_compare_loosely(&w->base, &head_seen->call, error);
 }
 
 /* The next head from there, if it has come and nothing is wanted of him: what is missing of it is read. */
 static int next_head(socket_wire *w, uint32_t rank, stream *s, head *next) {
-    if (s->fd < 0 || s->coming || w->peers[rank].receives.first) return 0;
+    if (s->fd < 0 || s->incoming || w->peers[rank].receives.first) return 0;
     *next = s->head;
-    if (s->held) return 1;
+    if (s->out_of_order) return 1;
     const size_t missing = sizeof *next - s->head_bytes;
-    if (ap_sockets_ahead(s) < missing && !s->over) ap_sockets_pull(w, s, missing - ap_sockets_ahead(s));
+    if (ap_sockets_ahead(s) < missing && !s->ended) ap_sockets_pull(w, s, missing - ap_sockets_ahead(s));
     if (ap_sockets_ahead(s) < missing) return 0;
     memcpy((unsigned char *)next + s->head_bytes, s->ahead + s->first, missing);
     next->call.rank = rank;
     return 1;
 }
 
-/* What has come from one without being asked for tells which call he is in, or was. */
-static int read_ahead(socket_wire *w, uint32_t rank, int over, ap_error *error) {
+/* Messages from a rank that no receive asked for show which call it is in, or was. */
+static int read_ahead(socket_wire *w, uint32_t rank, int call_done, ap_error *error) {
     peer *p = &w->peers[rank];
     int code = AP_OK;
     head next;
-    for (const letter *one = p->aside.first; one && !code; one = one->next) code = compare(w, &one->head, over, error);
+    for (const message *head_seen = p->aside.first; head_seen && !code; head_seen = head_seen->next)
+        code = compare_head(w, &head_seen->head, call_done, error);
     while (!code && next_head(w, rank, ap_sockets_next(w, p), &next)) {
         stream *s = ap_sockets_next(w, p);
-        if (next.mark == MARK) return compare(w, &next, over, error);
-        if (next.mark != TELLS || s->held) break;
+        if (next.mark == MESSAGE) return compare_head(w, &next, call_done, error);
+        if (next.mark != NOTE || s->out_of_order) break;
         ap_sockets_skip_head(w, p, s);
         code = ap_compare_loosely(&w->base, &next.call, error);
     }

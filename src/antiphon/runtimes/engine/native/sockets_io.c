@@ -1,4 +1,8 @@
-/* One socket: what is sent and read by it, and which sockets are polled. */
+/* Sending and receiving by the sockets of a wire, and which sockets are polled.
+ *
+ * Threading: a wire is used by one thread at a time, so there are no locks.
+ * Ownership: nothing is allocated here; what is received goes to messages or through sockets_streams.c.
+ */
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -8,15 +12,15 @@
 /* ---- out ---- */
 
 /* The next bytes to send, in at most PARTS parts. */
-static size_t gather(const stream *s, struct iovec *part) {
+static size_t gather_parts(const stream *s, struct iovec *parts) {
     size_t count = 0;
     uint64_t skip = s->sent;
-    for (letter *one = s->sends.first; one && count + 2 <= PARTS; one = one->next) {
-        unsigned char *from[2] = {(unsigned char *)&one->head, one->data};
-        const uint64_t length[2] = {sizeof(head), one->bytes};
+    for (message *m = s->sends.first; m && count + 2 <= PARTS; m = m->next) {
+        unsigned char *from[2] = {(unsigned char *)&m->head, m->data};
+        const uint64_t length[2] = {sizeof(head), m->bytes};
         for (int k = 0; k < 2; k++) {
             const uint64_t rest = skip < length[k] ? length[k] - skip : 0;
-            if (rest) part[count++] = (struct iovec){from[k] + skip, rest};
+            if (rest) parts[count++] = (struct iovec){from[k] + skip, rest};
             skip = skip < length[k] ? 0 : skip - length[k];
         }
     }
@@ -27,85 +31,85 @@ static size_t gather(const stream *s, struct iovec *part) {
 static void count_sent(socket_wire *w, stream *s, uint64_t bytes) {
     w->moved = 1, s->sent += bytes;
     while (s->sends.first && s->sent >= sizeof(head) + s->sends.first->bytes) {
-        letter *one = pop(&s->sends);
-        s->sent -= sizeof(head) + one->bytes;
-        if (one->head.mark == MARK) ap_done_add(&w->done, one->number, &w->fault);
-        drop(&w->spare, one);
+        message *m = pop_message(&s->sends);
+        s->sent -= sizeof(head) + m->bytes;
+        if (m->head.mark == MESSAGE) ap_done_add(&w->done, m->number, &w->fault);
+        recycle_message(&w->spare, m);
     }
 }
 
 /* It takes nothing any more. What was sent from there still comes, before its end. */
-static void turn_deaf(socket_wire *w, stream *s, int why) {
-    if (!s->deaf) s->deaf = 1, s->why = why;
-    if (s->sends.first) ap_sockets_gone(w, ap_sockets_rank(w, s), s->why);
+static void stop_sending(socket_wire *w, stream *s, int error_number) {
+    if (!s->stopped_sending) s->stopped_sending = 1, s->error_number = error_number;
+    if (s->sends.first) ap_sockets_gone(w, ap_sockets_rank(w, s), s->error_number);
 }
 
 /* Sends as much as the socket takes now. */
 static void push_stream(socket_wire *w, stream *s) {
     while (s->fd >= 0 && s->sends.first) {
-        struct iovec part[PARTS];
-        if (w->fault.code) s->deaf = 1; /* memory of messages is the program's again */
-        if (s->deaf) {
-            turn_deaf(w, s, 0);
+        struct iovec parts[PARTS];
+        if (w->fault.code) s->stopped_sending = 1; /* memory of messages is the program's again */
+        if (s->stopped_sending) {
+            stop_sending(w, s, 0);
             return;
         }
-        struct msghdr message = {.msg_iov = part, .msg_iovlen = gather(s, part)};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = gather_parts(s, parts)};
         const ssize_t sent = sendmsg(s->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) continue;
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) return;
         if (sent < 0) {
-            turn_deaf(w, s, errno);
+            stop_sending(w, s, errno);
             return;
         }
         count_sent(w, s, (uint64_t)sent);
     }
 }
 
-void ap_sockets_send(socket_wire *w, uint32_t rank, letter *one) {
+void ap_sockets_send(socket_wire *w, uint32_t rank, message *m) {
     peer *p = &w->peers[rank];
     stream *s = &p->by[p->out++ % w->rails];
     const int idle = !s->sends.first;
-    put(&s->sends, one);
+    push_message(&s->sends, m);
     if (idle) push_stream(w, s);
 }
 
 /* ---- in ---- */
 
 /* Nothing more comes by it. What was sent before may still come by another rail. */
-static void end_stream(socket_wire *w, stream *s, int why) {
+static void end_stream(socket_wire *w, stream *s, int error_number) {
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];
-    s->over = 1, s->why = why;
-    if (!s->coming && !s->head_bytes && ap_sockets_next(w, p) != s) return;
-    if (ap_sockets_wanted(w, p, s)) ap_sockets_gone(w, rank, why);
+    s->ended = 1, s->error_number = error_number;
+    if (!s->incoming && !s->head_bytes && ap_sockets_next(w, p) != s) return;
+    if (ap_sockets_wanted(w, p, s)) ap_sockets_gone(w, rank, error_number);
 }
 
 /* Where the next bytes go: those of a long message into its memory, and the head behind it to the stage; of a long message that
- * is awaited the head alone, so that the rest can follow into its memory; else `most` bytes to the stage. */
-static size_t places(socket_wire *w, stream *s, size_t most, struct iovec *part) {
+ * is awaited the head alone, so that the rest can follow into its memory; else `max_bytes` bytes to the stage. */
+static size_t choose_parts(socket_wire *w, stream *s, size_t max_bytes, struct iovec *parts) {
     const uint32_t rank = ap_sockets_rank(w, s);
     const peer *p = &w->peers[rank];
-    part[0] = (struct iovec){w->stage, most};
+    parts[0] = (struct iovec){w->stage, max_bytes};
     if (!ap_sockets_wanted(w, p, s) || ap_sockets_ahead(s)) return 1;
-    if (!s->coming) {
-        if (p->receives.first && p->receives.first->bytes >= DIRECT) part[0].iov_len = sizeof(head) - s->head_bytes;
+    if (!s->incoming) {
+        if (p->receives.first && p->receives.first->bytes >= DIRECT) parts[0].iov_len = sizeof(head) - s->head_bytes;
         return 1;
     }
-    if (s->coming->bytes < DIRECT || !ap_sockets_widened(w, rank, s)) return 1;
-    part[0] = (struct iovec){s->coming->data + s->come, s->coming->room - s->come};
-    part[1] = (struct iovec){w->stage, sizeof(head)};
-    return p->receives.first && s->coming->room == s->coming->bytes ? 2 : 1;
+    if (s->incoming->bytes < DIRECT || !ap_sockets_widened(w, rank, s)) return 1;
+    parts[0] = (struct iovec){s->incoming->data + s->received, s->incoming->capacity - s->received};
+    parts[1] = (struct iovec){w->stage, sizeof(head)};
+    return p->receives.first && s->incoming->capacity == s->incoming->bytes ? 2 : 1;
 }
 
-void ap_sockets_pull(socket_wire *w, stream *s, size_t most) {
+void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
     do {
-        struct iovec part[2] = {{0}};
-        struct msghdr message = {.msg_iov = part, .msg_iovlen = places(w, s, most, part)};
-        const int straight = part[0].iov_base != w->stage;
-        const size_t asked = part[0].iov_len + (message.msg_iovlen > 1 ? part[1].iov_len : 0);
+        struct iovec parts[2] = {{0}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = choose_parts(w, s, max_bytes, parts)};
+        const int straight = parts[0].iov_base != w->stage;
+        const size_t requested = parts[0].iov_len + (message.msg_iovlen > 1 ? parts[1].iov_len : 0);
         const ssize_t got = message.msg_iovlen > 1 ? recvmsg(s->fd, &message, MSG_DONTWAIT)
-                                                   : recv(s->fd, part->iov_base, part->iov_len, MSG_DONTWAIT);
+                                                   : recv(s->fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
         if (got <= 0) {
@@ -114,40 +118,40 @@ void ap_sockets_pull(socket_wire *w, stream *s, size_t most) {
         }
         size_t staged = (size_t)got;
         if (straight) {
-            const size_t in_place = staged < part[0].iov_len ? staged : part[0].iov_len;
+            const size_t in_place = staged < parts[0].iov_len ? staged : parts[0].iov_len;
             staged -= in_place;
             ap_sockets_came(w, s, in_place);
         }
         if (staged) ap_sockets_take(w, s, w->stage, staged);
-        if ((size_t)got < asked) return; /* nothing more is there now */
-    } while (!s->over && ap_sockets_wanted(w, p, s));
+        if ((size_t)got < requested) return; /* nothing more is there now */
+    } while (!s->ended && ap_sockets_wanted(w, p, s));
 }
 
 /* ---- which are polled ---- */
 
 /* So many bytes must come by it before anything that is wanted of its rank is complete. */
 static uint64_t sure_bytes(const socket_wire *w, const peer *p, const stream *s) {
-    if (s->coming) return s->coming->bytes - s->come;
+    if (s->incoming) return s->incoming->bytes - s->received;
     if (w->rails > 1) return 1;
     uint64_t fewest = p->receives.first->bytes;
-    for (const letter *one = p->receives.first; one && fewest >= DIRECT; one = one->next)
-        if (one->bytes < fewest) fewest = one->bytes;
+    for (const message *m = p->receives.first; m && fewest >= DIRECT; m = m->next)
+        if (m->bytes < fewest) fewest = m->bytes;
     return fewest < DIRECT ? 1 : sizeof(head) - s->head_bytes + fewest;
 }
 
 /* Called before every wait: a socket that waited for more than comes would never report it. */
 static void set_least(stream *s, uint64_t bytes) {
-    const int least = bytes < DIRECT || !s->patient ? 1 : bytes < MANY ? (int)bytes : MANY;
-    if (least == s->least) return;
-    if (setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least))
-        s->patient = 0;
+    const int low_water = bytes < DIRECT || !s->low_water_works ? 1 : bytes < MAX_LOW_WATER ? (int)bytes : MAX_LOW_WATER;
+    if (low_water == s->low_water) return;
+    if (setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof low_water))
+        s->low_water_works = 0;
     else
-        s->least = least;
+        s->low_water = low_water;
 }
 
 static int wants_input(const socket_wire *w, stream *s) {
     const peer *p = &w->peers[ap_sockets_rank(w, s)];
-    if (!ap_sockets_wanted(w, p, s) || (s->over && ap_sockets_next(w, p) != s)) return 0;
+    if (!ap_sockets_wanted(w, p, s) || (s->ended && ap_sockets_next(w, p) != s)) return 0;
     set_least(s, sure_bytes(w, p, s));
     return 1;
 }
@@ -158,9 +162,9 @@ int ap_sockets_watch(socket_wire *w) {
     for (uint32_t i = 0; i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
         if (s->fd < 0) continue;
-        const int in = wants_input(w, s), out = !s->deaf && s->sends.first;
+        const int in = wants_input(w, s), out = !s->stopped_sending && s->sends.first;
         if (!in && !out) continue;
-        waits_for_many |= in && s->least > 1;
+        waits_for_many |= in && s->low_water > 1;
         w->polled_stream[w->polled_count] = s;
         w->polled[w->polled_count++] = (struct pollfd){.fd = s->fd, .events = (short)((in ? POLLIN : 0) | (out ? POLLOUT : 0))};
     }

@@ -1,4 +1,4 @@
-/* Messages of several stretches of memory: what they are made of, and the memory in which they are put together. */
+/* Messages that consist of several stretches of memory: their segments, and the staging memory in which they are packed. */
 #ifndef ANTIPHON_STAGE_H
 #define ANTIPHON_STAGE_H
 
@@ -13,7 +13,7 @@ enum { AP_WINDOW = 16 }; /* messages of a lane that are under way at once */
 typedef struct {
     const ap_step *step;
     uint32_t instance, next;
-    uint64_t low, high, seen;
+    uint64_t low, high, passed;
 } ap_cursor;
 
 static inline ap_cursor ap_segments(const ap_step *s, uint32_t instance) {
@@ -33,7 +33,7 @@ static inline int ap_next_segment(const ap_plan *plan, ap_cursor *c, ap_stretch 
             *out = ap_piece_of(plan, c->step, c->instance, k);
         } else {
             *out = plan->stretch[c->step->stretch + k];
-            uint64_t begin = c->seen, end = c->seen += out->length;
+            uint64_t begin = c->passed, end = c->passed += out->length;
             uint64_t low = begin > c->low ? begin : c->low, high = end < c->high ? end : c->high;
             if (low >= high) continue;
             out->begin += low - begin, out->length = high - low;
@@ -51,10 +51,10 @@ static inline int ap_size_class(size_t bytes) {
 
 static inline void *ap_take_stage(ap_plan *plan, size_t bytes) {
     int i = ap_size_class(bytes);
-    void *here = plan->pool[i];
-    if (!here) return malloc((size_t)1 << i);
-    memcpy(&plan->pool[i], here, sizeof here);
-    return here;
+    void *block = plan->pool[i];
+    if (!block) return malloc((size_t)1 << i);
+    memcpy(&plan->pool[i], block, sizeof block);
+    return block;
 }
 
 static inline void ap_give_stage(ap_plan *plan, void *stage, size_t bytes) {
@@ -68,14 +68,14 @@ static inline size_t ap_message_bytes(const ap_plan *plan, size_t item, const ap
     ap_cursor c = ap_segments(s, instance);
     uint64_t total = 0;
     int count = 0;
-    for (ap_stretch one; ap_next_segment(plan, &c, &one); count++) {
+    for (ap_stretch stretch; ap_next_segment(plan, &c, &stretch); count++) {
         if (!count)
-            *only = one;
-        else if (*several == 0 && only->buffer == one.buffer && only->begin + only->length == one.begin)
-            only->length += one.length;
+            *only = stretch;
+        else if (*several == 0 && only->buffer == stretch.buffer && only->begin + only->length == stretch.begin)
+            only->length += stretch.length;
         else
             *several = 1;
-        total += one.length;
+        total += stretch.length;
     }
     return (size_t)total * item;
 }

@@ -1,4 +1,4 @@
-/* What a rank did and when, on request: records in the caller's memory, the newest in place of the oldest. */
+/* Recording what a rank did and when, on request: records in the caller's memory, the newest replace the oldest. */
 #ifndef ANTIPHON_TRACE_H
 #define ANTIPHON_TRACE_H
 
@@ -7,7 +7,7 @@
 #include "api.h"
 
 /* Where the kernel keeps time by the counter of the processor, reading that takes half as long as asking for nanoseconds:
- * who starts a trace knows (ap_trace, `ticks`). */
+ * the caller that starts a trace decides (ap_trace, `ticks`). */
 static inline int64_t ap_nanoseconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -23,15 +23,15 @@ static inline int64_t ap_clock(const ap_trace *t) {
     return ap_nanoseconds();
 }
 
-/* The number of the record, for ap_ended. */
-static inline uint64_t ap_begun(ap_trace *t, ap_record r) {
+/* The number of the record, for ap_trace_end. */
+static inline uint64_t ap_trace_begin(ap_trace *t, ap_record r) {
     uint64_t number = t->count++;
-    t->record[number & (t->room - 1)] = r;
+    t->record[number & (t->capacity - 1)] = r;
     return number;
 }
 
-static inline void ap_ended(ap_trace *t, uint64_t number, int64_t at) {
-    if (t->count - number <= t->room) t->record[number & (t->room - 1)].end = at;
+static inline void ap_trace_end(ap_trace *t, uint64_t number, int64_t at) {
+    if (t->count - number <= t->capacity) t->record[number & (t->capacity - 1)].end = at;
 }
 
 #endif

@@ -1,5 +1,10 @@
-/* Messages over MPI, on a communicator of their own (mpi_messages.c), and between processes of a host through memory. All
- * calls are those of PMPI: this library also offers some of MPI's own names (preload_calls.c). */
+/* The transport over MPI: messages by MPI on a communicator of its own (mpi_messages.c), and between processes of a host through
+ * shared memory. All calls are those of PMPI: this library also offers some of MPI's own names (preload_calls.c).
+ *
+ * Threading: a wire is used by one thread at a time, so there are no locks.
+ * Ownership: a wire owns its communicator and its shared memory; after a failure both are left to the end of the process, as
+ *   MPI may still write there.
+ */
 #include <sched.h> /* with GNU's sets of processors */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,60 +20,57 @@ enum { LOOKS = 2, NAP = 100, MOST_NAP = 500, AWAKE = 8, SPINS = 1000 };
 
 static int goes_near(const mpi_wire *w, uint32_t peer) { return w->shared && w->near[peer] >= 0; }
 
-static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer))
-        return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    if (goes_near(w, peer)) return ap_shared_send(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 1, peer, channel, (void *)(uintptr_t)data, bytes, number, error);
 }
 
-static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
-                   ap_error *error) {
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
-    if (goes_near(w, peer))
-        return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
+    if (goes_near(w, peer)) return ap_shared_receive(w->shared, (uint32_t)w->near[peer], channel, data, bytes, number, error);
     return ap_mpi_start(w, 0, peer, channel, data, bytes, number, error);
 }
 
-static void begin(ap_wire *self) {
+static void begin_call(ap_wire *self) {
     mpi_wire *w = (mpi_wire *)self;
     w->quiet = 0;
     if (w->shared) ap_shared_begin(w->shared, self);
 }
 
-static int left(ap_wire *self, ap_error *error) {
+static int check_unreceived(ap_wire *self, ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
     return w->shared ? ap_shared_left(w->shared, error) : AP_OK;
 }
 
 static int too_late(mpi_wire *w, double timeout, ap_error *error) {
     w->base.broken = 1;
-    return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call; %d messages are under way", timeout,
-                   w->active + (w->shared ? ap_shared_active(w->shared) : 0));
+    return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call; %d messages are under way",
+                   timeout, w->active + (w->shared ? ap_shared_active(w->shared) : 0));
 }
 
 /* Where calls are compared a wait is cut into short ones, between which this one looks at the others. */
-static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int most, int *count,
-                         ap_error *error) {
+static int completed_far(mpi_wire *w, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     double end = 0, patience = w->base.call && !(timeout > 0 && timeout < AP_QUIET) ? AP_QUIET : timeout;
     for (;;) {
-        int code = ap_mpi_far(w, block, patience, numbers, most, count, error);
+        int code = ap_mpi_progress_remote(w, block, patience, numbers, capacity, count, error);
         if (code || *count || !block || !w->active) return code;
         if (end == 0) end = ap_now() + timeout - patience;
         if (timeout > 0 && ap_now() >= end) return too_late(w, timeout, error);
-        if ((code = ap_mpi_others(w, error))) return code;
+        if ((code = ap_mpi_check_others(w, error))) return code;
     }
 }
 
 /* Before a fruitless look at shared memory is repeated. MPI goes on only while it is called, and others may wait for what
  * it has to do: so sleeps are short, between two of them MPI is called several times, as what it does for others takes
- * several steps, and who has messages with MPI himself does not sleep. */
-static int idle(mpi_wire *w, unsigned turn) {
+ * several steps, and a process with messages by MPI does not sleep. */
+static int wait_a_turn(mpi_wire *w, unsigned turn) {
     const int waits = w->yields && turn >= LOOKS && !w->active, sleeps = waits && (turn - LOOKS) % AWAKE == 0;
-    int found, code = MPI_SUCCESS;
+    int arrived, code = MPI_SUCCESS;
     if (waits || turn % (w->yields ? 4 : 64) == 3)
-        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &found, MPI_STATUS_IGNORE);
+        code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, w->comm == MPI_COMM_NULL ? w->of : w->comm, &arrived,
+                           MPI_STATUS_IGNORE);
     const unsigned naps = (turn - LOOKS) / AWAKE;
     if (sleeps)
         ap_shared_doze(w->shared, naps < MOST_NAP / NAP ? NAP * (int)(naps + 1) : MOST_NAP);
@@ -77,26 +79,26 @@ static int idle(mpi_wire *w, unsigned turn) {
     return code;
 }
 
-static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
-                     ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     mpi_wire *w = (mpi_wire *)self;
     double end = 0, quiet = 0;
     *count = 0;
-    if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, most, count, error);
+    if (!w->shared || !ap_shared_busy(w->shared)) return completed_far(w, block, timeout, numbers, capacity, count, error);
     for (unsigned turn = 0;; turn++) {
-        int moved, more = 0, code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
-        if (!code && w->active && *count < most) code = ap_mpi_far(w, 0, 0, numbers + *count, most - *count, &more, error);
-        *count += more;
+        int moved, remote_count = 0, code = ap_shared_progress(w->shared, numbers, capacity, count, &moved, error);
+        if (!code && w->active && *count < capacity)
+            code = ap_mpi_progress_remote(w, 0, 0, numbers + *count, capacity - *count, &remote_count, error);
+        *count += remote_count;
         if (code || *count || !block) return code;
         if (moved) turn = 0, end = 0;
         if ((timeout > 0 || self->call) && (turn % 64 == 63 || (w->yields && turn > LOOKS))) {
             double time = ap_now();
             if (end == 0) end = time + timeout, quiet = time + AP_QUIET;
             if (timeout > 0 && time > end) return too_late(w, timeout, error);
-            if (self->call && time > quiet && (code = ap_mpi_others(w, error))) return code;
+            if (self->call && time > quiet && (code = ap_mpi_check_others(w, error))) return code;
             if (time > quiet) quiet = time + AP_QUIET;
         }
-        if ((code = idle(w, turn))) return ap_mpi_failed(error, "MPI_Iprobe", code);
+        if ((code = wait_a_turn(w, turn))) return ap_mpi_failed(error, "MPI_Iprobe", code);
     }
 }
 
@@ -104,8 +106,8 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
 static int processes_here;
 
 /* A number for the computer whose processors these are, the same in all its namespaces and containers; two computers may
- * have the same by chance. MPI tells of those that share memory, which may be fewer: it can be told to go by TCP. */
-static int computer(void) {
+ * have the same by chance. MPI reports those that share memory, which may be fewer: it can be configured to use TCP. */
+static int hash_computer(void) {
     char text[256] = "";
     uint32_t sum = 2166136261u;
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
@@ -115,11 +117,11 @@ static int computer(void) {
     return (int)(sum & 0x7fffffff);
 }
 
-static int count_here(MPI_Comm comm, int *here) {
+static int count_here(MPI_Comm comm, int *count) {
     MPI_Comm host;
-    int code = PMPI_Comm_split(comm, computer(), 0, &host);
+    int code = PMPI_Comm_split(comm, hash_computer(), 0, &host);
     if (code) return code;
-    code = PMPI_Comm_size(host, here);
+    code = PMPI_Comm_size(host, count);
     return code ? code : PMPI_Comm_free(&host);
 }
 
@@ -128,14 +130,14 @@ int ap_mpi_look_around(MPI_Comm world) { return count_here(world, &processes_her
 /* Whether the processes of this host are more than the processors that they may use, and MPI does not care. Those of the
  * whole job count; where nobody has said how many these are, at least those of `comm`. */
 static int is_crowded(MPI_Comm comm) {
-    int here = processes_here;
+    int processes = processes_here;
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    const char *told = getenv("MPI_LOCALNRANKS"); /* by MPICH's launcher */
+    const char *launcher_count = getenv("MPI_LOCALNRANKS"); /* by MPICH's launcher */
     cpu_set_t set;
     if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 1) processors = CPU_COUNT(&set);
-    if (!here && told) here = atoi(told);
-    if (here < 1 && count_here(comm, &here)) return 0;
-    return processors > 0 && here > processors;
+    if (!processes && launcher_count) processes = atoi(launcher_count);
+    if (processes < 1 && count_here(comm, &processes)) return 0;
+    return processors > 0 && processes > processors;
 }
 
 static void close_wire(ap_wire *self) {
@@ -155,7 +157,7 @@ static void close_wire(ap_wire *self) {
         for (int i = 0; i < w->active; i++) free(w->flight[i].packet);
         free(w->request), free(w->flight), free(w->index);
     }
-    for (packet *one = w->spare, *next; one; one = next) next = one->next, free(one);
+    for (packet *p = w->spare, *next; p; p = next) next = p->next, free(p);
     if (w->shared) ap_shared_close(w->shared);
     free(w->process_of), free(w->near);
     free(w);
@@ -172,31 +174,31 @@ static mpi_wire *new_wire(int processes, const int32_t *rank_of, uint32_t ranks,
     for (uint32_t r = 0; r < ranks; r++) process_of[r] = !rank_of && (int)r < processes ? (int)r : -1;
     for (int i = 0; rank_of && i < processes; i++)
         if (rank_of[i] >= 0 && (uint32_t)rank_of[i] < ranks) process_of[rank_of[i]] = i;
-    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire,
-                        .begin = begin, .left = left, .ranks = ranks};
+    w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire,
+                        .begin = begin_call, .unreceived = check_unreceived, .ranks = ranks};
     w->process_of = process_of, w->comm = MPI_COMM_NULL;
     return w;
 }
 
 /* A communicator of the same processes. MPI_Comm_dup would call what the user attached to his to be copied. */
-static int twin(MPI_Comm comm, MPI_Comm *made) {
+static int duplicate_comm(MPI_Comm comm, MPI_Comm *duplicate) {
     MPI_Group group;
     int code = PMPI_Comm_group(comm, &group);
     if (code) return code;
-    code = PMPI_Comm_create(comm, group, made);
+    code = PMPI_Comm_create(comm, group, duplicate);
     PMPI_Group_free(&group);
     return code;
 }
 
 /* The processes of this host; with ANTIPHON_SHARED=N groups of N of them, with 0 none (MPI_COMM_NULL). */
-static int those_near(MPI_Comm comm, MPI_Comm *near) {
+static int split_near(MPI_Comm comm, MPI_Comm *near) {
     MPI_Comm host;
-    const char *told = getenv("ANTIPHON_SHARED");
-    int me = 0, most = told && *told ? atoi(told) : 1, code;
+    const char *setting = getenv("ANTIPHON_SHARED");
+    int me = 0, group_size = setting && *setting ? atoi(setting) : 1, code;
     *near = MPI_COMM_NULL;
     if ((code = PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host))) return code;
     PMPI_Comm_rank(host, &me);
-    code = PMPI_Comm_split(host, most < 1 ? MPI_UNDEFINED : most == 1 ? 0 : me / most, me, near);
+    code = PMPI_Comm_split(host, group_size < 1 ? MPI_UNDEFINED : group_size == 1 ? 0 : me / group_size, me, near);
     PMPI_Comm_free(&host);
     return code;
 }
@@ -204,7 +206,7 @@ static int those_near(MPI_Comm comm, MPI_Comm *near) {
 int ap_mpi_near(MPI_Comm world, int32_t *near_of) {
     MPI_Comm near;
     int32_t first = -1;
-    int code = those_near(world, &near);
+    int code = split_near(world, &near);
     if (code) return code;
     if (near != MPI_COMM_NULL) {
         int me = 0;
@@ -225,7 +227,7 @@ static int find_near(mpi_wire *w, int processes, int32_t **near) {
 /* What a process says of the memory for those near it: where it is, if it is the one that made it. */
 typedef struct {
     ap_shared_name name;
-    int32_t room; /* it may take as much as it would have to */
+    int32_t fits; /* it may take as much as it would have to */
 } offer;
 
 typedef struct {
@@ -235,8 +237,8 @@ typedef struct {
 } near_ones;
 
 static int is_near(const near_ones *n, int process) {
-    int at = n->of ? n->of[process] : process, mine = n->of ? n->of[n->me] : n->me;
-    return at != MPI_UNDEFINED && mine != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[mine];
+    int at = n->of ? n->of[process] : process, own = n->of ? n->of[n->me] : n->me;
+    return at != MPI_UNDEFINED && own != MPI_UNDEFINED && n->near[at] >= 0 && n->near[at] == n->near[own];
 }
 
 static near_ones look_near(const mpi_wire *w, int processes, const int32_t *near, const int *of) {
@@ -263,28 +265,28 @@ static int find_places(mpi_wire *w, const near_ones *n, int *all) {
     return place != NULL;
 }
 
-/* Memory with those of the wire's processes that are near, if all can have it: a round tells where it is, another whether
- * all have found it. *alone: nobody is far, so messages need no MPI. *room is false where it is more than somebody may take. */
-static int share(mpi_wire *w, const near_ones *n, uint64_t most, int *alone, int *room) {
-    enum { FEW = 256 };
-    offer mine = {.room = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= most};
-    offer few[FEW], *all = n->processes <= FEW ? few : malloc((size_t)n->processes * sizeof *all);
+/* Memory with those of the wire's processes that are near, if all can have it: one round says where it is, another whether
+ * all have found it. *all_near: none is remote, so messages need no MPI. *fits is false where it is more than a process may take. */
+static int share_memory(mpi_wire *w, const near_ones *n, uint64_t max_bytes, int *all_near, int *fits) {
+    enum { MAX_LOCAL = 256 };
+    offer own = {.fits = n->members < 2 || ap_shared_bytes((uint32_t)n->members) <= max_bytes};
+    offer local[MAX_LOCAL], *all = n->processes <= MAX_LOCAL ? local : malloc((size_t)n->processes * sizeof *all);
     ap_shared *shared = NULL;
     int code = MPI_SUCCESS, good = all != NULL, everybody = 0;
-    if (n->members > 1 && n->me == n->first && mine.room) shared = ap_shared_make((uint32_t)n->members, &mine.name);
-    if (all) code = PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, w->of);
-    for (int i = 0; good && !code && i < n->processes; i++) *room &= all[i].room;
-    if (good && !code && *room) {
+    if (n->members > 1 && n->me == n->first && own.fits) shared = ap_shared_make((uint32_t)n->members, &own.name);
+    if (all) code = PMPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, w->of);
+    for (int i = 0; good && !code && i < n->processes; i++) *fits &= all[i].fits;
+    if (good && !code && *fits) {
         if (n->members > 1 && n->me != n->first) shared = ap_shared_join(&all[n->first].name, (uint32_t)n->place);
-        good = find_places(w, n, alone) && (shared || n->members < 2);
+        good = find_places(w, n, all_near) && (shared || n->members < 2);
         code = PMPI_Allreduce(&good, &everybody, 1, MPI_INT, MPI_MIN, w->of);
     }
-    if (all != few) free(all);
+    if (all != local) free(all);
     if (shared) ap_shared_complete(shared);
     if (!code && everybody) {
         w->shared = shared;
     } else {
-        *alone = 0;
+        *all_near = 0;
         if (shared) ap_shared_close(shared);
     }
     return code ? code : all ? MPI_SUCCESS : MPI_ERR_NO_MEM;
@@ -292,15 +294,15 @@ static int share(mpi_wire *w, const near_ones *n, uint64_t most, int *alone, int
 
 /* For messages to those that are far. */
 static int connect_far(mpi_wire *w) {
-    int found = 0, *most = NULL, code = twin(w->of, &w->comm);
+    int has_bound = 0, *tag_bound = NULL, code = duplicate_comm(w->of, &w->comm);
     if (!code) code = PMPI_Comm_set_errhandler(w->comm, MPI_ERRORS_RETURN);
-    if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &most, &found);
-    w->most_tag = found ? *most : 32767;
+    if (!code) code = PMPI_Comm_get_attr(w->comm, MPI_TAG_UB, &tag_bound, &has_bound);
+    w->most_tag = has_bound ? *tag_bound : 32767;
     return code;
 }
 
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error) {
-    int processes = 0, alone = 0, room = 1, code = PMPI_Comm_size(comm, &processes);
+    int processes = 0, all_near = 0, fits = 1, code = PMPI_Comm_size(comm, &processes);
     int32_t *looked = NULL;
     if (code) {
         ap_mpi_failed(error, "MPI_Comm_size", code);
@@ -317,13 +319,13 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     near_ones n = {0};
     if (!code) {
         n = look_near(w, processes, vicinity ? vicinity->near : looked, vicinity ? vicinity->of : NULL);
-        code = share(w, &n, vicinity ? vicinity->most : UINT64_MAX, &alone, &room);
+        code = share_memory(w, &n, vicinity ? vicinity->max_bytes : UINT64_MAX, &all_near, &fits);
     }
     free(looked);
-    /* what is far is compared, too: who compares has a communicator for that */
-    if (!code && room && !(alone && vicinity)) code = connect_far(w);
-    if (vicinity) *vicinity->taken = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;
-    if (!code && room) return &w->base;
+    /* remote processes are compared, too: wires that compare calls have a communicator for that */
+    if (!code && fits && !(all_near && vicinity)) code = connect_far(w);
+    if (vicinity) *vicinity->used = w->shared ? ap_shared_bytes((uint32_t)n.members) : 0;
+    if (!code && fits) return &w->base;
     if (code)
         ap_mpi_failed(error, "MPI could not connect", code);
     else
@@ -332,9 +334,9 @@ ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, cons
     return NULL;
 }
 
-void ap_mpi_touch(ap_wire *wire, ap_pace *pace) {
+void ap_mpi_prefault(ap_wire *wire, ap_pace *pace) {
     mpi_wire *w = (mpi_wire *)wire;
-    if (w->shared) ap_shared_touch(w->shared, pace);
+    if (w->shared) ap_shared_prefault(w->shared, pace);
 }
 
 MPI_Comm ap_mpi_comm(int number) {

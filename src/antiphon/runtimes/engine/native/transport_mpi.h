@@ -9,8 +9,8 @@
 typedef struct {
     const int32_t *near; /* those that share memory have the same number, -1: shares with nobody */
     const int *of;       /* of each process where that stands, MPI_UNDEFINED: nowhere; NULL: at its own place */
-    uint64_t most;       /* address space that this process may take for it */
-    uint64_t *taken;     /* what it took */
+    uint64_t max_bytes;  /* address space that this process may take for it */
+    uint64_t *used;      /* what it took */
 } ap_vicinity;
 
 /* Collective over `comm`. `rank_of`: for each process of it the rank of the program that it is (NULL: the same), `ranks` how
@@ -20,13 +20,13 @@ typedef struct {
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error);
 /* Collective: for each process of `world` the first of those that it shares memory with, itself at least; -1: with nobody. */
 int ap_mpi_near(MPI_Comm world, int32_t *near_of);
-/* Touches the memory of a wire, which calls would else do (touch.h). */
-void ap_mpi_touch(ap_wire *wire, ap_pace *pace);
+/* Touches the memory of a wire, which calls would else do (prefault.h). */
+void ap_mpi_prefault(ap_wire *wire, ap_pace *pace);
 /* Collective over `comm`, where `timeout` > 0: until all are here and know it, or AP_TIMEOUT. What MPI itself
  * does then has no end. */
-int ap_mpi_meet(MPI_Comm comm, double timeout, const char *where, ap_error *error);
-/* Collective over `comm`: the least of what they say; with a `timeout` > 0 as ap_mpi_meet. */
-int ap_mpi_least(MPI_Comm comm, int mine, int *least, double timeout, const char *where, ap_error *error);
+int ap_mpi_wait_for_all(MPI_Comm comm, double timeout, const char *where, ap_error *error);
+/* Collective over `comm`: the least of what they say; with a `timeout` > 0 as ap_mpi_wait_for_all. */
+int ap_mpi_minimum(MPI_Comm comm, int own, int *minimum, double timeout, const char *where, ap_error *error);
 MPI_Comm ap_mpi_comm(int number); /* by its number in Fortran */
 /* As ap_mpi_open, for callers that know a communicator by its number in Fortran. */
 ap_wire *ap_mpi_open_number(int comm, const int32_t *rank_of, uint32_t ranks, ap_error *error);

@@ -1,5 +1,9 @@
-/* Messages between processes that are all on one host: through memory that they share. Of every other process there is
- * something to poll, which tells when that one is gone; of this one, when its calls are to end at once. */
+/* The transport between processes that are all on one host: through memory that they share. There is a socket to poll for every
+ * other process, which closes when that process ends; and one for this process, which closes when its calls must end at once.
+ *
+ * Threading: a wire is used by one thread at a time, so there are no locks.
+ * Ownership: a wire owns the shared memory and the sockets given to it.
+ */
 #include "transport_shared.h"
 
 #include <poll.h>
@@ -21,17 +25,17 @@ typedef struct {
     struct pollfd *polled;
 } shared_wire;
 
-static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     return ap_shared_send(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
-                   ap_error *error) {
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
     return ap_shared_receive(((shared_wire *)self)->shared, peer, channel, data, bytes, number, error);
 }
 
-/* Somebody who is gone, and of whom something is wanted. What he left behind is still there: so look once more. */
+/* A process that has ended, and that a message waits for. What it sent before is still in memory, so the caller polls once
+ * more. */
 static int find_gone(const shared_wire *w, uint32_t *rank) {
     if (poll(w->polled, w->count, 0) <= 0) return 0;
     for (uint32_t i = 0; i < w->count; i++)
@@ -42,24 +46,23 @@ static int find_gone(const shared_wire *w, uint32_t *rank) {
     return 0;
 }
 
-static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
-                     ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     shared_wire *w = (shared_wire *)self;
     double end = 0, quiet = 0;
-    uint32_t who = 0;
-    int code = AP_OK, moved, gone = 0;
+    uint32_t gone_rank = 0;
+    int code = AP_OK, moved, is_gone = 0;
     *count = 0;
     if (!ap_shared_busy(w->shared)) return AP_OK;
     for (unsigned turn = 0; !code; turn++) {
-        code = ap_shared_progress(w->shared, numbers, most, count, &moved, error);
+        code = ap_shared_progress(w->shared, numbers, capacity, count, &moved, error);
         if (code || *count || !block) break;
         if (moved) {
-            turn = 0, end = 0, gone = 0;
-        } else if (gone) {
-            if (who == ap_shared_member(w->shared))
+            turn = 0, end = 0, is_gone = 0;
+        } else if (is_gone) {
+            if (gone_rank == ap_shared_member(w->shared))
                 code = ap_fail(error, AP_TRANSPORT, "the group has been aborted here");
             else
-                code = ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: it has been closed", who);
+                code = ap_fail(error, AP_TRANSPORT, "the connection to rank %u is lost: it has been closed", gone_rank);
         } else if (turn < LOOKS) {
             sched_yield();
         } else {
@@ -68,7 +71,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
             if (time >= quiet && !(code = ap_shared_look_around(w->shared, error))) code = ap_check_signals(self, time, error);
             if (!code && timeout > 0 && time >= end)
                 code = ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
-            else if (!code && !(gone = find_gone(w, &who)))
+            else if (!code && !(is_gone = find_gone(w, &gone_rank)))
                 ap_shared_doze(w->shared, timeout > 0 && end - time < 1e-6 * NAP ? (int)(1e6 * (end - time)) + 1 : NAP);
         }
     }
@@ -76,9 +79,9 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     return code;
 }
 
-static void begin(ap_wire *self) { ap_shared_begin(((shared_wire *)self)->shared, self); }
+static void begin_call(ap_wire *self) { ap_shared_begin(((shared_wire *)self)->shared, self); }
 
-static int left(ap_wire *self, ap_error *error) { return ap_shared_left(((shared_wire *)self)->shared, error); }
+static int check_unreceived(ap_wire *self, ap_error *error) { return ap_shared_left(((shared_wire *)self)->shared, error); }
 
 static void close_wire(ap_wire *self) {
     shared_wire *w = (shared_wire *)self;
@@ -103,8 +106,8 @@ ap_wire *ap_shared_open(ap_shared *shared, uint32_t ranks, const int32_t *polled
             w->whose[w->count] = r;
             w->polled[w->count++] = (struct pollfd){.fd = polled[r], .events = POLLIN};
         }
-    w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .begin = begin,
-                        .left = left, .ranks = ranks};
+    w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire, .begin = begin_call,
+                        .unreceived = check_unreceived, .ranks = ranks};
     w->shared = shared;
     return &w->base;
 }

@@ -1,9 +1,12 @@
-/* Messages over one stream socket for each pair of ranks, or over several, to which they are dealt round: a head, then the
- * elements.
+/* The transport over stream sockets: one for each pair of ranks, or several (rails), which messages use in turn. A message is
+ * a head, then the elements.
  *
- * A socket is read only while a receive from its rank is open, so what nobody waits for stays with the sender. What
- * comes on another channel than that receive's is kept aside. Of several sockets heads are looked at in the order in which they
+ * A socket is read only while a receive from its rank is open, so messages that no receive asks for stay with the sender. What
+ * comes on another channel than that receive's is set aside. With several sockets heads are handled in the order in which they
  * were sent, while elements come by all of them.
+ *
+ * Threading: a wire is used by one thread at a time, so there are no locks.
+ * Ownership: a wire owns its sockets, which are closed with it.
  */
 #include "transport_sockets.h"
 
@@ -18,71 +21,72 @@
 #include "clock.h"
 #include "sockets_types.h"
 
-static int connected(socket_wire *w, uint32_t rank, ap_error *error) {
+static int check_connection(socket_wire *w, uint32_t rank, ap_error *error) {
     if (rank < w->base.ranks && w->peers[rank].by->fd >= 0) return AP_OK;
     return ap_fail(error, AP_INVALID, "there is no connection to rank %u", rank);
 }
 
 static int send_message(ap_wire *self, uint32_t rank, uint32_t channel, const void *data, size_t bytes, uint32_t number,
-                            ap_error *error) {
+                        ap_error *error) {
     socket_wire *w = (socket_wire *)self;
-    int code = connected(w, rank, error);
+    int code = check_connection(w, rank, error);
     if (code) return code;
-    letter *one = new_letter(&w->spare);
-    if (!one) return ap_fail(error, AP_MEMORY, "out of memory");
-    one->data = (unsigned char *)(uintptr_t)data, one->bytes = bytes, one->number = number;
-    one->head = (head){channel, MARK, bytes, w->base.now};
-    ap_sockets_send(w, rank, one);
+    message *m = new_message(&w->spare);
+    if (!m) return ap_fail(error, AP_MEMORY, "out of memory");
+    m->data = (unsigned char *)(uintptr_t)data, m->bytes = bytes, m->number = number;
+    m->head = (head){channel, MESSAGE, bytes, w->base.now};
+    ap_sockets_send(w, rank, m);
     return AP_OK;
 }
 
 /* By which it is coming; NULL: it has come. */
-static stream *comes_by(const socket_wire *w, const peer *p, const letter *one) {
+static stream *stream_of(const socket_wire *w, const peer *p, const message *m) {
     for (uint32_t k = 0; k < w->rails; k++)
-        if (p->by[k].coming == one) return &p->by[k];
+        if (p->by[k].incoming == m) return &p->by[k];
     return NULL;
 }
 
 /* One that was put aside is asked for. */
-static int claim(socket_wire *w, uint32_t rank, letter *there, void *data, size_t bytes, uint32_t number, ap_error *error) {
+static int claim_aside(socket_wire *w, uint32_t rank, message *set_aside, void *data, size_t bytes, uint32_t number,
+                       ap_error *error) {
     peer *p = &w->peers[rank];
-    stream *by = comes_by(w, p, there);
-    p->kept -= sizeof *there + there->room;
-    int code = ap_compare(&w->base, &there->head.call, error);
-    if (!code && there->bytes != bytes) code = ap_sockets_unfit(rank, there->bytes, bytes, error);
-    if (!code && !there->whole) { /* the rest goes where it belongs */
-        memcpy(data, there->data, by->come);
-        free(there->data);
-        there->data = data, there->number = number, there->own = 0, there->room = bytes;
+    stream *by = stream_of(w, p, set_aside);
+    p->aside_bytes -= sizeof *set_aside + set_aside->capacity;
+    int code = ap_compare(&w->base, &set_aside->head.call, error);
+    if (!code && set_aside->bytes != bytes) code = ap_sockets_unfit(rank, set_aside->bytes, bytes, error);
+    if (!code && !set_aside->complete) { /* the rest goes where it belongs */
+        memcpy(data, set_aside->data, by->received);
+        free(set_aside->data);
+        set_aside->data = data, set_aside->number = number, set_aside->own_memory = 0, set_aside->capacity = bytes;
         return AP_OK;
     }
-    if (!code) memcpy(data, there->data, bytes), code = ap_done_add(&w->done, number, error);
-    if (by) by->coming = NULL;
-    free(there->data), drop(&w->spare, there);
+    if (!code) memcpy(data, set_aside->data, bytes), code = ap_done_add(&w->done, number, error);
+    if (by) by->incoming = NULL;
+    free(set_aside->data), recycle_message(&w->spare, set_aside);
     return code;
 }
 
 static int receive_message(ap_wire *self, uint32_t rank, uint32_t channel, void *data, size_t bytes, uint32_t number,
-                               ap_error *error) {
+                           ap_error *error) {
     socket_wire *w = (socket_wire *)self;
-    int code = connected(w, rank, error);
+    int code = check_connection(w, rank, error);
     if (code) return code;
     peer *p = &w->peers[rank];
-    letter *one = take(&p->aside, channel);
-    if (one) return claim(w, rank, one, data, bytes, number, error);
-    if (!(one = new_letter(&w->spare))) return ap_fail(error, AP_MEMORY, "out of memory");
-    one->data = data, one->bytes = one->room = bytes, one->channel = channel, one->number = number;
-    put(&p->receives, one);
+    message *m = take_from_channel(&p->aside, channel);
+    if (m) return claim_aside(w, rank, m, data, bytes, number, error);
+    if (!(m = new_message(&w->spare))) return ap_fail(error, AP_MEMORY, "out of memory");
+    m->data = data, m->bytes = m->capacity = bytes, m->channel = channel, m->number = number;
+    push_message(&p->receives, m);
     return AP_OK;
 }
 
 /* Waits for any socket that has something to do, `patience` seconds at most, and does it. */
-static int turn(socket_wire *w, double patience, ap_error *error) {
+static int poll_once(socket_wire *w, double patience, ap_error *error) {
     ap_sockets_settle(w);
     if (ap_done_any(&w->done) || w->fault.code) return AP_OK;
     const int waits_for_many = ap_sockets_watch(w);
     if (!w->polled_count) return ap_fail(error, AP_STUCK, "nothing is under way");
-    if (waits_for_many && patience > LOOK) patience = LOOK;
+    if (waits_for_many && patience > MAX_QUIET) patience = MAX_QUIET;
     const int milliseconds = patience <= 0 ? 0 : patience > 1e6 ? 1000000000 : (int)(patience * 1e3) + 1;
     const int reported = poll(w->polled, w->polled_count, milliseconds);
     if (reported < 0 && errno != EINTR) return ap_fail(error, AP_TRANSPORT, "poll: %s", strerror(errno));
@@ -90,9 +94,9 @@ static int turn(socket_wire *w, double patience, ap_error *error) {
     return AP_OK;
 }
 
-static void begin(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
+static void begin_call(ap_wire *self) { ((socket_wire *)self)->quiet = 0; }
 
-static int busy(const socket_wire *w) {
+static int is_busy(const socket_wire *w) {
     for (uint32_t r = 0; r < w->base.ranks; r++) {
         const peer *p = &w->peers[r];
         for (uint32_t k = 0; k < w->rails; k++)
@@ -105,33 +109,33 @@ static int wait_for_one(socket_wire *w, int block, double timeout, ap_error *err
     double end = 0;
     int code = AP_OK;
     w->moved = 0;
-    if (!block) code = turn(w, 0, error);
+    if (!block) code = poll_once(w, 0, error);
     while (!code && block && !ap_done_any(&w->done) && !w->fault.code) {
         if (timeout > 0 && (w->moved || end == 0)) end = ap_now() + timeout;
-        double left = timeout > 0 ? end - ap_now() : 1e7;
+        double remaining = timeout > 0 ? end - ap_now() : 1e7;
         w->moved = 0;
-        if (left <= 0) return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
-        code = turn(w, w->base.call && left > AP_QUIET ? AP_QUIET : left, error);
+        if (remaining <= 0)
+            return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
+        code = poll_once(w, w->base.call && remaining > AP_QUIET ? AP_QUIET : remaining, error);
         if (!code && !w->moved && w->base.call) code = ap_sockets_look_around(w, error);
         if (!code && !w->moved) code = ap_check_signals(&w->base, ap_now(), error);
     }
     return code;
 }
 
-static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
-                     ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     socket_wire *w = (socket_wire *)self;
     int code = AP_OK;
-    if (!ap_done_any(&w->done) && !w->fault.code && busy(w)) code = wait_for_one(w, block, timeout, error);
+    if (!ap_done_any(&w->done) && !w->fault.code && is_busy(w)) code = wait_for_one(w, block, timeout, error);
     if (code && !w->fault.code) w->fault = *error;
     if (!code && w->fault.code) *error = w->fault, code = w->fault.code;
     if (code) self->broken = 1;
-    *count = code ? 0 : ap_done_take(&w->done, numbers, most);
+    *count = code ? 0 : ap_done_take(&w->done, numbers, capacity);
     return code;
 }
 
 /* From now on nothing is written to memory of messages. */
-static void fail(ap_wire *self) {
+static void fail_wire(ap_wire *self) {
     socket_wire *w = (socket_wire *)self;
     if (!w->fault.code) ap_fail(&w->fault, AP_TRANSPORT, "an earlier run failed; make a new connection");
 }
@@ -147,12 +151,13 @@ static int any_sends(const socket_wire *w) {
 static void free_wire(socket_wire *w) {
     for (uint32_t i = 0; w->streams && i < w->base.ranks * w->rails; i++) {
         stream *s = &w->streams[i];
-        if (s->coming && !s->coming->own) free(s->coming);
-        forget(&s->sends, 0);
+        if (s->incoming && !s->incoming->own_memory) free(s->incoming);
+        free_queue(&s->sends, 0);
         free(s->ahead);
     }
-    for (uint32_t r = 0; w->peers && r < w->base.ranks; r++) forget(&w->peers[r].receives, 0), forget(&w->peers[r].aside, 1);
-    for (letter *one = w->spare, *next; one; one = next) next = one->next, free(one);
+    for (uint32_t r = 0; w->peers && r < w->base.ranks; r++)
+        free_queue(&w->peers[r].receives, 0), free_queue(&w->peers[r].aside, 1);
+    for (message *m = w->spare, *next; m; m = next) next = m->next, free(m);
     free(w->peers), free(w->streams), free(w->done.number), free(w->polled), free(w->polled_stream), free(w);
 }
 
@@ -162,7 +167,7 @@ static void close_wire(ap_wire *self) {
     const double end = ap_now() + FLUSH;
     const int forked = w->process != getpid(); /* the sockets are the parent's, too */
     while (!forked && !self->broken && !w->fault.code && any_sends(w) && ap_now() < end)
-        if (turn(w, 1.0, &ignored)) self->broken = 1;
+        if (poll_once(w, 1.0, &ignored)) self->broken = 1;
     for (uint32_t i = 0; i < self->ranks * w->rails; i++)
         if (w->streams[i].fd >= 0) close(w->streams[i].fd);
     free_wire(w);
@@ -200,7 +205,7 @@ static socket_wire *new_wire(uint32_t ranks, uint32_t rails) {
 }
 
 /* Whether that socket can be used, which is made non-blocking: all rails to a rank, or none; none to the rank itself. */
-static int fits(const socket_wire *w, uint32_t rank, uint32_t i) {
+static int check_socket(const socket_wire *w, uint32_t rank, uint32_t i) {
     const int fd = w->streams[i].fd, flags = fd < 0 ? 0 : fcntl(fd, F_GETFL);
     if ((fd < 0) != (w->streams[i / w->rails * w->rails].fd < 0)) return 0;
     return fd < 0 || (i / w->rails != rank && flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) >= 0);
@@ -214,14 +219,14 @@ ap_wire *ap_sockets_open(uint32_t rank, uint32_t ranks, uint32_t rails, const in
         ap_fail(error, AP_MEMORY, "out of memory");
         return NULL;
     }
-    w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = completed, .close = close_wire,
-                        .fail = fail, .begin = begin, .left = ap_sockets_left, .ranks = ranks};
+    w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire,
+                        .fail = fail_wire, .begin = begin_call, .unreceived = ap_sockets_left, .ranks = ranks};
     for (uint32_t i = 0; i < ranks * rails; i++) {
-        w->streams[i] = (stream){.fd = fds[i], .patient = can_wait(fds[i]), .least = 1};
+        w->streams[i] = (stream){.fd = fds[i], .low_water_works = can_wait(fds[i]), .low_water = 1};
         w->streams[i].sends.end = &w->streams[i].sends.first;
     }
     for (uint32_t i = 0; i < ranks * rails; i++)
-        if (!fits(w, rank, i)) {
+        if (!check_socket(w, rank, i)) {
             ap_fail(error, AP_INVALID, "rank %u: its socket to rank %u is none", rank, i / rails);
             close_wire(&w->base);
             return NULL;

@@ -1,5 +1,9 @@
-/* Messages between threads of one process, without any buffering: a send is done only together with its receive, after
- * both have started. The strictest transport there can be, for tests and for machines without MPI. */
+/* The transport between threads of one process, without any buffering: a send is done only together with its receive, after
+ * both have started. The strictest transport there can be, for tests and for machines without MPI.
+ *
+ * Threading: one thread for each wire; one lock for all of them.
+ * Ownership: the mailboxes are freed with the last wire.
+ */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,36 +12,36 @@
 
 #include "transport.h"
 
-typedef struct letter {
-    struct letter *next;
+typedef struct message {
+    struct message *next;
     uint32_t from, channel, number;
     const void *data;
-    void *room;
+    void *target;
     size_t bytes;
-} letter;
+} message;
 
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    letter *sends, *receives; /* under way to this rank, in order */
-    uint32_t *done;           /* numbers that are done, of this rank's messages */
+    message *sends, *receives; /* under way to this rank, in order */
+    uint32_t *done;            /* numbers that are done, of this rank's messages */
     size_t count, space;
     int mixed; /* lengths of a send and its receive differ */
-} box;
+} mailbox;
 
 typedef struct {
     uint32_t ranks, open;
     pthread_mutex_t lock;
-    box boxes[];
-} office;
+    mailbox of_rank[];
+} mailboxes;
 
 typedef struct {
     ap_wire base;
-    office *all;
+    mailboxes *all;
     uint32_t rank;
 } thread_wire;
 
-static int tell(box *b, uint32_t number) {
+static int add_done(mailbox *b, uint32_t number) {
     if (b->count == b->space) {
         size_t space = b->space ? 2 * b->space : 64;
         uint32_t *done = realloc(b->done, space * sizeof *done);
@@ -48,40 +52,40 @@ static int tell(box *b, uint32_t number) {
     return 1;
 }
 
-/* The first letter of a queue from one rank on one channel: taken out, or NULL. */
-static letter *take(letter **queue, uint32_t from, uint32_t channel) {
+/* The first message of a queue from one rank on one channel, taken out; NULL if there is none. */
+static message *take_message(message **queue, uint32_t from, uint32_t channel) {
     for (; *queue; queue = &(*queue)->next)
         if ((*queue)->from == from && (*queue)->channel == channel) {
-            letter *found = *queue;
-            *queue = found->next;
-            return found;
+            message *m = *queue;
+            *queue = m->next;
+            return m;
         }
     return NULL;
 }
 
-static void put(letter **queue, letter *one) {
+static void append_message(message **queue, message *m) {
     while (*queue) queue = &(*queue)->next;
-    *queue = one;
+    *queue = m;
 }
 
 /* One lock for all: this transport is to be right, not fast. */
-static int post(thread_wire *w, int sends, uint32_t to, letter one, ap_error *error) {
-    box *target = &w->all->boxes[to], *mine = &w->all->boxes[w->rank], *other;
-    letter *mate;
+static int post_message(thread_wire *w, int sends, uint32_t to, message m, ap_error *error) {
+    mailbox *target = &w->all->of_rank[to], *own = &w->all->of_rank[w->rank], *other;
+    message *mate;
     int good = 1;
     pthread_mutex_lock(&w->all->lock);
-    mate = take(sends ? &target->receives : &target->sends, one.from, one.channel);
+    mate = take_message(sends ? &target->receives : &target->sends, m.from, m.channel);
     if (!mate) {
-        letter *kept = malloc(sizeof *kept);
-        good = kept != NULL;
-        if (good) *kept = one, kept->next = NULL, put(sends ? &target->sends : &target->receives, kept);
+        message *waiting = malloc(sizeof *waiting);
+        good = waiting != NULL;
+        if (good) *waiting = m, waiting->next = NULL, append_message(sends ? &target->sends : &target->receives, waiting);
     } else {
-        other = sends ? target : &w->all->boxes[one.from];
-        if (mate->bytes == one.bytes)
-            memcpy(sends ? mate->room : one.room, sends ? one.data : mate->data, one.bytes);
+        other = sends ? target : &w->all->of_rank[m.from];
+        if (mate->bytes == m.bytes)
+            memcpy(sends ? mate->target : m.target, sends ? m.data : mate->data, m.bytes);
         else
             target->mixed = 1;
-        good = tell(mine, one.number) && tell(other, mate->number);
+        good = add_done(own, m.number) && add_done(other, mate->number);
         free(mate);
         pthread_cond_broadcast(&other->news);
     }
@@ -89,22 +93,20 @@ static int post(thread_wire *w, int sends, uint32_t to, letter one, ap_error *er
     return good ? AP_OK : ap_fail(error, AP_MEMORY, "out of memory");
 }
 
-static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     thread_wire *w = (thread_wire *)self;
-    return post(w, 1, peer, (letter){NULL, w->rank, channel, number, data, NULL, bytes}, error);
+    return post_message(w, 1, peer, (message){NULL, w->rank, channel, number, data, NULL, bytes}, error);
 }
 
-static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
-                   ap_error *error) {
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number, ap_error *error) {
     thread_wire *w = (thread_wire *)self;
-    return post(w, 0, w->rank, (letter){NULL, peer, channel, number, NULL, data, bytes}, error);
+    return post_message(w, 0, w->rank, (message){NULL, peer, channel, number, NULL, data, bytes}, error);
 }
 
-static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
-                     ap_error *error) {
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int capacity, int *count, ap_error *error) {
     thread_wire *w = (thread_wire *)self;
-    box *b = &w->all->boxes[w->rank];
+    mailbox *b = &w->all->of_rank[w->rank];
     struct timespec end;
     clock_gettime(CLOCK_REALTIME, &end);
     double seconds = timeout > 0 ? timeout : 1e6;
@@ -113,7 +115,7 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     pthread_mutex_lock(&w->all->lock);
     int late = 0;
     while (block && !b->count && !late) late = pthread_cond_timedwait(&b->news, &w->all->lock, &end) == ETIMEDOUT;
-    *count = b->count < (size_t)most ? (int)b->count : most;
+    *count = b->count < (size_t)capacity ? (int)b->count : capacity;
     if (*count) {
         memcpy(numbers, b->done, (size_t)*count * sizeof *numbers);
         b->count -= (size_t)*count;
@@ -122,13 +124,14 @@ static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers
     int mixed = b->mixed;
     pthread_mutex_unlock(&w->all->lock);
     if (mixed) return ap_fail(error, AP_TRANSPORT, "rank %u: a message is as long as its receive is not", w->rank);
-    if (block && !*count) return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
+    if (block && !*count)
+        return ap_fail(error, AP_TIMEOUT, "nothing came or went for %g seconds, the timeout of the call", timeout);
     return AP_OK;
 }
 
-static void clear(letter *queue) {
+static void free_messages(message *queue) {
     while (queue) {
-        letter *next = queue->next;
+        message *next = queue->next;
         free(queue);
         queue = next;
     }
@@ -136,32 +139,31 @@ static void clear(letter *queue) {
 
 static void close_wire(ap_wire *self) {
     thread_wire *w = (thread_wire *)self;
-    office *all = w->all;
+    mailboxes *all = w->all;
     pthread_mutex_lock(&all->lock);
     int last = --all->open == 0;
     pthread_mutex_unlock(&all->lock);
     free(w);
     if (!last) return;
     for (uint32_t i = 0; i < all->ranks; i++) {
-        clear(all->boxes[i].sends), clear(all->boxes[i].receives);
-        free(all->boxes[i].done);
-        pthread_cond_destroy(&all->boxes[i].news);
+        free_messages(all->of_rank[i].sends), free_messages(all->of_rank[i].receives);
+        free(all->of_rank[i].done);
+        pthread_cond_destroy(&all->of_rank[i].news);
     }
     pthread_mutex_destroy(&all->lock);
     free(all);
 }
 
-/* Wires for so many ranks, to be closed each; 0 where there is no memory. */
 int ap_threads_open(uint32_t ranks, ap_wire **wires) {
-    office *all = calloc(1, sizeof *all + ranks * sizeof(box));
+    mailboxes *all = calloc(1, sizeof *all + ranks * sizeof(mailbox));
     if (!all) return 0;
     all->ranks = all->open = ranks;
     pthread_mutex_init(&all->lock, NULL);
-    for (uint32_t i = 0; i < ranks; i++) pthread_cond_init(&all->boxes[i].news, NULL);
+    for (uint32_t i = 0; i < ranks; i++) pthread_cond_init(&all->of_rank[i].news, NULL);
     for (uint32_t i = 0; i < ranks; i++) {
         thread_wire *w = calloc(1, sizeof *w);
         if (!w) return 0;
-        w->base = (ap_wire){.send = send, .receive = receive, .completed = completed, .close = close_wire, .ranks = ranks};
+        w->base = (ap_wire){.send = send_message, .receive = receive_message, .completed = complete_messages, .close = close_wire, .ranks = ranks};
         w->all = all, w->rank = i;
         wires[i] = &w->base;
     }

@@ -8,35 +8,35 @@
 
 void ap_wire_call(ap_wire *wire, const ap_called *call) { wire->call = call; }
 
-void ap_wire_theirs(const ap_wire *wire, ap_called *theirs) { *theirs = wire->theirs; }
+void ap_wire_theirs(const ap_wire *wire, ap_called *other) { *other = wire->other; }
 
 int ap_wire_left(ap_wire *wire, ap_error *error) {
-    return wire->call && wire->left && !wire->broken ? wire->left(wire, error) : AP_OK;
+    return wire->call && wire->unreceived && !wire->broken ? wire->unreceived(wire, error) : AP_OK;
 }
 
-void ap_wire_fails(ap_wire *wire) {
+void ap_wire_break(ap_wire *wire) {
     wire->broken = 1;
     if (wire->fail) wire->fail(wire);
 }
 
-void ap_begin(ap_wire *wire) {
+void ap_begin_call(ap_wire *wire) {
     if (!wire->call) return;
     wire->now = *wire->call;
     if (wire->begin) wire->begin(wire);
 }
 
-int ap_compare(ap_wire *wire, const ap_called *theirs, ap_error *error) {
-    if (ap_same_call(&wire->now, theirs)) return AP_OK;
-    wire->theirs = *theirs;
-    return ap_fail(error, AP_MISMATCH, "rank %u makes another call (its number %llu) than this one (%llu)", theirs->rank,
-                   (unsigned long long)theirs->number, (unsigned long long)wire->now.number);
+int ap_compare(ap_wire *wire, const ap_called *other, ap_error *error) {
+    if (ap_same_call(&wire->now, other)) return AP_OK;
+    wire->other = *other;
+    return ap_fail(error, AP_MISMATCH, "rank %u makes another call (its number %llu) than this one (%llu)", other->rank,
+                   (unsigned long long)other->number, (unsigned long long)wire->now.number);
 }
 
-/* Who is at another number is late, or ahead; and so is who is at another stage of the same call, and may know more plans. */
-int ap_compare_loosely(ap_wire *wire, const ap_called *theirs, ap_error *error) {
-    ap_called alike = *theirs;
+/* A process at another number is late, or ahead; so is one at another stage of the same call, which may know more plans. */
+int ap_compare_loosely(ap_wire *wire, const ap_called *other, ap_error *error) {
+    ap_called alike = *other;
     alike.stage = wire->now.stage, alike.group = wire->now.group;
-    return theirs->number == wire->now.number ? ap_compare(wire, &alike, error) : AP_OK;
+    return other->number == wire->now.number ? ap_compare(wire, &alike, error) : AP_OK;
 }
 
 /* Everybody hears from everybody, by way of others: in round k from the one 2^k before. */
@@ -48,14 +48,14 @@ int ap_agree(ap_wire *wire, double timeout, ap_error *error) {
     if (wire->broken) return ap_fail(error, AP_TRANSPORT, "an earlier run failed; make a new connection");
     if (!wire->call || me >= ranks) return ap_fail(error, AP_INVALID, "this wire compares no calls");
     wire->expected = 0;
-    ap_begin(wire);
+    ap_begin_call(wire);
     for (uint32_t step = 1; step < ranks && !code; step *= 2) {
         code = wire->receive(wire, (me + ranks - step) % ranks, 0, nothing, 0, 0, error);
         if (!code) code = wire->send(wire, (me + step) % ranks, 0, nothing, 0, 1, error);
-        for (int left = 2, count = 0; left > 0 && !code; left -= count)
+        for (int pending = 2, count = 0; pending > 0 && !code; pending -= count)
             code = wire->completed(wire, 1, timeout, numbers, 2, &count, error);
     }
-    if (code) ap_wire_fails(wire);
+    if (code) ap_wire_break(wire);
     return code;
 }
 
@@ -67,8 +67,8 @@ void ap_wire_hear(ap_wire *wire, ap_hearing *hearing) { wire->hearing = hearing;
  * a call that waits for long asks Python whether there is something to handle. */
 int ap_check_signals(ap_wire *wire, double time, ap_error *error) {
     ap_hearing *h = wire->hearing;
-    if (!h || !h->wanted || time < wire->asked + AP_QUIET) return AP_OK;
-    wire->asked = time;
+    if (!h || !h->in_main_thread || time < wire->signal_check_time + AP_QUIET) return AP_OK;
+    wire->signal_check_time = time;
     int state = h->ensure(), raised = h->check();
     if (raised) h->fetch(&h->raised[0], &h->raised[1], &h->raised[2]);
     h->release(state);

@@ -1,7 +1,7 @@
-/* Memory is given page by page when it is first written to, which takes long: here before that matters. What stands in it
- * stays. */
-#ifndef ANTIPHON_TOUCH_H
-#define ANTIPHON_TOUCH_H
+/* Prefaulting: the system gives memory page by page when it is first written to, which takes long; this does it before that
+ * matters. The contents stay. */
+#ifndef ANTIPHON_PREFAULT_H
+#define ANTIPHON_PREFAULT_H
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -11,22 +11,21 @@
 
 #include "api.h"
 
-/* How work goes on beside a program. `gentle`: after a tenth of a millisecond or so it sleeps for ten times as long: whoever
- * else runs on this processor, perhaps only waiting for a message with his eyes open, is never kept from it for longer,
- * whatever the system thinks of priorities. */
+/* How background work proceeds. `gentle`: after about a tenth of a millisecond it sleeps for ten times as long, so that a
+ * thread on this processor, perhaps actively waiting for a message, is never delayed for longer, whatever the scheduler does. */
 struct ap_pace {
     _Atomic int stop;
     int gentle;
 };
 
-/* Between two pieces of work: true if there shall be no more. */
-static inline int ap_rest(ap_pace *pace) {
+/* Between two pieces of work: rests; true if the work must stop. */
+static inline int ap_pause(ap_pace *pace) {
     const struct timespec pause = {0, 1000000};
     if (pace->gentle && !atomic_load_explicit(&pace->stop, memory_order_relaxed)) nanosleep(&pause, NULL);
     return atomic_load_explicit(&pace->stop, memory_order_relaxed);
 }
 
-static inline void ap_touch(void *memory, size_t bytes, ap_pace *pace) {
+static inline void ap_prefault(void *memory, size_t bytes, ap_pace *pace) {
     enum { PAGE = 4096, PIECE = 64 * PAGE, POPULATE_WRITE = 23 };
     uintptr_t at = (uintptr_t)memory & ~(uintptr_t)(PAGE - 1), end = (uintptr_t)memory + bytes;
     for (uintptr_t next; memory && at < end; at = next) {
@@ -38,7 +37,7 @@ static inline void ap_touch(void *memory, size_t bytes, ap_pace *pace) {
         for (uintptr_t page = at < (uintptr_t)memory ? (uintptr_t)memory : at; !done && page < next;
              page = (page & ~(uintptr_t)(PAGE - 1)) + PAGE)
             atomic_fetch_or_explicit((_Atomic unsigned char *)page, 0, memory_order_relaxed);
-        if (ap_rest(pace)) return;
+        if (ap_pause(pace)) return;
     }
 }
 

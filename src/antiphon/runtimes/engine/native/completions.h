@@ -1,0 +1,35 @@
+/* Numbers of messages that are done, in that order, until the engine collects them. */
+#ifndef ANTIPHON_COMPLETIONS_H
+#define ANTIPHON_COMPLETIONS_H
+
+#include <stdlib.h>
+
+#include "transport.h"
+
+typedef struct {
+    uint32_t *number;
+    size_t first, end, space; /* from `first` up to `end` */
+} ap_done;
+
+static inline int ap_done_any(const ap_done *d) { return d->first < d->end; }
+
+static inline int ap_done_add(ap_done *d, uint32_t number, ap_error *error) {
+    if (d->first == d->end) d->first = d->end = 0;
+    if (d->end == d->space) {
+        size_t space = d->space ? 2 * d->space : 256;
+        uint32_t *larger = realloc(d->number, space * sizeof *larger);
+        if (!larger) return ap_fail(error, AP_MEMORY, "out of memory");
+        d->number = larger, d->space = space;
+    }
+    d->number[d->end++] = number;
+    return AP_OK;
+}
+
+/* `capacity` at most: how many there are. */
+static inline int ap_done_take(ap_done *d, uint32_t *numbers, int capacity) {
+    int count = 0;
+    while (ap_done_any(d) && count < capacity) numbers[count++] = d->number[d->first++];
+    return count;
+}
+
+#endif
