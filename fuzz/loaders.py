@@ -45,7 +45,8 @@ from antiphon.formats.chrome import Read, merge
 from antiphon.formats.jobs import read_recording
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
-from antiphon.formats.probe.joining import given, joined
+from antiphon.formats.probe.joining import joined
+from antiphon.formats.probe.joining import read_machine as named_machine
 from antiphon.formats.probe.table import read as read_machine
 from antiphon.formats.probe.table import recognised
 from antiphon.formats.program import both
@@ -156,7 +157,7 @@ def use_machine(source: str) -> Callable[[Path], None]:
 
 @cache
 def network(spec: str) -> Any:
-    return given(spec)
+    return named_machine(spec)
 
 
 def use_piccl_schedule(path: Path) -> None:

@@ -134,9 +134,9 @@ def test_without_gpus_it_says_what_to_do() -> None:
 
 
 def test_slurm_tells_of_the_network_between_hosts() -> None:
-    from antiphon.formats.probe.joining import given as machine_given
+    from antiphon.formats.probe.joining import read_machine
 
-    fabric = replace(machine_given("star:ranks=3"), names=("host-c", "host-a.site", "host-b"), hosts=True)
+    fabric = replace(read_machine("star:ranks=3"), names=("host-c", "host-a.site", "host-b"), hosts=True)
 
     def look(source: str) -> Probed:
         return fabric if source == "slurm" else _box()

@@ -16,7 +16,7 @@ from antiphon.core.topology import Topology
 from antiphon.cost import usual_model
 from antiphon.errors import Invalid, UnlikelyInput, Unsupported
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.joining import given, joined, on_own_cards
+from antiphon.formats.probe.joining import joined, on_own_cards, read_machine
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 
@@ -139,17 +139,17 @@ def test_a_network_of_slurm_takes_the_cards_of_the_box(tmp_path: Path) -> None:
     both = joined(box, found(tmp_path, tree, "topology.conf")).machine
     assert alike(both, topology("cluster:box=dgx1v,boxes=4,fabric=leaf-spine,boxes_per_leaf=2"))
     assert len(both.limits) == 4 * 4 * 2
-    alone = joined(given("mi300x"), found(tmp_path, tree, "topology.conf", nic="400Gbit/s")).machine
+    alone = joined(read_machine("mi300x"), found(tmp_path, tree, "topology.conf", nic="400Gbit/s")).machine
     assert limits_of(alone)["host0/nic0 out"] == (50.0, 8)  # one card per host, as the file of Slurm has it
 
 
 def test_a_network_of_the_catalogue(tmp_path: Path) -> None:
-    both = joined(found(tmp_path, BOXES["dgx-a100"]), given("star:ranks=2,bandwidth=25GB/s")).machine
+    both = joined(found(tmp_path, BOXES["dgx-a100"]), read_machine("star:ranks=2,bandwidth=25GB/s")).machine
     assert both.ranks == 16
     assert links_of(both)[0, 18, "link", 25.0] == 1
     assert limits_of(both)["host0/nic0 in"] == (25.0, 8)
     with pytest.raises(Unsupported, match="joined without a switch"):
-        joined(given("dgx1v"), given("ring:ranks=4"))
+        joined(read_machine("dgx1v"), read_machine("ring:ranks=4"))
 
 
 def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_joined_is_told(tmp_path: Path) -> None:
         tmp_path, fabric({"sw": "switch"}, [f"sw {i} - n{i // 3}/c{i % 3} 1 4xHDR" for i in range(6)]), "net.txt"
     )
     with pytest.raises(Invalid, match="3 cables of a host cannot be shared evenly by the 8 places of dgx1v"):
-        joined(given("dgx1v"), net)
+        joined(read_machine("dgx1v"), net)
     with pytest.raises(Invalid, match="name the box first"):
         joined(net, net)
 
@@ -190,10 +190,10 @@ def test_cards_whose_speed_or_number_no_file_lists(tmp_path: Path) -> None:
     assert any("network cards carry 50 GB/s as of hgx-h100" in note for note in both.notes)
     assert alike(on_own_cards(matrix, 2, nic="200Gbit/s").machine, topology("cluster:box=hgx-h100,boxes=2,nic=25GB/s"))
     save_topology(tmp_path / "box.json", matrix.machine)
-    kept = on_own_cards(given(str(tmp_path / "box.json")), 2)
+    kept = on_own_cards(read_machine(str(tmp_path / "box.json")), 2)
     assert alike(kept.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert any("8 network cards of 50 GB/s as of hgx-h100 are assumed" in note for note in kept.notes)
-    catalogue = on_own_cards(given("hgx-h100"), 2)
+    catalogue = on_own_cards(read_machine("hgx-h100"), 2)
     assert alike(catalogue.machine, topology("cluster:box=hgx-h100,boxes=2"))
     assert catalogue.notes == ()
 
@@ -201,13 +201,13 @@ def test_cards_whose_speed_or_number_no_file_lists(tmp_path: Path) -> None:
 def test_a_fabric_that_is_thinner_than_the_cards_is_reported(tmp_path: Path) -> None:
     box = found(tmp_path, H100_XML)
     with pytest.warns(UnlikelyInput, match=r"25 GB/s per host, but the 8 network cards .* carry 400 GB/s.*--boxes 2"):
-        joined(box, given("star:ranks=2"))
+        joined(box, read_machine("star:ranks=2"))
     with pytest.warns(UnlikelyInput, match=r"the 8 network cards of hgx-h100 carry 400 GB/s"):
-        joined(given("hgx-h100"), given("star:ranks=2"))  # as it is sold
+        joined(read_machine("hgx-h100"), read_machine("star:ranks=2"))  # as it is sold
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnlikelyInput)
-        joined(box, given("star:ranks=2,bandwidth=400GB/s"))
-        joined(given("full:ranks=4"), given("star:ranks=2"))  # nobody knows its cards
+        joined(box, read_machine("star:ranks=2,bandwidth=400GB/s"))
+        joined(read_machine("full:ranks=4"), read_machine("star:ranks=2"))  # nobody knows its cards
 
 
 def test_a_file_is_a_box_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

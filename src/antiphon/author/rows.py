@@ -78,7 +78,7 @@ def schedule_of(
 
 
 def _slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int]:
-    """The slot of every place for every chunk that it holds. Inputs and outputs are slot 0; scratch of one rank and
+    """Assign a slot to every place and chunk. Inputs and outputs are slot 0; scratch of one rank and
     chunk has the slots from 1 on by name and index, from 0 on where the collective has no place for it there."""
     slots: dict[tuple[int, Spot], int] = {}
     scratch: dict[tuple[int, int], set[Spot]] = defaultdict(set)

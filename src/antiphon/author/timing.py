@@ -1,4 +1,4 @@
-"""When a transfer can be: the least step in which what it reads is there and what it overwrites has been read."""
+"""Steps of transfers: the earliest in which the data read are present and the data overwritten have been read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Spot = tuple[int, str, int]  # what is one place for all purposes: rank, name of
 
 
 class Move(NamedTuple):
-    """A transfer without its step. `copy`: what is there is replaced, else it is added to."""
+    """A transfer without its step. `copy`: it replaces the data at `dst`, else it is added to them."""
 
     src: Spot
     dst: Spot

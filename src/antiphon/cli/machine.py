@@ -201,18 +201,18 @@ def join_command(
         if only:
             raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
         with working("joining"):
-            found = joining.on_own_cards(joining.given(box), boxes, rail=rail, nic=nic or None, name=name)
+            found = joining.on_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
         _tell(found, out, None, json)
         return
     if rail or nic:
         raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
-    network = joining.given(fabric)
+    network = joining.read_machine(fabric)
     if only:
         network = network.only(_named(network, only), f"only {only[:100]}")
     elif network.hosts:
         network = here.allocated(network, os.environ)
     with working("joining"):
-        found = joining.joined(joining.given(box), network, name)
+        found = joining.joined(joining.read_machine(box), network, name)
     _tell(found, out, None, json)
 
 

@@ -25,7 +25,7 @@ def lacks(entry: Entry) -> str:
 
 
 def refuse_chooser(library: str) -> None:
-    """Refuse a library that takes no schedules, and name the format that tells it what to choose."""
+    """Refuse a library that takes no schedules, and name the format that configures its choice."""
     from antiphon.formats.lint.table import CHOOSERS
 
     if library.lower() in CHOOSERS:
@@ -36,7 +36,7 @@ def refuse_chooser(library: str) -> None:
 
 
 def find_format(name: str) -> Entry:
-    """Return the entry of a format; a library is no format, but may have one that tells it what to choose."""
+    """Return the entry of a format; a library is no format, but may have one that configures its choice."""
     try:
         return find("backend", name)
     except Invalid:

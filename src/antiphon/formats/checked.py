@@ -1,4 +1,4 @@
-"""Whether a runtime runs a plan for a call: its files, written or as they are, executed and held to its rules."""
+"""Check whether a runtime runs a plan for a call: execute its files, and apply the runtime's rules."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
         return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     except NotFound as error:
         return [_row("", [Finding("refused", str(error), "leave it to the library")])]
-    plans = {name: b"".join(_parts(contents)) for name, contents in files.items() if not name.endswith(".py")}
+    plans = {name: b"".join(_blocks(contents)) for name, contents in files.items() if not name.endswith(".py")}
     return [check_file(data, name, runtime, call) for name, data in plans.items()]
 
 
-def _parts(contents: Any) -> Iterable[bytes]:
+def _blocks(contents: Any) -> Iterable[bytes]:
     return (contents,) if isinstance(contents, bytes) else contents
 
 

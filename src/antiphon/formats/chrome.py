@@ -15,12 +15,12 @@ from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid, Unsupported
 
 MAX_FILES, MAX_EVENTS = 64, 2**22
-FEW_PARTS, LEAST_PART = 2**13, 24  # bytes: an object takes so many times 20 in memory
+FREE_OBJECTS, MIN_OBJECT = 2**13, 24  # objects never refused; bytes each beyond, as one takes 20 times that in memory
 _TIMES = ("ts", "dur", "tts", "tdur")
 _MAX_TIME = 2.0**53  # microseconds: nanoseconds stay whole numbers of 64 bits
 
 
-class _Whole(msgspec.Struct):
+class _Trace(msgspec.Struct):
     events: list[dict[str, Any]] = msgspec.field(name="traceEvents")
     about: dict[str, Any] = msgspec.field(name="otherData", default_factory=dict)
     job: Any = msgspec.field(name="distributedInfo", default=None)  # as PyTorch's profiler tells it
@@ -28,16 +28,16 @@ class _Whole(msgspec.Struct):
 
 
 class Read:
-    """The events of one trace, each looked at. `about`: what it tells of itself, its `title` first of all."""
+    """The events of one trace, each checked. `about`: its metadata; `title`: from these, else its file's name."""
 
     def __init__(self, name: str, data: bytes) -> None:
         objects = data.count(b"{") + data.count(b"[")
-        if objects > FEW_PARTS + len(data) // LEAST_PART:
+        if objects > FREE_OBJECTS + len(data) // MIN_OBJECT:
             raise Invalid(
-                f"has {objects} lists and objects in {len(data)} bytes: {LEAST_PART} bytes for each are usual"
+                f"has {objects} lists and objects in {len(data)} bytes: {MIN_OBJECT} bytes for each are usual"
             )
         bare = data.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-        trace = _Whole(decode(data, list[dict[str, Any]])) if bare else decode(data, _Whole)
+        trace = _Trace(decode(data, list[dict[str, Any]])) if bare else decode(data, _Trace)
         self.events, self.about, self.job, self.host = trace.events, trace.about, trace.job, trace.host
         title = self.about.get("title")
         self.title = title if isinstance(title, str) and title else name
@@ -53,7 +53,7 @@ class Read:
 
 
 def _look_at(event: dict[str, Any], number: int) -> None:
-    """Invalid where a reader of traces could not know what is meant."""
+    """Invalid if an event is ambiguous to readers of traces."""
     if not isinstance(event.get("ph"), str):
         raise Invalid(f"event {number}: has no phase (ph)")
     for key in _TIMES:
@@ -134,8 +134,8 @@ def _names_process(event: Mapping[str, Any]) -> bool:
 
 
 def _named(trace: Read, title: str, pids: Mapping[int | str, int], position: tuple[int, int]) -> list[dict[str, Any]]:
-    """The names of its processes, and their places among those of all traces (`position`: the number of this, and of how
-    many)."""
+    """The names of its processes, and their places among those of all traces (`position`: this trace's number, and the
+    number of traces)."""
     names = {
         _pid(event): str(event.get("args", {}).get("name", ""))
         for event in trace.events

@@ -1,4 +1,4 @@
-"""Files of a back end: written as they are made, however large, and put in place only when all are whole."""
+"""Files of a back end: streamed to temporary names, renamed only when all are complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Written(list[tuple[Path, int]]):
 
 
 def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -> list[tuple[Path, int]]:
-    """Write files into a folder (made if it is not there), and tell each with its bytes.
+    """Write files into a folder, which is created if missing; return each with its size in bytes.
 
     Each is made beside its place, synced, then renamed; on any failure, and on Ctrl-C, what was there is untouched.
     """

@@ -1,4 +1,4 @@
-"""Files written for runtimes of others, whoever wrote them: judged as they stand, then taken as plans of schedules."""
+"""Files for runtimes of GPUs (MSCCL, MSCCL++), by any writer: execute and verify them, then convert them to plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOWHERE = "no machine"  # how the name of a machine begins that a file does not 
 
 
 def reader_of(data: bytes) -> Callable[[bytes, str], Written] | None:
-    """Who reads such a file; None: nobody here."""
+    """Return the reader of such a file, or None."""
     start = opening(data)
     if start.startswith("<") and re.search(r"<\s*algo\b", start):
         from antiphon.formats.msccl.code import read as read_xml
@@ -46,7 +46,7 @@ def written_for_others(path: str | os.PathLike[str]) -> bool:
 
 
 def judged(written: Written) -> None:
-    """Nothing, where it is right in all the places that it is for; else Wrong."""
+    """Raise Wrong unless the program is correct for all buffers that it serves."""
     for places, code in written.codes.items():
         fault = judge(code)
         if fault is not None:
@@ -54,14 +54,13 @@ def judged(written: Written) -> None:
 
 
 def plan_of(written: Written, machine: Topology | None = None) -> Plan:
-    """What it does, once `judged`, as a plan on this machine; left out, on one that has a link wherever the file sends
-    something, which says nothing of time. Of a machine of which only some ranks are there, its ranks are those in
-    order."""
+    """Convert a `judged` program to a plan on this machine; without one, on a machine with a link wherever the file
+    sends, whose times mean nothing. If only a subset of the machine's ranks has links, these count, in order."""
     head, code = written.head, next(iter(written.codes.values()))
     schedule = schedule_of(code)
     if machine is None:
         return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
-    machine = _there(machine)
+    machine = _linked(machine)
     if machine.ranks != head.ranks:
         raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
     try:
@@ -70,7 +69,7 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 
 
-def _there(machine: Topology) -> Topology:
+def _linked(machine: Topology) -> Topology:
     """Without the ranks that no link reaches."""
     linked = np.zeros(machine.nodes, bool)
     linked[machine.link_src] = linked[machine.link_dst] = True
@@ -89,5 +88,5 @@ def _of_its_ways(name: str, schedule: Schedule) -> Topology:
 
 
 def machine_is_told(plan: Plan) -> bool:
-    """Whether it makes sense to price this plan on its own machine."""
+    """Whether times on the plan's own machine are meaningful."""
     return not plan.topology.name.startswith(NOWHERE)

@@ -21,8 +21,7 @@ def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
     """Return the job of these traces: a file for each rank, or the folder that they are in. Invalid names the file."""
     paths = _paths(files)
     if all(path.name.endswith(_CHAKRA) for path in paths):
-        from antiphon.formats.chakra.read import read_traces
-        from antiphon.formats.chakra.recorded import recorded_of
+        from antiphon.formats.chakra.read import read_traces, recorded_of
 
         return join(recorded_of(read_traces(paths)))
     recordings: list[Recorded] = []

@@ -1,7 +1,7 @@
 """What profilers of NCCL write: its example plugin (Chrome's events, a file for each rank) and its Inspector (a line of
 JSON for each collective).
 
-Both tell collectives, and nothing of what is computed beside them: what waited for what is not known.
+Both record collectives, but no computation and no dependencies.
 github.com/NVIDIA/nccl: ext-profiler/example (print_event.cc), ext-profiler/inspector (README.md).
 """
 
@@ -65,7 +65,7 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
 
 
 def together(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
-    """All ranks. How large a communicator is, is told nowhere: as many ranks as have it in these files."""
+    """All ranks. The size of a communicator is not recorded: it is the number of ranks that use it in these files."""
     ranks: dict[int, list[Call]] = {}
     for file in files:
         for rank, calls in file.items():
@@ -165,8 +165,12 @@ def _of_lines(rank: int, lines: Sequence[_Inspected]) -> Recorded:
     collectives: list[Heard] = []
     now = 0.0
     stamped = all(record.coll_perf.event_trace_ts is not None for record in lines)
-    for record in sorted(lines, key=lambda record: (record.coll_perf.event_trace_ts.coll_start_ts if stamped and
-                                              record.coll_perf.event_trace_ts else record.coll_perf.coll_sn)):  # fmt: skip
+
+    def order(record: _Inspected) -> int:
+        stamps = record.coll_perf.event_trace_ts
+        return stamps.coll_start_ts if stamped and stamps else record.coll_perf.coll_sn
+
+    for record in sorted(lines, key=order):
         group = record.header.id
         groups.setdefault(group, ProcessGroup(group, record.header.n_ranks, ()))
         performance, stamps = record.coll_perf, record.coll_perf.event_trace_ts

@@ -1,4 +1,4 @@
-"""What is found in a file that was written for a runtime of others."""
+"""Contents of a file for a runtime of others, and the error for incorrect ones."""
 
 from __future__ import annotations
 

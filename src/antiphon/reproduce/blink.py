@@ -109,7 +109,7 @@ def _unused(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
 
 
 def _weights() -> Iterator[Row]:
-    """3.2.1: how many trees the multiplicative weights give is a draw; what the integer program leaves is not."""
+    """3.2.1: the number of trees by multiplicative weights depends on ties; after the integer program it does not."""
     box = topology("dgx1v")
     machine = directed(box, unit=box.unit)
     packings = {epsilon: blink_broadcast(machine, 0, epsilon=epsilon) for epsilon in EPSILONS}
@@ -155,7 +155,7 @@ def _chunks() -> Row:
 
 
 def figure14() -> Iterator[Row]:
-    """Theoretical speedups of packed trees over rings. The paper draws boxes without figures: only its words are
+    """Theoretical speedups of packed trees over rings. The paper draws boxes without figures: only its text is
     compared."""
     everything: list[tuple[Fraction, str]] = []
     for name in MACHINES:
@@ -285,7 +285,7 @@ def _share(value: Fraction) -> float:
 
 
 def figure22b() -> Iterator[Row]:
-    """100 MB on 3 and 5 GPUs of two servers; what is assumed is said in `blink_servers`."""
+    """100 MB on 3 and 5 GPUs of two servers; `blink_servers` states the assumptions."""
     for gigabits in GIGABITS:
         point = cluster.point(gigabits)
         expected = "network" if gigabits < KNEE else "NVLink"

@@ -1,4 +1,4 @@
-"""The GPUs of a box that a job may be given: all sets that links join, one of each kind (Blink, 2.1 and 5.2)."""
+"""Allocations of GPUs in a box: all sets joined by links, one per isomorphism class (Blink, 2.1 and 5.2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = range(3, 9)  # of Figures 14 to 17
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """GPUs of a box; `machine`: these alone, GPU gpus[i] as rank i. `alike`: how many sets of its GPUs are such."""
+    """GPUs of a box; `machine`: these alone, GPU gpus[i] as rank i. `alike`: number of sets isomorphic to it."""
 
     gpus: tuple[int, ...]
     machine: Topology

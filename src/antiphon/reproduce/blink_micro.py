@@ -1,4 +1,4 @@
-"""What Blink's micro-benchmarks reach on a DGX-1, predicted by what a call costs on V100s (cost/nccl)."""
+"""Blink's micro-benchmarks on a DGX-1, predicted by the calibrated costs of calls on V100s (cost/nccl)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHERE = {
 
 
 def micro() -> Iterator[Row]:
-    """Throughput of the busiest link at 1000 MB, and what the text says of sizes, lengths and widths."""
+    """Throughput of the busiest link at 1000 MB, and the paper's claims about sizes, lengths and widths."""
     machine, busiest = topology("dgx1v"), dict[str, float]()
     for pattern in patterns():
         by_size = {size: _throughput(pattern, machine, size) for size in (10**6, 10**7, 10**8, LARGE)}
@@ -58,7 +58,7 @@ def _claim(name: str, so: bool) -> Row:
 
 
 def _throughput(pattern: Pattern, machine: Topology, carried: int) -> float:
-    """Bytes per second of the busiest link where it carries so many."""
+    """Bytes per second of the busiest link when it carries `carried` bytes."""
     plan = plan_on(pattern, machine)
     nbytes = carried * plan.collective.buffer_weight // pattern.busiest
     schedule = plan.at(nbytes).schedule

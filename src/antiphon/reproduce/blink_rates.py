@@ -27,7 +27,7 @@ def from_zero(kind: str, ranks: int) -> Collective:
 
 
 def optimum(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
-    """The greatest rate that any schedule may have, in links, and what proves it."""
+    """Upper bound on the rate of any schedule, in links, with its proof."""
     limit = bound(machine, from_zero(kind, machine.ranks))
     return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
 
@@ -58,7 +58,7 @@ def rings(machine: Topology) -> CyclePacking:
 
 
 def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
-    """So many rings at one link each, or one over PCIe; in an allreduce each of N ranks sends 2 (N-1)/N of the data.
+    """Rate of `count` rings at one link each, or of one over PCIe; in an allreduce each of N ranks sends 2 (N-1)/N.
 
     A broadcast sends all of it over a ring once: the paper rounds its (N-1)/N up.
     """
@@ -67,7 +67,7 @@ def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
 
 
 def speedup(machine: Topology, kind: str) -> Fraction:
-    """What packed trees gain over rings in theory."""
+    """Speedup of packed trees over rings in theory."""
     return optimum(machine, kind)[0] / ring_rate(kind, len(rings(machine).cycles), machine.ranks)
 
 
@@ -116,12 +116,12 @@ class MeasuredPlan:
 
 
 def weighed(rates: Iterable[Fraction]) -> str:
-    """The greatest first."""
+    """Rates as text, the greatest first."""
     return ", ".join(map(str, sorted(rates, reverse=True)))
 
 
 def measured_plan(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
-    """The rate is read off the loads of the schedule, not taken from the planner."""
+    """Plan and verify; the rate is computed from the loads of the schedule, not taken from the planner."""
     schedule = next(iter(planner(Request(machine, from_zero(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()
     rate = throughput(schedule, machine) or Fraction(0)

@@ -34,8 +34,8 @@ PLENTY = 10_000  # Gbit/s: a network that limits nothing
 
 @dataclass(frozen=True)
 class Point:
-    """For a network of `network` bytes/s: how fast 100 MB are reduced, how fast endless data, in bytes/s; and the
-    kind of what is busiest."""
+    """For a network of `network` bytes/s: throughput for 100 MB and in the limit of large data, in bytes/s, and the
+    kind of the bottleneck."""
 
     network: Fraction
     speed: float

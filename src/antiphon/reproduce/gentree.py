@@ -1,4 +1,4 @@
-"""What the GenModel and GenTree paper reports: its Tables 3, 4, 6 and 7, and its words on Figures 8 and 10."""
+"""The GenModel and GenTree paper: its Tables 3, 4, 6 and 7, and its text on Figures 8 to 10."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def table3() -> Iterator[Row]:
 
 
 def _any_parameters() -> Row:
-    """That the published times contradict the model, whatever its parameters are."""
+    """Show that the published times contradict the model for all parameters."""
     cells: dict[Cell, float] = {}
     for algorithm, published in TABLE3.items():
         for servers, seconds in zip(SERVERS, published, strict=True):

@@ -1,4 +1,4 @@
-"""Figures 8, 9 and 10 of the GenModel paper. They are drawn without figures: its words are compared."""
+"""Figures 8, 9 and 10 of the GenModel paper. They are drawn without figures: its text is compared."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _best(terms_by_plan: Mapping[str, Terms]) -> str:
 
 
 def figure8() -> Iterator[Row]:
-    """Which plan each model takes for the best, and how near it can come to what was measured.
+    """Which plan each model considers best, and how closely it can fit the measurements.
 
     Measured times are those of Table 3 on the same testbed (ring, CPS, and the plan that GenTree chose); those of the
     other plans are only drawn, and the parameters fitted there are not printed.
@@ -106,7 +106,7 @@ def _errs(model: str) -> float:
 
 
 def figure10() -> Iterator[Row]:
-    """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then what the text says of them."""
+    """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then the text's claims about them."""
     terms_by_plan = priced(12, "genmodel")
     for name, terms in terms_by_plan.items():
         ours = {"seconds": round(_total(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
@@ -137,7 +137,7 @@ REDUCED = 0.61  # 5.1: by so much co-located PS computes less than ring
 
 
 def figure9() -> Iterator[Row]:
-    """What was measured on 12 servers, parted into calculation and communication; what the text says of it."""
+    """Measurements on 12 servers, split into calculation and communication, and the text's claims about them."""
     for speed, beta in LINKS.items():
         terms_by_plan = priced(12, "genmodel", beta)
         seconds_by_plan = {

@@ -1,4 +1,4 @@
-"""Whether any parameters at all make GenModel agree with some published times: how near they can all be met."""
+"""Best agreement between GenModel and published times over all parameters: a minimax fit."""
 
 from __future__ import annotations
 

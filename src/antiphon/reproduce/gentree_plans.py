@@ -45,7 +45,7 @@ def plan(name: str, machine: Topology) -> Schedule:
 
 
 def planned(machine: Topology, floats: int, profile: Profile | str | None = TABLE5, **options: Any) -> Schedule:
-    """GenTree's plan for so many floats."""
+    """GenTree's plan for `floats` floats."""
     return verified_plan(gentree, machine, nbytes=FLOAT * floats, profile=profile, **options)
 
 

@@ -1,7 +1,7 @@
 """Figures that papers measured on hardware, predicted by what a call costs on such GPUs (cost/nccl).
 
-They are drawn; their words are compared. Ours is what the verified algorithms of the paper take by the model `calls`,
-over what NCCL's own choice takes by the model of NCCL: launch, protocols and shares of the wire of V100s, calibrated by
+They are drawn; the text is compared. Ours is the time of the paper's verified algorithms by the model `calls`, over
+that of NCCL's own choice by the model of NCCL: launch, protocols and shares of the wire of V100s, calibrated by
 published tables of nccl-tests, and the same on both sides. Where GPUs are not calibrated, only rates are compared.
 """
 
@@ -39,7 +39,7 @@ SCCL_SAID = {"allgather": (2.2, 1.14), "allreduce": (1.8, 1.06)}  # 5.5.1, 5.5.2
 
 
 def sccl_figures() -> Iterator[Row]:
-    """Speedups over NCCL on a DGX-1, of the best of the algorithms at each size; then what is said of the Z52."""
+    """Speedups over NCCL on a DGX-1, of the best algorithm at each size; then the paper's claims about the Z52."""
     machine = topology("dgx1v_sccl")
     for kind, points in SCCL_POINTS.items():
         curve, basis = _over_nccl(machine, kind, [family(machine, kind).make(*point) for point in points])
@@ -85,7 +85,7 @@ def _basis(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
 
 
 def _z52() -> Iterator[Row]:
-    """No table is known of MI50s: latencies and widths of the catalogue, which say who is faster at the ends."""
+    """No table of MI50s is available: latencies and widths of the catalogue decide which is faster at both ends."""
     machine = topology("z52")
     latency_optimal, bandwidth_optimal = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
     ratio = {

@@ -76,7 +76,7 @@ def _curve(plans: Plans, model: str) -> list[float]:
 def _by_size(
     curve: Sequence[float], sizes: Sequence[int] = FIGURE4_SIZES, only: Sequence[int] = FIGURE4_SIZES
 ) -> dict[str, float]:
-    """By size; a row tells some of many sizes, and its proof all of them."""
+    """By size; a row shows a few of the sizes, its proof all of them."""
     return short({format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only})
 
 
@@ -121,7 +121,7 @@ def small_sizes(fidelity: str, curve: Sequence[float], uncontended: Sequence[flo
 
 
 def _other_orders(plans: Plans) -> Row:
-    """What the curves are where a rank does not end a round before it begins the next."""
+    """The curves if a rank may begin a round before the previous one ends."""
     ours: dict[str, object] = {}
     for order in ("streams", "data"):
         for contention in ("on", "off"):

@@ -1,8 +1,8 @@
-"""Figure 7 of PICCL: ways of getting blocks in order, on 4 nodes of Delta and of Polaris. Measured and drawn there,
+"""Figure 7 of PICCL: methods of putting blocks in order, on 4 nodes of Delta and of Polaris. Measured and drawn there,
 simulated here.
 
 All are distance halving, recursive doubling allgathers (k = 2); the baseline exchanges data at the beginning, in one
-round more. What is said of them is compared (V.D).
+round more. The claims about them are compared (V.D).
 """
 
 from __future__ import annotations

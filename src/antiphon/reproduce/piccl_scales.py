@@ -21,7 +21,7 @@ SHOWN = (16, 2**15, 2**20, 2**24)
 
 
 def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
-    """A row for each number of nodes, then what is said of all, then which family is the fastest on 16."""
+    """A row for each number of nodes, then the claims about all of them, then the fastest family on 16."""
     curves: dict[int, dict[int, float]] = {}
     for count in nodes:
         curves[count], families = _curve(count)

@@ -1,7 +1,7 @@
 """How much of the best possible speedup a choice of k captures (V.E, Figure 9): the truth is the simulation by packets,
 the choice is made by something cheaper.
 
-It tells what the cheaper models lose against the most detailed one, not how near that one is to a machine.
+It shows what the cheaper models lose against the most detailed one, not how close that one is to a machine.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Key = tuple[str, int]  # a family, and its k
 
 @dataclass(frozen=True, eq=False)
 class Bar:
-    """One family on so many nodes: seconds by k and size, in truth and by each way to choose."""
+    """One family on `nodes` nodes: seconds by k and size, by the reference simulation and by each method."""
 
     kind: str
     family: Family

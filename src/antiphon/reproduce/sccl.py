@@ -103,7 +103,7 @@ def _row(group: Family, published: Published, algorithm: Synthesized, standing: 
 
 
 def _label(group: Family, printed: str, algorithm: Synthesized, standing: Standing) -> tuple[str | None, str | None]:
-    """Why the paper's label does not hold, or why that could not be told; (None, None) where it does."""
+    """Why the paper's label does not hold, or why that is undecided; (None, None) if it holds."""
     if printed in ("", standing.optimal) or standing.optimal == "both":
         return None, None
     limits = group.limits()

@@ -30,9 +30,9 @@ def cpu_seconds() -> float:
 
 @dataclass(frozen=True)
 class Synthesized:
-    """`least`: no algorithm of so many steps has R / C below it (of the same make, where `composed`).
+    """`least`: lower bound on R / C of algorithms with as many steps (also in two halves, if `composed`).
 
-    `proof`, `proved`: the label of the certificate and what it proves; `trusted`: what it leaves to an engine's word.
+    `proof`, `proved`: the label of the certificate and what it proves; `trusted`: what rests on an engine alone.
     """
 
     schedule: Schedule

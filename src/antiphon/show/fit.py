@@ -1,4 +1,4 @@
-"""Fits as text and as pictures: what is known, how well, and where the model misses."""
+"""Fits as text and as pictures: the parameters, their confidence, and where the model misses."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def memory_svg(fit: MemoryFit) -> str:
 
 
 def loggp_svg(fit: LogGPFit) -> str:
-    """By size what the formulas make of the medians, and the lines of every regime."""
+    """By message size the measured medians, and the fitted lines of every regime."""
     sizes = fit.cells.sizes
     regimes = [fit.regime_of(size) for size in sizes]
     fitted = {
@@ -257,7 +257,7 @@ def loggp_svg(fit: LogGPFit) -> str:
 def _picture(
     title: str, across: str, quantity: str, series: Sequence[Series], named: Named = str, max_labels: int = 28
 ) -> str:
-    """Points are measured, lines are fitted. `named`: whole numbers across, at most so many. Linear in the points."""
+    """Points are measured, lines are fitted. `named`: text of an integer on the x axis. O(points)."""
     points = [point for entry in series for point in entry.points]
     low, high = math.floor(min(p[0] for p in points)), math.ceil(max(p[0] for p in points))
     spread = (WIDTH - LEFT - RIGHT - 24) / ((high - low) or 1)

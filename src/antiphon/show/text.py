@@ -85,7 +85,7 @@ def _limits(topology: Topology) -> list[str]:
 
 
 def _abilities(topology: Topology) -> list[str]:
-    """What switches can do beside forwarding; alike ones are told once, with numbers left out where they are many."""
+    """What switches can do beside forwarding; equal ones are listed once, without numbers if there are many."""
     places_of: dict[Ability, list[str]] = {}
     for node in range(topology.ranks, topology.nodes):
         places_of.setdefault(topology.ability(node), []).append(topology.places[node])
@@ -175,7 +175,7 @@ def plan_text(claims: Mapping[str, Any]) -> str:
 
 
 def _alone(gap: float | None) -> list[str]:
-    """How far from the bound without the help of switches, where they may help."""
+    """The gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
     return paragraph(f"{gap:.4g} times that of the bound without the help of switches", " " * 13, rest=" " * 13)

@@ -1,4 +1,4 @@
-"""How things are said in texts and on pages."""
+"""Phrases that texts and pages share."""
 
 from __future__ import annotations
 

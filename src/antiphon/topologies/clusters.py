@@ -108,7 +108,7 @@ def sold_with_cards(name: str) -> bool:
 
 
 def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, sold_as: str = "") -> Cards:
-    """The network cards of a box: as many and as fast as asked for, else as the box of this name is sold with."""
+    """The network cards of a box: as `nics` and `nic` say, else as the box of this name is sold with."""
     name = sold_as or box.name
     count, gigabits = _CARDS.get(name, _CARDS.get(name.partition(":")[0], (box.ranks, 200)))
     if nics is not None:

@@ -86,7 +86,7 @@ def _nodes_named(topology: Topology, name: str) -> list[int]:
 
 
 def _slower(remaining: str) -> dict[str, object]:
-    """What `degrade` is asked for: a cap, or a factor of time."""
+    """The arguments of `degrade`: a cap, or a factor of time."""
     if any(char.isalpha() for char in remaining.replace("e-", "")):
         return {"to": remaining}
     share = exact(remaining, "slow")
@@ -96,7 +96,7 @@ def _slower(remaining: str) -> dict[str, object]:
 
 
 def _chosen_pairs(topology: Topology, fraction: object, seed: int) -> list[Pair]:
-    """So many of all pairs of nodes that links join, rounded up: those whose hash with the seed is least."""
+    """The fraction (rounded up) of all linked pairs of nodes whose hashes with the seed are smallest."""
     share: Fraction = exact(fraction, "fraction")
     if not 0 < share < 1:
         raise Invalid(f"fraction: expected a number between 0 and 1, such as 0.02, got {quote(fraction)}")

@@ -59,7 +59,7 @@ class Fabric:
 def connected(
     name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARDS
 ) -> Topology:
-    """So many equal boxes on a fabric, whose switches have this ability. Places are host3/..., limits host3/nic0 out
+    """`boxes` equal boxes on a fabric, whose switches have this ability. Places are host3/..., limits host3/nic0 out
     and in."""
     cards.check(box.name)
     links = boxes * (box.links + 2 * len(cards.ports)) + 2 * len(fabric.trunks)
@@ -76,7 +76,7 @@ def connected(
         for rail, group in enumerate(_groups(cards))
         if len(group) > 1
     ]
-    inner = _without_host(box)
+    inner = without_host(box)
     names = [f"host{b}" for b in range(boxes)]
     return join(
         [inner] * boxes, name=name, names=names, switches=fabric.switches, cables=cables, cards=shared,
@@ -91,7 +91,7 @@ def _groups(cards: Cards) -> list[list[int]]:
     return ports_by_rail
 
 
-def _without_host(box: Topology) -> Topology:
+def without_host(box: Topology) -> Topology:
     """A box alone calls itself host0; among others it gets its number from the cluster."""
     if all(place.startswith("host0/") for place in box.places):
         return replace(box, places=tuple(place.removeprefix("host0/") for place in box.places))

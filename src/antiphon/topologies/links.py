@@ -38,10 +38,10 @@ SWITCH_HOP = 1.3e-7  # a further switch on the way: "sub-130ns" in NVIDIA's data
 
 
 def nvlink(links: int, each: Fraction = NVLINK, latency: float = NVLINK_LATENCY) -> LinkType:
-    """So many NVLinks side by side, used as one."""
+    """`links` parallel NVLinks, used as one."""
     return LinkType("nvlink", links * each, latency)
 
 
 def xgmi(links: int, each: Fraction) -> LinkType:
-    """So many Infinity Fabric links side by side, used as one."""
+    """`links` parallel Infinity Fabric links, used as one."""
     return LinkType("xgmi", links * each, XGMI_LATENCY)

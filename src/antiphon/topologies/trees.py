@@ -26,7 +26,7 @@ _LONGEST, _DEEPEST = 200, 16
 
 @dataclass(frozen=True)
 class Shape:
-    """A node by its children: so many alike of each shape. A rank has none."""
+    """A node by its children, as (count, shape). A rank has none."""
 
     children: tuple[tuple[int, Shape], ...] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ _INT32, _INT64, _INT64S, _BOOL, _STRING = 7, 9, 10, 27, 29
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing that a rank does. `inputs`: what a node of PyTorch tells of its values, as a text."""
+    """An operation of a rank. `inputs`: the values of a node of PyTorch, as text."""
 
     id: int
     name: str
@@ -112,8 +113,8 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     head_attributes: dict[str, Value] = {}
     for number_, kind, value, end in fields(data, *first):
         if number_ == 2 and kind == BYTES:
-            name, value = _attribute(data, value, end)
-            head_attributes.setdefault(name, value)
+            name, attribute_value = _attribute(data, value, end)
+            head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
     waits, objects, max_objects = 0, len(head_attributes), FEW_PARTS + len(data) // LEAST_PART
     for begin, end in spans:
@@ -165,18 +166,16 @@ def _attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
         elif 3 <= number_ <= 32:
             type_name = _KINDS[(number_ - 3) // 2]
             if number_ % 2:
-                result = _one(type_name, data, kind, value, stop)
+                result = _value(type_name, data, kind, value, stop)
             elif kind == BYTES:
-                result = _several(type_name, data, value, stop)
+                result = _values(type_name, data, value, stop)
     return name, 0 if result is None else result
 
 
-def _one(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
-    expected = (
-        VARINT if type_name not in _FIXED else FIXED64 if type_name in ("double", "fixed64", "sfixed64") else FIXED32
-    )
-    if type_name in ("string", "bytes"):
-        expected = BYTES
+def _value(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
+    expected = BYTES if type_name in ("string", "bytes") else VARINT
+    if type_name in _FIXED:
+        expected = FIXED64 if struct.calcsize(_FIXED[type_name]) == 8 else FIXED32
     if kind != expected:
         raise Invalid(
             f"byte {value if kind != VARINT else end}: an attribute of type {type_name} that is written as another"
@@ -185,10 +184,10 @@ def _one(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
         return unpack(_FIXED[type_name], data, value, end)
     if kind == BYTES:
         return text(data, value, end) if type_name == "string" else data[value:end]
-    return _meant(type_name, value)
+    return _decoded(type_name, value)
 
 
-def _meant(type_name: str, value: int) -> Value:
+def _decoded(type_name: str, value: int) -> Value:
     if type_name == "bool":
         return bool(value)
     if type_name in ("sint32", "sint64"):
@@ -196,7 +195,7 @@ def _meant(type_name: str, value: int) -> Value:
     return signed(value) if type_name in ("int32", "int64") else value
 
 
-def _several(type_name: str, data: bytes, begin: int, end: int) -> Value:
+def _values(type_name: str, data: bytes, begin: int, end: int) -> Value:
     values: list[Value] = []
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ != 1:
@@ -204,12 +203,12 @@ def _several(type_name: str, data: bytes, begin: int, end: int) -> Value:
         if len(values) > FEW_PARTS + (end - begin) // LEAST_PART and type_name in ("string", "bytes"):
             raise Invalid(f"byte {begin}: texts that are too short for so many: {LEAST_PART} bytes are usual")
         if kind != BYTES or type_name in ("string", "bytes"):
-            values.append(_one(type_name, data, kind, value, stop))
+            values.append(_value(type_name, data, kind, value, stop))
         elif type_name in _FIXED:
-            size = 8 if type_name in ("double", "fixed64", "sfixed64") else 4
+            size = struct.calcsize(_FIXED[type_name])
             values += [unpack(_FIXED[type_name], data, at, min(at + size, stop)) for at in range(value, stop, size)]
         else:
-            values += [_meant(type_name, number_read) for number_read in numbers(data, kind, value, stop)]
+            values += [_decoded(type_name, number_read) for number_read in numbers(data, kind, value, stop)]
     return values  # type: ignore[return-value]  # all of one kind
 
 

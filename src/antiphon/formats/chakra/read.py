@@ -1,4 +1,5 @@
-"""Chakra execution traces read: our own as the plan they were made of, all others as the collectives that they call."""
+"""Read Chakra execution traces: our own as their plan, others as the collectives that they call, or as a recorded job
+with computation and dependencies."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from antiphon.core.messages import messages
 from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import loads
+from antiphon.cost.replay.job import ProcessGroup
+from antiphon.cost.replay.recorded import Heard, Recorded
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.chakra.nodes import (
     COLLECTIVE,
@@ -34,7 +37,8 @@ from antiphon.formats.chakra.nodes import (
 from antiphon.formats.chakra.write import ROWS
 
 MAX_FILES = 2**16
-Heard = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # of each rank the head of its file, and its nodes
+Traces = Mapping[int, tuple[Mapping[str, Value], Sequence[Node]]]  # of each rank the head of its file, and its nodes
+_US = 1e-6
 _NAME = re.compile(r"(.*?)\.?([0-9]{1,9})\.et(?:\.gz)?")
 
 
@@ -60,7 +64,7 @@ def files_of(paths_given: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     return dict(sorted(file_of.items()))
 
 
-def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Heard:
+def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Traces:
     """All that these files hold. Invalid names the file, and the byte or node."""
     traces = {}
     for rank, path in files_of(paths).items():
@@ -69,14 +73,14 @@ def read_traces(paths: Sequence[str | os.PathLike[str]]) -> Heard:
     return traces
 
 
-def is_ours(traces: Heard) -> bool:
+def is_ours(traces: Traces) -> bool:
     return any("antiphon" in head for head, _ in traces.values())
 
 
 # ---- our own ----
 
 
-def plan_of(traces: Heard) -> Plan:
+def plan_of(traces: Traces) -> Plan:
     """The plan that `export --to chakra` wrote, its pieces written out, for the size that it was written for; whether
     it is right is for `verify` to say. Invalid where sends and receives do not belong together, or carry other sizes
     than the plan says."""
@@ -94,7 +98,7 @@ def plan_of(traces: Heard) -> Plan:
     return replace(plan, entries=(replace(plan.entries[0], schedule=schedule),))
 
 
-def _sent(traces: Heard) -> list[tuple[int, Node]]:
+def _sent(traces: Traces) -> list[tuple[int, Node]]:
     """The sends and copies of all ranks with their rank, by tag. Every send has its receive."""
     sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
     received: set[tuple[Any, ...]] = set()
@@ -156,7 +160,7 @@ def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node
 # ---- those of others ----
 
 
-def collectives_of(traces: Heard) -> list[dict[str, Any]]:
+def collectives_of(traces: Traces) -> list[dict[str, Any]]:
     """The collectives that each rank calls, in an order in which it may: a row each. Keys: rank, node, name,
     collective, nbytes (as the trace tells them), group and members (None: all, or not told), root, start_us,
     duration_us."""
@@ -191,7 +195,7 @@ class _Group(msgspec.Struct):
 
 
 def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
-    """Process groups, as a metadata node of PyTorch tells them: within its inputs a list of names and ranks, as
+    """Process groups in a metadata node of PyTorch: its inputs contain a list of names and ranks, as
     JSON."""
     ranks_of: dict[str, list[int]] = {}
     for node in nodes:
@@ -204,3 +208,54 @@ def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
             raise Invalid(f"node {node.id}: its process groups are no list of pg_name and ranks") from None
         ranks_of |= {str(group.pg_name): group.ranks for group in groups if group.ranks}
     return ranks_of
+
+
+# ---- as a recorded job ----
+
+
+def recorded_of(traces: Traces) -> list[Recorded]:
+    """Of each rank: computation one after another, on one lane, in an order in which it may; collectives beside it, of
+    one group one after another. The times of nodes are how long they take; when they began is not looked at."""
+    return [_recorded(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
+
+
+def _recorded(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
+    process_groups = groups_of(nodes)
+    groups: dict[str, ProcessGroup] = {}
+    calls: list[Heard] = []
+    waits: list[tuple[float, float, int]] = []
+    done: dict[int, tuple[float, int]] = {}  # of a node when it is done, and the last collective that it comes after
+    waited: set[int] = set()
+    now, free = 0.0, dict[str, float]()
+    for node in sorted_as_recorded(nodes):
+        before = [done[other] for other in node.waits]
+        after = max((call for _, call in before), key=lambda call: calls[call].end if call >= 0 else -1.0, default=-1)
+        if node.type == COMPUTE:
+            if after >= 0 and after not in waited:
+                waits.append((now, max(now, calls[after].end), after))
+                now = max(now, calls[after].end)
+                waited.add(after)
+            now += node.duration_us * _US
+            done[node.id] = now, -1
+        elif node.type == COLLECTIVE:
+            row: dict[str, Any] = collective_of(node, process_groups)
+            name, members = row["group"], tuple(row["members"] or ())
+            groups.setdefault(name, ProcessGroup(name, len(members) or ranks, members))
+            called = max([0.0, *(at for at, _ in before)])
+            begin = max(called, free.get(name, 0.0))
+            free[name] = begin + node.duration_us * _US
+            calls.append(Heard(row["collective"], row["nbytes"], name, min(called, now), begin, free[name], name, 0))
+            done[node.id] = free[name], len(calls) - 1
+        else:
+            done[node.id] = max([0.0, *(at for at, _ in before)]), after
+    if not calls:
+        raise Invalid(f"rank {rank}: has no collectives")
+    end = max([now, *(call.end for call in calls)])
+    if not end > 0:
+        raise Invalid(f"rank {rank}: no node tells how long it took (duration_micros)")
+    return Recorded(rank, "", groups, [(0.0, end)], calls, waits)
+
+
+def sorted_as_recorded(nodes: Sequence[Node]) -> list[Node]:
+    """Each after all that it waits for, and otherwise in the order in which they began, if recorded."""
+    return list(read_in_order(sorted(nodes, key=lambda node: (node.start_us, node.id))))

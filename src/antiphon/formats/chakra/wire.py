@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from antiphon.errors import Invalid
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-MOST = 2**64 - 1
-_LONGEST = 10  # bytes of a number
+_MASK64 = 2**64 - 1
+_MAX_VARINT = 10  # bytes of a number
 
 
 def varint(value: int) -> bytes:
@@ -22,7 +22,7 @@ def varint(value: int) -> bytes:
     >>> varint(300).hex(), len(varint(-1))
     ('ac02', 10)
     """
-    value &= MOST
+    value &= _MASK64
     if value < 128:
         return bytes((value,))
     out = bytearray()
@@ -57,11 +57,11 @@ def delimited(message: bytes) -> bytes:
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """The number that stands there, and where it ends."""
     value = shift = 0
-    for place in range(at, min(end, at + _LONGEST)):
+    for place in range(at, min(end, at + _MAX_VARINT)):
         byte = data[place]
         value |= (byte & 127) << shift
         if byte < 128:
-            if value > MOST:
+            if value > _MASK64:
                 break
             return value, place + 1
         shift += 7

@@ -13,18 +13,18 @@ from antiphon.core.joints import refuse_joints
 from antiphon.core.messages import LEFT, RECEIVED, Messages, sets, waits
 from antiphon.core.messages import messages as messages_of
 from antiphon.core.plan import Plan
-from antiphon.core.schedule import Schedule
 from antiphon.core.serialize import dumps
 from antiphon.core.transform import expand
 from antiphon.cost.trace import expanded_rows
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.chakra.nodes import COMPUTE, RECEIVE, SEND, attribute, head, node
 from antiphon.formats.chakra.wire import octets
-from antiphon.units import exact, parse_bandwidth, parse_size
+from antiphon.formats.message_options import check_order, local_work, read_gamma
+from antiphon.units import parse_size
 
 MAX_ROWS, MAX_WAITS = 2**20, 2**23
 ROWS = ("chunk", "op", "src_slot", "dst_slot")  # columns that are lists in the attributes of a node
-_ORDERS = ("rounds", "data")
+
 _ON_A_GPU = {"is_cpu_op": False}  # ASTRA-sim refuses messages of processors
 _IDS = 4  # numbers for each message: its send, its receive, what combines it
 
@@ -42,11 +42,8 @@ def chakra(
     Names and attributes beyond those of Chakra say which rows of the schedule a message is, so that `read.plan_of`
     finds the plan again. O(n log n).
     """
-    seconds = exact(gamma, "gamma")
-    if not 0 <= seconds <= 1:
-        raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")
-    if order not in _ORDERS:
-        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
+    seconds = read_gamma(gamma)
+    check_order(order)
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         raise Invalid(f"name: expected letters, digits, - and _, got {quote(name)}")
     size = parse_size(nbytes, "nbytes")
@@ -56,41 +53,25 @@ def chakra(
         raise Unsupported(
             f"back end chakra writes every piece out, and at most {MAX_ROWS} rows; plan with fewer pieces"
         )
-    last = _local_work(entry.schedule, size, local)
+    last = local_work(entry.schedule, size, local, "COMP node", per_second=10**6)
     schedule = expand(entry.schedule)
     empty = replace(plan, entries=(replace(entry, start=0, stop=None, schedule=schedule.take([])),))
     head_attributes = {"antiphon": dumps(empty).decode(), "nbytes": str(size)}
     files = _Files(messages_of(schedule), size, order, seconds, last)
-    return {
-        f"{name}.{rank}.et": files.text(rank, head_attributes if rank == 0 else {})
-        for rank in range(plan.collective.ranks)
-    }
-
-
-def _local_work(schedule: Schedule, nbytes: int, local: str) -> int:
-    """Microseconds that every rank works at the end."""
-    if local == "off" or not schedule.local:
-        return 0
-    if not local:
-        kinds = ", ".join(work.kind for work in schedule.local)
-        raise Unsupported(
-            f"the plan ends with local work ({kinds}); local=100GB/s writes it as a COMP node at so many bytes per "
-            "second, local=off leaves it out, as our own runtimes do"
-        )
-    share = sum((work.share for work in schedule.local), start=Fraction(0))
-    return round(share * nbytes / parse_bandwidth(local, "local") * 10**6)
+    ranks = range(plan.collective.ranks)
+    return {f"{name}.{rank}.et": files.text(rank, head_attributes if rank == 0 else {}) for rank in ranks}
 
 
 class _Files:
     """What all files are made of. Node numbers: message m is sent by 4 m + 1, received by 4 m + 2, combined by 4 m +
-    3. `rows`: those of the schedule, by message. `mine`: of each rank its messages, those that it gets plus so many as
-    there are.
+    3. `rows`: those of the schedule, by message. `by_rank`: of each rank the messages that it sends, and, plus their
+    number, those that it receives.
 
     The star's messages 0 and 1 are combined at rank 0; 2 and 3, sent by it, wait for that:
 
     >>> from antiphon.core.example import star
     >>> files = _Files(messages_of(star()), 8, "data", Fraction(0), 0)
-    >>> files.waits, files.rows.tolist(), [rank.tolist() for rank in files.mine]
+    >>> files.waits, files.rows.tolist(), [rank.tolist() for rank in files.by_rank]
     ({2: [3, 7], 3: [3, 7]}, [1, 0, 2, 3], [[2, 3, 4, 5], [1, 6], [0, 7]])
     """
 
@@ -114,19 +95,19 @@ class _Files:
         rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # whatever the order of the schedule's
         self.rows, self.row_ptr = rows, pointers(messages.of_row[rows], len(messages))
         ends = np.concatenate([messages.src, messages.dst])
-        by_rank = order_of(ends, messages.ranks)
-        self.mine = np.split(by_rank, np.cumsum(np.bincount(ends, minlength=messages.ranks))[:-1])
+        order_by_rank = order_of(ends, messages.ranks)
+        self.by_rank = np.split(order_by_rank, np.cumsum(np.bincount(ends, minlength=messages.ranks))[:-1])
 
-    def _number(self, message: int, left: bool) -> int:
-        """The node whose end others wait for: that it has left, or that it is there and combined."""
-        if left or self.src[message] == self.dst[message]:
+    def _number(self, message: int, sent: bool) -> int:
+        """The node whose end others wait for: the send, or that the message is received and combined."""
+        if sent or self.src[message] == self.dst[message]:
             return _IDS * message + 1
         return _IDS * message + (3 if self.combined[message] else 2)
 
     def text(self, rank: int, head_attributes: Mapping[str, str]) -> Iterator[bytes]:
         yield head(head_attributes)
         finished: list[int] = []
-        for message in np.unique(self.mine[rank] % max(len(self.messages), 1)).tolist():
+        for message in np.unique(self.by_rank[rank] % max(len(self.messages), 1)).tolist():
             src, dst = self.src[message], self.dst[message]
             if src == rank:
                 inside = src == dst
@@ -134,7 +115,7 @@ class _Files:
                 finished.append(_IDS * message + 1)
             if dst == rank and src != rank:
                 yield self._received(message)
-                finished.append(self._number(message, left=False))
+                finished.append(self._number(message, sent=False))
         if self.last:
             end = _IDS * len(self.messages)
             yield node(end, "local work", COMPUTE, finished, self.last, _attributes(_ON_A_GPU))

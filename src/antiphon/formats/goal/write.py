@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -20,14 +19,14 @@ from antiphon.core.plan import Plan
 from antiphon.core.schedule import Schedule
 from antiphon.core.transform import expand
 from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.formats.message_options import check_order, local_work, read_gamma
 from antiphon.formats.text import Lines
-from antiphon.units import exact, parse_bandwidth, parse_size
+from antiphon.units import parse_size
 
 FILE = "schedule.goal"
 MAX_NICS = 256
 MAX_ROWS = 2**25  # transfers with their pieces written out: some 250 bytes of memory for each
 SEND, RECEIVE, COMPUTE, JOIN, LOCAL, LAST = range(6)
-_ORDERS = ("rounds", "data")
 
 
 def goal(
@@ -46,38 +45,21 @@ def goal(
     receives, in one step are dealt to so many.
     O(n log n) in rows; where a message would be empty it has one byte, because replayers charge for size - 1.
     """
-    seconds = exact(gamma, "gamma")
-    if not 0 <= seconds <= 1:
-        raise Invalid(f"gamma: expected seconds per byte, from 0 to 1, got {quote(gamma)}")
+    seconds = read_gamma(gamma)
     if isinstance(nics, bool) or not isinstance(nics, int) or not 1 <= nics <= MAX_NICS:
         raise Invalid(f"nics: expected a whole number from 1 to {MAX_NICS}, got {quote(nics)}")
     size = parse_size(nbytes, "nbytes")
     schedule = plan.at(size).schedule
     refuse_joints(schedule, "export to goal")
     _refuse_too_many(schedule)
-    if order not in _ORDERS:
-        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
-    last = _local_work(schedule, size, local)
+    check_order(order)
+    last = local_work(schedule, size, local, "calc", per_second=10**9)
     messages = messages_of(expand(schedule))
     title = f"{plan.collective.kind} of {size} bytes on {messages.ranks} ranks, order {order}"
     bytes_of, combined = messages.nbytes(size)
     needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
     sent = _Sent(messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), last)
     return {FILE: _text(sent, needs, nics, title)}
-
-
-def _local_work(schedule: Schedule, nbytes: int, local: str) -> int:
-    """Nanoseconds that every rank works at the end."""
-    if local == "off" or not schedule.local:
-        return 0
-    kinds = ", ".join(work.kind for work in schedule.local)
-    if not local:
-        raise Unsupported(
-            f"the plan ends with local work ({kinds}); local=100GB/s writes it as a calc at so many bytes per second, "
-            "local=off leaves it out, as our own runtimes do"
-        )
-    share = sum((work.share for work in schedule.local), start=Fraction(0))
-    return round(share * nbytes / parse_bandwidth(local, "local") * 10**9)
 
 
 def _refuse_too_many(schedule: Schedule) -> None:

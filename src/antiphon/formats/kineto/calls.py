@@ -1,17 +1,90 @@
-"""What an event tells of a collective in record_param_comms' words: kernels of NCCL have them, and calls of ours."""
+"""Collectives in events of PyTorch's profiler: their names and types, and the arguments of record_param_comms, which
+kernels of NCCL and calls of ours have, too."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.core.collective import kind_named
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.words import Event, args_of, bytes_of, counted, kind_of
 
-Told = tuple[str, int, str]  # kind, nbytes, group
+Event = Mapping[str, Any]
+
+_BYTES = {
+    "float": 4, "half": 2, "bfloat16": 2, "double": 8, "int": 4, "long": 8, "long int": 8, "short": 2, "short int": 2,
+    "byte": 1, "char": 1, "bool": 1, "unsigned char": 1, "signed char": 1, "c10::half": 2, "c10::bfloat16": 2,
+    "complexfloat": 8, "complexdouble": 16, "c10::complex<float>": 8, "c10::complex<double>": 16,
+}  # fmt: skip
+CALL_PREFIXES = ("c10d::", "antiphon:", "gloo:", "nccl:", "_c10d_functional::", "record_param_comms", "ucc:", "mpi:")
+MAX_DEPTH = 4  # lists of lists of tensors
+Called = tuple[str, int, str]  # kind, nbytes, group
 Groups = dict[str, ProcessGroup]
 MAX_MEMBERS = 2**16
 
 
-def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> Told | None:
+def args_of(event: Event) -> Mapping[str, Any]:
+    """The arguments of an event."""
+    args: Mapping[str, Any] = event.get("args", {})
+    return args
+
+
+def kind_of(name: str) -> str | None:
+    """The collective that this names, uneven counts or not; None: none."""
+    bare = name.rpartition(":")[2].lower()
+    return "barrier" if bare == "barrier" else kind_named(bare) or kind_named(bare.removesuffix("v"))
+
+
+def bytes_of(name: object) -> int | None:
+    """Of an element of the type of that name."""
+    text = str(name).lower()
+    return 1 if text.startswith(("float8", "c10::float8")) else _BYTES.get(text)
+
+
+def is_call(name: str) -> bool:
+    """Whether that is about a collective, and no computation."""
+    return name.startswith(CALL_PREFIXES)
+
+
+def elements(dims: object, depth: int = 0) -> int:
+    """Of a tensor, or of all in a list, as "Input Dims" tells them."""
+    if not isinstance(dims, list) or depth > MAX_DEPTH:
+        return 0
+    if any(isinstance(item, list) for item in dims):
+        return sum(elements(item, depth + 1) for item in dims)
+    count = 1
+    for item in dims:
+        if not isinstance(item, int) or item < 0:
+            return 0
+        count *= item
+        if count >= 2**60:
+            return 0
+    return count if dims else 0
+
+
+def counted(kind: str, sent: int, received: int, size: int) -> int:
+    """Elements as nccl-tests counts them, from those that a rank sends and receives."""
+    if kind == "allgather":
+        return received or sent * size
+    if kind == "gather":
+        return sent * size
+    if kind == "scatter":
+        return received * size
+    if kind == "reducescatter":
+        return sent or received * size
+    return max(sent, received) if kind in ("allreduce", "alltoall", "broadcast", "reduce") else sent
+
+
+def both_sides(kind: str, dims: Sequence[object]) -> tuple[int, int]:
+    """Elements that a call of c10d gives, and that it gets: outputs come first, where there are two."""
+    first = elements(dims[0]) if dims else 0
+    if kind in ("allgather", "gather", "reducescatter", "scatter", "alltoall"):
+        return (elements(dims[1]) if len(dims) > 1 else 0), first
+    return first, first
+
+
+def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) -> Called | None:
     """None where it is no collective, or does not say which. A group that is new goes into `groups`."""
     args = args_of(event)
     name = args.get("Collective name")
@@ -22,10 +95,8 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
         return None
     input_elements, output_elements = (args.get(key, 0) for key in ("In msg nelems", "Out msg nelems"))
     members = args.get("Group size", size)
-    if (
-        not all(isinstance(value, int) and 0 <= value < 2**50 for value in (input_elements, output_elements, members))
-        or not members
-    ):
+    counts = (input_elements, output_elements, members)
+    if not all(isinstance(value, int) and 0 <= value < 2**50 for value in counts) or not members:
         raise Invalid(f"{kind} at {event['ts']} us: In msg nelems, Out msg nelems or Group size is not there")
     item = bytes_of(args.get("dtype", ""))
     if item is None:

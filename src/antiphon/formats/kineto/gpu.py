@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from antiphon.cost.replay.recorded import Heard, Recorded, Span
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.calls import Groups, call_of
-from antiphon.formats.kineto.words import Event, args_of
+from antiphon.formats.kineto.calls import Event, Groups, args_of, call_of
 
 _US = 1e-6
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")

@@ -11,8 +11,18 @@ from typing import Any
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.cost.replay.recorded import Heard, Recorded, Span
 from antiphon.errors import Invalid
-from antiphon.formats.kineto.calls import Groups, Told, call_of
-from antiphon.formats.kineto.words import Event, args_of, both_sides, bytes_of, counted, is_call, kind_of
+from antiphon.formats.kineto.calls import (
+    Called,
+    Event,
+    Groups,
+    args_of,
+    both_sides,
+    bytes_of,
+    call_of,
+    counted,
+    is_call,
+    kind_of,
+)
 
 _US = 1e-6
 _LOOKED_AT = 512  # pieces of computation before a collective is told to be over
@@ -61,14 +71,14 @@ class _Thread:
 def on_processor(
     slices: Sequence[Event], steps: Sequence[Span], rank: int, host: str, groups: Groups, size: int | None
 ) -> Recorded:
-    """Where it waited is told by our backend; of others it is where nothing is computed until a collective is over:
+    """Waits are recorded by our backend; for others they are gaps in computation until a collective is over:
     right after its call, or, where DDP's hooks called it, after the backward pass."""
     line = _line(_thread_of(slices, steps), slices)
     if not steps and line.busy:
         steps = [(line.busy[0][0] * _US, max(end for _, end in line.busy) * _US)]
     _by_others(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
     _by_ours(line)
-    steps = _whole(steps, line.calls)
+    steps = _complete_steps(steps, line.calls)
     known_groups, notes = dict(groups) or {"0": ProcessGroup("0", size or 1, tuple(range(size or 1)))}, list[str]()
     collectives: list[Heard] = []
     calls: list[_Call] = []
@@ -76,11 +86,10 @@ def on_processor(
         step = _step_of(steps, call.at * _US)
         if step is None or not call.over:
             continue
-        collective = (
-            _c10d_call(call, known_groups, notes)
-            if not _is_ours(call.event)
-            else call_of(call.event, known_groups, size, notes)
-        )
+        if _is_ours(call.event):
+            collective = call_of(call.event, known_groups, size, notes)
+        else:
+            collective = _c10d_call(call, known_groups, notes)
         if collective is not None:
             due = _backward_over(line.backward, call.at, steps[step][1] / _US) * _US if call.hook else None
             ran = (call.at * _US, call.start * _US, call.over * _US)
@@ -100,8 +109,8 @@ def _thread_of(slices: Sequence[Event], steps: Sequence[Span]) -> object:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _whole(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]:
-    """Without the last steps of whose calls nobody tells when they ran."""
+def _complete_steps(steps: Sequence[Span], calls: Sequence[_Call]) -> list[Span]:
+    """Drop trailing steps with calls whose execution is not recorded."""
     incomplete = {_step_of(steps, call.at * _US) for call in calls if not call.over}
     count = len(steps)
     while count and count - 1 in incomplete:
@@ -181,7 +190,7 @@ def _by_others(calls: Sequence[_Call], carried: Sequence[Event], busy: Sequence[
 
 
 def _heard_of(busy: Sequence[Span], begins: Sequence[float], called: float, reported_end: float) -> float:
-    """When a collective was over: as told, or a little earlier, where the line went on after the longest time without
+    """When a collective was over: as recorded, or a little earlier, when the line went on after the longest gap without
     computation. The thread that carries it out may lose its core before it has written down that it is done."""
     last = bisect_right(begins, reported_end)
     longest = 10 * (reported_end - busy[last - 1][1]) if last else 0.0  # it must be far longer than where it is told
@@ -202,24 +211,24 @@ def _name_of(event: Event) -> tuple[str, str]:
 
 
 def _by_ours(line: _Thread) -> None:
-    """They are told afterwards, by how long ago they began and ended."""
+    """Calls of our backend are recorded afterwards, by how long ago they began and ended."""
     calls = {_name_of(call.event): call for call in line.calls if _is_ours(call.event)}
     for event in line.done:
         call, args = calls.get(_name_of(event)), args_of(event)
         ago = [args.get(key) for key in ("begun ns ago", "over ns ago")]
         if call is None:
             continue  # made before the profiler heard anything
-        if not all(isinstance(nanoseconds, int) and 0 <= nanoseconds < 2**60 for nanoseconds in ago):
+        if not all(isinstance(ns, int) and 0 <= ns < 2**60 for ns in ago):
             raise Invalid(f"{_DONE} at {event['ts']} us: does not tell when its call was")
-        begun, end = (max(event["ts"] - nanoseconds / 1000, call.at) for nanoseconds in ago if nanoseconds is not None)
+        begun, end = (max(event["ts"] - ns / 1000, call.at) for ns in ago if ns is not None)
         call.start, call.over, call.lane = begun, max(begun, end), _name_of(event)[0]
 
 
 # ---- what was called ----
 
 
-def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Told:
-    """c10d tells shapes, and neither its group nor, for lists, the type, which is told by what carries it out."""
+def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
+    """c10d records shapes, but no group, and no type of lists, which the event that carries the call out has."""
     kind = kind_of(str(call.event["name"])) or ""
     group = next(iter(groups))
     if len(groups) > 1:

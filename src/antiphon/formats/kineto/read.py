@@ -27,9 +27,9 @@ def is_kineto(read: Read) -> bool:
 
 
 def recorded(read: Read, named: int | None) -> Recorded:
-    """`named`: the rank by the file's name, where the trace tells none."""
+    """`named`: the rank in the file's name, used if the trace has none."""
     about: Mapping[str, Any] = read.job if isinstance(read.job, dict) else {}
-    rank, size = _whole(about.get("rank")), _whole(about.get("world_size"))
+    rank, size = _number(about.get("rank")), _number(about.get("world_size"))
     slices = [event for event in read.events if event["ph"] == "X"]
     groups = _groups(about, size)
     steps = sorted(
@@ -47,25 +47,25 @@ def _is_kernel(event: Mapping[str, Any]) -> bool:
     return event.get("cat") == "kernel"
 
 
-def _whole(value: object) -> int | None:
+def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**22 else None
 
 
 def rank_of(name: str) -> int | None:
-    """As in rank3.json, trace.3.json or job_rank-3.pt.trace.json.gz; None: none is told."""
+    """As in rank3.json, trace.3.json or job_rank-3.pt.trace.json.gz; None if there is none."""
     numbers = _RANK.findall(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz)?$", "", os.path.basename(name)))
     return int(numbers[-1]) if numbers else None
 
 
 def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
-    """By name. The first is that of all ranks where none is told."""
+    """By name. Without any in the trace, one of all ranks."""
     groups: dict[str, ProcessGroup] = {}
     configs = about.get("pg_config", [])
     for config in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:
         if not isinstance(config, dict) or not isinstance(config.get("ranks", []), list):
             raise Invalid("distributedInfo: pg_config: expected objects with pg_name and ranks")
-        members = tuple(rank for rank in config.get("ranks", []) if _whole(rank) is not None)
-        count = _whole(config.get("pg_size")) or len(members)
+        members = tuple(rank for rank in config.get("ranks", []) if _number(rank) is not None)
+        count = _number(config.get("pg_size")) or len(members)
         if count and len(members) in (0, count):
             groups[str(config.get("pg_name", ""))] = ProcessGroup(str(config.get("pg_name", "")), count, members)
     if not groups and size:

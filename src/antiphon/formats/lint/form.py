@@ -1,4 +1,4 @@
-"""What is asked, and what is answered."""
+"""Calls to check, findings, and the rules of a runtime."""
 
 from __future__ import annotations
 

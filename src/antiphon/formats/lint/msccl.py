@@ -30,7 +30,7 @@ def _size(head: Head, call: Call) -> Iterator[Finding]:
     yield from sizes(head, _counted(head, call))
 
 
-def _whole(head: Head, call: Call) -> Iterator[Finding]:
+def _divisible(head: Head, call: Call) -> Iterator[Finding]:
     """A count that chunks do not divide is left to the library without a word."""
     counted = _counted(head, call)
     count = counted.nbytes // counted.itemsize
@@ -124,14 +124,14 @@ def _together(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _scratch(head: Head, call: Call) -> Iterator[Finding]:
-    """The executor allocates what the file says, whatever its steps use."""
+    """The executor allocates the scratch that the file declares, even if its steps use less."""
     declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
     nbytes = _counted(head, call).nbytes * declared // head.chunks
     if nbytes > MEMORY:
         yield Finding(
             "note",
-            f"the runtime allocates {format_size(nbytes)} of scratch for such a call (s_chunks={declared}), more than a "
-            "GPU has",
+            f"the runtime allocates {format_size(nbytes)} of scratch for such a call (s_chunks={declared}), more than "
+            "a GPU has",
             f"set s_chunks to {used}, as many as its steps use"
             if used < declared
             else "take a planner with less scratch",
@@ -142,7 +142,7 @@ def _process(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
 
-COMMON = (whom, _operator, _type, _whole, _size, places, _root, _scratch)
+COMMON = (whom, _operator, _type, _divisible, _size, places, _root, _scratch)
 
 MSCCL = Runtime(
     "msccl",

@@ -10,7 +10,7 @@ from antiphon.units import format_size
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
 ADDED = ("float16", "bfloat16", "float32", "int32", "uint32")  # by switches, on GPUs with NVLink's multicast
 SWITCHES = {"glres", "gstore", "gstorepkt"}
-ASKED = ("allreduce", "allgather", "reducescatter", "broadcast")
+SELECTED = ("allreduce", "allgather", "reducescatter", "broadcast")
 COMBINES = ("allreduce", "reduce", "reducescatter")
 
 
@@ -21,10 +21,10 @@ def _operator(head: Head, call: Call) -> Iterator[Finding]:
 
 
 def _collective(head: Head, call: Call) -> Iterator[Finding]:
-    if head.kind not in ASKED:
+    if head.kind not in SELECTED:
         yield Finding(
             "ignored",
-            f"its NCCL interface asks for plans of {', '.join(ASKED)}, and for none of {head.kind}",
+            f"its NCCL interface asks for plans of {', '.join(SELECTED)}, and for none of {head.kind}",
             "call the executor from Python",
         )
 
@@ -51,7 +51,7 @@ def _switched(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _whole(head: Head, call: Call) -> Iterator[Finding]:
+def _divisible(head: Head, call: Call) -> Iterator[Finding]:
     """An error, not a way back to the library: the plan has been chosen by then."""
     align = head.extra.get("alignment", 16)
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
@@ -71,5 +71,5 @@ def _registered(head: Head, call: Call) -> Iterator[Finding]:
 
 MSCCLPP = Runtime(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
-    (_collective, whom, _operator, _type, _switched, sizes, _whole, places, _registered),
+    (_collective, whom, _operator, _type, _switched, sizes, _divisible, places, _registered),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from antiphon.formats.lint.form import Runtime
 from antiphon.formats.lint.msccl import MSCCL, RCCL
 from antiphon.formats.lint.mscclpp import MSCCLPP
 
-RUNTIMES: dict[str, Runtime] = {one.name: one for one in (MSCCL, RCCL, MSCCLPP)}
+RUNTIMES: dict[str, Runtime] = {runtime.name: runtime for runtime in (MSCCL, RCCL, MSCCLPP)}
 
 # Libraries that take no schedules, and the back end that writes which of their own algorithms they shall use.
 CHOOSERS = {"nccl": "nccl-tuner", "openmpi": "openmpi-rules", "mpich": "mpich-rules", "ucc": "ucc"}

@@ -63,7 +63,7 @@ def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
         return reader.result(name_of(path))
 
 
-def _whole(arrays: list[Longs], width: int) -> Longs:
+def _joined(arrays: list[Longs], width: int) -> Longs:
     """The parts of a column as one; a single one is not copied, as memory is short then."""
     if len(arrays) == 1:
         return arrays[0]
@@ -82,7 +82,7 @@ def _rows_of(transfer: Longs, first: Longs, counts: Longs) -> tuple[Longs, Longs
 
 
 class _Reader:
-    """Transfers into columns, so many at a time."""
+    """Collect transfers into columns, in batches."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -92,7 +92,7 @@ class _Reader:
         self.plan: Plan | None = None
         self.batch: list[Attributes] = []
         self.lines: list[int] = []
-        self.parts: dict[str, list[Longs]] = {name: [] for name in _COLUMNS}
+        self.arrays: dict[str, list[Longs]] = {name: [] for name in _COLUMNS}
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
         self.depth += 1
@@ -154,7 +154,7 @@ class _Reader:
         self.batch, self.lines = [], []
 
     def _keep(self, name: str, values: list[int] | Longs) -> None:
-        self.parts[name].append(np.array(values, np.int64))
+        self.arrays[name].append(np.array(values, np.int64))
 
     def _where(self, at: int) -> str:
         return f"line {self.lines[at]}: transfer"
@@ -188,9 +188,9 @@ class _Reader:
             self._wait(key, [self.count + i] * len(ids), list(map(int, ids)))
 
     def _wait(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
-        self.parts["owner"].append(np.array(owner, np.int32))  # these columns may be long: no wider than they must be
+        self.arrays["owner"].append(np.array(owner, np.int32))  # these columns may be long: no wider than they must be
         self._keep("dep", dep)
-        self.parts["left"].append(np.full(len(dep), _WAITS[key], np.int8))
+        self.arrays["left"].append(np.full(len(dep), _WAITS[key], np.int8))
 
     def _chunks(self, key: str, op: int, indices: list[int]) -> None:
         """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
@@ -198,7 +198,7 @@ class _Reader:
         chunk = self._numbers(key, alone)
         runs = np.zeros((len(alone), 6), np.int64)
         runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3] = np.array(alone, np.int64) + self.count, chunk, chunk, op
-        self.parts["runs"].append(runs)
+        self.arrays["runs"].append(runs)
         other_runs = []
         for i in indices if len(alone) < len(indices) else ():
             for text in self.batch[i][key].split(",") if not self.batch[i][key].isdigit() else ():
@@ -208,13 +208,13 @@ class _Reader:
                     raise Invalid(f"{where}: {quote(text)} names no chunks; expected 3, 3-7 or 3:0:1")
                 first, last, *slots = (int(number or 0) for number in match.groups("0"))
                 other_runs.append((self.count + i, first, last if match[2] else first, op, *slots))
-        self.parts["runs"].append(np.array(other_runs, np.int64).reshape(-1, 6))
+        self.arrays["runs"].append(np.array(other_runs, np.int64).reshape(-1, 6))
 
     # ---- the end ----
 
     def result(self, path: str) -> PicclSchedule:
         self._take()
-        self.all = {name: _whole(self.parts.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
+        self.all = {name: _joined(self.arrays.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
         ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
         for name, ends in (("src", src), ("dst", dst)):
             wrong = np.flatnonzero(ends >= self.ranks)

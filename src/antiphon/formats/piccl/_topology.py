@@ -81,8 +81,8 @@ class _Reader:
         self.groups: list[Nodes] = []
         self.tops: list[Nodes] = []
         self.open: list[Nodes] = []
-        self.found, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
-        self.seen: dict[tuple[int, int], int] = {}  # level and id of a group: its line
+        self.ids, self.lines = array("q"), array("q")  # nodes, and the lines they stand in
+        self.group_lines: dict[tuple[int, int], int] = {}  # level and id of a group: its line
 
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
         self.depth += 1
@@ -113,7 +113,7 @@ class _Reader:
             raise Unsupported(f"{where}: level {level}; at most {len(NAMES)} levels (0 to {len(NAMES) - 1}) are read")
         if self.open and level >= self.open[-1].level:
             raise Invalid(f"{where}: level {level} stands in a group of level {self.open[-1].level}; inner are lower")
-        before = self.seen.setdefault((level, number), line)
+        before = self.group_lines.setdefault((level, number), line)
         if before != line:
             raise Invalid(f"{where}: level {level} has a group {number} in line {before} already; give each its own id")
         file = attributes.get("param_file", "")
@@ -128,14 +128,14 @@ class _Reader:
         self.open.append(group)
 
     def _node(self, number: int, line: int) -> None:
-        self.found.append(number)
+        self.ids.append(number)
         self.lines.append(line)
         self.open[-1].nodes.append(number)
 
     def check(self, notes: list[str]) -> None:
         if not self.nodes:
             raise Invalid("num_nodes is 0; expected 1 or more")
-        nodes = np.frombuffer(self.found, np.int64)
+        nodes = np.frombuffer(self.ids, np.int64)
         if len(nodes) > self.nodes and np.array_equal(np.sort(nodes), np.arange(len(nodes))):
             notes.append(f"num_nodes is {self.nodes}, but {len(nodes)} nodes stand in it: these are taken, as by PICCL")
             self.nodes = len(nodes)

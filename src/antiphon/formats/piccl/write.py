@@ -20,16 +20,16 @@ from antiphon.core.transform import expand
 from antiphon.cost import as_profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Contents
+from antiphon.formats.message_options import check_order
 from antiphon.formats.piccl._machine_written import topology_files
 from antiphon.formats.text import Lines
 from antiphon.units import parse_size
 
 FILE = "schedule.xml"
-_SOME = 2**17  # messages written at a time
+_BATCH = 2**17  # messages written at a time
 _NAMES = {"reducescatter": "reduce_scatter"}
 # what a transfer consists of, in this order
 STEP, HEAD, DEPS, MIDDLE, LEFT, COPIES, REDUCES, ROUTE, TAIL, PARTS = range(10)
-_ORDERS = ("rounds", "data")
 
 
 def piccl_xml(
@@ -71,8 +71,7 @@ def piccl_xml(
             f"in step {messages.step[inner[0]]} rank {messages.src[inner[0]]} moves data within itself, which PICCL's "
             "transfers cannot say; export to goal does"
         )
-    if order not in _ORDERS:
-        raise Invalid(f"order: expected {' or '.join(_ORDERS)}, got {quote(order)}")
+    check_order(order)
     needs = sets(waits(messages, order))
     if needs.pairs > MOST_DEPENDENCIES:
         raise Unsupported(
@@ -99,9 +98,9 @@ def _text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[
     rows = order_of(messages.of_row, max(len(messages), 1))
     first_row = np.concatenate([[0], np.cumsum(np.bincount(messages.of_row, minlength=len(messages)))])
     sizes, _ = messages.nbytes(nbytes)
-    pair = np.searchsorted(needs.message, np.arange(0, len(messages) + _SOME, _SOME))
-    for block, low in enumerate(range(0, len(messages), _SOME)):
-        high = min(low + _SOME, len(messages))
+    pair = np.searchsorted(needs.message, np.arange(0, len(messages) + _BATCH, _BATCH))
+    for block, low in enumerate(range(0, len(messages), _BATCH)):
+        high = min(low + _BATCH, len(messages))
         waiting = needs.listed(np.arange(pair[block], pair[block + 1]))
         yield from _block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
     yield b"</collective>\n"

@@ -1,4 +1,4 @@
-"""What a plan claims of points (C, S, R), as questions that anybody's solver can answer: yes or no."""
+"""Claims of a plan about points (C, S, R), as satisfiability questions for any solver."""
 
 from __future__ import annotations
 

@@ -253,13 +253,13 @@ class _Drawing:
                 continue
             ports = (self.node[place],) if on_switch and place in self.node else ranks or tuple(range(self.ranks))
             for number, device in enumerate(devices):
-                nodes = _share(ports, number, len(devices))
+                nodes = ports_of_card(ports, number, len(devices))
                 yield Near(self.box.devices[device].name, self.box.speeds[device], nodes)
         if far:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(far[:8])}")
 
     def _under(self) -> dict[int, list[int]]:
-        """The ranks below every place that has any."""
+        """The ranks below every place, for places with any."""
         ranks_below: dict[int, list[int]] = {}
         for rank, device in enumerate(self.box.gpus):
             up = self.box.devices[device].up
@@ -277,7 +277,7 @@ class _Drawing:
 
 
 def pcie_generation(value: object, default: int) -> int:
-    """The generation of PCIe that was asked for, or the usual one."""
+    """The requested generation of PCIe, or the default."""
     if value is None:
         return default
     if isinstance(value, bool) or value not in PCIE:
@@ -289,15 +289,15 @@ def _usual(generation: int) -> Fraction:
     return PCIE.get(generation, PCIE[4])
 
 
-def _share(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:
-    """Which of these ports the number-th of so many cards serves: consecutive groups, as in the catalogue."""
+def ports_of_card(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:
+    """The ports that card `number` of `cards` serves: consecutive groups, as in the catalogue."""
     if cards >= len(ports):
         return (ports[number * len(ports) // cards],)
     return tuple(port for i, port in enumerate(ports) if i * cards // len(ports) == number)
 
 
 def root(group: list[int], member: int) -> int:
-    """Whose group one is in."""
+    """The representative of a member's group (union-find with path halving)."""
     while group[member] != member:
         group[member] = group[group[member]]
         member = group[member]
@@ -305,6 +305,6 @@ def root(group: list[int], member: int) -> int:
 
 
 def unite(group: list[int], a: int, b: int) -> None:
-    """One group of the groups of both; the lower number stands for it."""
+    """Merge the groups of both; the lower number represents the result."""
     low, high = sorted((root(group, a), root(group, b)))
     group[high] = low

@@ -35,27 +35,27 @@ class _Reader:
     """Nodes by their kind and number ("S-...", "H-..."), and each cable once, though both its ends tell it."""
 
     def __init__(self) -> None:
-        self.here, self.of_switch = -1, False
+        self.current, self.of_switch = -1, False
         self.numbers: dict[str, int] = {}
         self.labels: list[str] = []
         self.cables: dict[int, str] = {}  # both ends, (node, port) as one number each, as one number: its speed
-        self.told: dict[str, str] = {}  # speeds, each once
+        self.speed_labels: dict[str, str] = {}  # each text once in memory
 
     def line(self, line: str, number: int) -> None:
         if match := _HEAD.match(line):
-            self.here = self._node(match[2], match[3], match[4] or "")
+            self.current = self._node(match[2], match[3], match[4] or "")
             self.of_switch = match[2] != "H"
         elif line.startswith("[") and (match := _PORT.match(line)):
-            if self.here < 0:
+            if self.current < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
             tail = match[5]
             label = _QUOTED.search(tail) if self.of_switch else None  # ports of adapters tell lids first
             other = self._node(match[2], match[3], label[1] if label else "")
-            ends = sorted((self.here * _PORTS + int(match[1]), other * _PORTS + int(match[4])))
+            ends = sorted((self.current * _PORTS + int(match[1]), other * _PORTS + int(match[4])))
             speed = _SPEED.findall(tail)[-1:]
             key = ends[0] << 40 | ends[1]
             label_of_speed = speed[0] if speed else self.cables.get(key, "")
-            self.cables[key] = self.told.setdefault(label_of_speed, label_of_speed)
+            self.cables[key] = self.speed_labels.setdefault(label_of_speed, label_of_speed)
             if len(self.cables) > 2 * MAX_PORTS:
                 raise Invalid(f"line {number}: more than {2 * MAX_PORTS} cables")
         if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:

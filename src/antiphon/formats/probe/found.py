@@ -1,4 +1,4 @@
-"""What a reader makes of a file: a machine, what was assumed of it, and what its ranks and network cards are called."""
+"""Result of a reader: a machine, the assumptions about it, and the names of its ranks and network cards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.errors import Invalid
 
 @dataclass(frozen=True)
 class Near:
-    """A network card: what it is called, bytes per second each way, None where the file does not tell, and the nodes
+    """A network card: its name, bytes per second each way (None if the file has no speed), and the nodes
     of the machine that it serves (ranks, or a switch of PCIe that it sits on)."""
 
     name: str

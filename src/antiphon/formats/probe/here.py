@@ -1,7 +1,7 @@
 """This machine, as Linux and the vendors' programs show it: GPUs and their links, PCIe, memories, caches, cards.
 
 What Linux shows stands in files below /sys (`sysfs`: where they are, so that a copy of them can be read as well).
-NVLinks stand in none of them: nvidia-smi is asked. xGMI does (the driver's topology). What cannot be seen is told.
+NVLinks stand in none of them: nvidia-smi shows them. xGMI does (the driver's topology). Notes list what cannot be seen.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Environment = Mapping[str, str]
 
 
 def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Probed:
-    """What this machine offers to this process. `source`: only what that tool tells."""
+    """The machine as far as this process may use it. `source`: by this tool alone."""
     variables = os.environ if environment is None else environment
     probed = _printed_machine(source) if source else _all(sysfs, pcie)
     return allocated(probed, variables)
@@ -93,7 +93,7 @@ def _all(sysfs: str, pcie: object) -> Probed:
     """GPUs with all that joins them, or, where none is seen, cores."""
     if not os.path.isdir(sysfs):
         raise Missing(f"{sysfs}: is no directory; Linux shows its devices there (--sysfs names another place)")
-    linux = _Seen(sysfs)
+    linux = _LinuxDevices(sysfs)
     linux.read()
     notes = list(linux.notes)
     box = linux.box
@@ -115,8 +115,8 @@ def _all(sysfs: str, pcie: object) -> Probed:
     return drawn(box, pcie)
 
 
-def _with_nvlinks(linux: _Seen, nvidia_box: Box) -> Box:
-    """What nvidia-smi tells of links, on the tree of PCIe that Linux shows, where both show the same GPUs."""
+def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
+    """Links by nvidia-smi, on the tree of PCIe that Linux shows, if both show the same GPUs."""
     places = {linux.box.devices[device].name: device for device in linux.nvidia}
     devices = [places.get(nvidia_box.buses.get(rank, "")) for rank in range(len(nvidia_box.gpus))]
     if not linux.nvidia or any(device is None for device in devices):
@@ -132,8 +132,8 @@ def _with_nvlinks(linux: _Seen, nvidia_box: Box) -> Box:
     return box
 
 
-class _Seen:
-    """What stands below /sys."""
+class _LinuxDevices:
+    """Devices below /sys."""
 
     def __init__(self, root: str) -> None:
         self.root = Path(root)
@@ -334,7 +334,7 @@ def _last_cache(path: Path) -> str:
 
 
 def allocated(probed: Probed, environment: Environment) -> Probed:
-    """What this process was given of it: GPUs by the vendors' variables, hosts by Slurm's."""
+    """The part allocated to this process: GPUs by the vendors' variables, hosts by Slurm's."""
     if probed.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job:

@@ -21,7 +21,7 @@ from antiphon.formats.probe.speeds import Make, device_name, exact_pcie, named
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK
 
-_ASKED = re.compile(r"(cuda|nvml|rsmi|amdsmi|ze)([0-9]{1,4})(?:\.[0-9]{1,3})?")
+_COMPUTE_NAME = re.compile(r"(cuda|nvml|rsmi|amdsmi|ze)([0-9]{1,4})(?:\.[0-9]{1,3})?")
 _CARD = re.compile(r"mlx[0-9]|hfi|bxi|cxi|ib[0-9]|hsn|qib|bnxt_re|efa")
 _MAX_VALUES = 2**16
 _NVIDIA, _AMD = "10de", "1002"
@@ -49,7 +49,7 @@ class _Open:
 
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
-    """The box that this file tells of."""
+    """Read the box in this file."""
     reader = _Reader()
     for path in paths:
         read_xml(path, reader, doctype=True, text=reader.text)
@@ -206,14 +206,14 @@ def _gpus(reader: _Reader) -> list[_Slot]:
 
 def _number(slot: _Slot, library: str) -> int | None:
     for name in slot.names:
-        if (match := _ASKED.fullmatch(name)) and match[1] == library:
+        if (match := _COMPUTE_NAME.fullmatch(name)) and match[1] == library:
             return int(match[2])
     return None
 
 
 def _is_gpu(slot: _Slot) -> bool:
     """What a library for computing names; and what is made for computing (classes 3D and accelerator)."""
-    if any(_ASKED.fullmatch(name) for name in slot.names):
+    if any(_COMPUTE_NAME.fullmatch(name) for name in slot.names):
         return True
     if slot.vendor == _NVIDIA:
         return slot.kind in ("0302", "0300")

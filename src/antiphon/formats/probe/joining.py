@@ -16,11 +16,13 @@ from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported, quote, warn_unlikely
+from antiphon.formats.probe.box import ports_of_card
 from antiphon.formats.probe.found import Near, Port, Probed
 from antiphon.formats.probe.lines import sample
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 from antiphon.topologies.clusters import cards_of, sold_with_cards
+from antiphon.topologies.joined import without_host
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 from antiphon.topologies.options import MAX_LISTED, Bandwidth, check_integer, check_link_count, check_node_count
 from antiphon.units import format_bandwidth
@@ -28,7 +30,7 @@ from antiphon.units import format_bandwidth
 Cable = tuple[End, End, LinkType]
 
 
-def given(text: str, source: str = "", options: Mapping[str, Any] | None = None) -> Probed:
+def read_machine(text: str, source: str = "", options: Mapping[str, Any] | None = None) -> Probed:
     """A machine by its name, by its file, or by the file of a tool."""
     if not os.path.exists(text):
         return _plain(topology(text))
@@ -71,7 +73,7 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
         _add(host, served, machine, switches, cables, cards)
     trunks = list(_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
     machine_made = join(
-        [_inner(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
+        [without_host(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
         names=[f"host{host}" for host in range(hosts)], switches=switches, cables=cables, links=trunks, cards=cards,
         unit=min(box.machine.unit, *(port.speed for port in ports)),
     )  # fmt: skip
@@ -129,9 +131,7 @@ def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[s
     count, ports = sold.count, sold.ports
     if sold_as != machine.name:
         notes.append(f"{count} network cards of {each} are assumed: the file lists none (set their speed by --nic)")
-    groups = [
-        tuple(port for i, port in enumerate(ports) if _meets(i, card, len(ports), count)) for card in range(count)
-    ]
+    groups = [ports_of_card(ports, card, count) for card in range(count)]
     return tuple(Near(f"nic{card}", sold.bandwidth, nodes) for card, nodes in enumerate(groups)), notes
 
 
@@ -195,19 +195,11 @@ def _served(box: Probed, ports: list[Port]) -> Served:
             f"{len(ports)} cables of a host cannot be shared evenly by the {len(nodes)} places of {box.machine.name}; "
             "give the box as a file that tells its network cards (nvidia-smi topo -m, NCCL's XML)"
         )
-    return [
-        (port, tuple(node for i, node in enumerate(nodes) if _meets(i, number, len(nodes), len(ports))))
-        for number, port in enumerate(ports)
-    ]  # fmt: skip
-
-
-def _meets(node: int, card: int, nodes: int, cards: int) -> bool:
-    """Whether they are together: consecutive groups, of nodes or of cards."""
-    return node * cards // nodes == card if cards < nodes else card * nodes // cards == node
+    return [(port, ports_of_card(nodes, number, len(ports))) for number, port in enumerate(ports)]
 
 
 def _as_box(box: Probed, ports: list[Port]) -> Served:
-    """Cables of which only the switch is known: as many and as fast as the box's cards are, if it tells."""
+    """Cables with only a known switch: as many and as fast as the box's cards, if listed."""
     cards = box.cards or (Near("card", None, tuple(_nodes(box.machine))),)
     served = []
     for number, card in enumerate(cards):
@@ -253,10 +245,3 @@ def _trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Ite
             link_kind = machine.types[kind]
             scaled = replace(link_kind, bandwidth=link_kind.bandwidth * factor)
             yield switches[a - machine.ranks], switches[b - machine.ranks], scaled
-
-
-def _inner(machine: Topology) -> Topology:
-    """A box alone calls itself host0; among others it gets its number."""
-    if all(place.startswith("host0/") for place in machine.places):
-        return replace(machine, places=tuple(place.removeprefix("host0/") for place in machine.places))
-    return machine

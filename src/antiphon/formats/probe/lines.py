@@ -35,7 +35,7 @@ def _text(line: bytes, number: int) -> str:
 
 
 def sample(path: str | os.PathLike[str]) -> str:
-    """The beginning of a file, which tells what it is."""
+    """The beginning of a file, by which its format is recognised."""
     begin = b""
     for block in read_blocks(path):
         begin += block[: _SAMPLE - len(begin)]

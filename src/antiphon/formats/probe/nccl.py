@@ -30,7 +30,7 @@ _FASTEST = Fraction(1000 * GB)
 
 
 def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
-    """The machine that these files tell: of several a topology first."""
+    """Read the machine in these files: of several a topology first."""
     reader = _Reader()
     for path in paths:
         reader.depth = 0
@@ -44,7 +44,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
 class _Gpu:
     device: int
     bus: str
-    said: dict[str, str]
+    values: dict[str, str]
     links: list[tuple[str, str, int]] = field(default_factory=list)  # the device it leads to, its class, how many
 
 
@@ -104,7 +104,7 @@ class _Reader:
             self.arrows += 1
             if self.arrows > _MAX_LINKS:
                 raise Invalid(f"line {line}: has more than {_MAX_LINKS} links between GPUs")
-            count = _whole(attributes.get("count", "1"), line)
+            count = _link_count(attributes.get("count", "1"), line)
             target, kind = attributes.get("target", "")[:40].lower(), attributes.get("tclass", "")[:10]
             self.gpus[-1].links.append((target, kind, count))
             self.box.fast = name
@@ -163,7 +163,7 @@ class _Reader:
         self.channel = None
 
 
-def _whole(text: str, line: int) -> int:
+def _link_count(text: str, line: int) -> int:
     if not text.isdigit() or len(text) > 4:
         raise Invalid(f"line {line}: count is {quote(text)}; expected how many links")
     return int(text)
@@ -200,9 +200,9 @@ def _box(reader: _Reader, name: str) -> Box:
 def _in_order(gpus: list[_Gpu]) -> list[_Gpu]:
     """By rank, else by dev, where every GPU has its own."""
     for key in ("rank", "dev"):
-        numbers = [gpu.said.get(key, "") for gpu in gpus]
+        numbers = [gpu.values.get(key, "") for gpu in gpus]
         if all(text.isdigit() and len(text) < 9 for text in numbers) and len(set(numbers)) == len(numbers):
-            return sorted(gpus, key=lambda gpu: int(gpu.said[key]))
+            return sorted(gpus, key=lambda gpu: int(gpu.values[key]))
     return gpus
 
 
@@ -213,7 +213,7 @@ def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tup
         model = models.most_common(1)[0][0]
         return model, named(model)
     for key, make_of in (("gcn", generation), ("sm", _capable)):
-        value = next((gpu.said[key] for gpu in gpus if key in gpu.said), "")
+        value = next((gpu.values[key] for gpu in gpus if key in gpu.values), "")
         if make := make_of(value):
             notes.append(f'GPUs are taken to be {make.name}: the file has {key}="{value}" and no name')
             return make.name, make

@@ -37,9 +37,9 @@ _FORMS = {
 
 
 def read(paths: Iterable[str], name: str) -> Probed:
-    """The network that this file tells."""
+    """Read the network in this file."""
     path = next(iter(paths))
-    first = [line.strip() for _, line in _few(path)]
+    first = [line.strip() for _, line in _first_lines(path)]
     if not first:
         raise Invalid("is empty")
     if first[0].startswith("{"):
@@ -53,7 +53,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")
 
 
-def _few(path: str) -> Iterator[tuple[int, str]]:
+def _first_lines(path: str) -> Iterator[tuple[int, str]]:
     for count, (number, line) in enumerate(numbered(path)):
         if count > 200:
             return
@@ -164,7 +164,7 @@ def _numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> l
 
 
 def _side_by_side(form: str, size: int, links: Fraction | None) -> Fraction:
-    """How many links a pair has, of so many that every NPU has in this dimension."""
+    """Parallel links per pair, if every NPU has `links` in this dimension."""
     if links is None or links <= 0 or size < 2:
         return Fraction(1)
     if form == "full":
@@ -264,7 +264,7 @@ def _ns3(path: str, name: str) -> Probed:
 def _cables(
     lines: Iterator[tuple[int, list[str]]], name: str, nodes: int, listed: list[int], inner: int, cables: int
 ) -> Probed:
-    """The machine: nodes that are no switches are ranks. `inner`: so many of the switches are NVSwitches."""
+    """The machine: nodes that are no switches are ranks. `inner`: number of switches that are NVSwitches."""
     switch = set(listed)
     ranks = [node for node in range(nodes) if node not in switch]
     if not ranks:

@@ -47,8 +47,8 @@ _MIN_GUESSED = 4  # GPUs whose NVLinks alone tell their make
 
 
 @dataclass
-class _Told:
-    """What stands in the texts."""
+class _Printed:
+    """The contents of all texts."""
 
     peers: list[str] = field(default_factory=list)  # columns of the matrix, GPUs first
     cells: dict[tuple[str, str], int] = field(default_factory=dict)  # level of PCIe between two
@@ -65,13 +65,13 @@ class _Told:
 def read(
     paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None, nvlink: Bandwidth | None = None
 ) -> Probed:
-    """The box that these files tell of. `nvlink`: what one NVLink carries, where the files do not tell."""
+    """Read the box in these files. `nvlink`: bandwidth of one NVLink, if the files have none."""
     return drawn(read_box(paths, name, pcie_gen, nvlink), pcie)
 
 
 def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
-    """What is seen of it, before it is drawn."""
-    printed = _Told()
+    """Read the box, before it is drawn."""
+    printed = _Printed()
     for path in paths:
         _Reader(printed).lines(path)
     gpus = sorted({*(p for p in printed.peers if p.startswith("GPU")), *printed.models, *printed.links}, key=_number)
@@ -106,8 +106,8 @@ def _number(peer: str) -> tuple[int, str]:
 class _Reader:
     """Line by line: the row of names begins a matrix, "GPU 0: ..." what follows of that GPU."""
 
-    def __init__(self, printed: _Told) -> None:
-        self.told = printed
+    def __init__(self, printed: _Printed) -> None:
+        self.printed = printed
         self.columns: list[str] = []
         self.affinities: list[str] = []
         self.gpu = ""
@@ -131,10 +131,10 @@ class _Reader:
             if word in ("CPU", "NUMA", "GPU"):
                 break
             self.columns.append(word)
-        peers = set(self.told.peers)
-        self.told.peers += [column for column in self.columns if column not in peers]
-        if len(self.told.peers) > _MAX_PEERS:
-            raise Invalid(f"has a matrix of {len(self.told.peers)} devices; at most {_MAX_PEERS} are read")
+        peers = set(self.printed.peers)
+        self.printed.peers += [column for column in self.columns if column not in peers]
+        if len(self.printed.peers) > _MAX_PEERS:
+            raise Invalid(f"has a matrix of {len(self.printed.peers)} devices; at most {_MAX_PEERS} are read")
         tail = re.split(r"\t+| {2,}", line.strip())
         self.affinities = [
             title.strip() for title in tail if title.strip() in ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
@@ -154,43 +154,43 @@ class _Reader:
             return False
         for other, cell in zip(self.columns, cells, strict=True):
             if cell.startswith("NV"):
-                self.told.nvlinks[me, other] = int(cell[2:])
+                self.printed.nvlinks[me, other] = int(cell[2:])
             elif cell in _LEVEL:
-                self.told.cells[me, other] = _LEVEL[cell]
+                self.printed.cells[me, other] = _LEVEL[cell]
         tail = words[1 + len(self.columns) :]
         if me.startswith("GPU") and "NUMA Affinity" in self.affinities and len(tail) > 1:
-            self.told.numa[me] = tail[1]
+            self.printed.numa[me] = tail[1]
         elif me.startswith("GPU") and tail:
-            self.told.numa[me] = f"cores {tail[0]}"
+            self.printed.numa[me] = f"cores {tail[0]}"
         return True
 
     def _alias(self, words: list[str]) -> bool:
         """The legend of cards: NIC0: mlx5_0."""
         if len(words) == 2 and re.fullmatch(r"NIC[0-9]{1,4}:", words[0]):
-            self.told.aliases[words[0][:-1]] = words[1]
+            self.printed.aliases[words[0][:-1]] = words[1]
             return True
         return False
 
     def _nvlink(self, line: str) -> bool:
         if match := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
             self.gpu = f"GPU{match[1]}"
-            self.told.models[self.gpu] = match[2].strip()
+            self.printed.models[self.gpu] = match[2].strip()
             return True
         if not self.gpu:
             return False
-        links = self.told.links.setdefault(self.gpu, {})
+        links = self.printed.links.setdefault(self.gpu, {})
         if match := _LINK.search(line):
             links[int(match[1])] = Fraction(match[2]) * GB
         elif match := _REMOTE.search(line):
             links.setdefault(int(match[1]), None)
-            remote = self.told.remote.setdefault(self.gpu, [])
+            remote = self.printed.remote.setdefault(self.gpu, [])
             if len(remote) < 64:
                 remote.append(_bus(match[2].rstrip(":")))
         elif match := _ABLE.search(line):
             links.setdefault(int(match[1]), None)
         elif "inactive" not in line.lower():
             if not links:
-                del self.told.links[self.gpu]
+                del self.printed.links[self.gpu]
             return False
         return True
 
@@ -204,13 +204,13 @@ class _Reader:
             return False
         row = dict(zip((key.split(" ")[0] for key in self.query), cells, strict=True))
         gpu = f"GPU{row['index']}"
-        self.told.models[gpu] = row["name"][:100]
+        self.printed.models[gpu] = row["name"][:100]
         if "pci.bus_id" in row:
-            self.told.bus[_bus(row["pci.bus_id"])] = gpu
+            self.printed.bus[_bus(row["pci.bus_id"])] = gpu
         gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
         rates = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
         if speed := pcie(f"{rates.get(gen, '')} GT/s", width):
-            self.told.slots[gpu] = speed
+            self.printed.slots[gpu] = speed
         return True
 
 
@@ -222,8 +222,8 @@ def _bus(text: str) -> str:
 # ---- the tree of PCIe ----
 
 
-def _tree(box: Box, printed: _Told, gpus: list[str]) -> None:
-    """Devices are one socket, one switch, one switch below it, where their cells say so, whatever the way round."""
+def _tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
+    """Devices are one socket, one switch, one switch below it, if a cell in either direction says so."""
     cards = [peer for peer in printed.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
     at = {peer: number for number, peer in enumerate(members)}
@@ -259,8 +259,8 @@ def _tree(box: Box, printed: _Told, gpus: list[str]) -> None:
 # ---- NVLinks ----
 
 
-def _guess(printed: _Told, gpus: list[str]) -> Make | None:
-    """The make that the numbers of NVLinks alone tell: all that a GPU has lead to other GPUs, or each pair shows all of
+def _guess(printed: _Printed, gpus: list[str]) -> Make | None:
+    """The make by the numbers of NVLinks alone: all that a GPU has lead to other GPUs, or each pair shows all of
     them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many."""
     counts = [printed.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
     if counts and max(counts) == H100.links:
@@ -275,11 +275,11 @@ def _guess(printed: _Told, gpus: list[str]) -> Make | None:
     return None
 
 
-def _nvlinks(box: Box, printed: _Told, gpus: list[str], make: Make | None, given: Fraction | None) -> None:
+def _nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
     measured = [speed for links in printed.links.values() for speed in links.values() if speed]
-    each = given or (nominal(max(measured)) if measured else (make.link if make else NVLINK))
+    each = asked_speed or (nominal(max(measured)) if measured else (make.link if make else NVLINK))
     box.each = each
-    guessed = not any(printed.models.values()) and not measured and given is None
+    guessed = not any(printed.models.values()) and not measured and asked_speed is None
     names = set(gpus)
     between_gpus = {(a, b): count for (a, b), count in printed.nvlinks.items() if a in names and b in names and count}
     if not between_gpus:
@@ -304,7 +304,7 @@ def _nvlinks(box: Box, printed: _Told, gpus: list[str], make: Make | None, given
         box.bonds[rank[a], rank[b]] = count * each
 
 
-def _switched(printed: _Told, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None) -> bool:
+def _switched(printed: _Printed, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None) -> bool:
     """Whether a row of the matrix has more NVLinks than a GPU has; or what its links lead to is no GPU."""
     rows = Counter[str]()
     for (a, _), count in between_gpus.items():
@@ -325,8 +325,8 @@ def _switched(printed: _Told, gpus: list[str], between_gpus: dict[tuple[str, str
     return full and board and not re.search("GH200|NVL2", names)
 
 
-def _without_matrix(box: Box, printed: _Told, gpus: list[str], each: Fraction, make: Make | None) -> None:
-    """`nvlink -s` alone tells how many links a GPU has, not where they lead; `-R` does."""
+def _without_matrix(box: Box, printed: _Printed, gpus: list[str], each: Fraction, make: Make | None) -> None:
+    """`nvlink -s` alone shows the number of links per GPU, not where they lead; `-R` does."""
     active = {
         gpu: len([s for s in printed.links.get(gpu, {}).values() if s] or printed.links.get(gpu, {})) for gpu in gpus
     }

@@ -25,7 +25,7 @@ from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
 
 MAX_BYTES = 2**20  # of JSON
-_MOST = 128  # GPUs of a table
+_MAX_GPUS = 128  # GPUs of a table
 _TITLES = (
     ("weight", re.compile(r"=*\s*weight\b", re.IGNORECASE)),
     ("kind", re.compile(r"=*\s*(link )?type\b", re.IGNORECASE)),
@@ -38,7 +38,7 @@ _BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECAS
 Table = dict[tuple[str, str], str]
 
 
-class _Told:
+class _Printed:
     def __init__(self) -> None:
         self.gpus: dict[str, int] = {}
         self.tables: dict[str, Table] = {"weight": {}, "kind": {}, "speed": {}}
@@ -48,8 +48,8 @@ class _Told:
     def gpu(self, name: str) -> None:
         if name not in self.gpus:
             self.gpus[name] = len(self.gpus)
-            if len(self.gpus) > _MOST:
-                raise Invalid(f"shows more than {_MOST} GPUs; a box has some eight")
+            if len(self.gpus) > _MAX_GPUS:
+                raise Invalid(f"shows more than {_MAX_GPUS} GPUs; a box has some eight")
 
     def model(self, text: str) -> None:
         """Count a name of a GPU: also its device number on PCIe, or its generation."""
@@ -61,8 +61,8 @@ class _Told:
 
 
 def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None) -> Probed:
-    """The box that these files tell of."""
-    printed = _Told()
+    """Read the box in these files."""
+    printed = _Printed()
     for path in paths:
         begin = sample(path)
         if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
@@ -74,7 +74,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
     return drawn(_box(printed, name, pcie_gen), pcie)
 
 
-def _read_json(printed: _Told, data: bytes) -> None:
+def _read_json(printed: _Printed, data: bytes) -> None:
     """Beside the JSON rocm-smi may print warnings in lines of their own."""
     root = decode(data[data.find(b"{") :], dict[str, Any])
     for holder, values in root.items():
@@ -95,7 +95,7 @@ def _read_json(printed: _Told, data: bytes) -> None:
                 printed.model(text)
 
 
-def _add(printed: _Told, title: str, a: str, b: str, value: str) -> None:
+def _add(printed: _Printed, title: str, a: str, b: str, value: str) -> None:
     """One entry, both ways: JSON has each pair once."""
     printed.gpu(a)
     printed.gpu(b)
@@ -106,7 +106,7 @@ def _add(printed: _Told, title: str, a: str, b: str, value: str) -> None:
         printed.tables[table].setdefault((b, a), value)
 
 
-def _read_text(printed: _Told, path: str) -> None:
+def _read_text(printed: _Printed, path: str) -> None:
     table, columns = "", list[str]()
     for _, raw in numbered(path):
         line = raw.strip()
@@ -118,7 +118,7 @@ def _read_text(printed: _Told, path: str) -> None:
             continue
         words = line.split()
         if all(_is_gpu(word) for word in words) and (len(words) > 1 or not columns):
-            columns = words[: _MOST + 1]
+            columns = words[: _MAX_GPUS + 1]
             for word in columns:
                 printed.gpu(word)
         elif _is_gpu(words[0]) and columns and len(words) > len(columns):
@@ -142,7 +142,7 @@ def _is_row(line: str) -> bool:
     return _is_gpu(line.split(maxsplit=1)[0])
 
 
-def _box(printed: _Told, name: str, pcie_gen: object) -> Box:
+def _box(printed: _Printed, name: str, pcie_gen: object) -> Box:
     gpus = (
         sorted(printed.gpus, key=lambda gpu: (len(gpu), gpu))
         if all(g.startswith("GPU") for g in printed.gpus)
@@ -170,7 +170,7 @@ def _box(printed: _Told, name: str, pcie_gen: object) -> Box:
     return box
 
 
-def _direct(printed: _Told, gpus: list[str]) -> set[tuple[int, int]]:
+def _direct(printed: _Printed, gpus: list[str]) -> set[tuple[int, int]]:
     """The pairs that one xGMI link or several join directly: those of the least weight."""
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     kinds, weights = printed.tables["kind"], printed.tables["weight"]
@@ -182,18 +182,18 @@ def _direct(printed: _Told, gpus: list[str]) -> set[tuple[int, int]]:
     speeds = printed.tables["speed"]
     return {
         (rank[a], rank[b]) for a, b in pairs
-        if weight_of.get((a, b), lowest) == lowest and _most(speeds.get((a, b), "")) != 0
+        if weight_of.get((a, b), lowest) == lowest and _max_bandwidth(speeds.get((a, b), "")) != 0
     }  # fmt: skip
 
 
-def _most(text: str) -> int | None:
+def _max_bandwidth(text: str) -> int | None:
     """The maximum of "50000-200000", in MB/s; 0 where it says that there is none, None where it says nothing."""
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     return int(match[2]) if match else None
 
 
-def _guess(box: Box, printed: _Told, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
-    """The make that the form of the hive alone tells: eight all joined are MI300X; ways of two links among eight or
+def _guess(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
+    """The make by the shape of the hive alone: eight all joined are MI300X; paths of two links among eight or
     sixteen, MI250."""
     xgmi = any(kind.upper() == "XGMI" for kind in printed.tables["kind"].values())
     if not xgmi:
@@ -211,11 +211,11 @@ def _pairs(gcds: int) -> set[tuple[int, int]]:
     return set(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
 
 
-def _bonds(box: Box, printed: _Told, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
+def _bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
     if not direct:
         return
     speeds = printed.tables["speed"]
-    wide = {pair: _most(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
+    wide = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
     if make is None:
         box.notes.append(f"one xGMI link is assumed to carry {format_bandwidth(box.each)} each way: no make is named")
     if all(maximum is None for maximum in wide.values()) and make == MI200 and direct in (_pairs(8), _pairs(16)):

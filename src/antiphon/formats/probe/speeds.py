@@ -1,4 +1,4 @@
-"""What links of each make carry, each way. Where a tool tells only what is there, the speed follows from this."""
+"""Bandwidths of links by make, each way: for tools that show which links exist, but not their speed."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "94
 
 
 def named(name: str) -> Make | None:
-    """The make that a tool's name of a GPU tells."""
+    """The make of a GPU by the name that tools show."""
     return next((make for words, make in _NAMED if re.search(words, name, re.IGNORECASE)), None)
 
 
@@ -106,7 +106,7 @@ def generation(gcn: str) -> Make | None:
 
 
 def nominal(measured: Fraction, makes: Sequence[Fraction] = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)) -> Fraction:
-    """What a link of this raw speed carries by its data sheet: tools tell up to 7 % more (25.781 GB/s for 25)."""
+    """What a link of this raw speed carries by its data sheet: tools show up to 7 % more (25.781 GB/s for 25)."""
     return next(
         (speed for speed in makes if speed * Fraction(999, 1000) <= measured <= speed * Fraction(107, 100)), measured
     )

@@ -72,7 +72,7 @@ SOURCES: Mapping[str, Source] = {
 
 
 def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | None = None) -> Probed:
-    """The machine that these files tell of; left out, the source is told by what stands in the first. Every fault is
+    """Read the machine in these files; without `source`, the first file is recognised by its contents. Every fault is
     one line that names the file."""
     if not paths:
         raise Invalid("name a file to read")

@@ -63,7 +63,7 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
         for reducing in (True, False)
         if reducing in combines
     ]
-    if not paths or any(way is None for way in paths):
+    if not paths or None in paths:
         return None
     inward = _turned(paths[0])
     if len(paths) == 1 or _turned(paths[1]) == inward:

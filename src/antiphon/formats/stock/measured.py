@@ -1,4 +1,4 @@
-"""What a table that `tune --library-only` wrote says of the library's own algorithms."""
+"""The library's own algorithms in a table that `tune --library-only` wrote."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 
 CLAIM = "library"  # of an entry: {name, version, file, algorithm, parameters}
 DEFAULT = "default"  # the algorithm that the library chooses by itself
-MOST = 2**31 - 1
+MAX_PARAMETER = 2**31 - 1
 AS_GOOD = "its own choice was measured to be as good, or nothing was measured"
 HOW = "tune it by antiphon tune COLL TOPO --on mpi --library-only"
 MPIS = {"Open MPI": "openmpi-rules", "MPICH": "mpich-rules"}
@@ -41,7 +41,7 @@ def about(entry: Entry) -> Mapping[str, Any] | None:
     plain = isinstance(claim, dict) and all(
         isinstance(claim.get(key), str) and claim[key].isprintable() for key in texts
     )
-    right = isinstance(numbers, dict) and all(type(n) is int and 0 <= n <= MOST for n in numbers.values())
+    right = isinstance(numbers, dict) and all(type(n) is int and 0 <= n <= MAX_PARAMETER for n in numbers.values())
     if not plain or not right:
         raise Invalid(f"claims.{CLAIM}: expected texts {', '.join(texts)} and whole numbers as parameters, got "
                       f"{quote(claim)}")  # fmt: skip

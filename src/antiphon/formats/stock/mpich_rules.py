@@ -8,7 +8,7 @@ from typing import NamedTuple
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import AS_GOOD, MOST, Algorithm, algorithm_of, library_of
+from antiphon.formats.stock.measured import AS_GOOD, MAX_PARAMETER, Algorithm, algorithm_of, library_of
 from antiphon.formats.stock.mpich_trees import CH4, MPIR, Tree, for_processes, leaf_of, of_intra, own_trees, written
 from antiphon.formats.stock.ranges import Range, notes_of, ranges, refuse_part
 
@@ -32,11 +32,11 @@ COLLECTIVES = {
     "reducescatter": Collective("reduce_scatter_block", "total_msg_size"),
 }
 # What a call must be for an algorithm to be right for it; other calls go as without rules.
-COMMUTES, BUILT_IN, ENOUGH, WHOLE = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
+COMMUTES, BUILT_IN, ENOUGH, PARENT = "is_commutative", "is_op_built_in", "count", "comm_hierarchy"
 NEEDS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("allreduce", "recursive_multiplying"): (COMMUTES,), ("allreduce", "ring"): (COMMUTES,),
-    ("allreduce", "k_reduce_scatter_allgather"): (COMMUTES,), ("allreduce", "smp"): (COMMUTES, WHOLE),
-    ("reduce", "smp"): (COMMUTES, WHOLE), ("broadcast", "smp"): (WHOLE,),
+    ("allreduce", "k_reduce_scatter_allgather"): (COMMUTES,), ("allreduce", "smp"): (COMMUTES, PARENT),
+    ("reduce", "smp"): (COMMUTES, PARENT), ("broadcast", "smp"): (PARENT,),
     ("allreduce", "reduce_scatter_allgather"): (BUILT_IN, ENOUGH),
     ("reduce", "reduce_scatter_gather"): (BUILT_IN, ENOUGH),
     ("reducescatter", "pairwise"): (COMMUTES,), ("reducescatter", "recursive_halving"): (COMMUTES,),
@@ -62,15 +62,15 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     for kind, plan in plans.items():
         refuse_part(plan, "mpich-rules")
         size_ranges = ranges(plan, algorithm_of)
-        left_to_library += sum(size_range.what is None for size_range in size_ranges)
-        if all(size_range.what is None for size_range in size_ranges):
+        left_to_library += sum(size_range.value is None for size_range in size_ranges)
+        if all(size_range.value is None for size_range in size_ranges):
             continue
-        rules += sum(size_range.what is not None for size_range in size_ranges)
+        rules += sum(size_range.value is not None for size_range in size_ranges)
         if kind not in COLLECTIVES:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
         for size_range in size_ranges:
-            if size_range.what is not None:
-                own.refuse_unknown(_leaf(kind, size_range.what), dict(size_range.what.parameters), path)
+            if size_range.value is not None:
+                own.refuse_unknown(_leaf(kind, size_range.value), dict(size_range.value.parameters), path)
         count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(
@@ -108,11 +108,13 @@ def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own
         if size_range.stop is None:
             break
         stop = -(-size_range.stop // count) if about.of_block else size_range.stop
-        sized[f"{about.size}<{stop}" if stop <= MOST else f"{about.size}<={MOST}"] = branch(size_range.what, own)
-        if stop > MOST:
+        sized[f"{about.size}<{stop}" if stop <= MAX_PARAMETER else f"{about.size}<={MAX_PARAMETER}"] = branch(
+            size_range.value, own
+        )
+        if stop > MAX_PARAMETER:
             break
     last = size_ranges[-1]
-    sized[f"{about.size}=any"] = branch(last.what if last.stop is None else None, own)
+    sized[f"{about.size}=any"] = branch(last.value if last.stop is None else None, own)
     if kind == "alltoall":  # in place there is no type of what is sent, hence no size
         return {"is_sendbuf_inplace=yes": own, "is_sendbuf_inplace=no": sized}
     return sized
@@ -142,7 +144,7 @@ def _where(need: str, rule_tree: Tree, own: Tree) -> Tree:
     calls the same collective for each, on communicators that are not whole."""
     if need == ENOUGH:
         return {"count<pow2": own, "count=any": rule_tree}
-    if need == WHOLE:
+    if need == PARENT:
         return {f"{need}=parent": rule_tree, f"{need}=any": own}
     return {f"{need}=yes": rule_tree, f"{need}=no": own}
 

@@ -80,7 +80,7 @@ def of_intra(trees: Tree, collective: str, path: str) -> tuple[Tree, Tree]:
 
 
 def at_size(tree: Tree, count: int) -> Tree:
-    """What is left of it for so many processes. MPICH decides by their number when it makes a communicator, as far as
+    """Simplify a tree for `count` processes. MPICH decides by their number when it makes a communicator, as far as
     conditions on messages do not stand before that; so do we, as behind such a condition it takes < for <=.
 
     >>> at_size({"comm_size<4": {"algorithm=a": {}}, "comm_size=any": {"count<=2": {"comm_size<4": {}}}}, 4)
@@ -100,7 +100,7 @@ def at_size(tree: Tree, count: int) -> Tree:
 
 
 def _holds(key: str, count: int) -> bool | None:
-    """Whether a condition holds for so many processes; None: that depends on more."""
+    """Whether a condition holds for `count` processes; None if that depends on more."""
     if key == "any" or key.endswith("=any"):
         return True
     if key == "comm_size=pow2":

@@ -96,8 +96,8 @@ def _graph(machine: Topology, schedule: Schedule, entry_orders: Sequence[Order],
     counts = [copies * share // math.gcd(*shares) for share in shares]
     if sum(counts) > MAX_CHANNELS:
         raise Unsupported(
-            f"nccl-graph: the {entry_orders[0].form}s have parts of the data that need {sum(counts)} channels, and there are "
-            f"{MAX_CHANNELS} at most"
+            f"nccl-graph: the {entry_orders[0].form}s have parts of the data that need {sum(counts)} channels, and "
+            f"there are {MAX_CHANNELS} at most"
         )
     speed, nvlink = _speed(machine, schedule, entry_orders, counts)
     kind = link or ("NVL" if nvlink else "PHB")

@@ -28,20 +28,20 @@ FAMILIES = {
     "nvls-tree": ("nvls-tree",),
     "collnet-direct": ("sharp",),
 }
-_SOME = ("allreduce", "allgather", "reducescatter")
+_BASIC = ("allreduce", "allgather", "reducescatter")
 ABLE = {
-    "ring": (*_SOME, "broadcast", "reduce"),
+    "ring": (*_BASIC, "broadcast", "reduce"),
     "tree": ("allreduce",),
-    "nvls": _SOME,
+    "nvls": _BASIC,
     "nvls-tree": ("allreduce",),
-    "collnet-direct": _SOME,
+    "collnet-direct": _BASIC,
 }
 _BY_PLANNER = {planner: family for family, planners in FAMILIES.items() for planner in planners}
 
 
 # The same in the model of NCCL (`predict --library nccl`), where it has another name there.
 MODELLED = {"collnet-direct": "collnet"}
-LEAST, MOST = 1024, 2**30  # bytes between which the model is asked
+MIN_MODELLED, MAX_MODELLED = 1024, 2**30  # bytes between which the model is evaluated
 
 
 class Rule(NamedTuple):
@@ -73,14 +73,14 @@ def nccl_tuner(
     for kind, plan in plans.items():
         refuse_part(plan, "nccl-tuner")
         for size_range in ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
-            assert size_range.what is not None
+            assert size_range.value is not None
             start, stop = size_range.start, "-" if size_range.stop is None else str(size_range.stop - 1)
-            if not size_range.what.algorithm:
-                lines.append(f"# {kind} {start} {stop}: left to NCCL: {size_range.what.reason}")
-                reasons.append(size_range.what.reason)
+            if not size_range.value.algorithm:
+                lines.append(f"# {kind} {start} {stop}: left to NCCL: {size_range.value.reason}")
+                reasons.append(size_range.value.reason)
                 continue
-            lines += [f"# {size_range.what.reason}"] if size_range.what.reason else []
-            lines.append(f"{kind} {start} {stop} {size_range.what.algorithm} {protocol} {channels} {where}")
+            lines += [f"# {size_range.value.reason}"] if size_range.value.reason else []
+            lines.append(f"{kind} {start} {stop} {size_range.value.algorithm} {protocol} {channels} {where}")
             rules += 1
     if not rules and all(reason == NO_ALGORITHM for reason in reasons):
         raise Unsupported(
@@ -126,15 +126,15 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
 
 def _gains(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
     """How many times faster than its own choice the library is by this algorithm, by size; {} where that is unknown."""
-    last = MOST if entry.stop is None else min(entry.stop - 1, MOST)
-    sizes = [max(entry.start, min(LEAST, last))]
+    last = MAX_MODELLED if entry.stop is None else min(entry.stop - 1, MAX_MODELLED)
+    sizes = [max(entry.start, min(MIN_MODELLED, last))]
     while 2 * sizes[-1] < last:
         sizes.append(2 * sizes[-1])
     gains = {}
     for nbytes in dict.fromkeys([*sizes, max(last, sizes[0])]):
-        own, *others = library.at(kind, nbytes)
+        own, *alternatives = library.at(kind, nbytes)
         forced = [
-            choice.seconds for choice in (own, *others)
+            choice.seconds for choice in (own, *alternatives)
             if choice.algorithm == MODELLED.get(family, family) and protocol in ("auto", choice.protocol)
         ]  # fmt: skip
         if not forced:

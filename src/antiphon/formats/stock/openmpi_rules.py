@@ -34,10 +34,10 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
         size_ranges = ranges(plan, algorithm_of)
-        left_to_library += sum(size_range.what is None for size_range in size_ranges)
-        if all(size_range.what is None for size_range in size_ranges):
+        left_to_library += sum(size_range.value is None for size_range in size_ranges)
+        if all(size_range.value is None for size_range in size_ranges):
             continue
-        rules_written += sum(size_range.what is not None for size_range in size_ranges)
+        rules_written += sum(size_range.value is not None for size_range in size_ranges)
         written += 1
         rules = [_rule(size_range) for size_range in size_ranges]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
@@ -52,8 +52,8 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
 
 def _rule(size_range: Range[Algorithm]) -> str:
     """From how many bytes on, algorithm, fan-out, bytes of a segment (0: what the algorithm takes by itself)."""
-    if size_range.what is None:
+    if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"
-    algorithm = size_range.what
+    algorithm = size_range.value
     numbers = " ".join(str(number(algorithm, key)) for key in ("number", "fan", "segment"))
     return f"{size_range.start} {numbers} # {algorithm.name}"

@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range(Generic[T]):
-    """`what` holds for start <= nbytes < stop (None: without end); None: nothing is said of these sizes."""
+    """`value` holds for start <= nbytes < stop (None: without end); None: no statement about these sizes."""
 
     start: int
     stop: int | None
-    what: T | None
+    value: T | None
 
 
 def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
@@ -27,7 +27,7 @@ def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
     merged: list[Range[T]] = []
     for entry in plan.entries:
         value = of(entry)
-        if merged and merged[-1].what == value:
+        if merged and merged[-1].value == value:
             merged[-1] = replace(merged[-1], stop=entry.stop)
         else:
             merged.append(Range(entry.start, entry.stop, value))

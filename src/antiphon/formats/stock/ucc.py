@@ -50,7 +50,10 @@ FAMILIES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "gather": {"knomial": ("binomial-tree", "binomial")},
 }  # fmt: skip
 _BY_NAME = {
-    (kind, name): algorithm for kind, some in FAMILIES.items() for algorithm, names in some.items() for name in names
+    (kind, name): algorithm
+    for kind, families in FAMILIES.items()
+    for algorithm, names in families.items()
+    for name in names
 }
 
 
@@ -74,13 +77,13 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
         count = plan.topology.ranks
         share = count if kind in OF_BLOCK else 1
         for size_range in ranges(plan, partial(_rule, unproven=unproven)):
-            assert size_range.what is not None
+            assert size_range.value is not None
             low = -(-size_range.start // share)
             high = "inf" if size_range.stop is None else str((size_range.stop - 1) // share)
-            if not size_range.what.algorithm:
-                reasons.append(size_range.what.reason)
+            if not size_range.value.algorithm:
+                reasons.append(size_range.value.reason)
             elif high == "inf" or int(high) >= low:
-                tokens.append(f"{COLLECTIVES.get(kind, kind)}:{low}-{high}:[{count}]:@{size_range.what.algorithm}")
+                tokens.append(f"{COLLECTIVES.get(kind, kind)}:{low}-{high}:[{count}]:@{size_range.value.algorithm}")
     if not tokens and all(reason == NO_ALGORITHM for reason in reasons):
         supported = ", ".join(sorted({name for _, name in _BY_NAME}))
         raise Unsupported(
@@ -95,7 +98,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
 
 
 def _rule(entry: Entry, unproven: bool) -> Rule:
-    """What was measured of a library's algorithms; where asked for, what the planner does, as UCC calls it."""
+    """UCC's name of the algorithm that was measured to be best; if `unproven`, also of the planner's."""
     claim, kind = about(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:
         return Rule("", "the MPI's own choice was measured to be as good")

@@ -11,7 +11,7 @@ from antiphon.core.topology import hosts
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here
 from antiphon.formats.probe.found import Probed, ranks_named
-from antiphon.formats.probe.joining import given, joined
+from antiphon.formats.probe.joining import joined, read_machine
 from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, processes
 from antiphon.units import parse_ranks
 
@@ -27,7 +27,7 @@ def allocation(question: str, environment: Mapping[str, str] | None = None, look
     who = processes(question)
     environment = os.environ if environment is None else environment
     named = environment.get(MACHINE, "")
-    found = given(named) if named else _probed(who, environment, look or _look)
+    found = read_machine(named) if named else _probed(who, environment, look or _look)
     ranks = _ranks(found, who, environment)
     if ranks != list(range(found.machine.ranks)):
         found = found.only(ranks, f"only ranks {','.join(map(str, ranks))}"[:200])

@@ -30,7 +30,7 @@ _PLAYER = """<div><h4>Step by step</h4><div class="player"><div class="stage"></
 
 
 def as_script(value: Any) -> str:
-    """JSON that may stand inside a script element, whatever texts are in it."""
+    """JSON that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -106,7 +106,7 @@ def _is_wide(machine: str) -> bool:
 
 
 def _summary(tuning: Tuning, kinds: list[str]) -> str:
-    """The bounds and the best of each collective, at the greatest size; and what was lost."""
+    """The bounds and the best of each collective, at the greatest size; and the losses by failures."""
     top = tuning.sizes[-1]
     rows = []
     for kind in kinds:
@@ -260,12 +260,12 @@ def _use(r: Range) -> str:
 
 
 def _over(r: Range) -> str:
-    """What of NCCL's it is told over, where that is known."""
+    """Which algorithm of NCCL the speedup is over, if known."""
     return f"<br><small>{escape(r.over)}</small>" if r.over else ""
 
 
 def _uses(r: Range) -> str:
-    """What its best lets switches do."""
+    """How the best schedule uses switches."""
     return f"<br><small>uses {escape(uses_text(r.candidate.uses))}</small>" if r.candidate.uses else ""
 
 
@@ -275,7 +275,7 @@ def _span(r: Range) -> str:
 
 
 def _choosing(tuning: Tuning, kind: str) -> str:
-    """What the values of the options swept are worth at each size; nothing without a sweep."""
+    """Effect of the swept options at each size; nothing without a sweep."""
     gains = [gain for gain in tuning.gains if gain.collective == kind]
     if not gains:
         return ""

@@ -110,7 +110,7 @@ def _opened(width: float, height: float, themed: bool) -> list[str]:
 
 
 def panels(tuning: Tuning, kind: str) -> list[Panel]:
-    """A panel for every planner of which more than one setting gave a schedule."""
+    """A panel for every planner with schedules from more than one setting."""
     fastest = [
         min((c.seconds[size] for c in tuning.of(kind) if c.may_win and c.seconds), default=0.0) for size in tuning.sizes
     ]
@@ -183,7 +183,7 @@ def _level(panel: Panel, row: int, size: int) -> int:
 
 
 def _titled(tuning: Tuning, panel: Panel) -> Iterator[str]:
-    """Every cell by itself, telling its time."""
+    """Every cell as a shape with its time as a title."""
     wide, tall = panel.cell
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):

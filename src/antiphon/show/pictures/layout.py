@@ -103,7 +103,7 @@ def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
 
 
 def _coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
-    """The position of every node where places tell it: x1/y2."""
+    """The position of every node, if places contain it: x1/y2."""
     positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
         levels = graph.nodes[node].place.split("/")

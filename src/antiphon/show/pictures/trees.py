@@ -1,4 +1,4 @@
-"""What a plan does with the data, as a picture: a panel for every tree, the ranks as in the machine's own picture."""
+"""Trees along which the data travel: a panel for each, with the layout of the machine's own picture."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: S
 
 
 def _alone(growth: Growth) -> set[int]:
-    """The switches through which but one rank sends, or but one receives: lines that meet there tell all."""
+    """The switches through which only one rank sends, or only one receives: lines that meet there are unambiguous."""
     if growth.shape == ANY:
         return set()
     parents: dict[int, set[int]] = defaultdict(set)
@@ -299,7 +299,7 @@ def _ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
 
 
 def _ramp(count: int) -> list[str]:
-    """So many colours, from dark blue on."""
+    """`count` colours, from dark blue on."""
     if count <= len(_RAMP):
         return list(_RAMP[:count])
     fixed = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in _RAMP])
