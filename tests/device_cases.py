@@ -5,13 +5,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import antiphon
+from antiphon.core.collective import ROOTED
 from antiphon.core.datatypes import data_type
 from antiphon.core.program import Program, bind, run_program
 from antiphon.core.program.kinds import SCRATCH
@@ -24,6 +26,12 @@ from antiphon.runtimes.engine.native import OPERATORS, type_number
 from antiphon.runtimes.measure.made_up import MadeUp
 
 Array = NDArray[Any]
+
+
+@cache
+def schedule_of(spec: str, planner: str, kind: str, root: int = 0) -> Schedule:
+    options = {"root": root} if kind in ROOTED else {}
+    return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **options).at(1 << 16).schedule
 
 
 @dataclass(frozen=True)

@@ -130,19 +130,6 @@ def test_sizes_by_nbytes_or_as_nccl_tests(capfd: pytest.CaptureFixture[str], siz
     assert [row["nbytes"] for row in json.loads(capfd.readouterr().out)["rows"][::2]] == measured
 
 
-@pytest.mark.parametrize(
-    ("sizes", "says"),
-    [
-        ("--nbytes 1KB -b 8", "-b: --nbytes says already which sizes"),
-        ("--nbytes 1KB:1MB:2 -f 4", "-f: --nbytes names a factor already"),
-        ("-b 1MB -e 1KB", "-e 1KB: is less than -b 1MB"),
-    ],
-)
-def test_sizes_given_twice(capfd: pytest.CaptureFixture[str], sizes: str, says: str) -> None:
-    assert run(["bench", "allreduce", "full:ranks=4", "--on", "fake", *sizes.split()]) == 2
-    assert says in capfd.readouterr().err
-
-
 def test_a_plan_is_measured_on_its_own_machine_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from antiphon.select import save_plans
 
@@ -203,6 +190,9 @@ def test_what_can_be_fitted_is_written_for_fit(tmp_path: Path, capfd: pytest.Cap
         ("allreduce full:ranks=4 --csv /nowhere/at/all.csv", "no directory"),
         ("allreduce full:ranks=4 -r 1", "has no root"),
         ("allreduce full:ranks=4 -f 1", "-f"),
+        ("allreduce full:ranks=4 --nbytes 1KB -b 8", "-b: --nbytes says already which sizes"),
+        ("allreduce full:ranks=4 --nbytes 1KB:1MB:2 -f 4", "-f: --nbytes names a factor already"),
+        ("allreduce full:ranks=4 -b 1MB -e 1KB", "-e 1KB: is less than -b 1MB"),
         ("allreduce full:ranks=4 --mpiexec mpirun", "--mpiexec: means nothing to --on fake"),
     ],
 )
@@ -236,17 +226,6 @@ def test_names_are_looked_at_before_anything_is_compiled(
     named = [word for key, value in more.items() for word in (f"--{key}", value)]
     assert run(["bench", what, *([machine] if machine else []), *named, "--on", "fake"]) == 2
     assert said in capfd.readouterr().err
-
-
-def test_the_other_measurements_stay_as_they_were(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", "genmodel", "--help"]) == 0
-    assert "fit genmodel" in capfd.readouterr().out
-    assert run(["bench", "--help"]) == 0
-    out = capfd.readouterr().out
-    assert "loggp" in out
-    assert "antiphon bench [OPTIONS] {COLL|PLAN|TABLE} [TOPO]" in out
-    assert "--csv FILE" in out
-    assert run(["bench", "genmodel", "--on", "nowhere"]) == 2
 
 
 def test_a_wrong_element_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

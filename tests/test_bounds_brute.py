@@ -14,7 +14,6 @@ from quick import examples, in_turn
 from antiphon.core.bounds import Cut, Partition, bandwidth, bound, recheck
 from antiphon.core.bounds.counting import partition_of
 from antiphon.core.bounds.cuts import tightest_cut
-from antiphon.core.bounds.maxflow import Flows, dinic
 from antiphon.core.bounds.network import network_of
 from antiphon.core.bounds.partition import weakest_partition
 from antiphon.core.bounds.recheck import proved_time
@@ -251,24 +250,3 @@ def test_searches_without_a_linear_program(monkeypatch: pytest.MonkeyPatch) -> N
         c = Collective("allreduce", t.ranks)
         best = min(weakest(t, c.members, back) for back in (False, True))
         assert time_of(t, c, bound(t, c).inverse) == max(tightest(t, c), 2 / best)
-
-
-def test_flows_equal_the_least_cut() -> None:
-    rng = random.Random("flows")
-    for _ in range(examples(200)):
-        nodes = rng.randint(2, 6)
-        arcs = [tuple(rng.sample(range(nodes), 2)) for _ in range(rng.randint(0, 12))]
-        tail, head = [a for a, _ in arcs], [b for _, b in arcs]
-        capacity = [rng.randint(0, rng.choice([3, 10**6, 10**30])) for _ in arcs]
-        least = min(
-            sum(c for (a, b), c in zip(arcs, capacity, strict=True) if a in s and b not in s)
-            for s in [*subsets(nodes)]
-            if 0 in s and 1 not in s
-        )
-        exact, inside = dinic(nodes, tail, head, capacity, 0, 1)
-        assert exact == least == Flows(nodes, tail, head).value(capacity, 0, 1)
-        for value, side in ((exact, inside), Flows(nodes, tail, head).cut(capacity, 0, 1)):
-            crossed = sum(c for (a, b), c in zip(arcs, capacity, strict=True) if side[a] and not side[b])
-            assert value == crossed == least
-            assert side[0]
-            assert not side[1]

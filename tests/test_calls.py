@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import answer
 from published import published
 from quick import in_turn
 
@@ -52,13 +51,6 @@ def test_between_nodes_rings_do_not_wait_for_the_slowest_hop_at_every_step() -> 
     machine = "cluster:box=hgx-h100,boxes=2"
     barriers, path = seconds(machine, "ring", 1000), seconds(machine, "ring", 1000, "calls:by=critical-path")
     assert own(machine, 1000, "ring") * 0.9 < path < barriers
-
-
-def test_fewer_steps_pay_fewer_hops_and_one_launch() -> None:
-    one, ring = seconds("hgx-h100", "direct", 8), seconds("hgx-h100", "ring", 8)
-    launch = next(iter(predict(plan("allreduce", "hgx-h100", planner="direct"), 8, model="calls")))["terms"]["launch"]
-    assert 4e-6 < launch < one < ring
-    assert ring - one > 12e-6 / 2
 
 
 @pytest.mark.parametrize(
@@ -236,12 +228,6 @@ def test_the_model_where_none_is_asked_for(machine: str, more: dict[str, Any], m
         ).model
         == model
     )
-
-
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--nbytes", "1KB", "--model", "calls", "--planner", "direct", "--workers", "0"]
-    (row,) = answer(capsys, "tune", "allreduce", "hgx-h100", *words)["ranges"]
-    assert (row["over"], row["rests_on"]) == ("ring ll", "calibrated by h100; several messages at once not calibrated")
 
 
 # ---- every figure says what it rests on ----

@@ -249,27 +249,20 @@ def test_nothing_waits_for_ever(order: str, tmp_path: Path) -> None:
     assert replayed(tmp_path) == 48 + 48 + 24
 
 
-def test_a_send_waits_for_what_it_passes_on(tmp_path: Path) -> None:
-    """Along a line of three: rank 1 sends when it has received, rank 0 at once."""
-    made = antiphon.plan("broadcast", "line:ranks=3", planner="relay")
-    antiphon.export(made, "chakra", tmp_path, nbytes=4096)
-    heard = read_traces([tmp_path])
-    assert [(one.type, list(one.waits)) for one in heard[0][1]] == [(nodes.SEND, [])] * len(heard[0][1])
-    received = [one for one in heard[1][1] if one.type == nodes.RECEIVE]
-    passed = [one for one in heard[1][1] if one.type == nodes.SEND]
-    assert not any(one.waits for one in received)
-    assert [list(one.waits) for one in passed] == [[one.id] for one in received]
-
-
-def test_a_send_waits_for_what_it_combined(tmp_path: Path) -> None:
-    """The other way: rank 1 sends its sum when it has made it."""
-    made = antiphon.plan("reduce", "line:ranks=3", planner="relay")
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_a_send_waits_for_what_it_passes_on(kind: str, tmp_path: Path) -> None:
+    """Along a line of three, rank 1: when it has received; the other way when it has made its sum."""
+    made = antiphon.plan(kind, "line:ranks=3", planner="relay")
     antiphon.export(made, "chakra", tmp_path, nbytes=4096)
     heard = read_traces([tmp_path])[1][1]
-    received, combined, sent = ([one for one in heard if one.type == kind] for kind in (6, 4, 5))
+    received, combined, sent = (
+        [one for one in heard if one.type == of] for of in (nodes.RECEIVE, nodes.COMPUTE, nodes.SEND)
+    )
     assert received
-    assert [list(one.waits) for one in combined] == [[one.id] for one in received]
-    assert [list(one.waits) for one in sent] == [[one.id] for one in combined]
+    assert not any(one.waits for one in received)
+    assert len(combined) == (len(received) if kind == "reduce" else 0)
+    assert [list(one.waits) for one in combined] == [[one.id] for one in received][: len(combined)]
+    assert [list(one.waits) for one in sent] == [[one.id] for one in combined or received]
 
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -216,19 +216,6 @@ def test_a_wrong_plan_is_named_and_exits_with_1(capsys: Capture) -> None:
     assert answer(capsys, "verify", "plan.json", "--topology", "ring:ranks=8", code=1)["fault"]["kind"] == "route"
 
 
-def test_people_see_text(capsys: Capture) -> None:
-    for arguments, words in [
-        (["topology", "show", "dgx1v"], ["8 ranks", "nvlink", "25 GB/s"]),
-        (["bound", "allreduce", "dgx1v"], ["2 steps", "because"]),
-        (["plan", "allgather", "dgx1v"], ["verified", "1.5 times"]),
-        (["list", "planners"], ["ring"]), (["topology", "list"], ["dgx1v"]),
-    ]:  # fmt: skip
-        assert run(arguments) == 0
-        out = capsys.readouterr().out
-        for word in words:
-            assert word in out, out
-
-
 # ---- bad input: one clear line, exit code 2 ----
 
 

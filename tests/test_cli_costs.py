@@ -18,15 +18,6 @@ def _with_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captur
     capsys.readouterr()
 
 
-def test_models(capsys: Capture) -> None:
-    found = {row["name"]: row for row in answer(capsys, "list", "models")}
-    assert {"alpha-beta", "critical-path", "sccl"} <= set(found)
-    assert found["alpha-beta"]["collectives"] == "all"
-    assert found["alpha-beta"]["trace"] is True
-    assert run(["list", "models"]) == 0
-    assert "steps as barriers" in capsys.readouterr().out
-
-
 def test_predict_keys(capsys: Capture) -> None:
     rows = answer(capsys, "predict", "plan.json", "--nbytes", "1KB:1GB")["rows"]
     assert [row["nbytes"] for row in rows] == [*(1000 * 2**k for k in range(20)), 10**9]
@@ -93,20 +84,6 @@ def test_simulate_and_its_trace(capsys: Capture, model: str) -> None:
     first = Path("trace.json").read_bytes()
     answer(capsys, *command)
     assert Path("trace.json").read_bytes() == first
-
-
-def test_people_see_text(capsys: Capture) -> None:
-    assert run(["predict", "plan.json", "--nbytes", "1KB:4KB"]) == 0
-    out = capsys.readouterr().out
-    assert [line.split()[-1] for line in out.splitlines()[:4]] == ["calibrated", "yes", "yes", "yes"]
-    assert "  calibrated by v100\n" in out
-    assert "held up by" in out
-    assert "  model calls\n" in out
-    assert run(["predict", "plan.json", "--nbytes", "1MB", "--trace", "t.json"]) == 0
-    out = capsys.readouterr().out
-    assert "critical path: " in out
-    assert "and 2 more" in out
-    assert "written: t.json" in out
 
 
 @pytest.mark.parametrize(

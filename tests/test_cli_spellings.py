@@ -184,18 +184,13 @@ def test_verify_in_python_returns_a_report(capsys: Capture) -> None:
     assert (bool(refused), refused.ok, refused.will_run) == (False, True, False)
     assert refused.as_json() == answer(capsys, "verify plan.json --for rccl-6 --nbytes 63", 1)[0]
     assert antiphon.verify(plan, runtime="rccl-6", nbytes="64KiB").will_run is True
+    wrong = antiphon.verify(antiphon.plan("allreduce", "ring:ranks=4"), "line:ranks=4")
+    assert not wrong
+    assert wrong.fault is not None
+    assert wrong.as_json()["fault"]["message"] == wrong.fault.message
     for given in ({"runtime": "rccl-6"}, {"nbytes": "1KB"}):
         with pytest.raises(Invalid, match="give both, or neither"):
             antiphon.verify(plan, **given)
-
-
-def test_the_report_of_a_wrong_plan(capsys: Capture) -> None:
-    plan = antiphon.plan("allreduce", "ring:ranks=4")
-    report = antiphon.verify(plan, "line:ranks=4")
-    assert not report
-    assert report.fault is not None
-    assert report.as_json()["fault"]["message"] == report.fault.message
-    assert antiphon.verify(plan, "line:ranks=4", runtime="msccl", nbytes="1KB").will_run is False
 
 
 def test_the_command_line_has_at_most_160_parameters() -> None:

@@ -22,20 +22,16 @@ from antiphon.core.request import Request
 from antiphon.core.reshape import degrade, relabel, reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Ability, LinkType, SharedLimit, Topology, both_ways, build
-from antiphon.core.transform import Part, Spans, laid
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
-from antiphon.planners.compose.rotate import shared
-from antiphon.planners.compose.split import Split
-from antiphon.planners.compose.splits import given_split, turned
+from antiphon.planners.compose.splits import given_split
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
 from antiphon.planners.shared import ends as ends_module
 from antiphon.planners.shared.ends import Pipeline
-from antiphon.planners.shared.exchanges import backwards, exchanges, grain
-from antiphon.planners.shared.groups import Groups, given_groups
+from antiphon.planners.shared.exchanges import backwards
 from antiphon.planners.shared.pieces import least_of
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
@@ -59,47 +55,6 @@ def rate(made: Schedule, machine: Topology) -> float:
     assert limit
     assert reached
     return float(limit / reached)
-
-
-# ---- stretches of the line ----
-
-
-@pytest.mark.parametrize("text", ["2+2", "3+4", "(2+3)+4", "1+2", "(2+3)+(4+1)+2*3", "2*(2*2)"])
-def test_exchanges_of_groups_within_groups_bring_everything_to_all(text: str) -> None:
-    size = sum(int(x) for x in text if x.isdigit()) if "*" not in text else {"2*(2*2)": 8}.get(text, 16)
-    groups = given_groups(text, size)
-    fine, target = grain(groups), Collective("allgather", size)
-    stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
-    parts = []
-    for found in exchanges(groups, Spans.side_by_side(np.array([size * fine]))):
-        some = Collective("allgather", found.width, weights=np.array(found.sizes))
-        full = build("full", found.width, _all_to_all(found.width))
-        direct = antiphon.plan(some, full, planner="direct").entries[0].schedule
-        parts.append(Part(direct, found.seats, found.where, start=stop[found.path[:-1]]))
-        stop[found.path] = parts[-1].stop
-    made = laid(parts, target, Spans.side_by_side(np.full(size, fine)))
-    assert not verify(made, build("full", size, _all_to_all(size))).fault
-    assert made.steps == max(stop.values())
-
-
-def _all_to_all(ranks: int) -> list[tuple[int, int, LinkType]]:
-    return [(a, b, FAST) for a in range(ranks) for b in range(ranks) if a != b]
-
-
-# ---- which splits ----
-
-
-def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:
-    machine = antiphon.topology("torus:dims=4x8")
-    request = Request(machine, Collective("allgather", 32))
-    inside = Inside(request, usual())
-    split = Split(np.arange(32), Groups.of_fans([8, 4]))
-    plan = shared([staged(request.collective, one, inside, inside, "rate") for one in turned(split)])
-    assert plan is not None
-    assert sum(plan.shares) == 1
-    limit = bound(machine, request.collective).bytes_per_second
-    assert limit is not None
-    assert 1 <= plan.piped * limit < Fraction(102, 100)
 
 
 # ---- groups that are alike ----
@@ -190,6 +145,11 @@ def test_grids_are_at_the_bound_in_one_piece(kind: str, spec: str) -> None:
     assert limit is not None
     worst = {"alltoall": 1.5, "allreduce": 4 / 3}.get(kind, 1.0) if spec.startswith("mesh") else 1.0
     assert float(timeline(made, machine).total * limit) <= worst + 1e-9
+
+
+def test_shares_of_unequal_dimensions_even_out_their_loads() -> None:
+    machine = antiphon.topology("torus:dims=4x8")
+    assert 1 <= rate(best("allgather", machine, best="rate"), machine) < 1.02
 
 
 @pytest.mark.parametrize("fabric", in_turn([pytest.param("switch", marks=pytest.mark.slow), "rail", "fat-tree"]))
@@ -287,15 +247,6 @@ def test_the_number_that_takes_least_is_found_in_few_tries(dip: int) -> None:
     found = least_of(seconds, 2**18)
     assert len(tried) == len(set(tried)) < 40  # none is tried twice
     assert seconds(found) <= seconds(min(dip, 2**18)) * 1.005
-
-
-def test_uneven_blocks_and_ranks_that_take_no_part() -> None:
-    machine = antiphon.topology("cluster:box=dgx1v,boxes=2")
-    members = (0, 1, 2, 3, 9, 10, 11)
-    some = Collective("allgather", 16, members=members, weights=np.array([3, 0, 1, 1, 5, 2, 2]))
-    for made in compose(Request(machine, some)):
-        assert not verify(made, machine).fault
-        assert made.collective == some
 
 
 def test_numbers_that_show_nothing_do_not_matter() -> None:

@@ -19,7 +19,6 @@ from quick import examples, in_turn
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import claims, pieces_of
-from antiphon.core.routes import Routes
 from antiphon.core.schedule import Local, Schedule, cut
 from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
 from antiphon.core.transform import expand, pipeline
@@ -149,7 +148,7 @@ def test_local_work_has_a_price_where_somebody_does_it() -> None:
         prepare("loggp:local=maybe", made, chain(2))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "flows"])
 def test_nothing_moves(model: str) -> None:
     machine = chain(2)
     nothing = Schedule(Collective("broadcast", 2), cut(Collective("broadcast", 2), 1), *[np.zeros(0, int)] * 5)
@@ -160,7 +159,7 @@ def test_nothing_moves(model: str) -> None:
 
 
 def test_a_bad_route_is_named() -> None:
-    for model in MODELS:
+    for model in (*MODELS, "flows"):
         with pytest.raises(Invalid, match="step 3, chunk 0"):
             prepare(model, sends(chain(3), [(3, 0, 0, 2)]), chain(3))
 
@@ -178,52 +177,6 @@ def test_asynchrony_wins() -> None:
     found = prepare("critical-path", made, machine)(20)
     assert found.seconds == 100 + 10
     assert list(found.critical_path) in ([(0, 0, 1), (1, 1, 2)], [(0, 3, 4), (1, 4, 5)])
-
-
-def test_a_link_keeps_its_order() -> None:
-    """Chunk 1 is at rank 1 from the beginning, but its turn on link 1-2 comes after that of chunk 0."""
-    machine = build("line", 3, [(0, 1, UNIT), (1, 2, UNIT)])
-    first = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2), (2, 1, 1, 2)], 2)
-    found = prepare("critical-path", first, machine)(20)
-    assert found.seconds == (10 + 1) + 10 + 10 + 1
-    assert list(found.critical_path) == [(0, 0, 1), (1, 1, 2), (2, 1, 2)]
-    assert found.terms == {"latency": 2, "bandwidth": 30}
-    before = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2), (0, 1, 1, 2)], 2)
-    assert seconds("critical-path", before, machine, 20) == (10 + 1) + 10 + 1
-
-
-def test_a_message_waits_for_all_that_it_carries() -> None:
-    """Rank 2 sends two chunks as one: the later of the two arrivals holds both up; apart, only one waits."""
-    slow = LinkType("ib", Fraction(1, 5), 0.0)
-    machine = build("join", 4, [(0, 2, UNIT), (1, 2, slow), (2, 3, UNIT)])
-    rows = [(0, 0, 0, 2), (0, 1, 1, 2), (1, 0, 2, 3), (1, 1, 2, 3)]
-    assert seconds("critical-path", sends(machine, rows, 2), machine, 20) == 50 + 20 + 1
-    rows[3] = (2, 1, 2, 3)
-    assert seconds("critical-path", sends(machine, rows, 2), machine, 20) == 50 + 10 + 1
-
-
-def test_data_waits_for_its_cell() -> None:
-    """Rank 1 overwrites what rank 0 is still sending to rank 2 over a slow link: it lands when that has left."""
-    slow = LinkType("ib", Fraction(1, 10), 7.0)
-    machine = build("overwrite", 3, [(0, 2, slow), (1, 0, UNIT)])
-    made = sends(machine, [(0, 0, 0, 2), (0, 0, 1, 0)])
-    ready = prepare("critical-path", made, machine)
-    times = ready.run(10)  # type: ignore[attr-defined]
-    assert times.written.tolist() == [107.0, 100.0]  # 11 otherwise
-    second = sends(machine, [(0, 0, 0, 2), (1, 0, 1, 0), (2, 0, 0, 2)])
-    found = prepare("critical-path", second, machine)(10)
-    assert found.seconds == 100 + 100 + 7
-    assert found.terms == {"latency": 7, "bandwidth": 200}
-
-
-def test_an_exchange_in_one_step_does_not_lock_up() -> None:
-    machine = topology("full:ranks=4,bandwidth=1B/s,latency=1s")
-    made = Collective("allreduce", 4)
-    rows = np.array([(bit, a, a ^ (1 << bit)) for bit in (0, 1) for a in range(4)]).T
-    ones = np.ones(8, np.uint8)
-    doubling = Schedule(made, cut(made, 1), rows[0], np.zeros(8, int), rows[1], rows[2], ones)
-    for model in MODELS:
-        assert seconds(model, doubling, machine, 5) == 2 * (1 + 5)
 
 
 # ---- against plain loops ----
@@ -329,7 +282,7 @@ def test_laws(random: Case) -> None:
 def test_no_prediction_beats_the_bound(random: Case) -> None:
     limits = bound(random.topology, random.collective)
     least = min((t.latency for t in random.topology.types), default=0.0)
-    for model in ("alpha-beta", "critical-path"):
+    for model in ("alpha-beta", "critical-path", "flows", "genmodel"):
         ready = prepare(model, random.schedule, random.topology)
         for nbytes in (0, 1000, 10**9):
             floor = max(float(limits.seconds(nbytes)), limits.latency_steps * least)
@@ -522,11 +475,3 @@ def test_every_model_of_the_table(name: str, kind: str) -> None:
         assert found.bottleneck
         assert all(len(hop) == 3 for hop in found.critical_path)
         before = found.seconds
-
-
-def test_parallel_links_are_messages_apart() -> None:
-    """Two messages between the same ranks on two links go at the same time; each pays its latency."""
-    machine = build("double", 2, [(0, 1, UNIT), (0, 1, LinkType("pcie", Fraction(1), 4.0))])
-    made = sends(machine, [(0, 0, 0, 1, 0), (0, 1, 0, 1, 1)], 2, routes=Routes.of([[0], [1]]))
-    for model in ("alpha-beta", "critical-path"):
-        assert seconds(model, made, machine, 10) == 4 + 5

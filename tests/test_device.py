@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_cases import TYPES, idle
+from device_cases import TYPES, idle, schedule_of
 from device_model import PUT
 from quick import crossed, in_turn
 
@@ -51,15 +51,6 @@ CASES = [
 Arrays = list[np.ndarray[Any, Any]]
 
 
-def schedule_of(kind: str, machine: str, planner: str) -> Schedule:
-    rooted = kind in ("broadcast", "reduce", "scatter", "gather")
-    return (
-        antiphon.plan(kind, antiphon.topology(machine), planner=planner, **({"root": 0} if rooted else {}))
-        .at(2**20)
-        .schedule
-    )
-
-
 def arrays(schedule: Schedule, unit: int, dtype: str, in_place: bool, seed: int = 1) -> tuple[Arrays, Arrays]:
     random = np.random.default_rng(seed)
     first, last = sides(schedule.collective, in_place)
@@ -83,7 +74,7 @@ def run(group: Group, made: Sequence[Table], schedule: Schedule, unit: int, in_p
 
 @pytest.mark.parametrize(("kind", "machine", "planner", "in_place"), crossed(CASES, [False, True], 4))
 def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str, in_place: bool) -> None:
-    schedule = schedule_of(kind, machine, planner)
+    schedule = schedule_of(machine, planner, kind)
     made = tables(schedule, in_place=in_place, streams=4)
     with Group(threads(), schedule.collective.ranks, blocks=8) as group:
         for unit, dtype in ((0, "int8"), (1, "float64"), (7, "bfloat16"), (1001, "float32"), (4096, "float16")):
@@ -96,7 +87,7 @@ def test_one_table_is_right_at_every_size(kind: str, machine: str, planner: str,
 
 @pytest.mark.parametrize("op", in_turn(["prod", "max", "min", "avg"], 2))
 def test_what_is_combined(op: str) -> None:
-    schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
+    schedule = schedule_of("ring:ranks=4", "ring", "allreduce")
     with Group(threads(), 4, blocks=8, threads=2) as group:
         for dtype in set(TYPES) - {"float32"}:
             run(group, tables(schedule), schedule, 301, dtype=dtype, op=op, lanes=2)
@@ -106,7 +97,7 @@ def test_what_is_combined(op: str) -> None:
 def test_average_is_divided_once_by_whoever_wrote_it() -> None:
     """In several streams, and in slices."""
     for planner in ("trees", "multi-ring"):
-        schedule = schedule_of("allreduce", "dgx1v", planner)
+        schedule = schedule_of("dgx1v", planner, "allreduce")
         made = tables(schedule, streams=4)
         assert made[0].streams > 1
         with Group(threads(), 8, blocks=8) as group:
@@ -124,7 +115,7 @@ def test_uneven_blocks_and_sub_groups() -> None:
 
 
 def test_calls_follow_each_other_beyond_their_last_number() -> None:
-    some = [schedule_of("allreduce", "ring:ranks=4", "ring"), schedule_of("alltoall", "full:ranks=4", "pairwise")]
+    some = [schedule_of("ring:ranks=4", "ring", "allreduce"), schedule_of("full:ranks=4", "pairwise", "alltoall")]
     made = [tables(one, streams=2) for one in some]
     with Group(threads(), 4, blocks=4, call=CALLS - 3) as group:
         for number in range(8):
@@ -166,9 +157,10 @@ def test_what_has_no_order_of_arrival() -> None:
             tables(schedule, arrival=True)
 
 
-def test_a_rank_that_does_nothing_is_noticed_and_the_next_call_is_right() -> None:
-    schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
-    made = tables(schedule, streams=2)
+@pytest.mark.parametrize("packets", [False, True])
+def test_a_rank_that_does_nothing_is_noticed_and_the_next_call_is_right(packets: bool) -> None:
+    schedule = schedule_of("ring:ranks=4", "ring", "allreduce")
+    made = tables(schedule, streams=2, packets=packets)
     with Group(threads(), 4, blocks=4) as group:
         inputs, outputs = arrays(schedule, 100, "float32", False)
         with pytest.raises(TimedOut, match=r"ranks \[.*time was up"):
@@ -177,7 +169,7 @@ def test_a_rank_that_does_nothing_is_noticed_and_the_next_call_is_right() -> Non
 
 
 def test_buffers_are_held_against_the_table() -> None:
-    schedule = schedule_of("allreduce", "ring:ranks=4", "ring")
+    schedule = schedule_of("ring:ranks=4", "ring", "allreduce")
     made = tables(schedule, streams=2)
     with Group(threads(), 4, blocks=4) as group:
         inputs, outputs = arrays(schedule, 100, "float32", False)
@@ -200,7 +192,7 @@ def test_buffers_are_held_against_the_table() -> None:
 
 
 def test_what_is_of_another_group_or_of_another_shape_is_refused() -> None:
-    schedule = schedule_of("allreduce", "ring:ranks=3", "ring")
+    schedule = schedule_of("ring:ranks=3", "ring", "allreduce")
     made, kind = tables(schedule), np.dtype(np.int32)
     where, lengths = np.zeros((3, 3), np.uintp), np.zeros((3, 3), np.int64)
     with Group(threads(), 3) as group, Group(threads(), 3) as other, Group(threads(), 4) as larger:
@@ -224,7 +216,7 @@ def test_what_is_of_another_group_or_of_another_shape_is_refused() -> None:
 def test_by_steps_whatever_waits_is_told_before() -> None:
     """In streams, with ranks that go on as far as they can; and a signal that nobody gives is noticed at once."""
     for way in WAYS[1:]:
-        schedule = schedule_of("allreduce", "dgx1v", "multi-ring")
+        schedule = schedule_of("dgx1v", "multi-ring", "allreduce")
         made = tables(schedule, streams=4)
         with Group(threads(), 8, blocks=4) as group:
             for unit in (1000, 7, 5000):
@@ -238,7 +230,7 @@ def test_by_steps_whatever_waits_is_told_before() -> None:
 
 def test_scratch_that_is_used_again_is_never_sliced() -> None:
     """Slices of other data would lie elsewhere in it, and run over each other."""
-    schedule = schedule_of("reducescatter", "full:ranks=8", "halving-doubling")
+    schedule = schedule_of("full:ranks=8", "halving-doubling", "reducescatter")
     program = lower(schedule, lag=0)
     made = tables_of(program)
     assert not all(one.sliced for one in made)
@@ -249,9 +241,10 @@ def test_scratch_that_is_used_again_is_never_sliced() -> None:
             run(group, made, schedule, 100, lanes=2)
 
 
-def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
-    schedule = schedule_of("allreduce", "ring:ranks=3", "ring")
-    made, random, refused = tables(schedule, streams=2), np.random.default_rng(5), 0
+@pytest.mark.parametrize("packets", [False, True])
+def test_a_damaged_table_is_refused_or_stays_within_its_buffers(packets: bool) -> None:
+    schedule = schedule_of("ring:ranks=3", "ring", "allreduce")
+    made, random, refused = tables(schedule, streams=2, packets=packets), np.random.default_rng(5), 0
     with Group(threads(), 3, blocks=2) as group:
         for trial in range(150):
             words = made[0].words.copy()
@@ -271,7 +264,7 @@ def test_a_damaged_table_is_refused_or_stays_within_its_buffers() -> None:
 
 def test_what_is_put_has_the_length_of_its_place() -> None:
     """Else more would be read than was held against the buffers."""
-    made = tables(schedule_of("allreduce", "ring:ranks=3", "ring"), streams=1)
+    made = tables(schedule_of("ring:ranks=3", "ring", "allreduce"), streams=1)
     words = made[0].words.tolist()
     steps, arguments = words[12:14]
     first = len(words) - 5 * arguments
@@ -386,7 +379,7 @@ class Talk:
 
 def test_ranks_elsewhere_that_do_not_call_are_noticed() -> None:
     """By the kernel and by steps; the next call is right again, whichever way it is made."""
-    schedule, talk = schedule_of("allreduce", "ring:ranks=4", "ring"), Talk(2)
+    schedule, talk = schedule_of("ring:ranks=4", "ring", "allreduce"), Talk(2)
     made, kind = tables(schedule, streams=2), np.dtype(np.int32)
     right = np.full(64, 10, kind)
 

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from device_cases import schedule_of
 from device_model import (
     CALL_BITS,
     CALLS,
@@ -28,9 +29,7 @@ from device_model import (
     without,
 )
 
-import antiphon
-from antiphon.core.collective import KINDS, ROOTED
-from antiphon.core.schedule import Schedule
+from antiphon.core.collective import KINDS
 from antiphon.errors import AntiphonError
 from antiphon.lower.device.table import tables
 from antiphon.lower.onesided import steps
@@ -44,24 +43,13 @@ PLANNERS = [name for name in table("planner") if name != "sccl"]
 
 
 @cache
-def schedule_of(spec: str, planner: str, kind: str) -> Schedule | None:
-    root = {"root": 0} if kind in ROOTED else {}
-    try:
-        return antiphon.plan(kind, antiphon.topology(spec), planner=planner, **root).at(1 << 16).schedule
-    except AntiphonError:
-        return None
-
-
-@cache
 def call(
     planner: str, kind: str, spec: str = "full:ranks=3", in_place: bool = False, streams: int = 1, lanes: int = 1,
     rounds: int = 1, packets: bool = False, pull: bool = False,
 ) -> Call | None:  # fmt: skip
     """With an element for each atom at least, if these are few."""
-    schedule = schedule_of(spec, planner, kind)
-    if schedule is None:
-        return None
     try:
+        schedule = schedule_of(spec, planner, kind)
         made = tables(schedule, in_place=in_place, streams=streams, packets=packets, pull=pull)
     except AntiphonError:
         return None

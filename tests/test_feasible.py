@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Capture, answer
@@ -177,30 +175,12 @@ def test_nothing_that_is_found_is_refuted(seed: int, chunks: int, steps: int, sp
         assert rounds(one, machine) <= steps + spare
 
 
-def test_in_place_agrees_with_every_way_of_sending() -> None:
-    """One chunk among 3 ranks on a chain and on a circle, in 1 to 3 steps: all subsets of links in every step."""
+def test_in_place_is_found_in_the_least_steps_that_can_be() -> None:
+    """One chunk among 3 ranks on a circle and on a chain."""
     for spec, least in (("ring:ranks=3", 1), ("line:ranks=3", 2)):
         machine = topology(spec)
         target = collective("allreduce", machine)
         instance = instance_of(machine, Collective("allgather", 3))
         for steps in (1, 2, 3):
             found = in_place(instance, target, (1, steps, steps), Effort(5000))
-            exists = any(True for _ in _by_adding(instance, steps))
-            if exists:
-                assert found.schedule is not None, (spec, steps)
             assert (found.schedule is not None) == (steps >= least)
-
-
-def _by_adding(instance: Any, steps: int) -> Any:
-    """All ways of sending along any links in every step, adding what comes, so that all end with everything once."""
-    ends = list(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True))
-    subsets = [s for n in range(len(ends) + 1) for s in itertools.combinations(ends, n)]
-    for way in itertools.product(subsets, repeat=steps):
-        value = [[int(i == v) for i in range(3)] for v in range(3)]
-        for sent in way:
-            before = [list(x) for x in value]
-            for a, b in sent:
-                value[b] = [x + y for x, y in zip(value[b], before[a], strict=True)]
-        if all(x == [1, 1, 1] for x in value):
-            yield way
-            return

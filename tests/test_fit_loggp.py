@@ -150,13 +150,6 @@ def test_a_size_gone_astray_does_no_harm() -> None:
             assert regime.figures[name].value == pytest.approx(getattr(truth, name), rel=0.08)
 
 
-def test_half_a_round_trip_is_not_the_latency() -> None:
-    """The overheads are in it twice."""
-    found = fit_loggp(trips(noise=0))
-    half = float(found.cells.one[0]) / 2
-    assert found.regimes[0].figures["L"].value == pytest.approx(half - EAGER.o_s - EAGER.o_r, rel=1e-6)
-
-
 def test_overheads_that_grow_with_the_size() -> None:
     rows = []
     for row in trips(noise=0.005, truth=TRUE[1:]):

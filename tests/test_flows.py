@@ -13,7 +13,6 @@ from generate import Case, cases
 from hypothesis import given, settings
 from quick import examples
 
-from antiphon.core.bounds import bound
 from antiphon.core.bounds.memory import work_of
 from antiphon.core.collective import Collective
 from antiphon.core.loads import loads
@@ -22,7 +21,6 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.transform import expand, pipeline
 from antiphon.cost import Incast, Profile, prepare, simulate
 from antiphon.cost.flows.flows import Flows, flows
-from antiphon.errors import Invalid
 from antiphon.select import plan
 from antiphon.topologies import topology
 
@@ -184,12 +182,6 @@ def test_incast_ends_with_its_senders() -> None:
     assert ready(machine, rows, 2, profile=CROWD)(18).terms["epsilon"] == pytest.approx(18)
 
 
-def test_many_flows_to_many_receivers_are_no_incast() -> None:
-    """Two flows over one trunk, each to a receiver of its own; then both to one."""
-    assert ends(lot(UNIT), [(0, 0, 0, 2), (0, 0, 1, 3)], 1, 10, profile=CROWD) == [20, 20]
-    assert ends(lot(UNIT), [(0, 0, 0, 2), (0, 0, 1, 2)], 1, 10, profile=CROWD) == [40, 40]
-
-
 def test_a_sender_that_crosses_a_limit_twice_is_one() -> None:
     """One flow at a time, 10 bytes, over a limit that every byte crosses twice; two ranks send to rank 0 in all."""
     links = [link for r in range(3) for link in both_ways([(r, 3)], UNIT)]
@@ -199,15 +191,6 @@ def test_a_sender_that_crosses_a_limit_twice_is_one() -> None:
 
 
 # ---- what waits for what ----
-
-
-def test_flows_of_different_steps_overlap() -> None:
-    """Two independent pairs, each slow in another step: barriers add up the slow ones, flows do not wait."""
-    slow = LinkType("ib", Fraction(1, 10), 0.0)
-    machine = build("pairs", 6, [(0, 1, slow), (1, 2, UNIT), (3, 4, UNIT), (4, 5, slow)])
-    rows = [(0, 0, 0, 1), (1, 0, 1, 2), (0, 1, 3, 4), (1, 1, 4, 5)]
-    assert prepare("alpha-beta", sends(machine, rows, 2), machine)(20).seconds == 200
-    assert ready(machine, rows, 2)(20).seconds == 110
 
 
 def test_a_later_step_shares_a_link_with_an_earlier_one() -> None:
@@ -226,22 +209,6 @@ def test_a_connection_keeps_its_order() -> None:
     assert ends(machine, [(0, 0, 0, 1), (1, 1, 0, 1)], 2, 20) == [12, 22]
     chain = sends(machine, [(0, 0, 0, 1), (1, 0, 1, 2)], 1, pieces=5)
     assert flows(chain, machine)(20).seconds == pytest.approx(2 + 20 + 2 + 4)
-
-
-def test_data_waits_for_its_cell() -> None:
-    """Rank 1 overwrites what rank 0 still sends over a slow link: it lands when that has left."""
-    slow = LinkType("ib", Fraction(1, 10), 0.0)
-    machine = build("overwrite", 3, [(0, 2, slow), (1, 0, UNIT)])
-    rows = [(0, 0, 0, 2), (1, 0, 1, 0), (2, 0, 0, 2)]
-    found = ready(machine, rows)(10)
-    assert found.seconds == 200
-    assert list(found.critical_path) == [(0, 0, 2), (2, 0, 2)]
-
-
-def test_an_exchange_in_one_step_does_not_lock_up() -> None:
-    machine = topology("full:ranks=4,bandwidth=1B/s,latency=1s")
-    rows = [(bit, 0, a, a ^ (1 << bit)) for bit in (0, 1) for a in range(4)]
-    assert ready(machine, rows, op=REDUCE)(5).seconds == 2 * (1 + 5)
 
 
 # ---- combining ----
@@ -340,17 +307,6 @@ def test_laws(random: Case) -> None:
         assert np.all(busy.begin[1:][same] >= busy.end[:-1][same])
 
 
-@settings(max_examples=examples(25))
-@given(cases(most_ranks=6))
-def test_no_simulation_beats_the_bound(random: Case) -> None:
-    limits = bound(random.topology, random.collective)
-    least = min((t.latency for t in random.topology.types), default=0.0)
-    ready = prepare("flows", random.schedule, random.topology)
-    for nbytes in (0, 1000, 10**9):
-        floor = max(float(limits.seconds(nbytes)), limits.latency_steps * least)
-        assert ready(nbytes).seconds >= floor * (1 - 1e-9)
-
-
 # ---- against the models of barriers ----
 
 PLANS: list[tuple[str, str, dict[str, Any]]] = [
@@ -421,14 +377,3 @@ def test_a_trace_and_utilisation() -> None:
     assert busy.share == pytest.approx(1.0)
     assert busy.mean().max() == pytest.approx(2 * 23 / 24 * 4e6 / float(made.topology.unit) / busy.end.max())
     assert busy.name(0).startswith("link 0 (rank 0")
-
-
-def test_nothing_moves_and_bad_routes() -> None:
-    machine = star(UNIT, UNIT)
-    wanted = Collective("broadcast", 2)
-    nothing = Schedule(wanted, cut(wanted, 1), *[np.zeros(0, int)] * 5)
-    found = flows(nothing, machine)(1000)
-    assert (found.seconds, found.bottleneck, list(found.critical_path)) == (0, "nothing takes time", [])
-    line = build("line", 3, both_ways([(0, 1), (1, 2)], UNIT))
-    with pytest.raises(Invalid, match="step 3, chunk 0"):
-        flows(sends(line, [(3, 0, 0, 2)]), line)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quick import examples, in_turn, some
+from quick import examples, in_turn
 
 from antiphon.core.collective import Collective
 from antiphon.core.loads import timeline
@@ -231,15 +230,6 @@ def test_the_estimate_is_what_genmodel_says(spec: str, nbytes: int, close: float
     assert genmodel(schedule, here, profile=TABLE5)(nbytes).seconds == pytest.approx(seconds(schedule), rel=close)
 
 
-def test_shapes_that_are_easily_wrong() -> None:
-    shapes = ["1x(1x2)", "2x(1x(1x3)+1)", "4x(0+3+2x(2+0)+1x5)", "2x2x2x2x2"]
-    for shape, kind, rearrange in some([*product(shapes, KINDS, ("auto", "always"))]):
-        here = topology(f"tree:fanouts={shape}")
-        for nbytes in (1, 10**9):
-            schedule = planned(here, kind, nbytes=nbytes, rearrange=rearrange)
-            assert verify(schedule, here).ok, (shape, kind)
-
-
 def test_a_group_of_ranks_and_blocks_of_different_size() -> None:
     here = topology("asy384")
     members = tuple(range(0, 384, 7))
@@ -386,14 +376,6 @@ def test_no_block_is_left_over(children: list[int], more: int, seed: int) -> Non
         assert blocks // (last - first) <= many.min() <= many.max() <= -(-blocks // (last - first))
         mine = (owner >= first) & (owner < last)
         assert np.array_equal(holder[mine], owner[mine])
-
-
-@pytest.mark.parametrize("sizes", [[2, 7], [2, 3, 5], [16] * 8 + [32] * 8])
-def test_where_the_greedy_of_algorithm_1_leaves_blocks_over(sizes: list[int]) -> None:
-    here = topology(f"tree:fanouts={len(sizes)}x({'+'.join(map(str, sizes))})")
-    schedule = planned(here, "reducescatter", nbytes=10**9, rearrange="never", profile=_crowds(here))
-    assert words(schedule)["root"] == "ACPS"
-    assert verify(schedule, here).ok
 
 
 def _crowds(here: Topology) -> Profile:

@@ -194,16 +194,6 @@ def test_rates_beyond_int64(pieces: int) -> None:
     assert 1 / timeline(replace(both, pieces=pieces), line).total == throughput(both, line)
 
 
-def test_pieces_without_a_small_common_multiple() -> None:
-    """Weights that fit into int64, but not once they are cut into pieces."""
-    third = 2**40
-    shares = np.full(3, third)
-    chunks = Chunks(np.zeros(3, np.int32), np.cumsum(shares) - third, shares, 3 * third)
-    rows = [(0, 0, 0, 1), (1, 1, 0, 1), (1, 0, 1, 2), (2, 2, 0, 1)]
-    schedule = broadcast(rows, 3, chunks, np.array([2**19 - 1, 999_983, 65_537]))
-    assert timeline(schedule, chain(3)).total == by_corners(schedule, chain(3))
-
-
 def by_corners(schedule: Schedule, topology: Topology) -> Fraction:
     """Time by looking at every interval between the first and last pieces of all rows."""
     pieces = np.broadcast_to(np.asarray(schedule.pieces), len(schedule.chunks)).tolist()
@@ -242,16 +232,6 @@ def test_idle_steps_cost_nothing() -> None:
     assert rounds(schedule, chain(2)) == 1 + 1 + 3  # chunks per rank: 2 + 1 pieces, each a third of the block
 
 
-def test_a_shared_limit_adds_up_its_links() -> None:
-    limit = SharedLimit("bus", (0, 2), Fraction(1, 2))
-    schedule = broadcast([(0, 0, 0, 1), (1, 0, 1, 2), (1, 1, 0, 1)], 3, cut(Collective("broadcast", 3), 2))
-    topology = chain(3, limits=(limit,))
-    assert topology.link_src[[0, 2]].tolist() == [0, 1]
-    line = timeline(schedule, topology)
-    assert line.seconds == (Fraction(1), Fraction(2))
-    assert line.resource.tolist() == [4, 4]
-
-
 def test_nothing_to_send() -> None:
     for rows in ([], [(0, 0, 1, 1)]):
         schedule = broadcast(rows, 2, cut(Collective("broadcast", 2), 1))
@@ -270,23 +250,3 @@ def test_a_route_that_is_wrong_is_refused() -> None:
     schedule = broadcast([(4, 0, 0, 2)], 3, cut(Collective("broadcast", 3), 1))
     with pytest.raises(Invalid, match=r"step 4, chunk 0.*no link"):
         timeline(schedule, chain(3))
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 8, 33])
-@pytest.mark.parametrize("pieces", [1, 4])
-def test_ring_allreduce_takes_its_known_time(ranks: int, pieces: int) -> None:
-    """2 (P-1)/P on unit links; with pieces, P links are busy with all chunks at once: the ramps cost no more
-    than the rounds that begin and end them."""
-    step, rank = (x.ravel() for x in np.divmod(np.arange(2 * (ranks - 1) * ranks), ranks))
-    collective = Collective("allreduce", ranks)
-    schedule = Schedule(
-        collective, cut(collective, ranks), step, (rank - step) % ranks, rank, (rank + 1) % ranks,
-        (step < ranks - 1).astype(np.uint8), pieces=pieces,
-    )  # fmt: skip
-    line = timeline(schedule, ring(ranks, 7))
-    assert line.total == Fraction(2 * (ranks - 1), 7 * ranks)
-    figures = claims(schedule, ring(ranks))
-    assert figures["chunks"] == ranks * pieces
-    assert figures["steps"] == 2 * (ranks - 1) + pieces - 1
-    assert figures["rounds"] == 2 * (ranks - 1) * pieces
-    assert figures["transfers"] == 2 * (ranks - 1) * ranks * pieces

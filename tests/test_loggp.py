@@ -134,18 +134,6 @@ def test_without_limits_every_message_takes_what_it_takes() -> None:
             np.testing.assert_allclose(found.log.done, done, rtol=1e-9)
 
 
-def test_a_message_that_is_one_packet() -> None:
-    """Whole messages and packets differ in when a receiving port is taken; with ports for all only packets' turns
-    remain, and of messages no longer than a packet there are none."""
-    for seed in range(40):
-        rng = random.Random(seed)
-        told = messages_of(rng, 16)
-        given_ = replace(figures(rng), packet=100, device_radix=None)
-        whole, packets = (simulation(told, given_, fidelity).run(1) for fidelity in FIDELITIES)
-        if given_.node_radix is None or max(one.dst for one in told) < PER_HOST:
-            np.testing.assert_allclose(whole.log.done, packets.log.done, rtol=1e-9)
-
-
 def test_the_queue_is_fair() -> None:
     """What is next, and among equal times what was put in first, however much came in between."""
     for seed in range(40):
@@ -303,22 +291,6 @@ def test_random_schedules_wait_for_what_they_must(order: str) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-9, err_msg=f"seed {seed}")
         messages += len(wanted)
     assert messages > 100
-
-
-def test_sizes_and_what_is_combined() -> None:
-    """Of every message, bytes and bytes combined, however its rows are cut and where they stand."""
-    for seed in range(25):
-        one = random_case(seed)
-        here, given_ = placed(one.topology, 2), figures(random.Random(seed))
-        made = loggp(one.schedule, here, profile=Profile(loggp=given_))
-        assert isinstance(made, Simulation)
-        derived = Derived(one.schedule, 977, given_, here, "rounds")
-        klass, sent = made.work.klass, made.work.sent
-        found = zip(sent.step, sent.src, sent.dst, made.work.share[klass] * 977, made.work.combined[klass] * 977,
-                    made.work.level[klass], strict=True)  # fmt: skip
-        wanted = [(*key[:3], told.nbytes, told.combined, derived.level[key])
-                  for key, told in zip(derived.keys, derived.messages, strict=True)]  # fmt: skip
-        np.testing.assert_allclose(sorted(found), np.array(sorted(wanted), float).reshape(-1, 6), rtol=1e-9)
 
 
 def test_a_long_packet_finds_the_server_free_that_was_free_when_it_came() -> None:

@@ -18,8 +18,6 @@ from antiphon.errors import Invalid, Unsupported
 OUTER = Figures(2.2e-5, 4.2e-6, 4.4e-6, 1.3e-5, 4e-11, 2e-12)
 INNER = Figures(1.47e-5, 4.0e-6, 4.1e-6, 1.2e-5, 1.22e-11, 2e-12)
 KRING = [(16, 4), (64, 4), (64, 8), (12, 3), (64, 64), (9, 3), (8, 2), (6, 1)]
-RECMULT = [(16, 2), (64, 4), (64, 8), (81, 3), (5, 5)]
-
 Turn = Callable[[int], tuple[list[int], Figures, float, float]]  # of a rank: partners, figures, bytes, combining
 
 
@@ -81,14 +79,6 @@ def recmult_turns(radices: list[int], m: float, f: Figures, combine: bool) -> li
 def test_kring_is_what_its_messages_take(p: int, k: int, collective: str) -> None:
     turns = kring_turns(p, k, 4096.0, OUTER, INNER, collective == "allreduce")
     told = kring(p, k, 4096.0, OUTER, INNER, collective=collective)
-    assert told == pytest.approx(by_message(p, turns, gap=True), rel=1e-12)
-
-
-@pytest.mark.parametrize(("p", "k"), RECMULT)
-@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
-def test_recursive_multiplying_is_what_its_messages_take(p: int, k: int, collective: str) -> None:
-    turns = recmult_turns([k] * round(math.log(p, k)), 4096.0, INNER, collective == "allreduce")
-    told = recmult(p, k, 4096.0, INNER, collective=collective)
     assert told == pytest.approx(by_message(p, turns, gap=True), rel=1e-12)
 
 

@@ -34,7 +34,7 @@ from quick import examples, in_turn
 from antiphon.core.collective import Collective
 from antiphon.core.schedule import Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.cost import Level, LogGP, Profile, load_profile, predict, prepare, save_profile, simulate
+from antiphon.cost import Level, LogGP, Profile, load_profile, prepare, save_profile, simulate
 from antiphon.cost.figures import FIGURES
 from antiphon.cost.loggp.forms import kring, recmult
 from antiphon.cost.loggp.loggp import loggp, simulate_graph
@@ -365,9 +365,3 @@ def test_without_numba_the_same_comes_out() -> None:
     exec(TINY, here)
     ran = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True, check=True)
     assert json.loads(ran.stdout) == [False, here["told"]]
-
-
-def test_predict_takes_ranges() -> None:
-    made = plan("allreduce", delta(2), planner="recmult")
-    rows = predict(made, "1KiB:1MiB:4", model="loggp", profile=DELTA)
-    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
