@@ -76,13 +76,13 @@ def quote(name: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> Invalid:
+def unknown(label: str, name: object, known_names: Iterable[str]) -> Invalid:
     """The error for a name not in a table: it suggests the nearest, if that is near, and lists what there is."""
-    names = sorted(known)
+    names = sorted(known_names)
     near = _near_miss(name, names) if isinstance(name, str) else None
     hint = f"; did you mean {near!r}?" if near else ""
     listed = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
-    return Invalid(f"unknown {what} {quote(name)}{hint} (known: {listed})")
+    return Invalid(f"unknown {label} {quote(name)}{hint} (known: {listed})")
 
 
 def _near_miss(name: str, names: Sequence[str]) -> str | None:
@@ -91,8 +91,10 @@ def _near_miss(name: str, names: Sequence[str]) -> str | None:
     >>> [_near_miss(name, ["allreduce", "dst", "msccl", "src"]) for name in ("Alreduce", "srk", "nccl")]
     ['allreduce', 'src', None]
     """
-    spelled = {known.lower(): known for known in names}
+    spelled = {spelling.lower(): spelling for spelling in names}
     word = name.lower()
     alike = difflib.get_close_matches(word, spelled, n=1, cutoff=NEAR)
-    alike += [known for known in spelled if len(known) == len(word) and sum(map(str.__ne__, known, word)) == 1]
+    alike += [
+        spelling for spelling in spelled if len(spelling) == len(word) and sum(map(str.__ne__, spelling, word)) == 1
+    ]
     return spelled[alike[0]] if alike else None

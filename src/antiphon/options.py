@@ -10,17 +10,17 @@ from antiphon.errors import Invalid, quote
 _ANSWERS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def parse_options(parts: Iterable[str], what: str, example: str) -> dict[str, str]:
+def parse_options(texts: Iterable[str], label: str, example: str) -> dict[str, str]:
     """The values of key=value by key, as texts; each key once. `example`: how it is written right."""
-    found: dict[str, str] = {}
-    for part in parts:
-        key, equals, value = part.partition("=")
+    values: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise Invalid(f"{what}: expected {example}, got {quote(part)}")
-        if key in found:
-            raise Invalid(f"{what}: {key} is given twice; leave one of them out")
-        found[key] = value
-    return found
+            raise Invalid(f"{label}: expected {example}, got {quote(text)}")
+        if key in values:
+            raise Invalid(f"{label}: {key} is given twice; leave one of them out")
+        values[key] = value
+    return values
 
 
 def plain_value(text: str) -> int | str:
@@ -29,13 +29,13 @@ def plain_value(text: str) -> int | str:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else text
 
 
-def parse_yes(value: object, what: str) -> bool:
+def parse_yes(value: object, label: str) -> bool:
     """Yes or no: true, yes, 1 or false, no, 0."""
     if isinstance(value, bool):
         return value
     answer = _ANSWERS.get(str(value).lower()) if isinstance(value, str | int) else None
     if answer is None:
-        raise Invalid(f"{what}: expected true or false, got {quote(value)}")
+        raise Invalid(f"{label}: expected true or false, got {quote(value)}")
     return answer
 
 

@@ -48,23 +48,23 @@ class Entry:
 
     def load(self) -> Callable[..., Any]:
         module, _, function = self.where.partition(":")
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-        return found
+        target: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return target
 
 
 @cache
 def table(kind: str) -> Mapping[str, Entry]:
     """All entries of a kind: the built-in ones, then those of installed packages (which may not replace them)."""
-    found: dict[str, Entry] = dict(importlib.import_module(f"antiphon.{KINDS[kind]}.table").TABLE)
+    entries: dict[str, Entry] = dict(importlib.import_module(f"antiphon.{KINDS[kind]}.table").TABLE)
     for point in entry_points(group=f"antiphon.{kind}"):
         entry = point.load()
-        if point.name in found or not isinstance(entry, Entry):
+        if point.name in entries or not isinstance(entry, Entry):
             raise Invalid(
                 f"the installed package entry point antiphon.{kind}:{point.name} "
                 "repeats a name or is not an antiphon.registry.Entry; remove or mend that package"
             )
-        found[point.name] = entry
-    return found
+        entries[point.name] = entry
+    return entries
 
 
 def find(kind: str, name: str) -> Entry:
@@ -82,31 +82,31 @@ def effort_of_planner(name: str, entry: Entry) -> float:
     return float(effort)
 
 
-def call(kind: str, name: str, function: Callable[..., Any], given: Mapping[str, Any], *args: Any) -> Any:
+def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[str, Any], *args: Any) -> Any:
     """Call a table's function with keyword options, naming options it does not have or still needs.
 
     One that takes **options gets whatever is given.
     """
     parameters = inspect.signature(function).parameters
-    known = {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    keywords = {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    for key in given:
-        if key not in known and not takes_any:
-            if not known:
+    for key in options:
+        if key not in keywords and not takes_any:
+            if not keywords:
                 raise Invalid(f"{kind} {name} takes no options, got {quote(key)}")
-            raise unknown(f"option of {kind} {name}", key, known)
-    needed = [k for k, p in known.items() if p.default is inspect.Parameter.empty and k not in given]
+            raise unknown(f"option of {kind} {name}", key, keywords)
+    needed = [k for k, p in keywords.items() if p.default is inspect.Parameter.empty and k not in options]
     if needed:
         raise Invalid(f"{kind} {name} needs {', '.join(needed)}; for example {name}:{needed[0]}=8")
-    return function(*args, **given)
+    return function(*args, **options)
 
 
 def refuse_unless_able(name: str, entry: Entry, collective: Collective) -> None:
     """Unsupported, naming what would do, unless the planner declares this collective."""
     able = entry.can["collectives"]
     if collective.kind not in able:
-        others = [
+        able_planners = [
             other for other, candidate in table("planner").items() if collective.kind in candidate.can["collectives"]
         ]
-        would = f"planners that can: {', '.join(others)}" if others else "no planner here can yet"
+        would = f"planners that can: {', '.join(able_planners)}" if able_planners else "no planner here can yet"
         raise Unsupported(f"planner {name} does not plan {collective.kind} (it plans {', '.join(able)}); {would}")

@@ -33,55 +33,56 @@ MOST_SIZES = 4096  # given one by one
 _LONGEST = 60  # characters: nobody writes a longer number, and parsing one must stay cheap
 
 
-def exact(value: object, what: str = "number") -> Fraction:
+def exact(value: object, label: str = "number") -> Fraction:
     """An exact number from an int, Fraction, finite float (its shortest decimal) or a string like "7/3"."""
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction | str):
-        raise Invalid(f"{what}: expected a number, got {quote(value)}")
+        raise Invalid(f"{label}: expected a number, got {quote(value)}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise Invalid(f"{what}: must be finite, got {value}")
+        raise Invalid(f"{label}: must be finite, got {value}")
     if isinstance(value, str) and (len(value) > _LONGEST or re.search(r"e[+-]?[0-9]{4}", value, re.IGNORECASE)):
-        raise Invalid(f"{what}: {quote(value)} is too long for a number")
+        raise Invalid(f"{label}: {quote(value)} is too long for a number")
     try:
         number = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
     except (ValueError, ZeroDivisionError):
-        raise Invalid(f"{what}: cannot read {quote(value)} as a number") from None
+        raise Invalid(f"{label}: cannot read {quote(value)} as a number") from None
     if abs(number) >= _MOST:
-        raise Invalid(f"{what}: must be below 10^300")
+        raise Invalid(f"{label}: must be below 10^300")
     return number
 
 
-def _split(text: str, what: str, example: str) -> tuple[Fraction, str]:
+def _split(text: str, label: str, example: str) -> tuple[Fraction, str]:
     match = re.fullmatch(_NUMBER + r"\s*(.*?)\s*", text, re.IGNORECASE) if len(text) <= _LONGEST else None
     if match is None:
-        raise Invalid(f"{what}: cannot read {quote(text)}; write for example {example}")
+        raise Invalid(f"{label}: cannot read {quote(text)}; write for example {example}")
     return Fraction(match.group(1)), match.group(2)
 
 
-def parse_size(value: SupportsIndex | str, what: str = "size") -> int:
+def parse_size(value: SupportsIndex | str, label: str = "size") -> int:
     """Bytes: 4096, "64KB" (10^3), "1.5MiB" (2^20), "1e8f32" (elements times their size)."""
     if isinstance(value, bool) or not (isinstance(value, str) or hasattr(type(value), "__index__")):
-        raise Invalid(f"{what}: expected a size such as 64KB, got {quote(value)}")
+        raise Invalid(f"{label}: expected a size such as 64KB, got {quote(value)}")
     if isinstance(value, str) and ":" in value:
-        raise Invalid(f"{what}: expected one size such as 64MiB, got the range {quote(value)}")
-    number, unit = _split(value, what, "64KB or 1.5MiB") if isinstance(value, str) else (_whole(value, what), "")
+        raise Invalid(f"{label}: expected one size such as 64MiB, got the range {quote(value)}")
+    number, unit = _split(value, label, "64KB or 1.5MiB") if isinstance(value, str) else (_whole(value, label), "")
     scale = _size_unit(unit)
     if scale is None:
         raise Invalid(
-            f"{what}: unknown unit {quote(unit)} in {quote(value)}; use B, KB, KiB, MB, MiB, GB, GiB or a type like f32"
+            f"{label}: unknown unit {quote(unit)} in {quote(value)}; use B, KB, KiB, MB, MiB, GB, GiB or a type "
+            "like f32"
         )
     total = number * scale
     if total.denominator != 1 or total < 0:
-        raise Invalid(f"{what}: {quote(value)} is not a whole, non-negative number of bytes")
+        raise Invalid(f"{label}: {quote(value)} is not a whole, non-negative number of bytes")
     if total >= 2**60:
-        raise Invalid(f"{what}: {quote(value)} is more than any machine holds (2^60 bytes)")
+        raise Invalid(f"{label}: {quote(value)} is more than any machine holds (2^60 bytes)")
     return int(total)
 
 
-def _whole(value: SupportsIndex, what: str) -> Fraction:
+def _whole(value: SupportsIndex, label: str) -> Fraction:
     try:
         return Fraction(operator.index(value))
     except TypeError:
-        raise Invalid(f"{what}: expected a size such as 64KB, got {quote(value)}") from None
+        raise Invalid(f"{label}: expected a size such as 64KB, got {quote(value)}") from None
 
 
 class Span(NamedTuple):
@@ -93,43 +94,43 @@ class Span(NamedTuple):
 
     def steps(self, usual: int = 2) -> list[int]:
         """`low`, and each time `factor` (or `usual`) times as much, while that is not above `high`."""
-        found = [self.low]
-        while found[-1] and found[-1] * (self.factor or usual) <= self.high:
-            found.append(found[-1] * (self.factor or usual))
-        return found
+        sizes = [self.low]
+        while sizes[-1] and sizes[-1] * (self.factor or usual) <= self.high:
+            sizes.append(sizes[-1] * (self.factor or usual))
+        return sizes
 
     def sizes(self, usual: int = 2) -> list[int]:
         """The steps, and `high`."""
-        found = self.steps(usual)
-        return found if found[-1] == self.high else [*found, self.high]
+        steps = self.steps(usual)
+        return steps if steps[-1] == self.high else [*steps, self.high]
 
 
-def parse_span(value: SupportsIndex | str, what: str = "nbytes") -> Span:
+def parse_span(value: SupportsIndex | str, label: str = "nbytes") -> Span:
     """SIZE, FROM:TO or FROM:TO:FACTOR: "64KB", "1KB:1GB", "1KB:1GB:4"."""
     if not isinstance(value, str) or ":" not in value:
-        size = parse_size(value, what)
+        size = parse_size(value, label)
         return Span(size, size)
     first, last, *rest = value.split(":")
     factor = int(rest[0]) if len(rest) == 1 and re.fullmatch(r"\s*[0-9]{1,9}\s*", rest[0]) else 0
     if len(rest) > 1 or (rest and factor < 2) or not first.strip() or not last.strip():
-        raise Invalid(f"{what}: expected SIZE, FROM:TO or FROM:TO:FACTOR with a factor from 2, got {quote(value)}")
-    low, high = parse_size(first, what), parse_size(last, what)
+        raise Invalid(f"{label}: expected SIZE, FROM:TO or FROM:TO:FACTOR with a factor from 2, got {quote(value)}")
+    low, high = parse_size(first, label), parse_size(last, label)
     if not 0 < low <= high:
-        raise Invalid(f"{what}: the range {quote(value)} is empty; begin above 0 and at most where it ends")
+        raise Invalid(f"{label}: the range {quote(value)} is empty; begin above 0 and at most where it ends")
     return Span(low, high, factor or None)
 
 
-def parse_sizes(value: Sizes, what: str = "nbytes", usual: int = 2) -> list[int]:
+def parse_sizes(value: Sizes, label: str = "nbytes", usual: int = 2) -> list[int]:
     """The sizes of SIZE, FROM:TO (each `usual` times the one before; TO, too), FROM:TO:FACTOR, or several."""
     several: list[Any] = [value]
     if not isinstance(value, str) and isinstance(value, Iterable):
         try:
             several = list(islice(value, MOST_SIZES + 1))
         except TypeError:  # an array of NumPy's without a length says that it has one
-            raise Invalid(f"{what}: expected a size such as 64KB, or several, got {quote(value)}") from None
+            raise Invalid(f"{label}: expected a size such as 64KB, or several, got {quote(value)}") from None
         if len(several) > MOST_SIZES:
-            raise Invalid(f"{what}: more than {MOST_SIZES} sizes; give fewer")
-    return [size for one in several for size in parse_span(one, what).sizes(usual)]
+            raise Invalid(f"{label}: more than {MOST_SIZES} sizes; give fewer")
+    return [size for size_text in several for size in parse_span(size_text, label).sizes(usual)]
 
 
 def _size_unit(unit: str) -> int | None:
@@ -143,26 +144,26 @@ def _size_unit(unit: str) -> int | None:
     return None
 
 
-def parse_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
+def parse_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth") -> Fraction:
     """Bytes per second, exact: 25000000000 as a number; as a text with its unit, "25GB/s", "100Gbit/s" (or Gb/s),
     "1.5GiB/s", "7/3GB/s"."""
     if isinstance(value, str):
-        number, unit = _split(value, what, "25GB/s or 100Gbit/s")
+        number, unit = _split(value, label, "25GB/s or 100Gbit/s")
         if not unit:
-            raise Invalid(f"{what}: {quote(value)} has no unit; write for example {_with(value, 'GB/s or', 'Gbit/s')}")
+            raise Invalid(f"{label}: {quote(value)} has no unit; write for example {_with(value, 'GB/s or', 'Gbit/s')}")
         match = re.fullmatch(r"([kmgtp]?)(i?)(bit|b|B|bytes|byte)(?:/s|ps)", unit.replace("KB", "kB"), re.IGNORECASE)
         if match is None:
-            raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
+            raise Invalid(f"{label}: unknown unit {quote(unit)} in {quote(value)}; use GB/s, MiB/s or Gbit/s")
         prefix = match.group(1).lower()
         number *= _BINARY[prefix] if match.group(2) and prefix else _PREFIX[prefix]
         if match.group(3).lower() == "bit" or match.group(3) == "b":
             number /= 8
     else:
-        number = exact(value, what)
+        number = exact(value, label)
     if number <= 0:
-        raise Invalid(f"{what}: must be greater than 0, got {quote(value)}")
+        raise Invalid(f"{label}: must be greater than 0, got {quote(value)}")
     if not Fraction(1, 10**15) < number < 10**18 or number.denominator >= 2**62:
-        raise Invalid(f"{what}: {quote(value)} is out of range (10^-15 to 10^18 bytes per second)")
+        raise Invalid(f"{label}: {quote(value)} is out of range (10^-15 to 10^18 bytes per second)")
     return number
 
 
@@ -171,26 +172,26 @@ def is_bare(value: object) -> bool:
     return not isinstance(value, str) or _BARE.fullmatch(value) is not None
 
 
-def stored_bandwidth(value: int | float | Fraction | str, what: str = "bandwidth") -> Fraction:
+def stored_bandwidth(value: int | float | Fraction | str, label: str = "bandwidth") -> Fraction:
     """As it stands in a file: a number of bytes per second, also one in quotes as `plain` writes it ("7/3"), or a text
     with its unit."""
-    return parse_bandwidth(exact(value, what) if isinstance(value, str) and is_bare(value) else value, what)
+    return parse_bandwidth(exact(value, label) if isinstance(value, str) and is_bare(value) else value, label)
 
 
-def parse_seconds(value: int | float | str, what: str = "time", bare: bool = False) -> float:
+def parse_seconds(value: int | float | str, label: str = "time", bare: bool = False) -> float:
     """Seconds: 1e-6 as a number; as a text with its unit, "1.5us", "20 ms" (0 needs none). `bare`: a text without
     one is in seconds, as in a column whose head says so, or where it is said how long something may take."""
     if isinstance(value, str):
-        number, unit = _split(value, what, "60s" if bare else "1.5us")
+        number, unit = _split(value, label, "60s" if bare else "1.5us")
         if not unit and number and not bare:
-            raise Invalid(f"{what}: {quote(value)} has no unit; write for example {_with(value, 'us or', 's')}")
+            raise Invalid(f"{label}: {quote(value)} has no unit; write for example {_with(value, 'us or', 's')}")
         if unit and unit.lower() not in _SECONDS:
-            raise Invalid(f"{what}: unknown unit {quote(unit)} in {quote(value)}; use s, ms, us or ns")
+            raise Invalid(f"{label}: unknown unit {quote(unit)} in {quote(value)}; use s, ms, us or ns")
         number /= 10 ** _SECONDS[unit.lower() or "s"]
     else:
-        number = exact(value, what)
+        number = exact(value, label)
     if not 0 <= number < 10**9:
-        raise Invalid(f"{what}: must be between 0 and 10^9 seconds, got {quote(value)}")
+        raise Invalid(f"{label}: must be between 0 and 10^9 seconds, got {quote(value)}")
     return float(number)
 
 
@@ -204,20 +205,20 @@ def plain(value: Number) -> int | str:
     return number.numerator if number.denominator == 1 else f"{number.numerator}/{number.denominator}"
 
 
-def parse_ranks(text: str, what: str = "ranks") -> list[int]:
+def parse_ranks(text: str, label: str = "ranks") -> list[int]:
     """Ranks as people write them: 0,1,4 or 0-3,6."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+    ranks: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", item)
         if match is None:
-            raise Invalid(f"{what}: expected ranks such as 0,1,4 or 0-3,6, got {quote(text)}")
+            raise Invalid(f"{label}: expected ranks such as 0,1,4 or 0-3,6, got {quote(text)}")
         low, high = int(match[1]), int(match[2] or match[1])
         if high < low or high - low > 2**24:
-            raise Invalid(f"{what}: {part.strip()} is no range of ranks; write the lower one first")
-        found += range(low, high + 1)
-    if len(set(found)) != len(found):
-        raise Invalid(f"{what}: a rank is named twice in {quote(text)}")
-    return found
+            raise Invalid(f"{label}: {item.strip()} is no range of ranks; write the lower one first")
+        ranks += range(low, high + 1)
+    if len(set(ranks)) != len(ranks):
+        raise Invalid(f"{label}: a rank is named twice in {quote(text)}")
+    return ranks
 
 
 DECIMAL, BINARY = "KB", "KiB"  # families of units of size
@@ -231,11 +232,11 @@ def format_size(nbytes: int, family: str = "") -> str:
     """The shortest exact way people write it: 65536 -> 64KiB, 64000 -> 64KB. `family`: what goes first where a size is
     whole in both; DECIMAL has up to three digits behind the point (131072000 -> 131.072MB)."""
     for scale, unit in _LONG_SIZES if nbytes and family else ():
-        whole, rest = divmod(nbytes, scale)
+        quotient, rest = divmod(nbytes, scale)
         if ("i" in unit) == (family == BINARY) and rest == 0:
-            return f"{whole}{unit}"
-        if "i" not in unit and family == DECIMAL and 0 < whole < 1000 and nbytes % 1000 == rest * 1000 % scale == 0:
-            return f"{whole}.{rest * 1000 // scale:03}".rstrip("0") + unit
+            return f"{quotient}{unit}"
+        if "i" not in unit and family == DECIMAL and 0 < quotient < 1000 and nbytes % 1000 == rest * 1000 % scale == 0:
+            return f"{quotient}.{rest * 1000 // scale:03}".rstrip("0") + unit
     exact = [f"{nbytes // scale}{unit}" for scale, unit in _LONG_SIZES if nbytes and nbytes % scale == 0]
     return min(exact, key=len, default=f"{nbytes}B")
 

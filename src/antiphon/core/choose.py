@@ -52,10 +52,10 @@ class Pages(Generic[Page]):
     def page(self, call: Call) -> Page | None:
         """O(log ranges)."""
         kind, nbytes, root, members = call
-        found = self._ranges.get((kind, root, members))
-        if found is None or nbytes < 0:
+        ranges = self._ranges.get((kind, root, members))
+        if ranges is None or nbytes < 0:
             return None
-        return found[1][bisect_right(found[0], nbytes) - 1]
+        return ranges[1][bisect_right(ranges[0], nbytes) - 1]
 
 
 def _cut(starts: list[int], pages: list[Page | None], at: int) -> int:

@@ -204,15 +204,15 @@ def _pair(high: Ints, low: Ints) -> Longs:
     return (high.astype(np.int64) << 32) | low
 
 
-def _ranks(values: Sequence[int] | range, ranks: int, what: str) -> tuple[int, ...]:
-    seen: list[int] = []
+def _ranks(values: Sequence[int] | range, ranks: int, label: str) -> tuple[int, ...]:
+    members: list[int] = []
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < ranks:
-            raise Invalid(f"{what}: rank {quote(value)} is out of range (0 to {ranks - 1})")
-        seen.append(int(value))
-    if len(set(seen)) != len(seen):
-        raise Invalid(f"{what}: a rank is named twice")
-    return tuple(seen)
+            raise Invalid(f"{label}: rank {quote(value)} is out of range (0 to {ranks - 1})")
+        members.append(int(value))
+    if len(set(members)) != len(members):
+        raise Invalid(f"{label}: a rank is named twice")
+    return tuple(members)
 
 
 def _weights(weights: ArrayLike | None, blocks: int) -> Longs:
@@ -249,16 +249,16 @@ def _builtin_relation(c: Collective) -> Relation:
     block = np.arange(blocks, dtype=np.int32)
     each = 0 if c.kind in ("scatter", "gather", "alltoall") else blocks  # these have one rank per block
     every = np.repeat(block[:each], m), np.tile(members, each)  # (block, rank): all members for each block
-    one = {  # kind -> the single rank at the side of the collective that has one rank per block
+    single = {  # kind -> the single rank at the side of the collective that has one rank per block
         "broadcast": lambda: roots, "reduce": lambda: roots, "allgather": lambda: members,
         "reducescatter": lambda: members, "allreduce": lambda: members[:0],
         "scatter": lambda: np.tile(roots, m), "gather": lambda: np.tile(members, r),
         "alltoall": lambda: np.tile(members, m),
     }[c.kind]()  # fmt: skip
     if c.kind in ("broadcast", "allgather"):
-        pre, post = (block, one), every
+        pre, post = (block, single), every
     elif c.kind in ("reduce", "reducescatter"):
-        pre, post = every, (block, one)
+        pre, post = every, (block, single)
     elif c.kind == "allreduce":
         pre = post = every
     else:
@@ -267,7 +267,7 @@ def _builtin_relation(c: Collective) -> Relation:
             "gather": np.repeat(roots, m),
             "alltoall": np.repeat(members, m),
         }
-        pre, post = (block, one), (block, other[c.kind])
+        pre, post = (block, single), (block, other[c.kind])
     want: NDArray[np.int32] = np.full(len(post[0]), -1, np.int32)
     return Relation(pre[0], pre[1], pre[1], post[0], post[1], want)
 
@@ -284,37 +284,41 @@ def custom_relation(
         (block, rank, -1 if ids is None else wants.setdefault(tuple(sorted(ids)), len(wants)))
         for block, rank, ids in post
     ]
-    have, wanted = (np.array(rows, np.int64).reshape(-1, 3) for rows in (pre, need))
-    return relation_of(have, wanted, tuple(wants), ranks)
+    have, needed = (np.array(rows, np.int64).reshape(-1, 3) for rows in (pre, need))
+    return relation_of(have, needed, tuple(wants), ranks)
 
 
 def relation_of(have: AnyInts, need: AnyInts, wants: tuple[tuple[int, ...], ...], ranks: int) -> Relation:
     """The same from columns: (block, rank, id) rows, and (block, rank, number of what is wanted or -1 for all)."""
-    for what, rows in (("pre", have), ("post", need)):
+    for side, rows in (("pre", have), ("post", need)):
         if rows.size and (rows[:, :2].min() < 0 or rows[:, 1].max() >= ranks or rows[:, 0].max() >= MAX_BLOCKS):
-            raise Invalid(f"custom collective, {what}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
+            raise Invalid(f"custom collective, {side}: a block or rank is out of range (ranks are 0 to {ranks - 1})")
     if have.size and (have[:, 2].min() < 0 or have[:, 2].max() >= 2**31):
         raise Invalid("custom collective, pre: contribution ids must be from 0 to 2^31-1")
-    given, have, need = need, _ordered(have), _ordered(need)
+    need_as_given, have, need = need, _ordered(have), _ordered(need)
     if need.size and np.any(np.all(need[1:, :2] == need[:-1, :2], axis=1)):
         raise Invalid("custom collective, post: a (block, rank) is named twice")
-    unsourced = ~np.isin(given[:, 0], have[:, 0])
-    some = given[given[:, 2] >= 0]
-    known = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if some.size else _NONE
-    bad = {pair for pair in set(zip(some[:, 0].tolist(), some[:, 2].tolist(), strict=True))
-           if not _contributed(pair[0], wants[pair[1]], known)}  # fmt: skip
+    unsourced = ~np.isin(need_as_given[:, 0], have[:, 0])
+    with_ids = need_as_given[need_as_given[:, 2] >= 0]
+    contributed = distinct(have[:, 0].astype(np.int64) * 2**31 + have[:, 2]) if with_ids.size else _NONE
+    bad = {pair for pair in set(zip(with_ids[:, 0].tolist(), with_ids[:, 2].tolist(), strict=True))
+           if not _contributed(pair[0], wants[pair[1]], contributed)}  # fmt: skip
     if bad or unsourced.any():
-        wrong = (row for row, gone in zip(given, unsourced, strict=True) if gone or (int(row[0]), int(row[2])) in bad)
+        wrong = (
+            row
+            for row, lacks_source in zip(need_as_given, unsourced, strict=True)
+            if lacks_source or (int(row[0]), int(row[2])) in bad
+        )
         block, rank, _ = next(wrong).tolist()
         raise Invalid(f"custom collective: rank {rank} wants of block {block} what no rank contributes")
     a, b, c, d, e, f = (np.ascontiguousarray(rows[:, i], np.int32) for rows in (have, need) for i in range(3))
     return Relation(a, b, c, d, e, f, wants)
 
 
-def _contributed(block: int, ids: tuple[int, ...], known: Longs) -> bool:
+def _contributed(block: int, ids: tuple[int, ...], contributed: Longs) -> bool:
     if not ids or min(ids) < 0 or max(ids) >= 2**31:
         return False
-    return bool(np.isin(block * 2**31 + np.array(ids, np.int64), known).all())
+    return bool(np.isin(block * 2**31 + np.array(ids, np.int64), contributed).all())
 
 
 def _ordered(rows: AnyInts) -> AnyInts:

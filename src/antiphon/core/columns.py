@@ -32,25 +32,25 @@ Kind = TypeVar("Kind", bound=np.generic)
 AT_ONCE = 2**16  # rows that are worked on while they are in the cache
 
 
-def column(values: ArrayLike, what: str, low: int, high: int) -> Ints:
+def column(values: ArrayLike, label: str, low: int, high: int) -> Ints:
     """A read-only int32 column whose every value lies in low..high-1."""
-    return _checked(values, what, low, high, np.int32)
+    return _checked(values, label, low, high, np.int32)
 
 
-def octets(values: ArrayLike, what: str, low: int, high: int) -> Octets:
+def octets(values: ArrayLike, label: str, low: int, high: int) -> Octets:
     """The same as uint8."""
-    return _checked(values, what, low, high, np.uint8)
+    return _checked(values, label, low, high, np.uint8)
 
 
-def _checked(values: ArrayLike, what: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
+def _checked(values: ArrayLike, label: str, low: int, high: int, kind: type[np.integer[Any]]) -> NDArray[Any]:
     array = np.asarray(values)
     if array.size == 0:
         array = np.zeros(0, np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise Invalid(f"{what}: expected a list of whole numbers")
+        raise Invalid(f"{label}: expected a list of whole numbers")
     if array.size and not _within(array, low, high):
         at = int(np.flatnonzero((array < low) | (array >= high))[0])
-        raise Invalid(f"{what}[{at}] = {array[at]} is out of range ({low} to {high - 1})")
+        raise Invalid(f"{label}[{at}] = {array[at]} is out of range ({low} to {high - 1})")
     out: NDArray[Any] = np.ascontiguousarray(array, dtype=kind)
     if out.flags.writeable and (out is values or out.base is not None):
         out = out.copy()  # the caller may go on writing into its own array
@@ -106,8 +106,8 @@ def packed(*columns: tuple[NDArray[Any], int]) -> tuple[Longs, int]:
     for values, top in columns[1:]:
         high = max(top, 1)
         if bound * high >= 2**62:
-            found, key = dense(key, bound)
-            bound = max(len(found), 1)
+            values_used, key = dense(key, bound)
+            bound = max(len(values_used), 1)
         key *= high
         key += values
         bound *= high
@@ -167,8 +167,8 @@ def taken(table: NDArray[Kind], index: AnyInts) -> NDArray[Kind]:
     array([7, 5, 7])
     """
     out = np.empty(len(index), table.dtype)
-    for here in blocks(len(index)):
-        out[here] = table[index[here]]
+    for rows in blocks(len(index)):
+        out[rows] = table[index[rows]]
     return out
 
 
@@ -179,8 +179,8 @@ def counts(values: AnyInts, bound: int) -> Longs:
     array([1, 0, 2, 0])
     """
     out = np.zeros(bound, np.int64)
-    for here in blocks(len(values)):
-        out += np.bincount(values[here], minlength=bound)
+    for rows in blocks(len(values)):
+        out += np.bincount(values[rows], minlength=bound)
     return out
 
 
@@ -202,9 +202,9 @@ def distinct(key: AnyInts, bound: int | None = None) -> Longs:
     array([3, 7])
     """
     if bound is not None and bound <= 4 * len(key):
-        seen = np.zeros(bound, np.bool_)
-        seen[key] = True
-        return np.flatnonzero(seen)
+        present = np.zeros(bound, np.bool_)
+        present[key] = True
+        return np.flatnonzero(present)
     ordered = np.sort(key.astype(np.int64))
     return ordered[starts(ordered)]
 
@@ -216,10 +216,10 @@ def dense(key: AnyInts, bound: int) -> tuple[Longs, Longs]:
     (array([30, 50, 70]), array([2, 0, 2, 1]))
     """
     if bound <= 4 * len(key):  # few enough to mark each in a table instead of sorting
-        seen = np.zeros(bound, np.bool_)
-        seen[key] = True
-        places: Longs = np.cumsum(seen, dtype=np.int64) - 1
-        return np.flatnonzero(seen), places[key]
+        present = np.zeros(bound, np.bool_)
+        present[key] = True
+        places: Longs = np.cumsum(present, dtype=np.int64) - 1
+        return np.flatnonzero(present), places[key]
     order = order_of(key, bound)
     ordered: Longs = key.astype(np.int64)[order]
     flags = starts(ordered)
@@ -235,19 +235,19 @@ def dense_pairs(first: Ints, second: Ints, bound: int) -> tuple[Longs, Ints]:
     >>> dense_pairs(np.array([3, 0, 3]), np.array([1, 2, 1]), 4)
     (array([ 2, 13]), array([1, 0, 1], dtype=int32))
     """
-    rows, most = len(first), bound * bound
-    if most > 4 * rows:
-        found, where = dense(first.astype(np.int64) * bound + second, most)
-        return found, where.astype(np.int32)
-    seen, out = np.zeros(most, np.bool_), np.empty(rows, np.int32)
-    for here in blocks(rows):
-        seen[first[here].astype(np.int64) * bound + second[here]] = True
-    found = np.flatnonzero(seen)
-    place = np.empty(most, np.int32)
-    place[found] = np.arange(len(found), dtype=np.int32)
-    for here in blocks(rows):
-        out[here] = place[first[here].astype(np.int64) * bound + second[here]]
-    return found, out
+    rows, possible_pairs = len(first), bound * bound
+    if possible_pairs > 4 * rows:
+        pairs, where = dense(first.astype(np.int64) * bound + second, possible_pairs)
+        return pairs, where.astype(np.int32)
+    present, out = np.zeros(possible_pairs, np.bool_), np.empty(rows, np.int32)
+    for block in blocks(rows):
+        present[first[block].astype(np.int64) * bound + second[block]] = True
+    pairs = np.flatnonzero(present)
+    place = np.empty(possible_pairs, np.int32)
+    place[pairs] = np.arange(len(pairs), dtype=np.int32)
+    for block in blocks(rows):
+        out[block] = place[first[block].astype(np.int64) * bound + second[block]]
+    return pairs, out
 
 
 def ranges(first: Longs, count: Longs) -> Longs:

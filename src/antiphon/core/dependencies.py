@@ -120,8 +120,8 @@ def versions(schedule: Schedule) -> Versions:
     bits = max(len(times) - 1, 1).bit_length() + 1  # of a moment: the time, then 0 = read, 1 = write
     cells: Longs | None = None
     if bound << bits >= 2**62:  # number the cells anew, so that keys stay small
-        cells, both = dense(np.concatenate([src, dst]), bound)
-        src, dst, bound = both[:rows], both[rows:], len(cells)
+        cells, keys = dense(np.concatenate([src, dst]), bound)
+        src, dst, bound = keys[:rows], keys[rows:], len(cells)
     time <<= 1
     key = np.concatenate([(src << bits) | time, (dst << bits) | (time | 1)])
     order = order_of(key, bound << bits)

@@ -41,17 +41,17 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
     At most `limit` bytes (MAX_BYTES), also after decompression (there at most MAX_UNPACKED). Pipes and terminals are
     read, too; directories, sockets and devices are not. Invalid names the file.
     """
-    most = limit if limit is not None else _most(MAX_BYTES)
+    max_bytes = limit if limit is not None else _most(MAX_BYTES)
     total = 0
     try:
-        with _opened(path, most) as stream:
+        with _opened(path, max_bytes) as stream:
             source: BinaryIO | gzip.GzipFile = stream
             if stream.peek(len(_MAGIC)).startswith(_MAGIC):
-                source, most = gzip.GzipFile(fileobj=stream), min(most, _most(MAX_UNPACKED))
+                source, max_bytes = gzip.GzipFile(fileobj=stream), min(max_bytes, _most(MAX_UNPACKED))
             while block := source.read(_BLOCK):
                 total += len(block)
-                if total > most:
-                    raise _too_large(path, most, unpacked=source is not stream)
+                if total > max_bytes:
+                    raise _too_large(path, max_bytes, unpacked=source is not stream)
                 yield block
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Invalid(one_line(f"{name_of(path)}: is a damaged gzip file: {error}")) from None
@@ -60,31 +60,33 @@ def read_blocks(path: str | os.PathLike[str], limit: int | None = None) -> Itera
 
 
 def _most(usual: int) -> int:
-    told = os.environ.get(LIMIT, "")
-    return parse_size(told, LIMIT) if told else usual
+    limit = os.environ.get(LIMIT, "")
+    return parse_size(limit, LIMIT) if limit else usual
 
 
-def _too_large(path: str | os.PathLike[str], most: int, *, unpacked: bool) -> Invalid:
-    what = "unpacks to more than" if unpacked else "is larger than"
-    return Invalid(one_line(f"{name_of(path)}: {what} {most} bytes, the most that is read; set {LIMIT}=4GiB for more"))
+def _too_large(path: str | os.PathLike[str], max_bytes: int, *, unpacked: bool) -> Invalid:
+    problem = "unpacks to more than" if unpacked else "is larger than"
+    return Invalid(
+        one_line(f"{name_of(path)}: {problem} {max_bytes} bytes, the most that is read; set {LIMIT}=4GiB for more")
+    )
 
 
-def _opened(path: str | os.PathLike[str], most: int) -> io.BufferedReader:
+def _opened(path: str | os.PathLike[str], max_bytes: int) -> io.BufferedReader:
     """The file, if it is one that ends. Nothing waits here for a pipe's other end."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise OSError(None, "is a socket, not a file") if error.errno == errno.ENXIO else error from None
     try:
-        found = os.fstat(handle)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(None, "is a directory; name a file in it")
-        if stat.S_ISFIFO(found.st_mode) or os.isatty(handle):
+        if stat.S_ISFIFO(status.st_mode) or os.isatty(handle):
             return io.BufferedReader(_Pipe(handle, waits=not os.isatty(handle)), _BLOCK)
-        if not stat.S_ISREG(found.st_mode) and not os.path.samestat(found, os.stat(os.devnull)):
+        if not stat.S_ISREG(status.st_mode) and not os.path.samestat(status, os.stat(os.devnull)):
             raise OSError(None, "is a device, not a file")
-        if found.st_size > most:
-            raise _too_large(path, most, unpacked=False)
+        if status.st_size > max_bytes:
+            raise _too_large(path, max_bytes, unpacked=False)
         os.set_blocking(handle, True)
         return os.fdopen(handle, "rb")
     except BaseException:
@@ -237,11 +239,11 @@ def is_ours(path: str | os.PathLike[str], folder: bool = False) -> bool:
     """Whether what is kept there can be believed: a regular file (or a folder) of this user or root, and no link, into
     which nobody else may write."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except (OSError, ValueError):
         return False
-    kind = stat.S_ISDIR(found.st_mode) if folder else stat.S_ISREG(found.st_mode)
-    return kind and found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+    kind = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
+    return kind and status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 def name_of(path: str | os.PathLike[str]) -> str:

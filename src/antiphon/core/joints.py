@@ -82,39 +82,39 @@ def joints_of(schedule: Schedule) -> Joints | None:
     return Joints(of_row, bound[order], pointers(number[order], count), ends[0], ends[1])
 
 
-def trees(joints: Joints, found: Resolved, topology: Topology) -> Trees:
+def trees(joints: Joints, resolved: Resolved, topology: Topology) -> Trees:
     """O(n log n) in rows times hops."""
-    route = found.route[joints.row]
+    route = resolved.route[joints.row]
     moved = route >= 0
     route, joint = route[moved], joints.of_row[joints.row[moved]]
-    begin, end = found.table.ptr[route], found.table.ptr[route + 1]
-    pair = distinct(np.repeat(joint, end - begin) * topology.links + found.table.links[ranges(begin, end - begin)])
-    more = distinct(_own(joints, found, topology))
-    more = more[~np.isin(more, pair)]
-    both = np.concatenate([pair, more])
-    order = order_of(both, len(joints) * max(topology.links, 1))
-    return Trees(both[order] // topology.links, both[order] % topology.links, order >= len(pair))
+    begin, end = resolved.table.ptr[route], resolved.table.ptr[route + 1]
+    pair = distinct(np.repeat(joint, end - begin) * topology.links + resolved.table.links[ranges(begin, end - begin)])
+    extra = distinct(_own(joints, resolved, topology))
+    extra = extra[~np.isin(extra, pair)]
+    pairs = np.concatenate([pair, extra])
+    order = order_of(pairs, len(joints) * max(topology.links, 1))
+    return Trees(pairs[order] // topology.links, pairs[order] % topology.links, order >= len(pair))
 
 
-def _own(joints: Joints, found: Resolved, topology: Topology) -> Longs:
+def _own(joints: Joints, resolved: Resolved, topology: Topology) -> Longs:
     """joint * links + link of what crosses a switch that wants the operand of the destination, or the copy of the
     source, to cross it too."""
     nothing = np.zeros(0, np.int64)
     if not any(ability.own for ability in topology.abilities):
         return nothing
     own = np.array([topology.ability(node).own for node in range(topology.nodes)])
-    kept = []
+    crossings = []
     for kind in (MULTICAST, REDUCTION):
         which = np.flatnonzero(joints.kind == kind)
-        which = which[found.route[joints.first[which]] >= 0]
-        route = found.route[joints.first[which]]
-        at = found.table.ptr[route] if kind == MULTICAST else found.table.ptr[route + 1] - 1
-        link = found.table.links[at]
+        which = which[resolved.route[joints.first[which]] >= 0]
+        route = resolved.route[joints.first[which]]
+        at = resolved.table.ptr[route] if kind == MULTICAST else resolved.table.ptr[route + 1] - 1
+        link = resolved.table.links[at]
         switch = (topology.link_dst if kind == MULTICAST else topology.link_src)[link]
         which, link = which[own[switch]], link[own[switch]]
         back = link_back(topology, link)
-        kept.append((which * topology.links + back)[back >= 0])
-    return np.concatenate([nothing, *kept])
+        crossings.append((which * topology.links + back)[back >= 0])
+    return np.concatenate([nothing, *crossings])
 
 
 def link_back(topology: Topology, link: Longs) -> Longs:
@@ -128,27 +128,27 @@ def link_back(topology: Topology, link: Longs) -> Longs:
     place[order] = places(ordered)
     want = dst[link] * topology.nodes + src[link]
     low, high = (np.searchsorted(ordered, want, side) for side in ("left", "right"))
-    there = high > low
+    has_back = high > low
     at = low + place[link] % np.maximum(high - low, 1)
-    return np.where(there, order[np.minimum(at, max(topology.links - 1, 0))], -1)
+    return np.where(has_back, order[np.minimum(at, max(topology.links - 1, 0))], -1)
 
 
-def crossed(schedule: Schedule, found: Resolved, topology: Topology) -> tuple[Longs, Longs]:
+def crossed(schedule: Schedule, resolved: Resolved, topology: Topology) -> tuple[Longs, Longs]:
     """What loads the links: (link, row), every row on each link of its path, but each link of a joint once, for one of
     its rows. Linear in rows times hops, but for joints, whose links are sorted."""
     joints = joints_of(schedule)
-    alone = found.route >= 0
+    alone = resolved.route >= 0
     if joints is not None:
         alone &= joints.of_row < 0
     rows = np.flatnonzero(alone)
-    route = found.route[rows]
-    hops = found.table.ptr[route + 1] - found.table.ptr[route]
-    link = found.table.links[ranges(found.table.ptr[route], hops)].astype(np.int64)
+    route = resolved.route[rows]
+    hops = resolved.table.ptr[route + 1] - resolved.table.ptr[route]
+    link = resolved.table.links[ranges(resolved.table.ptr[route], hops)].astype(np.int64)
     row: Longs = np.repeat(rows, hops)
     if joints is None:
         return link, row
-    laid = trees(joints, found, topology)
-    return np.concatenate([link, laid.link]), np.concatenate([row, joints.first[laid.joint]])
+    joint_trees = trees(joints, resolved, topology)
+    return np.concatenate([link, joint_trees.link]), np.concatenate([row, joints.first[joint_trees.joint]])
 
 
 def refuse_joints(schedule: Schedule, who: str, else_: str = "") -> None:

@@ -53,10 +53,10 @@ def decode(data: bytes, kind: type[T]) -> T:
     text = data.lstrip()
     if not text:
         raise Invalid("is not valid JSON: it is empty")
-    parts = data.count(b"[") + data.count(b"{")
-    if parts > FEW_PARTS + len(data) // LEAST_PART:
+    containers = data.count(b"[") + data.count(b"{")
+    if containers > FEW_PARTS + len(data) // LEAST_PART:
         raise Invalid(
-            f"has {parts} lists and objects in {len(data)} bytes; more than {FEW_PARTS} are read if they have at "
+            f"has {containers} lists and objects in {len(data)} bytes; more than {FEW_PARTS} are read if they have at "
             f"least {LEAST_PART} bytes on average"
         )
     _check_text(data)
@@ -65,8 +65,8 @@ def decode(data: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _decoding_fault(str(error), kind, data) from None
     except msgspec.DecodeError as error:
-        known = "" if text[:1] in b"{[" else _known_output(text)
-        raise (Invalid(known) if known else _syntax_fault(str(error), data)) from None
+        other_output = "" if text[:1] in b"{[" else _known_output(text)
+        raise (Invalid(other_output) if other_output else _syntax_fault(str(error), data)) from None
     except RecursionError:
         raise Invalid("is nested too deeply") from None
 
@@ -83,7 +83,7 @@ def _check_text(data: bytes) -> None:
 
 def _known_output(text: bytes) -> str:
     """What a text is that other programs print, and which command reads that; "" if it looks like none of them."""
-    return next((said for sign, said in _OUTPUTS if re.search(sign, text[:_SAMPLE])), "")
+    return next((advice for sign, advice in _OUTPUTS if re.search(sign, text[:_SAMPLE])), "")
 
 
 def check_keys(data: bytes) -> None:
@@ -105,44 +105,44 @@ def _check_keys(data: bytes) -> None:
     objects that have at most such without others in them are looked at as a whole, where no string in them has an
     escape or a brace. Of those that come again and again several one after another are passed over at once."""
     open_objects: list[set[object]] = []
-    seen: set[bytes] = set()  # some of the plain ones, which come again and again
+    known_objects: set[bytes] = set()  # some of the plain ones, which come again and again
     waiting: list[tuple[int, bytes]] = []  # where some end whose objects within are looked at now, and their text
     again, enough = 0, FEW_SEEN  # how often one of them came; when to make the next pattern
-    more: re.Pattern[bytes] | None = None
+    repeats: re.Pattern[bytes] | None = None
     at = 0
     while match := _TOKEN.search(data, at):
         token, at = match.group(), match.end()
         if token == b"{":
             nested = _NESTED.match(data, match.start())
-            if nested is not None and nested.group() in seen:
+            if nested is not None and nested.group() in known_objects:
                 again += 1
                 if again == enough:
                     enough *= 8
-                    more = _several(seen)
-                behind = more.match(data, nested.end()) if more is not None else None
+                    repeats = _several(known_objects)
+                behind = repeats.match(data, nested.end()) if repeats is not None else None
                 at = nested.end() if behind is None else behind.end()
                 continue
             plain = _PLAIN.match(data, match.start())
             if plain is None and nested is not None:
                 text = nested.group()
-                if len(seen) < FEW_SEEN and len(text) < FEW_SEEN:
+                if len(known_objects) < FEW_SEEN and len(text) < FEW_SEEN:
                     waiting.append((nested.end(), text))
             text = plain.group() if plain is not None else b""
             if plain is None or text.count(b'"') % 2:
                 open_objects.append(set())
                 continue
             at = plain.end()
-            if text not in seen:
+            if text not in known_objects:
                 keys = _KEY.findall(text)
                 if len(set(keys)) < len(keys):
                     key = next(key for key in keys if keys.count(key) > 1)
                     _refuse_twice(key, data, plain.start() + text.rfind(key))
-                if len(seen) < FEW_SEEN and len(text) < FEW_SEEN:
-                    seen.add(text)
+                if len(known_objects) < FEW_SEEN and len(text) < FEW_SEEN:
+                    known_objects.add(text)
         elif token == b"}":
             open_objects.pop()
             if waiting and waiting[-1][0] == at:
-                seen.add(waiting.pop()[1])
+                known_objects.add(waiting.pop()[1])
         elif token.endswith(b":"):
             key = _key_text(token[:-1])
             if key in open_objects[-1]:
@@ -158,11 +158,11 @@ def _key_text(token: bytes) -> str:
         return decode(token, str)  # which says what is wrong
 
 
-def _several(seen: set[bytes]) -> re.Pattern[bytes] | None:
+def _several(texts: set[bytes]) -> re.Pattern[bytes] | None:
     """Up to a thousand of these, each behind a comma; None where they are too long together to be looked for."""
-    if sum(map(len, seen)) > FEW_SEEN * 8:
+    if sum(map(len, texts)) > FEW_SEEN * 8:
         return None
-    return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, seen)))
+    return re.compile(rb"(?:\s*,\s*(?:%s)){1,1000}" % b"|".join(map(re.escape, texts)))
 
 
 def _refuse_twice(key: bytes, data: bytes, at: int) -> None:
@@ -173,18 +173,18 @@ def _refuse_twice(key: bytes, data: bytes, at: int) -> None:
 def layout(value: object, depth: int = 0) -> bytes:
     """JSON for people and version control: one key per line, columns and small objects on one line each."""
     if isinstance(value, dict):
-        parts = [msgspec.json.encode(key) + b": " + layout(inner, depth + 1) for key, inner in value.items()]
+        items = [msgspec.json.encode(key) + b": " + layout(inner, depth + 1) for key, inner in value.items()]
         ends = b"{", b"}"
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        parts = [layout(inner, depth + 1) for inner in value]
+        items = [layout(inner, depth + 1) for inner in value]
         ends = b"[", b"]"
     else:
         return msgspec.json.encode(value)
-    short = sum(map(len, parts)) <= INLINE and not any(b"\n" in part for part in parts)
+    short = sum(map(len, items)) <= INLINE and not any(b"\n" in item for item in items)
     if depth and short and isinstance(value, dict):
-        return ends[0] + b", ".join(parts) + ends[1]
+        return ends[0] + b", ".join(items) + ends[1]
     indent = b"\n" + b"  " * (depth + 1)
-    return ends[0] + indent + (b"," + indent).join(parts) + b"\n" + b"  " * depth + ends[1]
+    return ends[0] + indent + (b"," + indent).join(items) + b"\n" + b"  " * depth + ends[1]
 
 
 def locate(message: str, data: bytes) -> str:
@@ -194,8 +194,8 @@ def locate(message: str, data: bytes) -> str:
     at = None
     if message.startswith("line "):  # it names its place already
         return ""
-    for part in message.split(": "):
-        named = _PATH.match(part)
+    for segment in message.split(": "):
+        named = _PATH.match(segment)
         steps = _steps(named[1]) if named else []
         below = _find(data, [*path, *steps]) if steps else None
         if below is None:
@@ -283,49 +283,49 @@ def _past_value(data: bytes, at: int) -> int:
 
 def _syntax_fault(message: str, data: bytes) -> Invalid:
     """What is no JSON: where, and what is often meant."""
-    what = message.removeprefix("JSON is malformed: ")
-    byte = re.search(r" \(byte ([0-9]+)\)$", what)
+    problem = message.removeprefix("JSON is malformed: ")
+    byte = re.search(r" \(byte ([0-9]+)\)$", problem)
     lone = next((escape for escape in _ESCAPE.finditer(data) if escape.group(1)), None) if byte is None else None
     if lone is not None:  # the decoder calls the text truncated
         place = _line_and_column(data, lone.start())
         return Invalid(f"{place}is not valid JSON: half of a surrogate pair stands alone")
     if byte is None:
-        ends = _line_and_column(data, len(data.rstrip())) if "truncated" in what else ""
-        return Invalid(f"{ends}is not valid JSON: {'it ends too early' if ends else what}; is a ] or }} missing?")
+        ends = _line_and_column(data, len(data.rstrip())) if "truncated" in problem else ""
+        return Invalid(f"{ends}is not valid JSON: {'it ends too early' if ends else problem}; is a ] or }} missing?")
     at = int(byte[1])
-    what, rest = what[: byte.start()], data[at:]
+    problem, rest = problem[: byte.start()], data[at:]
     if rest[:1] == b"'":
-        what += "; texts stand in double quotes"
+        problem += "; texts stand in double quotes"
     elif rest[:1] in (b"/", b"#"):
-        what += "; JSON has no comments, remove it"
+        problem += "; JSON has no comments, remove it"
     elif rest.startswith((b"True", b"False", b"None")):
-        what += "; write true, false or null"
+        problem += "; write true, false or null"
     elif data.lstrip()[:1] not in (b"{", b"["):
-        what += ", and text of ours begins with {"
-    return Invalid(f"{_line_and_column(data, at)}is not valid JSON: {what}")
+        problem += ", and text of ours begins with {"
+    return Invalid(f"{_line_and_column(data, at)}is not valid JSON: {problem}")
 
 
 def _decoding_fault(message: str, kind: object, data: bytes) -> Invalid:
     """A decoder's message in our words: where, what, and the nearest name for an unknown field."""
-    what, _, path = message.partition(" - at ")
+    problem, _, path = message.partition(" - at ")
     path = path.strip("`").removeprefix("key ").removeprefix("$")
     where = path.removeprefix(".")
-    what = what[:1].lower() + what[1:].replace("`", "")
-    known = _fields(kind, path)
+    problem = problem[:1].lower() + problem[1:].replace("`", "")
+    field_names = _fields(kind, path)
     at = None if "..." in path else _find(data, _steps(path))
-    if (match := re.fullmatch(r"object contains unknown field (.*)", what, re.DOTALL)) and known:
-        what = str(unknown("field", match.group(1), known))
+    if (match := re.fullmatch(r"object contains unknown field (.*)", problem, re.DOTALL)) and field_names:
+        problem = str(unknown("field", match.group(1), field_names))
         value = _child(data, at, match.group(1)) if at is not None else None
         key = data.rfind(msgspec.json.encode(match.group(1)), 0, value) if value is not None else -1
         at = key if key >= 0 else at
-    elif match := re.fullmatch(r"object missing required field (\w+)", what):
-        what = f'missing required field "{match[1]}"'
-    elif match := re.fullmatch(r"expected (.+?)(?:, got (.+))?", what):
+    elif match := re.fullmatch(r"object missing required field (\w+)", problem):
+        problem = f'missing required field "{match[1]}"'
+    elif match := re.fullmatch(r"expected (.+?)(?:, got (.+))?", problem):
         text = data[at : _past_value(data, at)] if at is not None else b""
         got = text.decode("utf-8", "replace") if text and len(text) <= _SHORT else _in_words(match[2] or "")
-        what = f"expected {_in_words(match[1])}" + (f", got {got}" if got else "")
+        problem = f"expected {_in_words(match[1])}" + (f", got {got}" if got else "")
     place = "" if at is None else _line_and_column(data, at)
-    return Invalid(f"{place}{where}: {what}" if where else f"{place}{what}")
+    return Invalid(f"{place}{where}: {problem}" if where else f"{place}{problem}")
 
 
 def _in_words(kinds: str) -> str:
@@ -349,8 +349,8 @@ def _fields(kind: object, path: str) -> list[str]:
         else:
             by_name = {f.encode_name: f.type for k in kinds if _is_struct(k) for f in msgspec.structs.fields(k)}
             kind = by_name.get(step[1:])
-    found = [k for k in (kind, *get_args(kind)) if _is_struct(k)]
-    return [f.encode_name for k in found for f in msgspec.structs.fields(k)]
+    structs = [k for k in (kind, *get_args(kind)) if _is_struct(k)]
+    return [f.encode_name for k in structs for f in msgspec.structs.fields(k)]
 
 
 def _is_struct(kind: object) -> bool:

@@ -85,20 +85,20 @@ class _Traffic:
     known: list[tuple[tuple[int, bytes], _Tops]] = field(default_factory=list)
 
     def on(self, topology: Topology, pieces: int) -> Loads:
-        whole, slowest = self.whole, np.zeros(len(self.whole.begins))
+        loads, slowest = self.whole, np.zeros(len(self.whole.begins))
         np.maximum.at(slowest, self.at, np.append(latencies(topology, self.ways), 0.0)[self.way])
-        window = whole.window if pieces == 1 else whole.window * pieces
-        return replace(whole, window=window, scale=whole.scale * pieces, lasts=whole.lasts * pieces, slowest=slowest)
+        window = loads.window if pieces == 1 else loads.window * pieces
+        return replace(loads, window=window, scale=loads.scale * pieces, lasts=loads.lasts * pieces, slowest=slowest)
 
     def tops(self, klass: Ints, pieces: int) -> _Tops:
         """Machines that differ in speeds alone mostly have the same classes: each is looked at once."""
         key = pieces, klass.tobytes()
-        found = next((tops for of, tops in self.known[:] if of == key), None)  # other threads may keep something, too
-        if found is None:
-            found = tops_of(self.whole, pieces, klass)
-            self.known.append((key, found))
+        cached = next((tops for of, tops in self.known[:] if of == key), None)  # other threads may keep something, too
+        if cached is None:
+            cached = tops_of(self.whole, pieces, klass)
+            self.known.append((key, cached))
             del self.known[:-FEW_KEPT]
-        return found
+        return cached
 
 
 def pieces_of(schedule: Schedule) -> Longs:
@@ -133,99 +133,103 @@ def traffic_of(schedule: Schedule, topology: Topology) -> _Traffic:
     loads a p-th in p steps. They hold on the same machine with links of other speeds, too: who prices by several
     protocols asks for each.
     """
-    whole = isinstance(schedule.pieces, int)
+    uniform = isinstance(schedule.pieces, int)
     rows = (
         topology.link_src, topology.link_dst, topology.link_type, schedule.collective, schedule.chunks, schedule.routes,
         schedule.step, schedule.chunk, schedule.src, schedule.dst, schedule.op, schedule.route, schedule.joint,
-        None if whole else schedule.pieces,
+        None if uniform else schedule.pieces,
     )  # fmt: skip
     wires = (topology.ranks, topology.switches, topology.abilities, *(limit.links for limit in topology.limits))
-    known = next((found for whose, of, found in _kept[:] if all(map(_same, rows, whose)) and of == wires), None)
-    if known is None:
-        _kept[:] = [one for one in _kept if _entries(one[2]) <= MOST_KEPT]
-        known = _traffic(replace(schedule, pieces=1) if whole else schedule, topology)
-        if _entries(known) <= MOST_LAST:
-            _kept.append((tuple(None if one is None else weakref.ref(one, _let_go) for one in rows), wires, known))
+    cached = next((traffic for whose, of, traffic in _kept[:] if all(map(_same, rows, whose)) and of == wires), None)
+    if cached is None:
+        _kept[:] = [entry for entry in _kept if _entries(entry[2]) <= MOST_KEPT]
+        cached = _traffic(replace(schedule, pieces=1) if uniform else schedule, topology)
+        if _entries(cached) <= MOST_LAST:
+            _kept.append(
+                (tuple(None if entry is None else weakref.ref(entry, _let_go) for entry in rows), wires, cached)
+            )
             del _kept[:-FEW_KEPT]
-    return known
+    return cached
 
 
 def _entries(traffic: _Traffic) -> int:
     return max(len(traffic.whole.load), len(traffic.at))
 
 
-def _same(one: object, other: weakref.ref[Any] | None) -> bool:
-    return one is None if other is None else one is not None and one is other()
+def _same(value: object, other: weakref.ref[Any] | None) -> bool:
+    return value is None if other is None else value is not None and value is other()
 
 
 def _let_go(_: object) -> None:
-    _kept[:] = [one for one in _kept if all(ref is None or ref() is not None for ref in one[0])]
+    _kept[:] = [entry for entry in _kept if all(ref is None or ref() is not None for ref in entry[0])]
 
 
 def _traffic(schedule: Schedule, topology: Topology) -> _Traffic:
-    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    if len(found.bad):
-        bad = int(found.bad[0])
-        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {found.why[0]}")
+    resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    if len(resolved.bad):
+        bad = int(resolved.bad[0])
+        raise Invalid(f"step {schedule.step[bad]}, chunk {schedule.chunk[bad]}: the transfer {resolved.why[0]}")
     weights, scale = schedule.chunks.weights(schedule.collective)
     pieces = pieces_of(schedule)
     common: int = math.lcm(*np.unique(pieces).tolist()) if len(pieces) else 1
-    top = float(weights.max(initial=0)) * common * max(len(found.route), 1) * _longest(found)
+    top = float(weights.max(initial=0)) * common * max(len(resolved.route), 1) * _longest(resolved)
     per_chunk = weights * (common // pieces) if top < 2**62 else weights.astype(object) * [
         common // int(p) for p in pieces
     ]  # fmt: skip
     windows, window = dense(pieces[schedule.chunk], int(pieces.max(initial=0)) + 1)
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
     when, bound = time * len(windows) + window, len(times) * len(windows)
-    taken, load = added(
-        (found.route + 1).astype(np.int64) * bound + when, per_chunk[schedule.chunk], (len(found.table) + 1) * bound
+    route_times, load = added(
+        (resolved.route + 1).astype(np.int64) * bound + when,
+        per_chunk[schedule.chunk],
+        (len(resolved.table) + 1) * bound,
     )
-    moment, way, ways = _ways(taken, bound, found.table, topology)
+    moment, way, ways = _ways(route_times, bound, resolved.table, topology)
     if schedule.joint is None:
-        on, when, load = _by_link(found.table, taken, load, bound)
+        on, when, load = _by_link(resolved.table, route_times, load, bound)
     else:
-        on, row = crossed(schedule, found, topology)
+        on, row = crossed(schedule, resolved, topology)
         when, load = when[row], per_chunk[schedule.chunk[row]]
     limits = topology.resources
     if len(limits.limit_of):
-        more = limits.limit_ptr[on + 1] - limits.limit_ptr[on]
-        shared = limits.limit_of[ranges(limits.limit_ptr[on], more)]
+        limits_per_link = limits.limit_ptr[on + 1] - limits.limit_ptr[on]
+        shared = limits.limit_of[ranges(limits.limit_ptr[on], limits_per_link)]
         on = np.concatenate([on, shared])
-        when, load = (np.concatenate([column, np.repeat(column, more)]) for column in (when, load))
+        when, load = (np.concatenate([column, np.repeat(column, limits_per_link)]) for column in (when, load))
     key, load = added(on * bound + when, load, (topology.links + len(topology.limits)) * bound)
     begun = distinct(moment)
     at: Longs = np.searchsorted(begun, moment).astype(np.int64)
     resource, when = np.divmod(key, bound)
-    whole = Loads(
+    total = Loads(
         resource, times[when // len(windows)], windows[when % len(windows)], load, scale * common,
         times[begun // len(windows)], windows[begun % len(windows)], np.zeros(len(begun)),
     )  # fmt: skip
-    return _Traffic(whole, at, way, ways)
+    return _Traffic(total, at, way, ways)
 
 
-def _longest(found: Resolved) -> int:
+def _longest(resolved: Resolved) -> int:
     """The most links of a path, and the limits that they may meet."""
-    return int(np.diff(found.table.ptr).max(initial=1))
+    return int(np.diff(resolved.table.ptr).max(initial=1))
 
 
-def _by_link(table: Routes, taken: Longs, load: Exact, bound: int) -> tuple[Longs, Longs, Exact]:
+def _by_link(table: Routes, route_times: Longs, load: Exact, bound: int) -> tuple[Longs, Longs, Exact]:
     """Link, time and load of all rows, every link of their paths. `taken`: (route + 1) * bound + time, each once; those
     that go the same way at the same time were added up first, as there may be a hundred times as many."""
-    first = int(np.searchsorted(taken, bound))  # before: within a rank
-    route, load = taken[first:] // bound - 1, load[first:]
+    first = int(np.searchsorted(route_times, bound))  # before: within a rank
+    route, load = route_times[first:] // bound - 1, load[first:]
     hops = table.ptr[route + 1] - table.ptr[route]
     link = table.links[ranges(table.ptr[route], hops)].astype(np.int64)
-    return link, np.repeat(taken[first:] % bound, hops), np.repeat(load, hops)
+    return link, np.repeat(route_times[first:] % bound, hops), np.repeat(load, hops)
 
 
-def _ways(taken: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
+def _ways(route_times: Longs, bound: int, table: Routes, topology: Topology) -> tuple[Longs, Longs, Routes]:
     """Time and way of what is taken, each pair once, and a route for every way: of those that are alike one."""
-    used, place = dense(taken // bound, len(table) + 1)
+    used, place = dense(route_times // bound, len(table) + 1)
     inside = int(len(used) > 0 and used[0] == 0)  # -1: within a rank
     routes = table.take(used[inside:] - 1)
     kind, first = _alike(routes, topology)
     number = np.concatenate([np.full(inside, 0), kind + 1])[place]
-    pair = distinct(taken % bound * (len(first) + 1) + number, bound * (len(first) + 1))
+    pair = distinct(route_times % bound * (len(first) + 1) + number, bound * (len(first) + 1))
     return pair // (len(first) + 1), pair % (len(first) + 1) - 1, routes.take(first)
 
 
@@ -235,9 +239,9 @@ def _alike(routes: Routes, topology: Topology) -> tuple[Longs, Longs]:
     hops = np.diff(routes.ptr)
     key, bound = packed((hops, int(hops.max(initial=0)) + 1))
     for place in range(int(hops.max(initial=0))):
-        there = np.flatnonzero(hops > place)
+        routes_with_hop = np.flatnonzero(hops > place)
         kind = np.zeros(len(hops), np.int64)
-        kind[there] = topology.link_type[routes.links[routes.ptr[there] + place]]
+        kind[routes_with_hop] = topology.link_type[routes.links[routes.ptr[routes_with_hop] + place]]
         key, bound = packed((key, bound), (kind, len(topology.types)))
     kinds, of_route = dense(key, bound)
     first = np.zeros(len(kinds), np.int64)
@@ -268,51 +272,51 @@ def _forget(_: object) -> None:
 
 def _timeline(schedule: Schedule, topology: Topology) -> Timeline:
     traffic, pieces, resources = traffic_of(schedule, topology), _even(schedule), topology.resources
-    found = traffic.tops(resources.klass, pieces)
-    if not found.by_class:
+    tops = traffic.tops(resources.klass, pieces)
+    if not tops.by_class:
         nothing = np.zeros(0, np.int64)
         return Timeline(nothing, nothing, (), nothing)
     common = math.lcm(*resources.capacity)
-    best: Exact = np.zeros(len(found.marks), object)
-    where = np.full(len(found.marks), -1, np.int64)
-    for k, top, winner in found.by_class:
+    best: Exact = np.zeros(len(tops.marks), object)
+    where = np.full(len(tops.marks), -1, np.int64)
+    for k, top, winner in tops.by_class:
         scaled = top.astype(object) * (common // resources.capacity[k])
         better = (winner >= 0) & (scaled > best)
         best[better], where[better] = scaled[better], winner[better]
     unit = 1 / (resources.scale * common * traffic.whole.scale * pieces)
     value = {load: load * unit for load in set(best[:-1].tolist())}
-    return Timeline(found.marks[:-1], np.diff(found.marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
+    return Timeline(tops.marks[:-1], np.diff(tops.marks), tuple(value[x] for x in best[:-1].tolist()), where[:-1])
 
 
-def tops_of(whole: Loads, pieces: int, klass: Ints) -> _Tops:
-    resource, begin, end, load = staircase(whole.resource, whole.step, whole.window * pieces, whole.load)
+def tops_of(total: Loads, pieces: int, klass: Ints) -> _Tops:
+    resource, begin, end, load = staircase(total.resource, total.step, total.window * pieces, total.load)
     if not len(resource):
         return _Tops(np.zeros(0, np.int64), ())
     marks = distinct(np.concatenate([begin, end]), int(end.max()) + 1)
     resource, begin, end, load = lasting(resource, begin, end, load)
     low, high = np.searchsorted(marks, begin).astype(np.int64), np.searchsorted(marks, end).astype(np.int64)
-    found = []
+    by_class = []
     for k in np.unique(klass[resource]).tolist():
-        mine = np.flatnonzero(klass[resource] == k)
-        top, winner = envelope(low[mine], high[mine], load[mine], len(marks))
-        found.append((k, top, np.where(winner >= 0, resource[mine[winner]], -1)))
-    return _Tops(marks, tuple(found))
+        of_class = np.flatnonzero(klass[resource] == k)
+        top, winner = envelope(low[of_class], high[of_class], load[of_class], len(marks))
+        by_class.append((k, top, np.where(winner >= 0, resource[of_class[winner]], -1)))
+    return _Tops(marks, tuple(by_class))
 
 
 def throughput(schedule: Schedule, topology: Topology) -> Fraction | None:
     """The bytes of nbytes per second that ever finer pieces come near: what the fullest link or limit allows, with
     all steps overlapping. None where nothing moves. O(E log E)."""
-    found = loads(schedule, topology)
-    if not len(found.resource):
+    per_step = loads(schedule, topology)
+    if not len(per_step.resource):
         return None
-    top = float(found.load.astype(float).sum()) * int(found.window.max())
-    load = found.load if top < 2**62 else found.load.astype(object)
-    whole = np.zeros(topology.links + len(topology.limits), load.dtype)
-    np.add.at(whole, found.resource, load * found.window)
+    top = float(per_step.load.astype(float).sum()) * int(per_step.window.max())
+    load = per_step.load if top < 2**62 else per_step.load.astype(object)
+    totals = np.zeros(topology.links + len(topology.limits), load.dtype)
+    np.add.at(totals, per_step.resource, load * per_step.window)
     capacity, klass = topology.resources.capacity, topology.resources.klass
-    kinds = np.unique(klass[whole != 0]).tolist()
-    shares = [Fraction(int(whole[klass == kind].max()), capacity[kind]) for kind in kinds]
-    return topology.resources.scale * found.scale / max(shares) if shares else None
+    kinds = np.unique(klass[totals != 0]).tolist()
+    shares = [Fraction(int(totals[klass == kind].max()), capacity[kind]) for kind in kinds]
+    return topology.resources.scale * per_step.scale / max(shares) if shares else None
 
 
 def rounds(schedule: Schedule, topology: Topology, line: Timeline | None = None) -> int:

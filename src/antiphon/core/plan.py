@@ -35,9 +35,9 @@ class Entry:
     claims: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, value in (("from", self.start), ("to", self.stop)):
+        for label, value in (("from", self.start), ("to", self.stop)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**60):
-                raise Invalid(f"{what}: expected a whole number of bytes from 0, got {quote(value)}")
+                raise Invalid(f"{label}: expected a whole number of bytes from 0, got {quote(value)}")
         if self.stop is not None and self.stop <= self.start:
             raise Invalid(f"to: the range {self.start} to {self.stop} is empty; to must be greater than from")
         if not isinstance(self.schedule, Schedule):
@@ -115,10 +115,10 @@ class Plan:
     @cached_property
     def chooser(self) -> Pages[Entry]:
         """Chooses the entry of a call by its size alone: Call(kind, nbytes)."""
-        found: Pages[Entry] = Pages()
+        pages: Pages[Entry] = Pages()
         for entry in self.entries:
-            found.add(entry, entry.start, entry.stop, self.collective.kind)
-        return found
+            pages.add(entry, entry.start, entry.stop, self.collective.kind)
+        return pages
 
     def at(self, nbytes: int) -> Entry:
         """The entry for a size."""
@@ -135,16 +135,16 @@ def _as_read(item: Any) -> Any:
     return [_as_read(inner) for inner in item] if isinstance(item, list | tuple) else item
 
 
-def check_plain(value: object, what: str) -> None:
+def check_plain(value: object, label: str) -> None:
     """Refuse what JSON cannot hold faithfully: other types, keys that are no texts, NaN, infinity, great depth.
 
     Tuples pass, and come back from a file as lists.
     """
     if not isinstance(value, Mapping):
-        raise Invalid(f"{what}: expected an object, got {quote(value)}")
-    found = _not_plain(value, 0)
-    if found is not None:
-        raise Invalid(f"{what}: {found[1]}" if found[0] is None else f"{what}{found[0]}: {found[1]}")
+        raise Invalid(f"{label}: expected an object, got {quote(value)}")
+    fault = _not_plain(value, 0)
+    if fault is not None:
+        raise Invalid(f"{label}: {fault[1]}" if fault[0] is None else f"{label}{fault[0]}: {fault[1]}")
 
 
 def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
@@ -155,12 +155,12 @@ def _not_plain(item: object, depth: int) -> tuple[str | None, str] | None:
         for key, inner in item.items():
             if not isinstance(key, str):
                 return "", f"its key {quote(key)} is not a text"
-            if (found := _not_plain(inner, depth + 1)) is not None:
-                return None if found[0] is None else f".{key}{found[0]}", found[1]
+            if (fault := _not_plain(inner, depth + 1)) is not None:
+                return None if fault[0] is None else f".{key}{fault[0]}", fault[1]
     elif isinstance(item, list | tuple):
         for i, inner in enumerate(item):
-            if (found := _not_plain(inner, depth + 1)) is not None:
-                return None if found[0] is None else f"[{i}]{found[0]}", found[1]
+            if (fault := _not_plain(inner, depth + 1)) is not None:
+                return None if fault[0] is None else f"[{i}]{fault[0]}", fault[1]
     elif isinstance(item, float):
         if not math.isfinite(item):
             return "", f"{item} is not a finite number"

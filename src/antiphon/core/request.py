@@ -46,18 +46,18 @@ class Request:
     tell: Callable[[str], None] = field(default=silent, compare=False)
 
     def __post_init__(self) -> None:
-        for what, value, kind in (("topology", self.topology, Topology), ("collective", self.collective, Collective)):
+        for label, value, kind in (("topology", self.topology, Topology), ("collective", self.collective, Collective)):
             if not isinstance(value, kind):
-                raise Invalid(f"{what}: expected a {kind.__name__}, got {quote(value)}")
+                raise Invalid(f"{label}: expected a {kind.__name__}, got {quote(value)}")
         if self.collective.ranks != self.topology.ranks:
             raise Invalid(
                 f"the collective is for {self.collective.ranks} ranks, but topology {self.topology.name} "
                 f"has {self.topology.ranks}"
             )
         numbers = [("nbytes", 0 if nbytes is None else nbytes) for nbytes in (self.nbytes, *self.also)]
-        for what, number in (*numbers, ("seed", self.seed)):
+        for label, number in (*numbers, ("seed", self.seed)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise Invalid(f"{what}: expected a whole number from 0, got {quote(number)}")
+                raise Invalid(f"{label}: expected a whole number from 0, got {quote(number)}")
         seconds = 0 if self.budget is None else self.budget
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
             raise Invalid(f"budget: expected seconds, 0 or more, got {quote(seconds)}")

@@ -34,8 +34,8 @@ class Part:
     def number(self, node: int) -> int:
         """The number here of a node of the whole machine."""
         if node not in self.nodes:
-            kept = ", ".join(map(str, self.nodes[: min(self.topology.ranks, 16)]))
-            raise Invalid(f"node {quote(node)} is not part of {self.topology.name} (its ranks were {kept})")
+            old_ranks = ", ".join(map(str, self.nodes[: min(self.topology.ranks, 16)]))
+            raise Invalid(f"node {quote(node)} is not part of {self.topology.name} (its ranks were {old_ranks})")
         return self.nodes.index(node)
 
 
@@ -46,18 +46,18 @@ def keep(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
     none, or with one neighbour alone, go, until no such switch is left. Limits shrink to the links that
     remain. Linear in links, times the depth of the hierarchy of switches.
     """
-    wanted, alive = _allocation(topology, ranks, "keep")
+    chosen_ranks, alive = _allocation(topology, ranks, "keep")
     number = np.cumsum(alive) - 1
     nodes = np.flatnonzero(alive)
-    here = alive[topology.link_src] & alive[topology.link_dst]
-    left = _left(topology, here)
-    kept = Topology(
-        _only_name(topology, wanted) if name is None else name, len(wanted), len(nodes) - len(wanted),
-        number[left["link_src"]], number[left["link_dst"]], left["link_type"], left["types"], left["limits"],
+    kept_links = alive[topology.link_src] & alive[topology.link_dst]
+    links = _left(topology, kept_links)
+    allocation = Topology(
+        _only_name(topology, chosen_ranks) if name is None else name, len(chosen_ranks), len(nodes) - len(chosen_ranks),
+        number[links["link_src"]], number[links["link_dst"]], links["link_type"], links["types"], links["limits"],
         tuple(topology.places[i] for i in nodes), topology.unit,
-        tuple(topology.ability(i) for i in nodes[len(wanted) :].tolist()),
+        tuple(topology.ability(i) for i in nodes[len(chosen_ranks) :].tolist()),
     )  # fmt: skip
-    return Part(kept, tuple(nodes.tolist()), tuple(np.flatnonzero(here).tolist()))
+    return Part(allocation, tuple(nodes.tolist()), tuple(np.flatnonzero(kept_links).tolist()))
 
 
 def between(topology: Topology, ranks: Bools) -> Bools:
@@ -73,9 +73,9 @@ def only(topology: Topology, ranks: Iterable[int], *, name: str | None = None) -
 
     A collective on it names the ranks that are left as its members: the others can neither send nor relay.
     """
-    wanted, alive = _allocation(topology, ranks, "only")
-    left = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
-    return replace(left, name=_only_name(topology, wanted) if name is None else name)
+    chosen_ranks, alive = _allocation(topology, ranks, "only")
+    reduced = _with_links(topology, alive[topology.link_src] & alive[topology.link_dst])
+    return replace(reduced, name=_only_name(topology, chosen_ranks) if name is None else name)
 
 
 def degrade(
@@ -109,8 +109,8 @@ def degrade(
     if all(slowed[i] == topology.types[i] for i in np.unique(topology.link_type[chosen])):
         raise Invalid(f"degrade: every link selected is at most as fast as {quote(to)} already")
     kinds = np.where(chosen, topology.link_type + len(topology.types), topology.link_type)
-    both = replace(topology, name=name, types=(*topology.types, *slowed), link_type=kinds)
-    return _with_links(both, np.ones(topology.links, bool))
+    with_slow_types = replace(topology, name=name, types=(*topology.types, *slowed), link_type=kinds)
+    return _with_links(with_slow_types, np.ones(topology.links, bool))
 
 
 @dataclass(frozen=True)
@@ -220,22 +220,22 @@ def check_permutation(topology: Topology, permutation: ArrayLike) -> Ints:
     return to.astype(np.int32)
 
 
-def _node(value: object, count: int, what: str) -> int:
+def _node(value: object, count: int, label: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < count:
-        raise Invalid(f"{what} {quote(value)} is out of range (0 to {count - 1})")
+        raise Invalid(f"{label} {quote(value)} is out of range (0 to {count - 1})")
     return int(value)
 
 
-def _allocation(topology: Topology, ranks: Iterable[int], what: str) -> tuple[list[int], Bools]:
+def _allocation(topology: Topology, ranks: Iterable[int], label: str) -> tuple[list[int], Bools]:
     """The ranks to keep, ascending, and which nodes stay with them."""
-    wanted = sorted(_node(rank, topology.ranks, f"{what}: rank") for rank in ranks)
-    if not wanted or len(set(wanted)) != len(wanted):
-        raise Invalid(f"{what}: a rank is named twice" if wanted else f"{what}: name at least one rank")
-    return wanted, between(topology, np.isin(np.arange(topology.ranks), wanted))
+    chosen = sorted(_node(rank, topology.ranks, f"{label}: rank") for rank in ranks)
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise Invalid(f"{label}: a rank is named twice" if chosen else f"{label}: name at least one rank")
+    return chosen, between(topology, np.isin(np.arange(topology.ranks), chosen))
 
 
-def _only_name(topology: Topology, wanted: Sequence[int]) -> str:
-    which = f" only {','.join(map(str, wanted))}"
+def _only_name(topology: Topology, ranks: Sequence[int]) -> str:
+    which = f" only {','.join(map(str, ranks))}"
     return topology.name if topology.name.endswith(which) else _clipped(topology.name + which)
 
 
@@ -249,8 +249,8 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
     ranks = alive.copy()
     ranks[topology.ranks :] = False
     while True:
-        here = alive[src] & alive[dst]
-        a, b = src[here], dst[here]
+        links = alive[src] & alive[dst]
+        a, b = src[links], dst[links]
         pairs = np.unique(np.concatenate([a.astype(np.int64) * nodes + b, b.astype(np.int64) * nodes + a]))
         neighbours = np.bincount(pairs // nodes, minlength=nodes)
         useful = ranks | ((neighbours > 1) & _reached(ranks, a, b) & _reached(ranks, b, a))
@@ -261,33 +261,33 @@ def _drop_dead_switches(topology: Topology, alive: Bools) -> None:
 
 def _reached(start: Bools, src: Ints, dst: Ints) -> Bools:
     """The nodes that links lead to from some start."""
-    seen = start
+    reached = start
     while True:
-        more = seen.copy()
-        more[dst[seen[src]]] = True
-        if np.array_equal(more, seen):
-            return seen
-        seen = more
+        further = reached.copy()
+        further[dst[reached[src]]] = True
+        if np.array_equal(further, reached):
+            return reached
+        reached = further
 
 
-def _with_links(topology: Topology, here: Bools) -> Topology:
-    return replace(topology, **_left(topology, here))
+def _with_links(topology: Topology, kept_links: Bools) -> Topology:
+    return replace(topology, **_left(topology, kept_links))
 
 
-def _left(topology: Topology, here: Bools) -> dict[str, Any]:
+def _left(topology: Topology, kept_links: Bools) -> dict[str, Any]:
     """Only these links, renumbered in order; limits shrink, empty ones and unused types go."""
-    number = np.cumsum(here) - 1
+    number = np.cumsum(kept_links) - 1
     limits = []
     for limit in topology.limits:
-        left = tuple(int(number[link]) for link in limit.links if here[link])
-        if left:
-            limits.append(replace(limit, links=left))
-    used, kinds = np.unique(topology.link_type[here], return_inverse=True)
+        limited = tuple(int(number[link]) for link in limit.links if kept_links[link])
+        if limited:
+            limits.append(replace(limit, links=limited))
+    used, kinds = np.unique(topology.link_type[kept_links], return_inverse=True)
     merged: dict[LinkType, int] = {}
     place = [merged.setdefault(topology.types[i], len(merged)) for i in used]
     return {
-        "link_src": topology.link_src[here],
-        "link_dst": topology.link_dst[here],
+        "link_src": topology.link_src[kept_links],
+        "link_dst": topology.link_dst[kept_links],
         "link_type": np.array(place, np.int32)[kinds.astype(np.intp)],
         "types": tuple(merged),
         "limits": tuple(limits),
@@ -372,5 +372,5 @@ def _card_limits(
         raise Invalid(f"join: no new link leaves or reaches the ends of card {quote(card.name)}")
     if not card.duplex:
         return [SharedLimit(card.name, out + into, bandwidth)]
-    both = ((f"{card.name} out", out), (f"{card.name} in", into))
-    return [SharedLimit(label, found, bandwidth) for label, found in both if found]
+    directions = ((f"{card.name} out", out), (f"{card.name} in", into))
+    return [SharedLimit(label, numbers, bandwidth) for label, numbers in directions if numbers]

@@ -238,12 +238,12 @@ def _only_paths(topology: Topology, pairs: Longs) -> Iterator[list[int] | str]:
     Only where that fails is a second path looked for, pair by pair.
     """
     out = out_links(topology)
-    source, came, twice = -1, {}, set()  # type: int, dict[int, int], set[int]
+    source, entered_by, twice = -1, {}, set()  # type: int, dict[int, int], set[int]
     for key in pairs.tolist():
         src, dst = divmod(key, topology.nodes)
         if src != source:
-            source, (came, twice) = src, _search(topology, src, out)
-        path = _back(topology, came, src, dst)
+            source, (entered_by, twice) = src, _search(topology, src, out)
+        path = _back(topology, entered_by, src, dst)
         if path is None:
             yield f"has no link or path through switches from rank {src} to rank {dst}"
         elif not twice or not _second(topology, src, dst, path, out):
@@ -269,31 +269,31 @@ def _search(topology: Topology, src: int, out: list[list[int]]) -> tuple[dict[in
     """From src through switches, fewest links first: the link by which each node is first entered, and the nodes
     that some other link enters too, other than straight back to where the search came from."""
     heads, ranks = topology.link_dst, topology.ranks
-    came: dict[int, int] = {src: -1}
+    entered_by: dict[int, int] = {src: -1}
     twice: set[int] = set()
     queue = deque([src])
     while queue:
         node = queue.popleft()
-        before = int(topology.link_src[came[node]]) if came[node] >= 0 else -1
+        before = int(topology.link_src[entered_by[node]]) if entered_by[node] >= 0 else -1
         for link in out[node]:
             head = int(heads[link])
             if head in (src, before):
                 continue
-            if head in came:
+            if head in entered_by:
                 twice.add(head)
                 continue
-            came[head] = link
+            entered_by[head] = link
             if head >= ranks:
                 queue.append(head)
-    return came, twice
+    return entered_by, twice
 
 
-def _back(topology: Topology, came: dict[int, int], src: int, dst: int) -> list[int] | None:
-    if dst not in came:
+def _back(topology: Topology, entered_by: dict[int, int], src: int, dst: int) -> list[int] | None:
+    if dst not in entered_by:
         return None
-    path = [came[dst]]
+    path = [entered_by[dst]]
     while (node := int(topology.link_src[path[-1]])) != src:
-        path.append(came[node])
+        path.append(entered_by[node])
     return path[::-1]
 
 
@@ -301,8 +301,8 @@ def latencies(topology: Topology, table: Routes) -> Floats:
     """Seconds of latency of every route: the sum over its links."""
     kinds = np.array([t.latency for t in topology.types], np.float64)
     owner = np.repeat(np.arange(len(table)), np.diff(table.ptr))
-    taken = kinds[topology.link_type[table.links]]
-    return np.bincount(owner, weights=taken, minlength=len(table)).astype(np.float64, copy=False)
+    link_latencies = kinds[topology.link_type[table.links]]
+    return np.bincount(owner, weights=link_latencies, minlength=len(table)).astype(np.float64, copy=False)
 
 
 def opposite_links(topology: Topology) -> Ints:
@@ -344,19 +344,19 @@ def switch_path(
 ) -> list[int] | None:
     """A path with the fewest links from rank src to rank dst through switches, or None."""
     out = out_links(topology) if out is None else out
-    came: dict[int, int] = {src: -1}
+    entered_by: dict[int, int] = {src: -1}
     queue = deque([src])
     while queue:
         node = queue.popleft()
         for link in out[node]:
             head = int(topology.link_dst[link])
-            if link == without or head in came or (head < topology.ranks and head != dst):
+            if link == without or head in entered_by or (head < topology.ranks and head != dst):
                 continue
-            came[head] = link
+            entered_by[head] = link
             if head == dst:
                 path = [link]
                 while (node := int(topology.link_src[path[-1]])) != src:
-                    path.append(came[node])
+                    path.append(entered_by[node])
                 return path[::-1]
             queue.append(head)
     return None

@@ -136,8 +136,13 @@ class Schedule:
         object.__setattr__(self, "src", column(self.src, "src", 0, ranks))
         object.__setattr__(self, "dst", column(self.dst, "dst", 0, ranks))
         object.__setattr__(self, "op", octets(self.op, "op (0 = copy, 1 = reduce)", 0, 2))
-        few, many = 2**15, 2**31 - 1
-        for key, low, high in (("route", -1, many), ("src_slot", 0, few), ("dst_slot", 0, few), ("joint", -1, many)):
+        max_slots, max_number = 2**15, 2**31 - 1
+        for key, low, high in (
+            ("route", -1, max_number),
+            ("src_slot", 0, max_slots),
+            ("dst_slot", 0, max_slots),
+            ("joint", -1, max_number),
+        ):
             if getattr(self, key) is not None:
                 values = column(getattr(self, key), key, low, high)
                 object.__setattr__(self, key, None if int(values.max(initial=low)) == low else values)
@@ -241,7 +246,7 @@ class Schedule:
         >>> first.tolist(), number.tolist(), bool(way[0] == way[1])
         ([0, 0, 2], [1, 1, 0], True)
         """
-        plain, many = packed(*self._ways())
+        plain, plain_bound = packed(*self._ways())
         joint = np.zeros(0, np.int32) if self.joint is None else self.joint
         bound = np.flatnonzero(joint >= 0)
         _, number = dense(joint[bound], 2**31)
@@ -249,7 +254,7 @@ class Schedule:
         bound, number = bound[several[number]], (np.cumsum(several) - 1)[number[several[number]]]
         leads = np.arange(self.transfers)
         if not len(bound):
-            return plain, many, leads, np.zeros(self.transfers, np.int64)
+            return plain, plain_bound, leads, np.zeros(self.transfers, np.int64)
         inside = (plain, self.chunk, self.slot("src"), self.slot("dst"), self.op)
         order = np.lexsort((*(values[bound] for values in inside[::-1]), number))
         first = order[starts(number[order])]  # of every joint the first row
@@ -263,7 +268,7 @@ class Schedule:
             np.add.at(mark, number, value * np.uint64(0xD6E8FEB86659FD93))
         own = np.zeros(self.transfers, np.int64)
         own[bound] = 1 + numbered(plain[bound][first], self.chunk[bound][first], mark, np.arange(len(mark)))[number]
-        key, top = packed((plain[leads], many), (own, len(first) + 1))
+        key, top = packed((plain[leads], plain_bound), (own, len(first) + 1))
         return key, top, leads, own
 
     @property
@@ -312,11 +317,11 @@ class Schedule:
     def same_as(self, other: Schedule) -> bool:
         """Equal but for the order of rows and provenance."""
         a, b = self.sorted(), other.sorted()
-        mine, theirs = a.columns(), b.columns()
+        own_columns, other_columns = a.columns(), b.columns()
         return (
             a.collective == b.collective
-            and mine.keys() == theirs.keys()
-            and all(np.array_equal(mine[k], theirs[k]) for k in mine)
+            and own_columns.keys() == other_columns.keys()
+            and all(np.array_equal(own_columns[k], other_columns[k]) for k in own_columns)
             and all(np.array_equal(getattr(a.chunks, k), getattr(b.chunks, k)) for k in ("block", "offset", "share"))
             and a.chunks.denominator == b.chunks.denominator
             and a.routes == b.routes

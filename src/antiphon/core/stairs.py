@@ -20,8 +20,8 @@ def added(key: Longs, load: Exact, bound: int) -> tuple[Longs, Exact]:
     (array([3, 7]), array([2, 5]))
     """
     if bound <= 4 * len(key) and load.dtype != object:  # few enough for a table instead of sorting
-        found = distinct(key, bound)
-        return found, sums(key, load, bound)[found]
+        keys = distinct(key, bound)
+        return keys, sums(key, load, bound)[keys]
     order = order_of(key, bound)
     first = np.flatnonzero(starts(key[order]))
     load = load[order]
@@ -83,17 +83,17 @@ def envelope(low: Longs, high: Longs, value: Exact, marks: int) -> tuple[Exact, 
     table = np.full(marks, -1, np.int64)
     for k in range(int(level.max()), -1, -1):
         size = 1 << k
-        mine = np.flatnonzero(level == k)
-        np.maximum.at(table, low[mine], place[mine])
-        np.maximum.at(table, high[mine] - size, place[mine])
+        of_level = np.flatnonzero(level == k)
+        np.maximum.at(table, low[of_level], place[of_level])
+        np.maximum.at(table, high[of_level] - size, place[of_level])
         if k:  # table[i] stands for size intervals from i on: hand it to both halves
             half = size // 2
             lower = table.copy()
             np.maximum(lower[half:], table[:-half], out=lower[half:])
             table = lower
-    found = table >= 0
+    covered = table >= 0
     top: Exact = np.zeros(marks, value.dtype)
     winner = np.full(marks, -1, np.int64)
-    winner[found] = rank[table[found]]
-    top[found] = value[winner[found]]
+    winner[covered] = rank[table[covered]]
+    top[covered] = value[winner[covered]]
     return top, winner

@@ -46,11 +46,11 @@ def automorphisms(topology: Topology, colour: list[int] | None = None) -> tuple[
     machines are easy for it; the generators, fewer than nodes, take O(vertices) each.
     """
     drawn = _draw(topology, colour)
-    found: list[list[int]] = drawn.graph().automorphism_group(color=drawn.colour)
+    permutations: list[list[int]] = drawn.graph().automorphism_group(color=drawn.colour)
     identity = np.arange(topology.nodes, dtype=np.int32)
     out = []
-    for whole in found:
-        generator = np.array(whole[: topology.nodes], np.int32)
+    for permutation in permutations:
+        generator = np.array(permutation[: topology.nodes], np.int32)
         if not np.array_equal(generator, identity):  # else it only swaps limits that bound the same links
             generator.setflags(write=False)
             out.append(generator)
@@ -150,8 +150,8 @@ def _numbers_to_vertices() -> bool:
     """
     import igraph
 
-    told: list[int] = igraph.Graph(n=3).canonical_permutation(color=[1, 2, 0])
-    return told == [2, 0, 1]
+    permutation: list[int] = igraph.Graph(n=3).canonical_permutation(color=[1, 2, 0])
+    return permutation == [2, 0, 1]
 
 
 def _sharpened(drawn: _Drawn) -> list[int]:
@@ -173,12 +173,12 @@ def _sharpened(drawn: _Drawn) -> list[int]:
     cells, orbits_of = np.unique(sums[first], return_counts=True)
     doubtful = np.flatnonzero(np.isin(sums[first], cells[orbits_of > 1]))
     if doubtful.size and doubtful.size * (len(a) + count) <= MOST_WORK:
-        told = sums[first]
+        signatures = sums[first]
         for i in doubtful:
             marked = sums.copy()
             marked[first[i]] = ~marked[first[i]]
-            told[i] = _mixed(_refined(marked, joined)).sum()
-        sums = _refined(_mixed(told)[orbit] ^ sums, joined)
+            signatures[i] = _mixed(_refined(marked, joined)).sum()
+        sums = _refined(_mixed(signatures)[orbit] ^ sums, joined)
     order = np.lexsort((sums, colour))
     new = np.ones(count, bool)
     new[1:] = (np.diff(colour[order]) != 0) | (sums[order][1:] != sums[order][:-1])
@@ -196,12 +196,12 @@ def _mixed(values: Sums) -> Sums:
 
 def _refined(sums: Sums, joined: Any) -> Sums:
     """Each vertex told apart by what it is joined to, again and again, until nothing new shows."""
-    known = 0
+    classes = 0
     for _ in range(64):  # enough for machines; stopping early only tells less apart
-        seen = len(np.unique(sums))
-        if seen <= known:
+        new_classes = len(np.unique(sums))
+        if new_classes <= classes:
             break
-        known = seen
+        classes = new_classes
         sums = _mixed(sums * np.uint64(3) + joined @ _mixed(sums + np.uint64(1)))
     return sums
 
@@ -266,8 +266,8 @@ def _draw(topology: Topology, node_colour: list[int] | None = None) -> _Drawn:
 
 def _able(ability: Ability) -> tuple[str, ...]:
     """What a switch can do beside forwarding; nothing for all others."""
-    said = ((field.name, getattr(ability, field.name)) for field in fields(ability))
-    return tuple(name if value is True else f"{name}={value}" for name, value in said if value)
+    abilities = ((field.name, getattr(ability, field.name)) for field in fields(ability))
+    return tuple(name if value is True else f"{name}={value}" for name, value in abilities if value)
 
 
 def _plain_edges(nodes: int, plain: Mapping[Bond, Longs]) -> tuple[tuple[Bond, bool] | None, Longs]:
@@ -321,11 +321,11 @@ def _bonds(
     # Every pair of nodes once: told from the end with the greater word, or the lesser number if equal.
     once = (word > other) | ((word == other) & (keys // nodes < keys % nodes))
     plain: dict[Bond, Longs] = {}
-    both = word[once] * len(words) + other[once]
-    order = np.argsort(both, kind="stable")
-    found, first = np.unique(both[order], return_index=True)
+    codes = word[once] * len(words) + other[once]
+    order = np.argsort(codes, kind="stable")
+    distinct_codes, first = np.unique(codes[order], return_index=True)
     ends = np.stack([keys[once] // nodes, keys[once] % nodes], axis=1)[order]
-    for code, low, high in zip(found.tolist(), first, [*first[1:], len(ends)], strict=False):
+    for code, low, high in zip(distinct_codes.tolist(), first, [*first[1:], len(ends)], strict=False):
         pairs = ends[low:high]
         plain[words[code // len(words)], words[code % len(words)]] = pairs
     return plain, dict(limited)

@@ -21,10 +21,10 @@ from antiphon.units import exact, parse_bandwidth, parse_seconds
 MAX_NODES = 2**24
 
 
-def check_text(value: object, what: str) -> None:
+def check_text(value: object, label: str) -> None:
     """Names are shown on terminals and in pictures: short, and without control characters."""
     if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
-        raise Invalid(f"{what}: expected a short text without control characters, got {quote(value)}")
+        raise Invalid(f"{label}: expected a short text without control characters, got {quote(value)}")
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Ability:
             for name in names:
                 check_text(name, f"ability {key}")
             object.__setattr__(self, key, tuple(sorted({*names})))
-        more = self.through or self.own or self.at_once or self.operators or self.types
-        if more and not (self.multicast or self.reduce):
+        restricts = self.through or self.own or self.at_once or self.operators or self.types
+        if restricts and not (self.multicast or self.reduce):
             raise Invalid(
                 "ability: says how a switch multicasts or reduces, but not that it does; set multicast or reduce"
             )
@@ -129,9 +129,11 @@ class Topology:
 
     def __post_init__(self) -> None:
         check_text(self.name, "topology name")
-        for what, count, low in (("ranks", self.ranks, 1), ("switches", self.switches, 0)):
+        for label, count, low in (("ranks", self.ranks, 1), ("switches", self.switches, 0)):
             if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= MAX_NODES:
-                raise Invalid(f"topology {what}: expected a whole number from {low} to {MAX_NODES}, got {quote(count)}")
+                raise Invalid(
+                    f"topology {label}: expected a whole number from {low} to {MAX_NODES}, got {quote(count)}"
+                )
         object.__setattr__(self, "types", tuple(self.types))
         object.__setattr__(self, "limits", tuple(self.limits))
         object.__setattr__(self, "link_src", column(self.link_src, "link source", 0, self.nodes))
@@ -192,10 +194,10 @@ class Topology:
             return FORWARDS
         pairs = np.unique(np.stack([self.link_src, self.link_dst], axis=1), axis=0)
         into, out = (np.bincount(pairs[:, side], minlength=self.nodes) for side in (1, 0))
-        mine = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
+        switches = [(node, self.ability(node)) for node in range(self.ranks, self.nodes)]
         return Ability(
-            any(ability.multicast and into[node] and out[node] > 1 for node, ability in mine),
-            any(ability.reduce and into[node] > 1 and out[node] for node, ability in mine),
+            any(ability.multicast and into[node] and out[node] > 1 for node, ability in switches),
+            any(ability.reduce and into[node] > 1 and out[node] for node, ability in switches),
         )
 
     @cached_property
@@ -284,10 +286,10 @@ BOXES = ("host", "box", "server", "node")
 def hosts(machine: Topology) -> tuple[int, ...]:
     """Of every rank the number of its host, by the part of the places that is called host..., box..., server... or
     node...; () where there is none, or one holds all."""
-    parts = [place.split("/") for place in machine.places[: machine.ranks]]
-    for depth in range(min(map(len, parts))):
-        if all(part[depth].startswith(BOXES) for part in parts):
-            boxes = [tuple(part[: depth + 1]) for part in parts]
+    paths = [place.split("/") for place in machine.places[: machine.ranks]]
+    for depth in range(min(map(len, paths))):
+        if all(levels[depth].startswith(BOXES) for levels in paths):
+            boxes = [tuple(levels[: depth + 1]) for levels in paths]
             number = {box: i for i, box in enumerate(dict.fromkeys(boxes))}
             return tuple(number[box] for box in boxes) if len(number) > 1 else ()
     return ()

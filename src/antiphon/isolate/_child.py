@@ -75,8 +75,8 @@ def do(voice: Voice, work: Callable[[Any, Say], Any], job: Any, memory: int | No
     except AntiphonError as error:
         how, value = RAISED, error
     except MemoryError:
-        most = "" if memory is None else f": more than {memory / GIB:g} GiB"
-        how, value = STARVED, f"out of memory{most}"
+        limit = "" if memory is None else f": more than {memory / GIB:g} GiB"
+        how, value = STARVED, f"out of memory{limit}"
     except UnsendableError as error:
         how, value = BROKEN, str(error)
     except BaseException as error:  # told to the parent, which reports it and goes on
@@ -151,5 +151,5 @@ def _read(channel: Connection, orders: queue.SimpleQueue[Any]) -> None:
 def _limit(memory: int) -> None:
     """To so many bytes beyond what the process takes now."""
     with open("/proc/self/statm", encoding="ascii") as file:
-        taken = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + memory, resource.RLIM_INFINITY))
+        bytes_in_use = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (bytes_in_use + memory, resource.RLIM_INFINITY))

@@ -66,24 +66,26 @@ class _Listener:
 
 
 def _read(processes: Sequence[Process[Job]], ready: Sequence[object]) -> list[Told[Job]]:
-    found: list[Told[Job]] = []
+    events: list[Told[Job]] = []
     for process in processes:
         job = process.job
         if process.channel in ready:
-            found.append((process, job, process.hear()))
+            events.append((process, job, process.hear()))
         if process.running and (ended := process.look()) is not None:  # also those that talk all the time
-            found.append((process, job, ended))
-    return found
+            events.append((process, job, ended))
+    return events
 
 
 def _until(processes: Sequence[Process[Any]]) -> float:
     """Seconds until one of them must be looked at."""
-    if any(one.stopping for one in processes):
+    if any(process.stopping for process in processes):
         return NUDGE
     # a process and its descendants may use several processors at once, and so reach the limit that much sooner
     processors = available_processors()
-    left = [(one.limit - one.meter.used) / processors for one in processes if one.limit is not None]
-    return min([TICK, *(max(seconds, SOONEST) for seconds in left)])
+    seconds_left = [
+        (process.limit - process.meter.used) / processors for process in processes if process.limit is not None
+    ]
+    return min([TICK, *(max(seconds, SOONEST) for seconds in seconds_left)])
 
 
 def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said | Ended], None, None]:
@@ -96,18 +98,18 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
     listener = _Listener()
     try:
         while line or crew:
-            wanted = (
+            crew_size = (
                 0 if stillborn >= STILLBORN else min(terms.workers, len(line) + sum(p.job is not None for p in crew))
             )
-            while len(crew) < wanted:
+            while len(crew) < crew_size:
                 crew.append(Process(terms))
             if not crew:
                 yield line.popleft(), Ended(Lost("no process gets ready here", begun=False))
                 continue
-            for process, job, told in listener.hear(crew):
-                if told is not None and job is not None:
-                    yield job, told
-                elif told is not None:
+            for process, job, event in listener.hear(crew):
+                if event is not None and job is not None:
+                    yield job, event
+                elif event is not None:
                     stillborn += 1
                 elif line:
                     process.give(line.popleft())
@@ -129,11 +131,11 @@ def as_done(jobs: Iterable[Job], terms: Terms[Job]) -> Generator[tuple[Job, Said
 def _last_words(listener: _Listener, crew: Sequence[Process[Job]]) -> Generator[tuple[Job, Said | Ended], None, None]:
     for process in crew:
         process.stop()
-    while left := [process for process in crew if process.running and process.job is not None]:
-        for _, job, told in listener.hear(left):
-            if job is None or told is None or (isinstance(told, Ended) and isinstance(told.result, Stopped)):
+    while working := [process for process in crew if process.running and process.job is not None]:
+        for _, job, event in listener.hear(working):
+            if job is None or event is None or (isinstance(event, Ended) and isinstance(event.result, Stopped)):
                 continue  # stopped by Ctrl-C, not at the end of its budget: KeyboardInterrupt follows
-            yield job, told
+            yield job, event
 
 
 def in_order(
@@ -151,25 +153,25 @@ def in_order(
     line = deque[Process[Job]]()
     listener = _Listener()
     ended: TimedOut | None = None
-    more = True
+    jobs_left = True
     try:
         while True:
-            while more and sum(p.running for p in line) < terms.workers and len(line) < AHEAD * terms.workers:
+            while jobs_left and sum(p.running for p in line) < terms.workers and len(line) < AHEAD * terms.workers:
                 job = next(waiting, None)
-                more = job is not None
+                jobs_left = job is not None
                 if job is not None and wanted(job):
                     try:
                         line.append(Process(terms, job))
                     except TimedOut as error:
-                        more, ended = False, error
+                        jobs_left, ended = False, error
             if not line:
                 break
             if line[0].running:
-                for process, _, told in listener.hear([p for p in line if p.running]):
-                    if isinstance(told, Said):
-                        heard(told.value)
-                    elif told is not None:
-                        process.result = told.result
+                for process, _, event in listener.hear([p for p in line if p.running]):
+                    if isinstance(event, Said):
+                        heard(event.value)
+                    elif event is not None:
+                        process.result = event.result
                 continue
             first = line.popleft()
             if isinstance(first.result, AntiphonError):

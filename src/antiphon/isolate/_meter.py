@@ -52,15 +52,15 @@ def _tree(pid: int) -> _Now:
     seconds, working = 0.0, False
     line = [pid]
     while line:
-        one = line.pop()
+        process = line.pop()
         try:
-            with open(f"/proc/{one}/stat", "rb") as file:
+            with open(f"/proc/{process}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:  # it has ended
             continue
         seconds += sum(int(x) for x in fields[11:15]) / _TICKS
         working |= fields[0].decode() in _WORKING
-        line += _children(one)
+        line += _children(process)
     return _Now(seconds, working)
 
 

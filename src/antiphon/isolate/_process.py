@@ -117,9 +117,9 @@ class Process(Generic[Job]):
         self.meter.start()
         self._send(job)
 
-    def _send(self, what: Any) -> None:
+    def _send(self, message: Any) -> None:
         with suppress(OSError):  # it has died: that is seen when it is listened to
-            self.channel.send(what)
+            self.channel.send(message)
 
     def hear(self) -> Said | Ended | None:
         """Its next message, for which `channel` is ready; None where it is ready for a job."""
@@ -133,11 +133,11 @@ class Process(Generic[Job]):
             self.ready, self.limit = True, None
             return None
         assert kind == ENDED
-        told = self._stopped() if self.stopping else _result(*value)
+        result = self._stopped() if self.stopping else _result(*value)
         self.job = self.limit = None
         if self.forked or self.stopping:
             self.end()
-        return Ended(told)
+        return Ended(result)
 
     def look(self) -> Ended | None:
         """Whether it is over its budget, or dead while what it began keeps its channel open: how it ended then."""
@@ -208,12 +208,12 @@ def _spawn(theirs: Connection) -> int:
     nor a pool of it does without running the main program of the user again.
 
     Its group is its own: Ctrl-C is for us, and it ends with all that it started. What it prints goes nowhere."""
-    here = str(Path(__file__).parents[2])
-    paths = dict.fromkeys([here, *(str(Path(p or ".").resolve()) for p in sys.path)])
+    source_folder = str(Path(__file__).parents[2])
+    paths = dict.fromkeys([source_folder, *(str(Path(p or ".").resolve()) for p in sys.path)])
     quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
-    given = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, **_QUIET, "PYTHONPATH": os.pathsep.join(paths)}
     return os.posix_spawn(
-        sys.executable, [sys.executable, "-P", "-c", _PROGRAM], given,
+        sys.executable, [sys.executable, "-P", "-c", _PROGRAM], environment,
         file_actions=[*quiet, (os.POSIX_SPAWN_DUP2, theirs.fileno(), CHANNEL)], setsid=True,
     )  # fmt: skip
 
@@ -252,5 +252,5 @@ def end_threads_of_solvers() -> None:
 
 
 def _end_of_threads(core: Any) -> Callable[[bool], None] | None:
-    found: Callable[[bool], None] | None = getattr(getattr(core, "_Highs", None), "resetGlobalScheduler", None)
-    return found
+    function: Callable[[bool], None] | None = getattr(getattr(core, "_Highs", None), "resetGlobalScheduler", None)
+    return function
