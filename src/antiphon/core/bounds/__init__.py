@@ -114,9 +114,9 @@ class Bound:
     def stated(self) -> dict[str, Any]:
         """The bandwidth with its proof, for plans to carry: with `assumes` where it assumes anything, or holds with the
         help of switches."""
-        found = self.as_json()
-        told = self.assumes or self.unaided is not None
-        return {**found["bandwidth"], **({"assumes": found["assumes"]} if told else {})}
+        bound_json = self.as_json()
+        has_assumptions = self.assumes or self.unaided is not None
+        return {**bound_json["bandwidth"], **({"assumes": bound_json["assumes"]} if has_assumptions else {})}
 
     def describe(self, topology: Topology, collective: Collective) -> list[str]:
         """One line per witness, in the user's terms. What holds without the help of switches tells itself."""
@@ -155,9 +155,9 @@ def bound(topology: Topology, collective: Collective) -> Bound:
     return _rechecked(topology, collective, replace(_bare_bound(topology, collective, needs, latency), unaided=alone))
 
 
-def _rechecked(topology: Topology, collective: Collective, found: Bound) -> Bound:
-    recheck(topology, collective, found)
-    return found
+def _rechecked(topology: Topology, collective: Collective, bound: Bound) -> Bound:
+    recheck(topology, collective, bound)
+    return bound
 
 
 def _bare_bound(topology: Topology, collective: Collective, needs: Needs, latency: Distance | None) -> Bound:

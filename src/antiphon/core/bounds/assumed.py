@@ -18,7 +18,9 @@ def helped(topology: Topology, collective: Collective) -> tuple[str, ...]:
     Nobody has use for a reduction where nothing is combined, nor for a multicast where no block is wanted by two.
     """
     helps = abilities_of(topology, collective).values()
-    reduces, multicasts = (any(getattr(mine, what) for mine in helps) for what in ("reduce", "multicast"))
+    reduces, multicasts = (
+        any(getattr(ability, operation) for ability in helps) for operation in ("reduce", "multicast")
+    )
     return (*([REDUCTION] if reduces else []), *([MULTICAST] if multicasts else []))
 
 
@@ -33,5 +35,5 @@ def assumed(topology: Topology, collective: Collective, witness: Witness | None)
 
 def without(assumes: Sequence[str], form: str = "{}") -> str:
     """Words for what is assumed, to stand in `form`: "without reduction or multicast in switches"; "" for nothing."""
-    things = [text.removeprefix("no ").removesuffix(" in switches") for text in assumes]
-    return form.format(f"without {' or '.join(things)} in switches") if things else ""
+    operations = [text.removeprefix("no ").removesuffix(" in switches") for text in assumes]
+    return form.format(f"without {' or '.join(operations)} in switches") if operations else ""

@@ -90,10 +90,10 @@ class _TreeRates:
             self.columns |= new
             if len(self.columns) == before or len(self.columns) > MOST_COLUMNS:
                 return None
-            found = self._solve()
-            if found is None:
+            solution = self._solve()
+            if solution is None:
                 return None
-            time, rates, prices = found
+            time, rates, prices = solution
             if time <= 1 + _CLOSE:
                 return self._exactly(rates)
         return None
@@ -114,15 +114,15 @@ class _TreeRates:
         cost = np.zeros(len(self.columns) + 1)
         cost[-1] = 1
         right = [x / self.weight for x in self.right]
-        found = linprog(cost, A_ub=above, b_ub=np.zeros(len(above)), A_eq=level, b_eq=right, method="highs")
-        if found.status:
+        result = linprog(cost, A_ub=above, b_ub=np.zeros(len(above)), A_eq=level, b_eq=right, method="highs")
+        if result.status:
             return None
-        return float(found.x[-1]), found.x[:-1], np.maximum(-found.ineqlin.marginals, 0.0) * scale
+        return float(result.x[-1]), result.x[:-1], np.maximum(-result.ineqlin.marginals, 0.0) * scale
 
     def _entries(self, which: int) -> list[tuple[int, int]]:
-        wanted = self.wanted[which]
-        counted = [(wanted.row, wanted.sign)]
-        return counted if wanted.also is None else [*counted, (wanted.also, -1)]
+        tree = self.wanted[which]
+        counted = [(tree.row, tree.sign)]
+        return counted if tree.also is None else [*counted, (tree.also, -1)]
 
     def _exactly(self, rates: Floats) -> Packing | None:
         """The same trees at exact rates: what the full links and the blocks' weights determine."""
@@ -156,20 +156,20 @@ class _TreeRates:
         for link, limits in enumerate(self.limits_of):
             cost[link] += prices[limits].sum()
         cost += 1e-12 * (1 + cost.max())  # of equally cheap ways the shortest
-        found: dict[tuple[int, frozenset[Route]], Floats] = {}
-        for way in ("out", "in"):
-            mine = [number for number, w in enumerate(self.wanted) if w.way == way]
-            if not mine:
+        columns: dict[tuple[int, frozenset[Route]], Floats] = {}
+        for direction in ("out", "in"):
+            numbers = [number for number, w in enumerate(self.wanted) if w.way == direction]
+            if not numbers:
                 continue
-            ways = _Ways(self.topology, cost, way == "in")
-            ends = sorted({end for number in mine for end in self.wanted[number].ends})
-            trees = _Steiner(ways, ends)
-            for number in mine:
-                wanted = self.wanted[number]
-                routes = trees.tree(wanted.root, wanted.ends)
+            paths = _Ways(self.topology, cost, direction == "in")
+            ends = sorted({end for number in numbers for end in self.wanted[number].ends})
+            trees = _Steiner(paths, ends)
+            for number in numbers:
+                tree = self.wanted[number]
+                routes = trees.tree(tree.root, tree.ends)
                 if routes is not None:
-                    found[number, frozenset(routes)] = self._load(routes)
-        return found
+                    columns[number, frozenset(routes)] = self._load(routes)
+        return columns
 
     def _load(self, routes: Sequence[Route]) -> Floats:
         load = np.zeros(len(self.capacity))
@@ -185,17 +185,17 @@ def _wanted(collective: Collective) -> tuple[list[_Wanted], list[int]]:
     if (
         kind == "allreduce"
     ):  # into a root and out of it again, whichever rank that is; equation r + 1: in = out at rank r
-        both = [
-            _Wanted(0, way, root, members, *((0, 1, root + 1) if way == "out" else (root + 1, 1)))
+        halves = [
+            _Wanted(0, direction, root, members, *((0, 1, root + 1) if direction == "out" else (root + 1, 1)))
             for root in range(collective.ranks)
-            for way in ("in", "out")
+            for direction in ("in", "out")
         ]
-        return both, [weights[0]] + [0] * collective.ranks
-    way = "out" if kind in ("broadcast", "allgather") else "in"
+        return halves, [weights[0]] + [0] * collective.ranks
+    direction = "out" if kind in ("broadcast", "allgather") else "in"
     ends = roots if kind in ("broadcast", "reduce") else members
     blocks = [block for block in range(collective.blocks) if weights[block]]
     return (
-        [_Wanted(block, way, ends[block], members, row, 1) for row, block in enumerate(blocks)],
+        [_Wanted(block, direction, ends[block], members, row, 1) for row, block in enumerate(blocks)],
         [weights[block] for block in blocks],
     )
 
@@ -231,13 +231,13 @@ class _Ways:
 
     def hops(self, a: int, b: int) -> list[tuple[int, int, Route]]:
         """From rank to rank, each with its links."""
-        way = [*self.nodes(a, b), b]
-        stops = [i for i, node in enumerate(way) if node < self.ranks]
-        found = []
+        path = [*self.nodes(a, b), b]
+        stops = [i for i, node in enumerate(path) if node < self.ranks]
+        hops = []
         for i, j in itertools.pairwise(stops):
-            links = [int(self.link[pair]) for pair in itertools.pairwise(way[i : j + 1])]
-            found.append((way[i], way[j], tuple(links[::-1] if self.back else links)))
-        return found
+            links = [int(self.link[pair]) for pair in itertools.pairwise(path[i : j + 1])]
+            hops.append((path[i], path[j], tuple(links[::-1] if self.back else links)))
+        return hops
 
 
 @cache
@@ -245,19 +245,19 @@ def _splits(count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """The sets of `size` of `count` things, and of each its first halves: every split once."""
     sets = [sum(1 << i for i in chosen) for chosen in itertools.combinations(range(count), size)]
     halves = []
-    for whole in sets:
-        rest = whole & (whole - 1)  # without its lowest: that stays in the second half
-        halves.append([part for part in _parts(rest) if part])
+    for chosen_set in sets:
+        rest = chosen_set & (chosen_set - 1)  # without its lowest: that stays in the second half
+        halves.append([half for half in _parts(rest) if half])
     return np.array(sets), np.array(halves)
 
 
-def _parts(whole: int) -> list[int]:
-    found, part = [], whole
+def _parts(full_set: int) -> list[int]:
+    subsets, subset = [], full_set
     while True:
-        found.append(part)
-        if not part:
-            return found
-        part = (part - 1) & whole
+        subsets.append(subset)
+        if not subset:
+            return subsets
+        subset = (subset - 1) & full_set
 
 
 @dataclass
@@ -291,53 +291,53 @@ class _Steiner:
 
     def tree(self, root: int, ends: Sequence[int]) -> list[Route] | None:
         """The routes of a cheapest tree; None where some end is out of reach."""
-        whole = sum(1 << i for i, end in enumerate(self.ends) if end in ends and end != root)
-        if not np.isfinite(self.cost[whole, root]):
+        end_set = sum(1 << i for i, end in enumerate(self.ends) if end in ends and end != root)
+        if not np.isfinite(self.cost[end_set, root]):
             return None
-        hops = self._hops(whole, root)
-        came: dict[int, tuple[int, Route]] = {}
+        hops = self._hops(end_set, root)
+        entered_by: dict[int, tuple[int, Route]] = {}
         reached, todo = {root}, [root]
         while todo:  # where ways meet, one is enough
             node = todo.pop()
             for a, b, route in hops:
                 if a == node and b not in reached:
                     reached.add(b)
-                    came[b] = a, route
+                    entered_by[b] = a, route
                     todo.append(b)
-        kept: dict[int, Route] = {}
+        routes: dict[int, Route] = {}
         for end in ends:
             node = end
-            while node != root and node not in kept:
-                before, kept[node] = came[node]
+            while node != root and node not in routes:
+                before, routes[node] = entered_by[node]
                 node = before
-        return list(kept.values())
+        return list(routes.values())
 
-    def _hops(self, whole: int, rank: int) -> list[tuple[int, int, Route]]:
-        if not whole:
+    def _hops(self, end_set: int, rank: int) -> list[tuple[int, int, Route]]:
+        if not end_set:
             return []
-        to = int(self.step[whole, rank])
-        found = self.ways.hops(rank, to) if to != rank else []
-        if whole & (whole - 1):
-            half = int(self.half[whole, to])
-            found += self._hops(half, to) + self._hops(whole - half, to)
-        return found
+        to = int(self.step[end_set, rank])
+        hops = self.ways.hops(rank, to) if to != rank else []
+        if end_set & (end_set - 1):
+            half = int(self.half[end_set, to])
+            hops += self._hops(half, to) + self._hops(end_set - half, to)
+        return hops
 
 
 def _solved(rows: list[list[Fraction]], unknowns: int) -> list[Fraction] | None:
     """The solution of equations (right side last), by elimination; None where there is none or more than one."""
-    left, at = rows, 0
+    remaining, at = rows, 0
     for column in range(unknowns):
-        pivot = next((i for i in range(at, len(left)) if left[i][column]), None)
+        pivot = next((i for i in range(at, len(remaining)) if remaining[i][column]), None)
         if pivot is None:
             return None
-        left[at], left[pivot] = left[pivot], left[at]
-        head = left[at][column]
-        left[at] = [x / head for x in left[at]]
-        for i, row in enumerate(left):
+        remaining[at], remaining[pivot] = remaining[pivot], remaining[at]
+        head = remaining[at][column]
+        remaining[at] = [x / head for x in remaining[at]]
+        for i, row in enumerate(remaining):
             if i != at and row[column]:
                 times = row[column]
-                left[i] = [x - times * y if y else x for x, y in zip(row, left[at], strict=True)]
+                remaining[i] = [x - times * y if y else x for x, y in zip(row, remaining[at], strict=True)]
         at += 1
-    if any(row[-1] for row in left[at:]):
+    if any(row[-1] for row in remaining[at:]):
         return None
-    return [row[-1] for row in left[:at]]
+    return [row[-1] for row in remaining[:at]]

@@ -89,8 +89,8 @@ class BandwidthSearch:
 
     def run(self) -> Proved:
         """The best bound found; never called tight where values begin joined (see Needs)."""
-        found = self._run()
-        return replace(found, tight=None, note=_JOINED) if self.needs.joined else found
+        proved = self._run()
+        return replace(proved, tight=None, note=_JOINED) if self.needs.joined else proved
 
     def _run(self) -> Proved:
         kind = self.collective.kind
@@ -143,7 +143,7 @@ class BandwidthSearch:
     def _group_searches(self, groups: Sequence[FamilyRows]) -> None:
         """The tightest cut for what one rank needs, or for what one rank holds."""
         needs = self.needs
-        found: list[tuple[Fraction, int, Side]] = []
+        cuts: list[tuple[Fraction, int, Side]] = []
         for group in self._narrowest([group for group in groups if group.of in ("to", "from")]):
             supply: dict[tuple[int, ...], int] = {}
             for row in group.rows.tolist():
@@ -151,8 +151,8 @@ class BandwidthSearch:
                 supply[ends] = supply.get(ends, 0) + int(needs.weights[needs.block[row]])
             back = group.of == "from"
             side, rate = tightest_cut(self.network.reversed if back else self.network, supply, list(group.at))
-            found.append((rate, len(found), ~side if back else side))
-        for _, _, side in sorted(found, key=itemgetter(0, 1))[:_OFFERED]:
+            cuts.append((rate, len(cuts), ~side if back else side))
+        for _, _, side in sorted(cuts, key=itemgetter(0, 1))[:_OFFERED]:
             self.offer_cut(side)
 
     def _narrowest(self, groups: Sequence[FamilyRows]) -> Sequence[FamilyRows]:
@@ -200,7 +200,7 @@ class BandwidthSearch:
         if ranks > _HALVED:
             return
         demand = np.zeros((ranks, ranks))
-        alone = np.array([some[0] if len(some) == 1 else -1 for some in needs.sets])[needs.holders]
+        alone = np.array([holders[0] if len(holders) == 1 else -1 for holders in needs.sets])[needs.holders]
         rows = alone >= 0
         np.add.at(demand, (alone[rows], needs.dst[rows]), needs.weights[needs.block[rows]])
         for side in middle_sides(self.topology, demand, _OFFERED_HALVES):
@@ -223,8 +223,8 @@ class BandwidthSearch:
             return False
         program = BoundProgram(self.topology, groups, self.needs, self.places)
         self.inexact = True
-        found = program.solve(self._about)
-        return found is not None and self._offer_duals(program, found)
+        solution = program.solve(self._about)
+        return solution is not None and self._offer_duals(program, solution)
 
     @property
     def _about(self) -> float:
@@ -236,10 +236,10 @@ class BandwidthSearch:
     def _unsolved(self) -> str:
         return "its linear program was not solved exactly" if self.inexact else "too large for a linear program"
 
-    def _offer_duals(self, program: BoundProgram, found: Solution) -> bool:
-        goal = found.time / float(self.topology.resources.scale)
+    def _offer_duals(self, program: BoundProgram, solution: Solution) -> bool:
+        goal = solution.time / float(self.topology.resources.scale)
         assert self.best is not None
-        for witness in program.witnesses(found):
+        for witness in program.witnesses(solution):
             if float(self.best[0]) >= goal * (1 - CLOSE):
                 return True
             self._offer_dual(witness)
@@ -286,27 +286,29 @@ class BandwidthSearch:
 
     def _partitions(self, network: Network) -> list[Partition]:
         """The weakest partitions of a network by capacity out and in, offered as witnesses."""
-        found = []
-        both = self.topology.switches and not (network.symmetric and self._alike)
-        for direction in ("out", "in") if both else ("out",):
+        partitions = []
+        two_directions = self.topology.switches and not (network.symmetric and self._alike)
+        for direction in ("out", "in") if two_directions else ("out",):
             turned = network if direction == "out" else network.reversed
             parts, _ = weakest_partition(turned, self.collective.members, places_for(self.helps, direction))
-            found.append(partition_of(self.topology, self.collective, parts, direction))
-            self.offer(found[-1])
-        return found
+            partitions.append(partition_of(self.topology, self.collective, parts, direction))
+            self.offer(partitions[-1])
+        return partitions
 
     def _limit_partitions(self) -> list[Partition]:
-        found = []
+        partitions = []
         for parts in limit_partitions(self.topology, self.collective.members):
             for direction in ("out", "in"):
-                found.append(partition_of(self.topology, self.collective, self._placed(parts, direction), direction))
-                self.offer(found[-1])
-        return found
+                partitions.append(
+                    partition_of(self.topology, self.collective, self._placed(parts, direction), direction)
+                )
+                self.offer(partitions[-1])
+        return partitions
 
     @property
     def _alike(self) -> bool:
         """Whether what helps one way helps the other."""
-        return all(mine.multicast == mine.reduce for mine in self.helps.values())
+        return all(ability.multicast == ability.reduce for ability in self.helps.values())
 
     def _placed(self, parts: Sequence[Sequence[int]], direction: str) -> list[list[int]]:
         return placed(self.network, places_for(self.helps, direction), parts)
@@ -339,22 +341,22 @@ class BandwidthSearch:
         program = BoundProgram(self.topology, groups, self.needs, self.places)
         for partition in partitions:
             program.add(partition)
-        found, stalled = program.solve(self._about), 0
-        while found is not None and stalled < _STALLED and self._violated(program, found):
+        solution, stalled = program.solve(self._about), 0
+        while solution is not None and stalled < _STALLED and self._violated(program, solution):
             better = program.solve(self._about)
             if better is None:
                 break
-            stalled = 0 if better.time > found.time * (1 + CLOSE) else stalled + 1
-            found = better
-        if found is not None:
-            self._offer_duals(program, found)
+            stalled = 0 if better.time > solution.time * (1 + CLOSE) else stalled + 1
+            solution = better
+        if solution is not None:
+            self._offer_duals(program, solution)
 
-    def _violated(self, program: BoundProgram, found: Solution) -> bool:
+    def _violated(self, program: BoundProgram, solution: Solution) -> bool:
         """Add the partitions whose parts these loads serve too little; whether there was one."""
         arcs = program.arcs
-        load = np.maximum(np.round(found.load / max(found.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
+        load = np.maximum(np.round(solution.load / max(solution.load.max(), 1e-300) * 2**30), 0).astype(np.int64)
         loaded = Network(self.topology.nodes, self.topology.ranks, arcs.tail, arcs.head, load)
-        return sum(program.add(partition, found) for partition in self._partitions(loaded)) > 0
+        return sum(program.add(partition, solution) for partition in self._partitions(loaded)) > 0
 
 
 def _by_end(needs: Needs, kind: str) -> list[FamilyRows]:

@@ -27,10 +27,10 @@ def limit_sides(topology: Topology) -> list[Side]:
     sides = []
     for limit in topology.limits:
         links = list(limit.links)
-        kept = np.ones(topology.links, bool)
-        kept[links] = False
-        ahead = reached(topology, topology.link_src[links], kept)
-        behind = reached(topology, topology.link_dst[links], kept, back=True)
+        other_links = np.ones(topology.links, bool)
+        other_links[links] = False
+        ahead = reached(topology, topology.link_src[links], other_links)
+        behind = reached(topology, topology.link_dst[links], other_links, back=True)
         sides += [ahead, ~behind]
     return distinct(side for side in sides if 0 < side[: topology.ranks].sum() < topology.ranks)
 
@@ -50,12 +50,12 @@ def limit_partitions(topology: Topology, members: Sequence[int]) -> list[list[li
         return []
     if not rest:
         return [parts] if len(parts) > 1 else []
-    found = []
+    partitions = []
     if all(is_member[rest]):
-        found.append(parts + [[rank] for rank in rest])
+        partitions.append(parts + [[rank] for rank in rest])
     if is_member[rest].any():
-        found.append([*parts, rest])
-    return found
+        partitions.append([*parts, rest])
+    return partitions
 
 
 def place_partitions(topology: Topology) -> list[list[list[int]]]:
@@ -63,12 +63,12 @@ def place_partitions(topology: Topology) -> list[list[list[int]]]:
     alone, number = [[rank] for rank in range(topology.ranks)], hosts(topology)
     if not number:
         return [alone]
-    parts = [place.split("/") for place in topology.places]
-    deep = next(d for d in count(1) if len({tuple(part[:d]) for part in parts[: topology.ranks]}) > max(number))
-    inside: dict[tuple[str, ...], list[int]] = {tuple(part[:deep]): [] for part in parts[: topology.ranks]}
-    for node, part in enumerate(parts):
-        if tuple(part[:deep]) in inside:
-            inside[tuple(part[:deep])].append(node)
+    paths = [place.split("/") for place in topology.places]
+    deep = next(d for d in count(1) if len({tuple(levels[:d]) for levels in paths[: topology.ranks]}) > max(number))
+    inside: dict[tuple[str, ...], list[int]] = {tuple(levels[:deep]): [] for levels in paths[: topology.ranks]}
+    for node, levels in enumerate(paths):
+        if tuple(levels[:deep]) in inside:
+            inside[tuple(levels[:deep])].append(node)
     return [alone, list(inside.values())]
 
 
@@ -84,7 +84,7 @@ def free_sides(topology: Topology, dual: LpDual) -> list[Side]:
     return distinct(reached(topology, [rank], free) for rank in range(topology.ranks))
 
 
-def middle_sides(topology: Topology, demand: Floats, most: int) -> list[Side]:
+def middle_sides(topology: Topology, demand: Floats, max_sides: int) -> list[Side]:
     """Those of `most` promise among the halves of the machine on both sides of a link: the nodes nearer to one of its
     ends than to the other. On grids, tori and hypercubes these are the cuts across one dimension. Links are those on
     some shortest ways between ranks far from each other. `demand`: what each rank has for each other.
@@ -92,37 +92,37 @@ def middle_sides(topology: Topology, demand: Floats, most: int) -> list[Side]:
     O(links looked at * (links * diameter + ranks^2)).
     """
     capacity = link_capacities(topology).astype(np.float64)
-    found: dict[bytes, tuple[float, Side]] = {}
-    for way in _long_ways(topology):
-        far = [_distances(topology, node) for node in way]
-        for here, there in pairwise(far):
-            for side in (here < there, here <= there, here > there, here >= there):
+    sides: dict[bytes, tuple[float, Side]] = {}
+    for path in _long_ways(topology):
+        far = [_distances(topology, node) for node in path]
+        for near_end, far_end in pairwise(far):
+            for side in (near_end < far_end, near_end <= far_end, near_end > far_end, near_end >= far_end):
                 if 0 < side[: topology.ranks].sum() < topology.ranks:
-                    found[side.tobytes()] = _time(topology, side, demand, capacity), side
-    best = sorted(found.items(), key=lambda one: (-one[1][0], one[0]))
-    return [side for _, (_, side) in best[:most]]
+                    sides[side.tobytes()] = _time(topology, side, demand, capacity), side
+    best = sorted(sides.items(), key=lambda entry: (-entry[1][0], entry[0]))
+    return [side for _, (_, side) in best[:max_sides]]
 
 
 def _long_ways(topology: Topology) -> Iterator[list[int]]:
     """Shortest ways from rank to rank, each as far from those before as can be."""
-    seen = [_distances(topology, 0)]
-    last = int(np.argmax(seen[0][: topology.ranks]))
+    distances = [_distances(topology, 0)]
+    last = int(np.argmax(distances[0][: topology.ranks]))
     for _ in range(WAYS):
-        seen.append(_distances(topology, last))
-        yield _longest_way(topology, last, seen[-1])
-        last = int(np.argmax(np.min(seen[1:], axis=0)[: topology.ranks]))
+        distances.append(_distances(topology, last))
+        yield _longest_way(topology, last, distances[-1])
+        last = int(np.argmax(np.min(distances[1:], axis=0)[: topology.ranks]))
 
 
 def _longest_way(topology: Topology, start: int, far: NDArray[np.int64]) -> list[int]:
     """From a rank to the farthest one that it reaches."""
     ranks = far[: topology.ranks]
     node = int(np.argmax(np.where(ranks < topology.nodes, ranks, -1)))
-    way = [node]
+    path = [node]
     while node != start:
         before = topology.link_src[topology.link_dst == node]
         node = int(before[np.argmin(far[before])])
-        way.append(node)
-    return way
+        path.append(node)
+    return path
 
 
 def _distances(topology: Topology, start: int) -> NDArray[np.int64]:
@@ -145,9 +145,9 @@ def _time(topology: Topology, side: Side, demand: Floats, capacity: Floats) -> f
     return float(dot(ranks, dot(demand, 1 - ranks))) / out if out else 0.0
 
 
-def reached(topology: Topology, start: Iterable[int], kept: Side, back: bool = False) -> Side:
+def reached(topology: Topology, start: Iterable[int], usable_links: Side, back: bool = False) -> Side:
     """Nodes reached from `start` along links that are kept. O(links) per layer."""
-    tail, head = topology.link_src[kept], topology.link_dst[kept]
+    tail, head = topology.link_src[usable_links], topology.link_dst[usable_links]
     if back:
         tail, head = head, tail
     side = np.zeros(topology.nodes, bool)

@@ -27,13 +27,13 @@ def _cover(topology: Topology, times: NDArray[Any]) -> tuple[tuple[tuple[int, in
     as they stand, and those that save most first; the lesser counts.
     """
     capacity = link_capacities(topology)
-    found = _covered(topology, capacity, times, range(len(topology.limits)))
-    if found[0] and sum(len(limit.links) for limit in topology.limits) > len(_bounded(topology)):
-        left = times.astype(np.int64)
-        saved = [_saving(topology, capacity, left, number)[1] for number in range(len(topology.limits))]
+    cover = _covered(topology, capacity, times, range(len(topology.limits)))
+    if cover[0] and sum(len(limit.links) for limit in topology.limits) > len(_bounded(topology)):
+        remaining = times.astype(np.int64)
+        saved = [_saving(topology, capacity, remaining, number)[1] for number in range(len(topology.limits))]
         order = sorted(range(len(saved)), key=saved.__getitem__, reverse=True)
-        found = min(found, _covered(topology, capacity, times, order), key=itemgetter(1))
-    return tuple(sorted(found[0])), found[1] * topology.resources.scale
+        cover = min(cover, _covered(topology, capacity, times, order), key=itemgetter(1))
+    return tuple(sorted(cover[0])), cover[1] * topology.resources.scale
 
 
 def _bounded(topology: Topology) -> set[int]:
@@ -41,13 +41,13 @@ def _bounded(topology: Topology) -> set[int]:
     return set().union(*(limit.links for limit in topology.limits))
 
 
-def _saving(topology: Topology, capacity: NDArray[Any], left: Longs, number: int) -> tuple[int, int]:
+def _saving(topology: Topology, capacity: NDArray[Any], remaining: Longs, number: int) -> tuple[int, int]:
     """How often a limit is to be counted, and by how much it carries less than its links then."""
     resources = topology.resources
     links = np.array(topology.limits[number].links)
-    count = int(left[links].max())
+    count = int(remaining[links].max())
     bound = resources.capacity[int(resources.klass[topology.links + number])]
-    return count, int((left[links] * capacity[links]).sum()) - bound * count if count else 0
+    return count, int((remaining[links] * capacity[links]).sum()) - bound * count if count else 0
 
 
 def _covered(
@@ -55,21 +55,21 @@ def _covered(
 ) -> tuple[list[tuple[int, int]], int]:
     """Limits taken one after the other, each with how often, where they save anything."""
     resources = topology.resources
-    left, used, total = times.astype(np.int64).copy(), [], 0
+    remaining, used, total = times.astype(np.int64).copy(), [], 0
     for number in order:
-        count, saved = _saving(topology, capacity, left, number)
+        count, saved = _saving(topology, capacity, remaining, number)
         if saved > 0:
             links = np.array(topology.limits[number].links)
             used.append((number, count))
-            left[links] = np.maximum(left[links] - count, 0)
+            remaining[links] = np.maximum(remaining[links] - count, 0)
             total += count * resources.capacity[int(resources.klass[topology.links + number])]
-    return used, total + int((left * capacity).sum())
+    return used, total + int((remaining * capacity).sum())
 
 
 def crossing_blocks(needs: Needs, side: Side) -> Longs:
     """The blocks that must leave a set of nodes."""
-    held = np.array([all(side[h] for h in holders) for holders in needs.sets])
-    return np.unique(needs.block[held[needs.holders] & ~side[needs.dst]])
+    held_inside = np.array([all(side[h] for h in holders) for holders in needs.sets])
+    return np.unique(needs.block[held_inside[needs.holders] & ~side[needs.dst]])
 
 
 def cut_of(topology: Topology, needs: Needs, side: Side) -> Cut:

@@ -65,16 +65,16 @@ class _CutSearch:
         out, into = self.network.degrees()
         n = self.network.nodes
         lone = len(self.sinks) == 1
-        held = {v: w for v, w in enumerate(self.single) if w and not (lone and v == self.sinks[0])}
+        own_weight = {v: w for v, w in enumerate(self.single) if w and not (lone and v == self.sinks[0])}
         lacked = {v: self.total - self.single[v] for v in self.sinks}
         for weight, holders in self.groups:
             for v in holders:
                 lacked[v] = lacked.get(v, weight) - weight
         best: tuple[Fraction, int, bool] | None = None
-        for degree, weights, outside in ((out, held, False), (into, lacked, True)):
+        for degree, weights, outside in ((out, own_weight, False), (into, lacked, True)):
             rough = {v: int(degree[v]) / w for v, w in weights.items() if w > 0}
-            least = min(rough.values(), default=0.0) * (1 + 1e-9)
-            for node in [v for v, ratio in rough.items() if ratio <= least]:
+            threshold = min(rough.values(), default=0.0) * (1 + 1e-9)
+            for node in [v for v, ratio in rough.items() if ratio <= threshold]:
                 rate = Fraction(int(degree[node]), weights[node])
                 if best is None or rate < best[0]:
                     best = (rate, node, outside)
@@ -119,8 +119,8 @@ class _CutSearch:
             if not len(waiting):
                 return None
             near = self._feed.copy()
-            known = self.served[tail]
-            np.add.at(near, head[known], np.minimum(self._links, self._feed[tail])[known])
+            from_served = self.served[tail]
+            np.add.at(near, head[from_served], np.minimum(self._links, self._feed[tail])[from_served])
             got = self._feed.copy()
             np.add.at(got, head, np.minimum(self._links, near[tail]))
             enough = np.flatnonzero(~self.served & (got >= self.need))

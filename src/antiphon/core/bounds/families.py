@@ -92,7 +92,7 @@ class Commodity:
 
 def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity]:
     """Rows gathered by the end they share: one flow per destination, or per source where that is needed."""
-    found: list[Commodity] = []
+    commodities: list[Commodity] = []
     for number, group in enumerate(groups):
         forward = group.of != "to"
         gathered: dict[tuple[str, int], dict[tuple[str, int], int]] = {}
@@ -101,8 +101,8 @@ def commodities_of(groups: Sequence[FamilyRows], needs: Needs) -> list[Commodity
             root, end = (source, sink) if forward else (sink, source)
             amounts = gathered.setdefault(root, {})
             amounts[end] = amounts.get(end, 0) + int(needs.weights[needs.block[row]])
-        found += [Commodity(number, root, forward, tuple(ends.items())) for root, ends in gathered.items()]
-    return found
+        commodities += [Commodity(number, root, forward, tuple(ends.items())) for root, ends in gathered.items()]
+    return commodities
 
 
 def _end(needs: Needs, holders: int) -> tuple[str, int]:

@@ -64,9 +64,9 @@ def latency_of(topology: Topology, needs: Needs) -> Distance | None:
     far, farthest = -1, (0, 0)
     block = 64 * max(1, _GATHERED // max(1, topology.links))
     for first in range(0, len(used), block):
-        mine = (index >= first) & (index < first + block)
+        in_block = (index >= first) & (index < first + block)
         sets = [needs.sets[i] for i in used[first : first + block].tolist()]
-        steps, at, rank = _farthest(arcs, topology.nodes, sets, index[mine] - first, needs.dst[mine])
+        steps, at, rank = _farthest(arcs, topology.nodes, sets, index[in_block] - first, needs.dst[in_block])
         if steps < 0:
             raise _cut_off(topology, arcs, sets[at], rank)
         if steps > far:
@@ -89,14 +89,14 @@ def _farthest(arcs: _Arcs, nodes: int, sets: list[tuple[int, ...]], column: Long
     steps = 0
     while True:
         moved = arcs.step(reach)
-        left = need & ~reach[: arcs.ranks]
-        done = not left.any()
+        unreached = need & ~reach[: arcs.ranks]
+        done = not unreached.any()
         if done or not moved:
-            rank, word = (int(x[0]) for x in np.nonzero(need if done else left))
-            bits = int((need if done else left)[rank, word])
+            rank, word = (int(x[0]) for x in np.nonzero(need if done else unreached))
+            bits = int((need if done else unreached)[rank, word])
             at = 64 * word + (bits & -bits).bit_length() - 1
             return (steps + 1 if done else -1), at, rank
-        need, steps = left, steps + 1
+        need, steps = unreached, steps + 1
 
 
 def _cut_off(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int) -> Invalid:
@@ -104,8 +104,8 @@ def _cut_off(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: in
     while arcs.step(reach):
         pass
     lost = np.flatnonzero(reach[: topology.ranks, 0] == 0).tolist()
-    others = [r for r in lost if r != rank]
-    also = f" (nor can rank{'s' if len(others) > 1 else ''} {_few(others)})" if others else ""
+    other_ranks = [r for r in lost if r != rank]
+    also = f" (nor can rank{'s' if len(other_ranks) > 1 else ''} {_few(other_ranks)})" if other_ranks else ""
     start = f"rank {holders[0]}" if len(holders) == 1 else f"ranks {_few(list(holders))}"
     return Invalid(
         f"rank {rank} cannot be reached from {start}{also}: no path of links leads there; "
@@ -121,7 +121,7 @@ def _proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int)
     """Distances from the holders to all nodes (capped at the answer) and a shortest path."""
     nodes = topology.nodes
     far = np.full(nodes, -1, np.int64)
-    came = np.full(nodes, -1, np.int64)
+    entered_from = np.full(nodes, -1, np.int64)
     far[list(holders)] = 0
     steps = 0
     into_rank = arcs.head < topology.ranks
@@ -130,14 +130,14 @@ def _proof(topology: Topology, arcs: _Arcs, holders: tuple[int, ...], rank: int)
             while True:
                 usable = (far[arcs.tail] >= 0) & (far[arcs.head] < 0) & (into_rank == ranks_now)
                 heads, first = np.unique(arcs.head[usable], return_index=True)
-                came[heads] = arcs.tail[usable][first]
+                entered_from[heads] = arcs.tail[usable][first]
                 far[heads] = steps + ranks_now
                 if ranks_now or not heads.size:
                     break
         steps += 1
     far[far < 0] = far[rank]
     path = [rank]
-    while came[path[-1]] >= 0:
-        path.append(int(came[path[-1]]))
+    while entered_from[path[-1]] >= 0:
+        path.append(int(entered_from[path[-1]]))
     distances = tuple(np.minimum(far, far[rank]).tolist())
     return Distance(holders, rank, int(far[rank]), tuple(path[::-1]), distances)

@@ -47,20 +47,22 @@ def quickest(topology: Topology, needs: Needs, distance: Distance | None) -> Qui
         return Quickest(distance.steps * used[0], distance.path[0], distance.rank)
     first = _of_sets(topology, [distance.holders], np.zeros(1, np.int64), np.array([distance.rank]))
     alone = all(len(holders) == 1 for holders in needs.sets)
-    most = max(1, MOST_WORK // max(1, topology.links))
+    max_searches = max(1, MOST_WORK // max(1, topology.links))
     if not alone:
-        near = needs.holders < most
-        return _greater(first, _of_sets(topology, list(needs.sets[:most]), needs.holders[near], needs.dst[near]))
+        near = needs.holders < max_searches
+        return _greater(
+            first, _of_sets(topology, list(needs.sets[:max_searches]), needs.holders[near], needs.dst[near])
+        )
     src = np.array([holders[0] for holders in needs.sets], np.int64)[needs.holders]
     if len(np.unique(needs.dst)) < len(np.unique(src)):
-        found = _of_ranks(topology, needs.dst, src, most, backwards=True)
+        greatest = _of_ranks(topology, needs.dst, src, max_searches, backwards=True)
     else:
-        found = _of_ranks(topology, src, needs.dst, most, backwards=False)
-    return _greater(first, found)
+        greatest = _of_ranks(topology, src, needs.dst, max_searches, backwards=False)
+    return _greater(first, greatest)
 
 
-def _greater(one: Quickest, other: Quickest) -> Quickest:
-    return other if other.seconds > one.seconds else one
+def _greater(first: Quickest, other: Quickest) -> Quickest:
+    return other if other.seconds > first.seconds else first
 
 
 def _graph(topology: Topology, backwards: bool = False) -> Any:
@@ -73,9 +75,9 @@ def _graph(topology: Topology, backwards: bool = False) -> Any:
     latency = np.array([t.latency for t in topology.types], np.float64)[topology.link_type]
     order = np.lexsort((latency, head, tail))
     key = (tail * topology.nodes + head)[order]
-    kept = order[np.flatnonzero(np.diff(key, prepend=-1))]
-    pointers = np.searchsorted(tail[kept], np.arange(topology.nodes + 1))
-    return csr_array((latency[kept], head[kept], pointers), shape=(topology.nodes, topology.nodes))
+    quickest_links = order[np.flatnonzero(np.diff(key, prepend=-1))]
+    pointers = np.searchsorted(tail[quickest_links], np.arange(topology.nodes + 1))
+    return csr_array((latency[quickest_links], head[quickest_links], pointers), shape=(topology.nodes, topology.nodes))
 
 
 def _of_sets(topology: Topology, sets: list[tuple[int, ...]], which: Longs, dst: Longs) -> Quickest:
@@ -85,25 +87,25 @@ def _of_sets(topology: Topology, sets: list[tuple[int, ...]], which: Longs, dst:
     graph, best = _graph(topology), Quickest(-1.0, 0, 0)
     for i in np.unique(which).tolist():
         far = dijkstra(graph, indices=list(sets[i]), min_only=True)
-        mine = dst[which == i]
-        at = int(far[mine].argmax())
-        best = _greater(best, Quickest(float(far[mine[at]]), sets[i][0], int(mine[at])))
+        needers = dst[which == i]
+        at = int(far[needers].argmax())
+        best = _greater(best, Quickest(float(far[needers[at]]), sets[i][0], int(needers[at])))
     return best
 
 
-def _of_ranks(topology: Topology, begin: Longs, end: Longs, most: int, *, backwards: bool) -> Quickest:
+def _of_ranks(topology: Topology, begin: Longs, end: Longs, max_searches: int, *, backwards: bool) -> Quickest:
     """The same over rows (begin, end) of ranks, many searches at once."""
     from scipy.sparse.csgraph import dijkstra
 
     graph, best = _graph(topology, backwards), Quickest(-1.0, 0, 0)
-    starts = np.unique(begin)[:most]
+    starts = np.unique(begin)[:max_searches]
     block = max(1, _AT_ONCE // topology.nodes)
     for low in range(0, len(starts), block):
-        here = starts[low : low + block]
-        far: NDArray[np.float64] = dijkstra(graph, indices=here)
-        rows = np.flatnonzero((begin >= here[0]) & (begin <= here[-1]))
-        taken = far[np.searchsorted(here, begin[rows]), end[rows]]
-        at = int(taken.argmax())
+        batch = starts[low : low + block]
+        far: NDArray[np.float64] = dijkstra(graph, indices=batch)
+        rows = np.flatnonzero((begin >= batch[0]) & (begin <= batch[-1]))
+        latencies = far[np.searchsorted(batch, begin[rows]), end[rows]]
+        at = int(latencies.argmax())
         pair = (int(begin[rows[at]]), int(end[rows[at]]))
-        best = _greater(best, Quickest(float(taken[at]), *(pair[::-1] if backwards else pair)))
+        best = _greater(best, Quickest(float(latencies[at]), *(pair[::-1] if backwards else pair)))
     return best

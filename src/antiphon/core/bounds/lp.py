@@ -93,15 +93,15 @@ class BoundProgram:
         self._head = np.concatenate([self.arcs.head, np.array([b for _, b in extra], np.int64)])
         self._nodes = self.topology.nodes + len(sets)
 
-    def add(self, partition: Partition, found: Solution | None = None) -> bool:
+    def add(self, partition: Partition, solution: Solution | None = None) -> bool:
         """Ask for the transfers between its parts; only if the loads found have too few, where these are
         given.
         """
         arcs = self.arcs
         times = crossings(arcs.tail, arcs.head, partition.parts, partition.direction, self.topology.nodes)
-        known = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
+        has_it = any(p.parts == partition.parts and p.direction == partition.direction for p, _ in self.partitions)
         need = partition.times
-        if known or (found is not None and float(dot(times, found.load)) > need * (1 - 1e-7)):
+        if has_it or (solution is not None and float(dot(times, solution.load)) > need * (1 - 1e-7)):
             return False
         self.partitions.append((partition, times))
         return True
@@ -120,22 +120,22 @@ class BoundProgram:
         import scipy.sparse as sp
 
         arcs = len(self._tail)
-        one = sp.csr_array(
+        incidence = sp.csr_array(
             (
                 np.repeat([1.0, -1.0], arcs),
                 (np.concatenate([self._tail, self._head]), np.tile(np.arange(arcs), 2)),
             ),
             shape=(self._nodes, arcs),
         )
-        blocks, wanted = [], []
+        blocks, supplies = [], []
         for commodity in self.commodities:
             supply = np.zeros(self._nodes)
             for end, amount in commodity.ends:
                 supply[self._number(end)] += -amount if commodity.forward else amount
             keep = np.arange(self._nodes) != self._number(commodity.root)
-            blocks.append(one[keep])
-            wanted.append(supply[keep])
-        return sp.block_diag(blocks, format="csr"), np.concatenate(wanted)
+            blocks.append(incidence[keep])
+            supplies.append(supply[keep])
+        return sp.block_diag(blocks, format="csr"), np.concatenate(supplies)
 
     def _number(self, end: tuple[str, int]) -> int:
         return end[1] if end[0] == "node" else self._set_node[end[1]]
@@ -193,58 +193,58 @@ class BoundProgram:
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        flow, wanted = self._conservation()
-        weigh = float(np.abs(wanted).max())
+        flow, supplies = self._conservation()
+        weigh = float(np.abs(supplies).max())
         limit, limit_capacity = self._limits()
         link_room, limit_room = (capacity * (about / weigh) for capacity in (self.arcs.capacity, limit_capacity))
         upper = self._fits(link_room, limit, limit_room)
-        most = [-1.0 * p.times * p.weight / weigh for p, _ in self.partitions]
+        crossing_rows = [-1.0 * p.times * p.weight / weigh for p, _ in self.partitions]
         # One family balances by itself; without these rows its lengths are its prices.
         balance = self._switch_balance()[: 0 if self._single else None]
         none = sp.csr_array((flow.shape[0], 1)), sp.csr_array((balance.shape[0], flow.shape[1]))
-        found = linprog(
+        result = linprog(
             np.eye(1, upper.shape[1])[0],
             A_ub=upper,
-            b_ub=np.concatenate([np.zeros(upper.shape[0] - len(most)), most]),
+            b_ub=np.concatenate([np.zeros(upper.shape[0] - len(crossing_rows)), crossing_rows]),
             A_eq=sp.block_array([[none[0], None, flow], [None, balance, none[1]]], format="csr"),
-            b_eq=np.concatenate([wanted / weigh, np.zeros(balance.shape[0])]),
+            b_eq=np.concatenate([supplies / weigh, np.zeros(balance.shape[0])]),
             method="highs-ds" if upper.shape[1] < 3000 else "highs-ipm",
         )
-        if found.status != 0:
+        if result.status != 0:
             return None
-        arcs, price = len(self.arcs), -found.ineqlin.marginals
-        ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(most)])
+        arcs, price = len(self.arcs), -result.ineqlin.marginals
+        ends = np.cumsum([0, arcs, len(limit_capacity), len(self.groups) * arcs, len(crossing_rows)])
         link, limits, lengths, multipliers = (price[x:y] for x, y in itertools.pairwise(ends.tolist()))
         return Solution(
-            found.x[0] * about,
-            found.x[1 : 1 + arcs],
+            result.x[0] * about,
+            result.x[1 : 1 + arcs],
             link / np.maximum(link_room, 1),
             limits / np.maximum(limit_room, 1),
             lengths.reshape(-1, arcs),
-            self._potentials(-found.eqlin.marginals[flow.shape[0] :]),
+            self._potentials(-result.eqlin.marginals[flow.shape[0] :]),
             multipliers,
         )
 
-    def _potentials(self, known: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _potentials(self, duals: NDArray[np.float64]) -> NDArray[np.float64]:
         """Of every switch: 0 of those that help, which need not send on just what comes in."""
-        found = np.zeros(self.topology.switches)
-        if len(known):
-            found[~self.places[self.topology.ranks :]] = known
-        return found
+        potentials = np.zeros(self.topology.switches)
+        if len(duals):
+            potentials[~self.places[self.topology.ranks :]] = duals
+        return potentials
 
-    def witnesses(self, found: Solution) -> Iterator[LpDual]:
+    def witnesses(self, solution: Solution) -> Iterator[LpDual]:
         """Exact witnesses from the float duals, the simplest first."""
-        parts = (found.lengths.ravel(), found.limit_price, found.potentials, found.multipliers)
+        kinds = (solution.lengths.ravel(), solution.limit_price, solution.potentials, solution.multipliers)
         if self._single:
-            parts = (found.link_price, found.limit_price, found.potentials[:0], found.multipliers)
-        values = np.concatenate(parts)
+            kinds = (solution.link_price, solution.limit_price, solution.potentials[:0], solution.multipliers)
+        values = np.concatenate(kinds)
         top = float(np.abs(values).max(initial=0.0))
         if not top > 0:
             return
         for scale in [*_scales(values / top), _FINE]:
-            whole = [round(v) for v in (values / top * scale).tolist()]
-            cuts = np.cumsum([0, *(len(part) for part in parts)])
-            chunks = [whole[a:b] for a, b in itertools.pairwise(cuts.tolist())]
+            integers = [round(v) for v in (values / top * scale).tolist()]
+            cuts = np.cumsum([0, *(len(values_of_kind) for values_of_kind in kinds)])
+            chunks = [integers[a:b] for a, b in itertools.pairwise(cuts.tolist())]
             witness = self._assemble(*chunks)
             if witness.prices:
                 yield witness
@@ -260,8 +260,8 @@ class BoundProgram:
         prices += [(topology.links + i, p) for i, p in enumerate(limits) if p]
         families = []
         for number, group in enumerate(self.groups):
-            part = lengths[number * arcs : (number + 1) * arcs]
-            pairs = tuple(sorted((link, v) for arc, v in enumerate(part) if v for link in self.arcs.links[arc]))
+            own_lengths = lengths[number * arcs : (number + 1) * arcs]
+            pairs = tuple(sorted((link, v) for arc, v in enumerate(own_lengths) if v for link in self.arcs.links[arc]))
             if pairs or single:
                 families.append(Family(group.of, group.at, None if single else pairs))
         return LpDual(
@@ -302,14 +302,14 @@ def crossings(
 def _scales(values: NDArray[np.float64]) -> list[int]:
     """The least multiples at which all values are nearly whole: the greatest entry of their ray."""
     distinct = np.unique(np.round(values, 10))
-    found = []
+    scales = []
     for scale in range(1, _GREATEST if len(distinct) < 1000 else 100):
         scaled = distinct * scale
         if np.abs(scaled - np.round(scaled)).max() < 1e-6 * scale**0.5:
-            found.append(scale)
-            if len(found) == 3:
+            scales.append(scale)
+            if len(scales) == 3:
                 break
-    return found
+    return scales
 
 
 def _all_ends(commodity: Commodity) -> list[tuple[str, int]]:

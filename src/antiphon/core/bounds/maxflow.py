@@ -36,11 +36,11 @@ class Flows:
         """A least cut: its capacity, and for every node whether it is on the side of the source."""
         if sum(capacity) >= EXACT_DOUBLES:
             return dinic(self.nodes, self.tail, self.head, capacity, source, sink)
-        found = self._igraph().maxflow(source, sink, list(capacity))
+        least_cut = self._igraph().maxflow(source, sink, list(capacity))
         inside = [False] * self.nodes
-        for node in found.partition[0]:
+        for node in least_cut.partition[0]:
             inside[node] = True
-        return int(found.value), inside
+        return int(least_cut.value), inside
 
 
 def dinic(
@@ -48,32 +48,32 @@ def dinic(
 ) -> tuple[int, list[bool]]:
     """The same on Python ints, by blocking flows: O(nodes^2 * arcs), in practice far less."""
     ends = [end for arc in zip(head, tail, strict=True) for end in arc]  # arc 2i forward, 2i+1 back
-    left = [amount for c in capacity for amount in (int(c), 0)]
+    residual = [amount for c in capacity for amount in (int(c), 0)]
     out: list[list[int]] = [[] for _ in range(nodes)]
     for arc in range(len(ends)):
         out[ends[arc ^ 1]].append(arc)
     total = 0
     while True:
-        level = _levels(out, ends, left, source)
+        level = _levels(out, ends, residual, source)
         if level[sink] < 0:
             return total, [depth >= 0 for depth in level]
         at = [0] * nodes
-        while path := _augmenting(out, ends, left, level, at, source, sink):
-            push = min(left[arc] for arc in path)
+        while path := _augmenting(out, ends, residual, level, at, source, sink):
+            push = min(residual[arc] for arc in path)
             for arc in path:
-                left[arc] -= push
-                left[arc ^ 1] += push
+                residual[arc] -= push
+                residual[arc ^ 1] += push
             total += push
 
 
-def _levels(out: list[list[int]], ends: list[int], left: list[int], source: int) -> list[int]:
+def _levels(out: list[list[int]], ends: list[int], residual: list[int], source: int) -> list[int]:
     level = [-1] * len(out)
     level[source] = 0
     queue = deque([source])
     while queue:
         node = queue.popleft()
         for arc in out[node]:
-            if left[arc] and level[ends[arc]] < 0:
+            if residual[arc] and level[ends[arc]] < 0:
                 level[ends[arc]] = level[node] + 1
                 queue.append(ends[arc])
     return level
@@ -82,7 +82,7 @@ def _levels(out: list[list[int]], ends: list[int], left: list[int], source: int)
 def _augmenting(
     out: list[list[int]],
     ends: list[int],
-    left: list[int],
+    residual: list[int],
     level: list[int],
     at: list[int],
     source: int,
@@ -94,7 +94,7 @@ def _augmenting(
     while node != sink:
         while at[node] < len(out[node]):
             arc = out[node][at[node]]
-            if left[arc] and level[ends[arc]] == level[node] + 1:
+            if residual[arc] and level[ends[arc]] == level[node] + 1:
                 break
             at[node] += 1
         else:

@@ -64,21 +64,21 @@ def reductions(schedule: Schedule) -> Reductions:
     if bound * max(len(times), 1) >= 2**62:
         cells, cell = dense(cell, bound)
         bound = len(cells)
-    many = max(len(times), 1)
-    order = order_of(cell * many + time, bound * many)
-    key = (cell * many + time)[order]
+    time_count = max(len(times), 1)
+    order = order_of(cell * time_count + time, bound * time_count)
+    key = (cell * time_count + time)[order]
     first = np.flatnonzero(starts(key))
     row = order[first]
     count = np.diff(np.append(first, len(key)))
-    anew = starts(key[first] // many)  # the first group of writes into its cell
-    held = ~anew
-    held[anew] = _begun(schedule, row[anew])
+    anew = starts(key[first] // time_count)  # the first group of writes into its cell
+    has_value = ~anew
+    has_value[anew] = _begun(schedule, row[anew])
     reduced = schedule.op[row] == REDUCE
     local = (schedule.op[row] == COPY) & (schedule.src[row] == schedule.dst[row])
-    fanin = np.where(reduced, count + held, 1)
-    kept = np.flatnonzero((reduced & (fanin > 1)) | local)
-    row = row[kept]
-    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[kept], rows[row])
+    fanin = np.where(reduced, count + has_value, 1)
+    combining = np.flatnonzero((reduced & (fanin > 1)) | local)
+    row = row[combining]
+    columns = (schedule.step[row], schedule.dst[row], schedule.chunk[row], fanin[combining], rows[row])
     return Reductions(*(column.astype(np.int64) for column in columns))
 
 
@@ -90,10 +90,10 @@ def _arrivals(schedule: Schedule) -> tuple[Schedule, Longs, Longs]:
         return schedule, np.arange(schedule.transfers), sender
     ranks = schedule.collective.ranks
     several = (joints.of_row >= 0) & (joints.sources[joints.of_row] > 1)
-    kept = ~several
+    first_rows = ~several
     at = np.flatnonzero(several)
-    kept[at[np.unique(joints.of_row[at] * ranks + schedule.dst[at], return_index=True)[1]]] = True
-    rows = np.flatnonzero(kept)
+    first_rows[at[np.unique(joints.of_row[at] * ranks + schedule.dst[at], return_index=True)[1]]] = True
+    rows = np.flatnonzero(first_rows)
     return schedule.take(rows), rows, np.where(several, ranks, sender)[rows]
 
 
@@ -101,12 +101,12 @@ def _begun(schedule: Schedule, rows: Longs) -> NDArray[np.bool_]:
     """Whether the cells that these rows write hold something before the first step."""
     relation, ranks = schedule.collective.relation, schedule.collective.ranks
     block = schedule.chunks.block[schedule.chunk[rows]].astype(np.int64)
-    wanted = block * ranks + schedule.dst[rows]
-    there = relation.pre_block.astype(np.int64) * ranks + relation.pre_rank
-    table = np.sort(there)
-    at = np.minimum(np.searchsorted(table, wanted), max(len(table) - 1, 0))
-    found = table[at] == wanted if len(table) else np.zeros(len(rows), np.bool_)
-    begun: NDArray[np.bool_] = found & (schedule.slot("dst")[rows] == 0)
+    written = block * ranks + schedule.dst[rows]
+    initial = relation.pre_block.astype(np.int64) * ranks + relation.pre_rank
+    table = np.sort(initial)
+    at = np.minimum(np.searchsorted(table, written), max(len(table) - 1, 0))
+    present = table[at] == written if len(table) else np.zeros(len(rows), np.bool_)
+    begun: NDArray[np.bool_] = present & (schedule.slot("dst")[rows] == 0)
     return begun
 
 
@@ -124,13 +124,13 @@ class MemoryWork:
 
 def work_of(schedule: Schedule) -> MemoryWork:
     """Added up over all steps, for every rank. O(n log n)."""
-    found = reductions(schedule)
+    combined = reductions(schedule)
     weights, scale = schedule.chunks.weights(schedule.collective)
-    weight = weights.astype(object)[found.chunk]
+    weight = weights.astype(object)[combined.chunk]
     totals = []
-    for times in (np.maximum(found.fanin - 1, 0), found.fanin + 1):
+    for times in (np.maximum(combined.fanin - 1, 0), combined.fanin + 1):
         total: NDArray[Any] = np.zeros(schedule.collective.ranks, object)
-        np.add.at(total, found.rank, weight * times)
+        np.add.at(total, combined.rank, weight * times)
         totals.append(tuple(Fraction(int(value), scale) for value in total))
     return MemoryWork(*totals)
 
@@ -199,10 +199,10 @@ def senders_if_least_memory(collective: Collective) -> int:
 def least_json(collective: Collective, topology: Topology | None = None) -> dict[str, Any]:
     """Both theorems for a bound: accesses as a part of nbytes, and the senders to one receiver that go with each. Where
     switches can combine for ranks, the accesses assume that they do not."""
-    least = least_memory_accesses(collective)
+    accesses = least_memory_accesses(collective)
     return {
         "memory": {
-            "accesses": str(least),
+            "accesses": str(accesses),
             "senders": senders_if_least_memory(collective),
             **_assumes(collective, topology),
         },
@@ -212,12 +212,12 @@ def least_json(collective: Collective, topology: Topology | None = None) -> dict
 
 def reached_json(schedule: Schedule, topology: Topology | None = None) -> dict[str, Any]:
     """How far a schedule is from both: its figures beside the least ones; gap 1.0 = optimal, None: nothing to do."""
-    least, own = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
-    gap = float(own / least) if least else None
+    least_accesses, own = least_memory_accesses(schedule.collective), work_of(schedule).most_accesses
+    gap = float(own / least_accesses) if least_accesses else None
     return {
         "memory": {
             "accesses": str(own),
-            "least": str(least),
+            "least": str(least_accesses),
             "gap": gap,
             **_assumes(schedule.collective, topology),
         },
@@ -240,8 +240,8 @@ def _values(collective: Collective) -> list[int]:
     pairs = zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True)
     for (block, _), size in Counter(pairs).items():
         widest[block] = max(widest[block], size)
-    whole, least = collective.ids_per_block.tolist(), [0] * blocks
+    totals, fewest = collective.ids_per_block.tolist(), [0] * blocks
     for block, want in zip(relation.post_block.tolist(), relation.post_want.tolist(), strict=True):
-        wanted = whole[block] if want < 0 else len(set(relation.wants[want]))
-        least[block] = max(least[block], -(-wanted // widest[block]))
-    return least
+        wanted = totals[block] if want < 0 else len(set(relation.wants[want]))
+        fewest[block] = max(fewest[block], -(-wanted // widest[block]))
+    return fewest

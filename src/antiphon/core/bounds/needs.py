@@ -58,8 +58,8 @@ def needs_of(collective: Collective) -> Needs:
     dst = np.repeat(relation.post_rank, per_post)
     keep = (holders != dst) & (collective.weights[block] > 0)
     sets = tuple((rank,) for rank in range(collective.ranks))
-    kept = [c[keep].astype(np.int64) for c in (block, holders, dst)]
-    return Needs(kept[0], kept[1], kept[2], sets, collective.weights)
+    columns = [c[keep].astype(np.int64) for c in (block, holders, dst)]
+    return Needs(columns[0], columns[1], columns[2], sets, collective.weights)
 
 
 Holders = dict[int, tuple[set[int], tuple[int, ...]]]  # of every wanted contribution: as a set, and sorted
@@ -99,10 +99,10 @@ def _custom(collective: Collective) -> Needs:
 
 def _usable(values: dict[int, Counter[int]], ids: tuple[int, ...] | None) -> Holders:
     """For each wanted contribution, the ranks whose first value has it and nothing beyond what is wanted."""
-    wanted = Counter({name for value in values.values() for name in value} if ids is None else ids)
-    having: dict[int, set[int]] = {name: set() for name in wanted}
+    target = Counter({name for value in values.values() for name in value} if ids is None else ids)
+    having: dict[int, set[int]] = {name: set() for name in target}
     for rank, value in values.items():
-        if value <= wanted:
+        if value <= target:
             for name in value:
                 having[name].add(rank)
     return {name: (ranks, tuple(sorted(ranks))) for name, ranks in having.items()}

@@ -46,10 +46,12 @@ class Network:
     @property
     def symmetric(self) -> bool:
         """Whether every pair of nodes is joined equally well both ways."""
-        there = self.tail * self.nodes + self.head
+        forward = self.tail * self.nodes + self.head
         back = self.head * self.nodes + self.tail
-        order, other = np.argsort(there), np.argsort(back)
-        return bool(np.array_equal(there[order], back[other]) and np.all(self.capacity[order] == self.capacity[other]))
+        order, other = np.argsort(forward), np.argsort(back)
+        return bool(
+            np.array_equal(forward[order], back[other]) and np.all(self.capacity[order] == self.capacity[other])
+        )
 
 
 def link_capacities(topology: Topology) -> NDArray[Any]:

@@ -45,9 +45,9 @@ def packed_time(topology: Topology, collective: Collective, packing: Packing) ->
     return max(times, default=Fraction(0))
 
 
-def _require(true: bool, what: str) -> None:
+def _require(true: bool, failure: str) -> None:
     if not true:
-        raise Invalid(f"this bound's packing does not hold: {what}; compute the bound anew")
+        raise Invalid(f"this bound's packing does not hold: {failure}; compute the bound anew")
 
 
 def _check_tree(topology: Topology, tree: Tree, ends: set[int]) -> None:

@@ -30,31 +30,31 @@ def weakest_partition(network: Network, members: Sequence[int], places: Sequence
     The least over all partitions where all ranks are members, or where relays can be placed in at most 256
     ways (each with some member); else a good one. O(members * Newton rounds) maximum flows for each way.
     """
-    others = {*range(network.ranks), *places} - set(members)
+    non_members = {*range(network.ranks), *places} - set(members)
     linked = {*network.tail.tolist(), *network.head.tolist()}
     best: tuple[Groups, Fraction] | None = None
-    ways = MOST_ASSIGNMENTS if not places or len(members) <= MOST_MEMBERS else 0
-    for groups in _placements(network, list(members), sorted(others & linked), ways):
-        groups[0] += sorted(others - linked)  # wherever they are, nothing crosses
-        found = _Strength(network, groups).run()
-        if best is None or found[1] < best[1]:
-            best = found
+    max_assignments = MOST_ASSIGNMENTS if not places or len(members) <= MOST_MEMBERS else 0
+    for groups in _placements(network, list(members), sorted(non_members & linked), max_assignments):
+        groups[0] += sorted(non_members - linked)  # wherever they are, nothing crosses
+        candidate = _Strength(network, groups).run()
+        if best is None or candidate[1] < best[1]:
+            best = candidate
     assert best is not None
     return best
 
 
-def _placements(network: Network, members: list[int], relays: list[int], most: int) -> list[Groups]:
+def _placements(network: Network, members: list[int], relays: list[int], max_assignments: int) -> list[Groups]:
     """Every way to tie each relay to a member; where those are too many, a few sensible ones, or the most sensible."""
-    if len(members) ** len(relays) <= most:
-        ways = list(itertools.product(range(len(members)), repeat=len(relays)))
+    if len(members) ** len(relays) <= max_assignments:
+        assignments = list(itertools.product(range(len(members)), repeat=len(relays)))
     else:
         spread = strongest(network, members, relays)
-        ways = [tuple(spread[relay] for relay in relays)]
-        ways += [tuple(i for _ in relays) for i in range(min(len(members), 8)) if most]
+        assignments = [tuple(spread[relay] for relay in relays)]
+        assignments += [tuple(i for _ in relays) for i in range(min(len(members), 8)) if max_assignments]
     placed = []
-    for way in ways:
+    for assignment in assignments:
         groups = [[member] for member in members]
-        for relay, owner in zip(relays, way, strict=True):
+        for relay, owner in zip(relays, assignment, strict=True):
             groups[owner].append(relay)
         placed.append(groups)
     return placed
@@ -105,10 +105,10 @@ class _Strength:
             parts = self._violated(ratio)
             if len(parts) < 2:
                 return sides, ratio
-            found, total = self._value(parts)
+            candidate, total = self._value(parts)
             if Fraction(total, len(parts) - 1) >= ratio:
                 return sides, ratio
-            sides, ratio = found, Fraction(total, len(parts) - 1)
+            sides, ratio = candidate, Fraction(total, len(parts) - 1)
 
     def _value(self, parts: Groups) -> tuple[Groups, int]:
         """Each part's nodes, switches chosen best, and the summed capacity out."""
@@ -129,7 +129,7 @@ class _Strength:
         count = len(self.groups)
         links = [c * q for c in self.links]
         price: list[int] = []
-        part = list(range(count))
+        part_of = list(range(count))
         big = self.infinite * q + p * count
         for at in range(count):
             inner = [max(x, 0) for x in price]
@@ -137,8 +137,8 @@ class _Strength:
             drain = [max(-x, 0) for x in price] + [0] + [big] * (count - at - 1)
             value, side = self.flows.cut(links + [big] * self.ties + feed + drain, self.source, self.sink)
             price.append(value - sum(inner) - p)
-            joined = {part[i] for i in range(at + 1) if side[self.heads[i]]}
+            joined = {part_of[i] for i in range(at + 1) if side[self.heads[i]]}
             for i in range(at + 1):
-                if part[i] in joined:
-                    part[i] = at
-        return [[i for i in range(count) if part[i] == p] for p in sorted(set(part))]
+                if part_of[i] in joined:
+                    part_of[i] = at
+        return [[i for i in range(count) if part_of[i] == p] for p in sorted(set(part_of))]

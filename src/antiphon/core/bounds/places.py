@@ -26,14 +26,14 @@ def abilities_of(topology: Topology, collective: Collective) -> dict[int, Abilit
         return {}
     pairs = np.unique(np.stack([topology.link_src, topology.link_dst], axis=1), axis=0)
     into, out = (np.bincount(pairs[:, side], minlength=topology.nodes) for side in (1, 0))
-    twice, found = wanted_twice(collective), {}
+    twice, helping = wanted_twice(collective), {}
     for node in range(topology.ranks, topology.nodes):
-        mine = topology.ability(node)
-        reduces = mine.reduce and collective.combining and into[node] > 1 and out[node] > 0
-        multicasts = mine.multicast and twice and out[node] > 1 and into[node] > 0
+        ability = topology.ability(node)
+        reduces = ability.reduce and collective.combining and into[node] > 1 and out[node] > 0
+        multicasts = ability.multicast and twice and out[node] > 1 and into[node] > 0
         if reduces or multicasts:
-            found[node] = replace(mine, reduce=bool(reduces), multicast=bool(multicasts))
-    return found
+            helping[node] = replace(ability, reduce=bool(reduces), multicast=bool(multicasts))
+    return helping
 
 
 def forwarding(topology: Topology) -> Topology:
@@ -44,7 +44,7 @@ def forwarding(topology: Topology) -> Topology:
 def aside(topology: Topology, helps: Mapping[int, Ability]) -> set[int]:
     """Switches at which what the destination of a reduction has itself, and the copy that the source of a multicast
     keeps, surely cross: `own`, not `through`, and joined with ranks alone, with each of them both ways."""
-    into: dict[int, set[int]] = {node: set() for node, mine in helps.items() if mine.own and not mine.through}
+    into: dict[int, set[int]] = {node: set() for node, ability in helps.items() if ability.own and not ability.through}
     out: dict[int, set[int]] = {node: set() for node in into}
     for a, b in zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True):
         if a in out:
@@ -61,18 +61,18 @@ def places_for(helps: Mapping[int, Ability], direction: str) -> list[int]:
     """The switches that a partition has to take for places: of what leaves the parts, those that multicast; of what
     enters them, those that reduce; of both together, all that help."""
     counted = {"out": ("multicast",), "in": ("reduce",)}.get(direction, ("multicast", "reduce"))
-    return sorted(node for node, mine in helps.items() if any(getattr(mine, what) for what in counted))
+    return sorted(node for node, ability in helps.items() if any(getattr(ability, operation) for operation in counted))
 
 
 def placed(network: Network, places: Iterable[int], parts: Sequence[Sequence[int]]) -> list[list[int]]:
     """The parts, and the places that are in none yet with the rank that they are tied to best."""
-    found = [list(part) for part in parts]
-    part_of = {node: part for part in found for node in part}
+    extended = [list(part) for part in parts]
+    part_of = {node: part for part in extended for node in part}
     missing = sorted(set(places) - part_of.keys())
     ranks = list(range(network.ranks))
     for switch, rank in (strongest(network, ranks, missing) if missing else {}).items():
         part_of[rank].append(switch)
-    return found
+    return extended
 
 
 def alone(
@@ -80,13 +80,13 @@ def alone(
 ) -> list[list[int]] | None:
     """Every member alone, other ranks with the member that they are tied to best, and in no part the switches aside;
     None where there are none of these, or fewer than three members."""
-    members, left = collective.members, aside(topology, helps)
-    if not left or len(members) < 3:
+    members, left_out = collective.members, aside(topology, helps)
+    if not left_out or len(members) < 3:
         return None
-    others = sorted(set(range(topology.ranks)) - set(members))
-    tied = strongest(network, list(members), others) if others else {}
-    parts = [[member, *(rank for rank in others if tied[rank] == i)] for i, member in enumerate(members)]
-    return placed(network, helps.keys() - left, parts)
+    non_members = sorted(set(range(topology.ranks)) - set(members))
+    tied = strongest(network, list(members), non_members) if non_members else {}
+    parts = [[member, *(rank for rank in non_members if tied[rank] == i)] for i, member in enumerate(members)]
+    return placed(network, helps.keys() - left_out, parts)
 
 
 def in_switches(
@@ -101,21 +101,21 @@ def in_switches(
     """
     weight, members = int(collective.weights[0]), collective.members
     cables = _cables(topology, helps)
-    able = {s: mine for s, mine in helps.items() if mine.reduce and mine.multicast and not mine.at_once}
+    able = {s: ability for s, ability in helps.items() if ability.reduce and ability.multicast and not ability.at_once}
     joined = {switch: [rank for rank in members if (rank, switch) in cables] for switch in able}
-    found = []
-    for switch, mine in able.items():
+    options = []
+    for switch, ability in able.items():
         if len(joined[switch]) == len(members):
             slowest = min(cables[rank, switch] for rank in members)
             how = "attained where every rank combines its share in the switch, which copies it to all"
-            found.append((_crossing(mine, len(members)) * weight / slowest, how))
-    boxes = {switch: joined[switch] for switch, mine in able.items() if not mine.through and joined[switch]}
+            options.append((_crossing(ability, len(members)) * weight / slowest, how))
+    boxes = {switch: joined[switch] for switch, ability in able.items() if not ability.through and joined[switch]}
     times = _boxed(boxes, {s: ranks for s, ranks in joined.items() if able[s].through}, cables)
     if times and sorted(rank for ranks in boxes.values() for rank in ranks) == list(members):
         times += [_crossing(able[s], len(boxes[s])) / cables[rank, s] for s in boxes for rank in boxes[s]]
         how = "attained where the switches of boxes combine and copy, and one between them combines what they have"
-        found.append((max(times) * weight, how))
-    return min(found, default=None)
+        options.append((max(times) * weight, how))
+    return min(options, default=None)
 
 
 def _boxed(
@@ -134,20 +134,20 @@ def _boxed(
     return times
 
 
-def _crossing(mine: Ability, ranks: int) -> Fraction:
+def _crossing(ability: Ability, ranks: int) -> Fraction:
     """How much of all data each link of a switch carries, each way, where each of its ranks has a share combined there
     and copied to the others."""
-    return Fraction(ranks + (mine.own and not mine.through), ranks)
+    return Fraction(ranks + (ability.own and not ability.through), ranks)
 
 
 def _cables(topology: Topology, helps: Mapping[int, Ability]) -> dict[tuple[int, int], Fraction]:
     """Ranks and switches that help, joined by just one link each way: the narrower of these."""
-    found: dict[tuple[int, int], list[int]] = {}
+    links_between: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
         if helps.keys() & set(ends):
-            found.setdefault(ends, []).append(link)
+            links_between.setdefault(ends, []).append(link)
     return {
-        (a, b): min(topology.bandwidth(there[0]), topology.bandwidth(found[b, a][0]))
-        for (a, b), there in found.items()
-        if b in helps and a < topology.ranks and len(there) == len(found.get((b, a), ())) == 1
+        (a, b): min(topology.bandwidth(forward[0]), topology.bandwidth(links_between[b, a][0]))
+        for (a, b), forward in links_between.items()
+        if b in helps and a < topology.ranks and len(forward) == len(links_between.get((b, a), ())) == 1
     }

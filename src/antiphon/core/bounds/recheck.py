@@ -66,9 +66,9 @@ def check_distance(topology: Topology, collective: Collective, proof: Distance) 
     )
 
 
-def _require(true: bool, what: str) -> None:
+def _require(true: bool, failure: str) -> None:
     if not true:
-        raise Invalid(f"this bound's witness does not hold: {what}; compute the bound anew")
+        raise Invalid(f"this bound's witness does not hold: {failure}; compute the bound anew")
 
 
 def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: set[int] | None = None) -> int:
@@ -82,22 +82,22 @@ def _crossing_weight(collective: Collective, inside: NDArray[np.bool_], needed: 
         return _crossing_rows(collective, set(np.flatnonzero(inside).tolist()), needed)
     datum = (relation.pre_block.astype(np.int64) << 31) | relation.pre_id
     names, which = np.unique(datum, return_inverse=True)
-    held = np.ones(len(names), bool)
-    held[which[~inside[relation.pre_rank]]] = False
+    held_inside = np.ones(len(names), bool)
+    held_inside[which[~inside[relation.pre_rank]]] = False
     if needed is not None:
         wrong = ~np.isin(relation.pre_rank, sorted(needed))
-        held[which[wrong]] = False
+        held_inside[which[wrong]] = False
         pairs = np.unique(which * np.int64(collective.ranks) + relation.pre_rank) // collective.ranks
-        held &= np.bincount(pairs, minlength=len(names)) == len(needed)
+        held_inside &= np.bincount(pairs, minlength=len(names)) == len(needed)
     out = ~inside[relation.post_rank]
-    some = np.zeros(collective.blocks, bool)
-    some[names[held] >> 31] = True
+    has_crossing = np.zeros(collective.blocks, bool)
+    has_crossing[names[held_inside] >> 31] = True
     crossing = np.zeros(collective.blocks, bool)
     every = relation.post_want < 0
-    crossing[relation.post_block[out & every]] = some[relation.post_block[out & every]]
-    kept = set(names[held].tolist())
+    crossing[relation.post_block[out & every]] = has_crossing[relation.post_block[out & every]]
+    held_names = set(names[held_inside].tolist())
     for block, want in zip(relation.post_block[out & ~every], relation.post_want[out & ~every], strict=True):
-        if any((int(block) << 31) | name in kept for name in relation.wants[want]):
+        if any((int(block) << 31) | name in held_names for name in relation.wants[want]):
             crossing[block] = True
     return int(collective.weights[crossing].sum())
 
@@ -161,13 +161,13 @@ def _check_partition(topology: Topology, collective: Collective, partition: Part
     _require(partition.weight == int(collective.weights[0]), "it has another weight")
     helps = abilities_of(topology, collective)
     _require(partition.direction != "both" or len(partition.parts) > 2, "it has fewer than three parts")
-    left = aside(topology, helps) if partition.direction == "both" else set()
+    left_out = aside(topology, helps) if partition.direction == "both" else set()
     places = [*range(topology.ranks), *places_for(helps, partition.direction)]
-    known = set(places)
-    held = [node for part in partition.parts for node in part if node in known]
-    once = sorted(held) == sorted(known - (left - set(held)))
-    what = "every rank, and every switch that helps," if helps else "every rank"
-    _require(once, f"its parts do not hold {what} exactly once")
+    all_places = set(places)
+    placed_nodes = [node for part in partition.parts for node in part if node in all_places]
+    once = sorted(placed_nodes) == sorted(all_places - (left_out - set(placed_nodes)))
+    expected = "every rank, and every switch that helps," if helps else "every rank"
+    _require(once, f"its parts do not hold {expected} exactly once")
     members = set(collective.members)
     _require(all(members & set(part) for part in partition.parts), "a part has no member of the collective")
     capacity = _capacity(topology, _crossings(topology, partition), partition.limits)
@@ -201,11 +201,11 @@ def _needs(collective: Collective) -> list[Row]:
     return rows
 
 
-def _fitting(begun: dict[int, list[int]], wanted: Sequence[int] | None) -> list[tuple[int, ...]]:
+def _fitting(begun: dict[int, list[int]], target: Sequence[int] | None) -> list[tuple[int, ...]]:
     """Who has what is wanted, item by item, among those that begin with no item oftener than it is wanted."""
-    if wanted is None:
-        wanted = sorted({name for names in begun.values() for name in names})
-    room = {name: wanted.count(name) for name in set(wanted)}
+    if target is None:
+        target = sorted({name for names in begun.values() for name in names})
+    room = {name: target.count(name) for name in set(target)}
     having: dict[int, list[int]] = {name: [] for name in sorted(room)}
     for rank in sorted(begun):
         names = begun[rank]
@@ -224,8 +224,8 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
     helps = abilities_of(topology, collective)
     _require(all(topology.ranks <= s < topology.nodes for s, _ in dual.potentials), "only switches have potentials")
     for switch, value in dual.potentials:  # more may leave one that multicasts than comes in, less one that reduces
-        mine = helps.get(switch)
-        wrong = mine is not None and ((mine.multicast and value < 0) or (mine.reduce and value > 0))
+        ability = helps.get(switch)
+        wrong = ability is not None and ((ability.multicast and value < 0) or (ability.reduce and value > 0))
         _require(not wrong, "a switch that helps has a potential that its loads need not keep")
     price, potential = dict(dual.prices), dict(dual.potentials)
     src, dst = topology.link_src.tolist(), topology.link_dst.tolist()
@@ -235,20 +235,20 @@ def _lp_dual(topology: Topology, collective: Collective, dual: LpDual) -> Fracti
         own = price.get(link, 0) + sum(price.get(limit, 0) for limit in loaded)
         cost.append(own + potential.get(dst[link], 0) - potential.get(src[link], 0))
     _require(min(cost, default=0) >= 0, "a link costs less than nothing")
-    left, paid = list(cost), 0
+    unpaid, paid = list(cost), 0
     for partition, times in dual.partitions:
         _check_partition(topology, collective, partition)
         _require(times >= 0, "a partition has a negative multiplier")
-        left = [x - times * int(c) for x, c in zip(left, _crossings(topology, partition), strict=True)]
+        unpaid = [x - times * int(c) for x, c in zip(unpaid, _crossings(topology, partition), strict=True)]
         paid += times * partition.times * partition.weight
     rows = _needs(collective)
     for family in dual.families:
         lengths = dict(family.lengths) if family.lengths is not None else dict(enumerate(cost))
         _require(all(0 <= k < topology.links and x >= 0 for k, x in lengths.items()), "a length is out of range")
         for link, length in lengths.items():
-            left[link] -= length
+            unpaid[link] -= length
         paid += _family(topology, collective, rows, family, lengths)
-    _require(min(left, default=0) >= 0, "its families pay more for a link than it costs")
+    _require(min(unpaid, default=0) >= 0, "its families pay more for a link than it costs")
     earned = sum((p * resources.bytes_per_second(r) for r, p in price.items()), Fraction(0))
     _require(earned > 0, "all its prices are 0")
     return paid / earned
@@ -268,22 +268,22 @@ def _family(
     }
     _require(family.of in chosen, f"there is no family of kind {family.of!r}")
     _require(len(at) == {"all": 0, "pair": 2}.get(family.of, 1), "a family names a wrong number of ranks")
-    mine = [row for row in rows if chosen[family.of](row)]
+    family_rows = [row for row in rows if chosen[family.of](row)]
     back = family.of == "to"
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     out: list[list[tuple[int, int]]] = [[] for _ in range(topology.nodes)]
     for link, (a, b) in enumerate(ends):
         out[b if back else a].append((a if back else b, lengths.get(link, 0)))
     far: dict[tuple[int, ...], list[int]] = {}
-    most: dict[int, int] = {}
-    for block, holders, dst in mine:
+    longest: dict[int, int] = {}
+    for block, holders, dst in family_rows:
         start = (dst,) if back else holders
         if start not in far:
             far[start] = _shortest(out, start)
         length = min(far[start][h] for h in holders) if back else far[start][dst]
         _require(length <= sum(lengths.values()), "a need is out of reach")
-        most[block] = max(most.get(block, 0), length)
-    return sum(int(collective.weights[block]) * length for block, length in most.items())
+        longest[block] = max(longest.get(block, 0), length)
+    return sum(int(collective.weights[block]) * length for block, length in longest.items())
 
 
 def _shortest(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[int]:
@@ -296,8 +296,8 @@ def _shortest(out: list[list[tuple[int, int]]], start: tuple[int, ...]) -> list[
         length, node = heapq.heappop(heap)
         if length > far[node]:
             continue
-        for head, more in out[node]:
-            if length + more < far[head]:
-                far[head] = length + more
+        for head, step in out[node]:
+            if length + step < far[head]:
+                far[head] = length + step
                 heapq.heappush(heap, (far[head], head))
     return far

@@ -61,18 +61,18 @@ def _spread(topology: Topology, arcs: Arcs, needs: Needs, sources: Sequence[int]
     for source, distance in zip(start.tolist(), far, strict=True):
         used = np.flatnonzero(distance[arcs.tail] + length == distance[arcs.head])
         ordered = used[np.argsort(distance[arcs.head[used]], kind="stable")].tolist()
-        ways = [0.0] * topology.nodes  # paths to a node, each as wide as the product of its arcs
-        ways[source] = 1.0
+        path_width = [0.0] * topology.nodes  # paths to a node, each as wide as the product of its arcs
+        path_width[source] = 1.0
         for arc in ordered:
-            ways[head[arc]] += ways[tail[arc]] * wide[arc]
+            path_width[head[arc]] += path_width[tail[arc]] * wide[arc]
         flow = demand[source].tolist()
         for arc in reversed(ordered):
             if flow[head[arc]]:
-                if not ways[head[arc]]:
+                if not path_width[head[arc]]:
                     return Spread(math.inf, ())  # too long and narrow for doubles
-                part = flow[head[arc]] * (ways[tail[arc]] * wide[arc] / ways[head[arc]])
-                load[arc] += part
-                flow[tail[arc]] += part
+                share = flow[head[arc]] * (path_width[tail[arc]] * wide[arc] / path_width[head[arc]])
+                load[arc] += share
+                flow[tail[arc]] += share
     return _measured(topology, arcs, load)
 
 

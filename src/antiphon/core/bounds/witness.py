@@ -27,9 +27,9 @@ class Record:
     """Frozen, and shown as JSON by its fields."""
 
     def as_json(self) -> dict[str, Any]:
-        found = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
+        values = {f.name: _json(getattr(self, f.name)) for f in fields(self)}
         kind = getattr(self, "kind", None)
-        return found if kind is None else {"kind": kind, **found}
+        return values if kind is None else {"kind": kind, **values}
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Cut(Record):
         inside = [node for node in self.side if node < topology.ranks]
         outside = sorted(set(range(topology.ranks)) - set(inside))
         share = Fraction(self.weight, buffer_weight)
-        what = "all of nbytes" if share == 1 else f"{plain(share)} of nbytes"
+        amount = "all of nbytes" if share == 1 else f"{plain(share)} of nbytes"
         speed = format_bandwidth(self.capacity)
         if len(inside) <= len(outside):
-            return f"cut: {_ranks(inside)} can send out only {speed}, {what} must leave"
-        return f"cut: {_ranks(outside)} can take in only {speed}, {what} must enter"
+            return f"cut: {_ranks(inside)} can send out only {speed}, {amount} must leave"
+        return f"cut: {_ranks(outside)} can take in only {speed}, {amount} must enter"
 
 
 @dataclass(frozen=True)
@@ -195,8 +195,8 @@ def witness_of(value: Mapping[str, Any]) -> Witness:
                 for f in value["families"]
             )
             partitions = []
-            for one, times in value["partitions"]:
-                inner = witness_of(one)
+            for partition_json, times in value["partitions"]:
+                inner = witness_of(partition_json)
                 if not isinstance(inner, Partition):
                     raise TypeError("expected a partition")
                 partitions.append((inner, int(times)))
@@ -230,8 +230,8 @@ def _resource(topology: Topology, resource: int) -> str:
 
 def _listed(names: list[str]) -> str:
     distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
-    return ", ".join(distinct[:_SHOWN]) + more
+    rest = f" and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return ", ".join(distinct[:_SHOWN]) + rest
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -244,5 +244,5 @@ def _ranks(ranks: list[int]) -> str:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    told = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]
-    return "ranks {" + ",".join(told[:_SHOWN]) + (",..." if len(told) > _SHOWN else "") + "}"
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a},{b}" for a, b in runs]
+    return "ranks {" + ",".join(texts[:_SHOWN]) + (",..." if len(texts) > _SHOWN else "") + "}"
