@@ -81,7 +81,7 @@ def test_a_plan_that_is_not_chosen_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 def test_figure_8() -> None:
-    rows = by_name(gentree.figure8())
+    rows = by_name(figures.figure8())
     shape = {f"greatest error of {model}" for model in figures.MODELS}
     assert {name: row["ok"] for name, row in rows.items()} == {name: None if name in shape else True for name in rows}
     assert rows["12 servers, the best by genmodel"]["ours"] == {"right": True, "best": "6x2"}
@@ -93,14 +93,14 @@ def test_figure_8() -> None:
 
 
 def test_figure_10(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = by_name(gentree.figure10())
+    rows = by_name(figures.figure10())
     assert all(row["ok"] for row in rows.values())
     terms = rows["12 servers, CPS"]["ours"]
     assert terms["seconds"] == pytest.approx(sum(terms[name] for name in GENMODEL), abs=3e-4)
     assert terms["epsilon"] == pytest.approx(2 * 11 / 12 * 1e8 * 2 * 1.22e-10, abs=1e-4)
     monkeypatch.setattr(figures, "FIGURE10_OPTIMUM", "4x3")
     monkeypatch.setitem(figures.DRAWN, 12, ("Ring", "6x2", "4x3", "CPS"))
-    rows = by_name(gentree.figure10())
+    rows = by_name(figures.figure10())
     assert not rows["the best plan"]["ok"]
     assert not rows["with the fan-in memory access and latency fall, incast grows"]["ok"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,12 +26,11 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
         return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     except NotFound as error:
         return [_row("", [Finding("refused", str(error), "leave it to the library")])]
-    plans = {name: b"".join(_blocks(contents)) for name, contents in files.items() if not name.endswith(".py")}
-    return [check_file(data, name, runtime, call) for name, data in plans.items()]
-
-
-def _blocks(contents: Any) -> Iterable[bytes]:
-    return (contents,) if isinstance(contents, bytes) else contents
+    plans = {name: contents for name, contents in files.items() if not name.endswith(".py")}
+    return [
+        check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)
+        for name, contents in plans.items()
+    ]
 
 
 def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:

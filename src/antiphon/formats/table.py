@@ -11,24 +11,18 @@ from __future__ import annotations
 
 from antiphon.registry import Entry
 
-_ALL = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
-
-_INSTANCE = {"collectives": "all", "topologies": "all", "needs": (), "options": ("chunks", "steps", "rounds")}
-
-_TABLES = {"collectives": "all", "topologies": "all", "needs": (), "tables": True}
-
-_SOURCE = {
-    "collectives": "all",
-    "topologies": "all",
-    "needs": (),
-    "options": ("dtype", "op", "in_place", "streams", "arrival", "packets", "pull"),
-}
+_MSCCL = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
+_ONE_SIZE = {"collectives": "all", "topologies": "all", "needs": ("nbytes",)}
+_ANY_SIZE = {"collectives": "all", "topologies": "all", "needs": ()}
+_INSTANCE = {**_ANY_SIZE, "options": ("chunks", "steps", "rounds")}
+_TABLES = {**_ANY_SIZE, "tables": True}
+_SOURCE = {**_ANY_SIZE, "options": ("dtype", "op", "in_place", "streams", "arrival", "packets", "pull")}
 
 TABLE: dict[str, Entry] = {
     "chakra": Entry(
         "antiphon.formats.chakra.write:chakra",
         "Chakra execution traces, for ASTRA-sim: a file of sends, receives and computations for each rank",
-        {**_ALL, "options": ("order", "gamma", "local", "name"), "files": ("NAME.0.et, ...",)},
+        {**_ONE_SIZE, "options": ("order", "gamma", "local", "name"), "files": ("NAME.0.et, ...",)},
     ),
     "cuda": Entry(
         "antiphon.formats.device.write:cuda",
@@ -43,7 +37,7 @@ TABLE: dict[str, Entry] = {
     "goal": Entry(
         "antiphon.formats.goal.write:goal",
         "GOAL, for LogGOPSim and ATLAHS: sends, receives, computations",
-        {**_ALL, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
+        {**_ONE_SIZE, "options": ("order", "gamma", "nics", "local"), "files": ("schedule.goal",)},
     ),
     "hip": Entry(
         "antiphon.formats.device.write:hip",
@@ -54,18 +48,8 @@ TABLE: dict[str, Entry] = {
         "antiphon.formats.msccl.write:msccl_xml",
         "MSCCL XML, which MSCCL's executor and RCCL run: what thread blocks of GPUs do",
         {
-            "collectives": (
-                "allreduce",
-                "allgather",
-                "reducescatter",
-                "alltoall",
-                "broadcast",
-                "reduce",
-                "gather",
-                "scatter",
-            ),
-            "topologies": "all",
-            "needs": (),
+            **_ANY_SIZE,
+            "collectives": _MSCCL,
             "replaces": True,
             "options": ("proto", "instances", "fused", "alone", "name"),
             "files": ("NAME-0.xml, ...", "NAME-0-in-place.xml, ..."),
@@ -75,9 +59,7 @@ TABLE: dict[str, Entry] = {
         "antiphon.formats.mscclpp.write:mscclpp_json",
         "execution plans of MSCCL++: what every thread block of every GPU does",
         {
-            "collectives": "all",
-            "topologies": "all",
-            "needs": (),
+            **_ANY_SIZE,
             "replaces": True,
             "options": ("blocks", "threads", "alignment", "lag", "alone", "name", "packets"),
             "files": ("plan0.json, ...", "plan0-in-place.json, ...", "plan0-packets.json, ...", "register.py"),
@@ -107,7 +89,7 @@ TABLE: dict[str, Entry] = {
         "antiphon.formats.piccl.write:piccl_xml",
         "PICCL's schedule XML, and with a profile its topology XML and figures",
         {
-            **_ALL,
+            **_ONE_SIZE,
             "options": ("order", "profile", "local"),
             "files": ("schedule.xml", "topology.xml", "level0.csv, ..."),
         },
@@ -116,9 +98,7 @@ TABLE: dict[str, Entry] = {
         "antiphon.formats.program:program",
         "what our own runtimes execute: per rank operations on addresses",
         {
-            "collectives": "all",
-            "topologies": "all",
-            "needs": (),
+            **_ANY_SIZE,
             "options": ("channels", "lag", "text"),
             "files": ("program0.bin, ...", "program0.txt, ..."),
         },

@@ -8,7 +8,7 @@ from itertools import pairwise
 from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost import prepare
-from antiphon.reproduce.rows import NEAR, Row, is_near, judged, row
+from antiphon.reproduce.rows import NEAR, Row, claim, is_near, judged, row
 from antiphon.runtimes.measure.bench_micro import PUBLISHED
 from antiphon.runtimes.measure.micro_patterns import Pattern, patterns, plan_on
 from antiphon.topologies import topology
@@ -41,20 +41,19 @@ def micro() -> Iterator[Row]:
 
 
 def _shape(rates: dict[str, float]) -> Iterator[Row]:
+    details = {"note": "A.1", "engine": "calls"}
     for name in ("chain-forward", "chain-reduce", "chain-reduce-broadcast"):
-        yield _claim(f"{name}: less, the longer the chain", _falls([rates[f"{name} {size}"] for size in range(3, 9)]))
+        falls = _falls([rates[f"{name} {size}"] for size in range(3, 9)])
+        yield claim(f"dgx1v, {name}: less, the longer the chain", falls, **details)
     round_trip = all(rates[f"chain-reduce-broadcast {n}"] < rates[f"chain-reduce {n}"] for n in range(3, 9))
-    yield _claim("chains: there and back is less than there", round_trip)
+    yield claim("dgx1v, chains: there and back is less than there", round_trip, **details)
     fans = [rates[f"fan-out-forward {n}"] for n in (1, 2, 3)]
-    yield _claim("fan-out: as much, however many there are", max(fans) - min(fans) <= NEAR * max(fans))
+    steady = max(fans) - min(fans) <= NEAR * max(fans)
+    yield claim("dgx1v, fan-out: as much, however many there are", steady, **details)
 
 
 def _falls(rates: Sequence[float]) -> bool:
     return all(shorter >= longer for shorter, longer in pairwise(rates)) and rates[0] > rates[-1]
-
-
-def _claim(name: str, so: bool) -> Row:
-    return row(f"dgx1v, {name}", {"so": True}, {"so": so}, so, note="A.1", engine="calls")
 
 
 def _throughput(pattern: Pattern, machine: Topology, carried: int) -> float:

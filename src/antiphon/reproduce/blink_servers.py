@@ -64,9 +64,9 @@ def servers(gigabits: Fraction | int, link: Fraction) -> Topology:
     return keep(machine, [gpu + 8 * server for server, gpus in enumerate(GPUS) for gpu in gpus]).topology
 
 
-def rings(gigabits: Fraction | int, link: Fraction = MEASURED) -> Fraction:
+def rings(gigabits: Fraction | int) -> Fraction:
     """Bytes/s of one ring through both servers."""
-    speed = min(PCIE * link, gigabits * GIGABIT)
+    speed = min(PCIE * MEASURED, gigabits * GIGABIT)
     return speed * ring_rate("allreduce", 1, sum(map(len, GPUS)))
 
 

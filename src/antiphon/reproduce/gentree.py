@@ -8,7 +8,6 @@ from itertools import pairwise
 from antiphon.core.topology import Topology
 from antiphon.planners.classic.hierarchical import hierarchical_ps
 from antiphon.planners.rings.multi_ring import multi_ring
-from antiphon.reproduce.gentree_figures import figure8, figure9, figure10
 from antiphon.reproduce.gentree_fit import GENMODEL, Cell, least_error
 from antiphon.reproduce.gentree_plans import (
     BETA,
@@ -21,7 +20,6 @@ from antiphon.reproduce.gentree_plans import (
     times,
     verified_plan,
 )
-from antiphon.reproduce.gentree_table7 import table7
 from antiphon.reproduce.gentree_tables import (
     SERVERS,
     SIZES,
@@ -35,8 +33,6 @@ from antiphon.reproduce.gentree_tables import (
 )
 from antiphon.reproduce.rows import NEAR, Row, Times, apart, judged, near, percents, rounded, row
 from antiphon.topologies import topology
-
-__all__ = ["figure8", "figure9", "figure10", "table3", "table4", "table6", "table7"]
 
 PLAIN = "alpha-beta"
 MIN_EQUAL_CELLS, CELLS = 24, 30  # the same at least, of the hierarchical ones that are not ACPS

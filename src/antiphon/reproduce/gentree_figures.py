@@ -18,7 +18,7 @@ from antiphon.reproduce.gentree_tables import (
     TABLE3_SIZE,
     W_T,
 )
-from antiphon.reproduce.rows import Row, apart, is_near, judged, row
+from antiphon.reproduce.rows import Row, apart, claim, is_near, judged, row
 
 MODELS = {"genmodel": GENMODEL, "alpha-beta-gamma": PLAIN}
 DRAWN = {12: ("Ring", "2x6", "3x4", "4x3", "6x2", "CPS"), 15: ("Ring", "3x5", "5x3", "CPS")}  # by growing fan-in
@@ -115,12 +115,12 @@ def figure10() -> Iterator[Row]:
     sums = {round(terms["beta"] + terms["gamma"], 9) for terms in all_terms}
     falls = all(_falls(all_terms, term) for term in ("alpha", "delta"))
     rises = _falls(all_terms[::-1], "epsilon")
-    for claim, published, ours_is in (
+    for text, published, ours_is in (
         ("bandwidth and computation take the same in all", {"same": True}, {"same": len(sums) == 1}),
         ("with the fan-in memory access and latency fall, incast grows", {"so": True}, {"so": falls and rises}),
         ("the best plan", {"plan": FIGURE10_OPTIMUM}, {"plan": _best(terms_by_plan)}),
     ):
-        yield row(claim, published, ours_is, published == ours_is, note="5.1", engine="genmodel")
+        yield row(text, published, ours_is, published == ours_is, note="5.1", engine="genmodel")
 
 
 def _falls(all_terms: list[Terms], term: str) -> bool:
@@ -149,18 +149,14 @@ def figure9() -> Iterator[Row]:
             for name, (calculation, communication) in seconds_by_plan.items()
         ]
         falls = all(a[0] > b[0] for a, b in pairwise(seconds_by_plan.values()))
-        yield row(
-            f"{speed}, calculation falls with the fan-in", {"so": True}, {"so": falls}, falls, engine="genmodel",
-            note="5.1: monotonically", proof=proof,
-        )  # fmt: skip
+        details = {"engine": "genmodel", "proof": proof}
+        yield claim(f"{speed}, calculation falls with the fan-in", falls, note="5.1: monotonically", **details)
         hierarchical = [
             communication for name, (_, communication) in seconds_by_plan.items() if name not in ("Ring", "CPS")
         ]
         longest = min(seconds_by_plan["Ring"][1], seconds_by_plan["CPS"][1]) > max(hierarchical)
-        yield row(
-            f"{speed}, ring and CPS communicate longest", {"so": True}, {"so": longest}, longest,
-            note="5.1: by latency, and by incast", engine="genmodel", proof=proof,
-        )  # fmt: skip
+        note = "5.1: by latency, and by incast"
+        yield claim(f"{speed}, ring and CPS communicate longest", longest, note=note, **details)
         if speed == "100 Gbit/s":
             saved = 1 - seconds_by_plan["CPS"][0] / seconds_by_plan["Ring"][0]
             memory = 1 - terms_by_plan["CPS"]["delta"] / terms_by_plan["Ring"]["delta"]

@@ -27,11 +27,8 @@ from antiphon.reproduce.piccl_plans import (
     short,
     speedups,
 )
-from antiphon.reproduce.piccl_selection import selection
 from antiphon.reproduce.rows import Row, judged, row
 from antiphon.units import format_size
-
-__all__ = ["figure4", "figure8", "selection"]
 
 KIB, MIB = 2**10, 2**20
 NEAR_ONE = 0.05  # converged
@@ -138,9 +135,9 @@ def _other_orders(plans: Plans) -> Row:
 # ---- Figure 8 ----
 
 
-def figure8(sizes: Sequence[int] = FIGURE8_SIZES) -> Iterator[Row]:
+def figure8() -> Iterator[Row]:
     """Speedups by k over the algorithm without a parameter: allgather on 16 nodes, by packets; every claim of V.E."""
-    machine = delta(FIGURE8_NODES)
+    machine, sizes = delta(FIGURE8_NODES), FIGURE8_SIZES
     times: dict[str, Times] = {}
     for family in FAMILIES:
         plans = planned(family, "allgather", machine)
@@ -234,7 +231,10 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
         note="the best k of the best family over the fastest algorithm without a parameter; simulations show higher "
         "speedups than measurements (V.E)", engine="loggp by packets",
     )  # fmt: skip
-    fastest = [_within(best, at, fastest_seconds[at]) for at in range(len(sizes))]
+    fastest = [
+        " or ".join(name for name, seconds in best.items() if seconds[at] <= limit * (1 + NEAR_ONE))
+        for at, limit in enumerate(fastest_seconds)
+    ]
     named = {"small": RECMULT.name, "medium": PERMUTED.name, "large": KRING.name}
     as_published = {
         "small": all(RECMULT.name in names for size, names in zip(sizes, fastest, strict=True) if size <= SMALL),
@@ -251,7 +251,3 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
         note="those within 5 % of the fastest; large, by the paper: modest speedups in some cases",
         engine="loggp by packets",
     )  # fmt: skip
-
-
-def _within(best: Mapping[str, Sequence[float]], at: int, fastest: float) -> str:
-    return " or ".join(family for family, seconds in best.items() if seconds[at] <= fastest * (1 + NEAR_ONE))

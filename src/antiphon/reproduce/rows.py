@@ -22,6 +22,11 @@ def row(
     }  # fmt: skip
 
 
+def claim(name: str, holds: bool, **details: Any) -> Row:
+    """A row for a statement that has no figures: published as true."""
+    return row(name, {"so": True}, {"so": holds}, holds, **details)
+
+
 def judged(figures: bool, shape: bool) -> bool | None:
     """True where ours are the published figures; None where only their shape agrees (which is faster, what grows, what
     is at least some value); else False."""

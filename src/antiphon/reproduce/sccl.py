@@ -21,9 +21,9 @@ SPREADING = ("allgather", "gather", "scatter", "alltoall", "broadcast")
 Row = dict[str, Any]
 
 
-def table3(machine: Topology | None = None) -> Iterator[Row]:
+def table3() -> Iterator[Row]:
     """NCCL's rings, by the planner `multi-ring`; those that it pipelines for several m."""
-    machine = machine or topology("dgx1v_sccl")
+    machine = topology("dgx1v_sccl")
     points = [(kind, 0, point) for kind, point in NCCL_DGX1.items()]
     points += [(kind, m, (6 * m, 6 + m, 6 + m)) for kind in NCCL_PIPELINED for m in PIPELINES]
     for kind, m, point in points:
@@ -42,14 +42,14 @@ def table3(machine: Topology | None = None) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def table4(machine: Topology | None = None) -> Iterator[Row]:
-    """The DGX-1, in the numbering of SCCL's implementation; or any machine alike."""
-    yield from _table(machine or topology("dgx1v_sccl"), DGX1)
+def table4() -> Iterator[Row]:
+    """The DGX-1, in the numbering of SCCL's implementation."""
+    yield from _table(topology("dgx1v_sccl"), DGX1)
 
 
-def table5(machine: Topology | None = None) -> Iterator[Row]:
-    """The ring that SCCL makes of the Z52's links; or any machine alike."""
-    yield from _table(machine or topology("z52"), Z52)
+def table5() -> Iterator[Row]:
+    """The ring that SCCL makes of the Z52's links."""
+    yield from _table(topology("z52"), Z52)
 
 
 def _table(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
@@ -125,9 +125,9 @@ def _missing(group: Family, published: Published, why: str) -> Row:
     }  # fmt: skip
 
 
-def frontiers(machines: Sequence[Topology] = ()) -> Iterator[Row]:
+def frontiers() -> Iterator[Row]:
     """Both machines, every collective that only spreads, and a root of every orbit."""
-    for machine, table in zip(machines or (topology("dgx1v_sccl"), topology("z52")), (DGX1, Z52), strict=True):
+    for machine, table in ((topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)):
         for kind in sorted(SPREADING, key=KINDS.index):
             for root in roots_of(machine, kind):
                 yield _frontier(family(machine, kind, root), of_kind(table, kind, machine.ranks))

@@ -45,7 +45,7 @@ def judge(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
     limits = family.limits()
     candidates: list[Synthesized] = list(rows)
     standings = [_standing(algorithm, limits, candidates) for algorithm in rows]
-    for search in (_along_the_frontier, _one_step_sooner):
+    for search in (_along_frontier, _one_step_sooner):
         undecided = [algorithm for algorithm, standing in zip(rows, standings, strict=True) if standing.pareto is None]
         if undecided:
             candidates += search(family, undecided)
@@ -53,7 +53,7 @@ def judge(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
     return standings
 
 
-def _along_the_frontier(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
+def _along_frontier(family: Family, undecided: Sequence[Synthesized]) -> list[Synthesized]:
     return family.frontier(K, max(algorithm.steps for algorithm in undecided))
 
 

@@ -38,10 +38,16 @@ TABLE = {
     "gentree-table3": _entry("gentree", "table3", "plans and times on 8, 12 and 15 servers", f"{GENTREE}, Table 3"),
     "gentree-table4": _entry("gentree", "table4", "8 x n on servers of 8 GPUs, against rings", f"{GENTREE}, Table 4"),
     "gentree-table6": _entry("gentree", "table6", "the plan at every switch of six networks", f"{GENTREE}, Table 6"),
-    "gentree-table7": _entry("gentree", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"),
-    "genmodel-figure8": _entry("gentree", "figure8", "how near the models come to times", f"{GENTREE}, Figure 8"),
-    "genmodel-figure9": _entry("gentree", "figure9", "calculation and communication apart", f"{GENTREE}, Figure 9"),
-    "genmodel-figure10": _entry("gentree", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"),
+    "gentree-table7": _entry("gentree_table7", "table7", "times in six networks, simulated", f"{GENTREE}, Table 7"),
+    "genmodel-figure8": _entry(
+        "gentree_figures", "figure8", "how near the models come to times", f"{GENTREE}, Figure 8"
+    ),
+    "genmodel-figure9": _entry(
+        "gentree_figures", "figure9", "calculation and communication apart", f"{GENTREE}, Figure 9"
+    ),
+    "genmodel-figure10": _entry(
+        "gentree_figures", "figure10", "the terms of plans on 12 servers", f"{GENTREE}, Figure 10"
+    ),
     "piccl-figure4": _entry("piccl", "figure4", "k-ring with and without contention, simulated", f"{PICCL}, Figure 4"),
     "piccl-figure7": _entry(
         "piccl_permuting", "figure7", "ways of getting blocks in order, simulated", f"{PICCL}, Figure 7"
@@ -53,6 +59,6 @@ TABLE = {
         "piccl_scales", "scales", "speedups on 2 to 32 nodes, simulated", f"{PICCL}, Figures 5 and 6"
     ),
     "piccl-selection": _entry(
-        "piccl", "selection", "how much of the best speedup choosing k captures", f"{PICCL}, V.E"
+        "piccl_selection", "selection", "how much of the best speedup choosing k captures", f"{PICCL}, V.E"
     ),
 }

@@ -38,13 +38,9 @@ def recorded(read: Read, named: int | None) -> Recorded:
         if event.get("cat") == "user_annotation" and _STEP.fullmatch(str(event.get("name", "")))
     )
     spans = [(begin * _US, end * _US) for begin, end in steps]
-    read_rank = on_gpu if any(_is_kernel(event) for event in slices) else on_processor
+    read_rank = on_gpu if any(event.get("cat") == "kernel" for event in slices) else on_processor
     number = rank if rank is not None else named or 0
     return read_rank(slices, spans, number, str(read.host or ""), groups, size)
-
-
-def _is_kernel(event: Mapping[str, Any]) -> bool:
-    return event.get("cat") == "kernel"
 
 
 def _number(value: object) -> int | None:

@@ -200,7 +200,7 @@ class _Drawing:
                 continue
             known_speeds = [speed for speed in speeds if speed is not None]
             assumed = assumed or not (known_speeds or device in host_links)
-            kind = LinkType("pcie", min(known_speeds) if known_speeds else _usual(self.box.pcie), PCIE_HOP)
+            kind = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
             if device in host_links and self._top(device) in self.node:
                 up, kind = self._top(device), LinkType(self.box.fast, host_links[device], NVLINK_LATENCY)
             self.links += both_ways([(self.node[device], self.node[up])], kind)
@@ -283,10 +283,6 @@ def pcie_generation(value: object, default: int) -> int:
     if isinstance(value, bool) or value not in PCIE:
         raise Invalid(f"pcie_gen={quote(value)}: expected a generation of PCIe: 3, 4 or 5")
     return int(value)
-
-
-def _usual(generation: int) -> Fraction:
-    return PCIE.get(generation, PCIE[4])
 
 
 def ports_of_card(ports: Sequence[int], number: int, cards: int) -> tuple[int, ...]:

@@ -150,22 +150,17 @@ class _LinuxDevices:
         places = sorted(os.listdir(folder)) if folder.is_dir() else []
         if not places:
             self.notes.append(f"PCIe cannot be seen: nothing in {folder}")
+        gpus = {_NVIDIA: (("0x0300", "0x0302"), self.nvidia), _AMD: (("0x0380", "0x1200"), self.amd)}  # by class
         for place in places:
             kind, vendor = text(folder / place / "class"), text(folder / place / "vendor")
-            if vendor == _NVIDIA and kind.startswith(("0x0300", "0x0302")):
-                self.nvidia.append(self.device(folder / place, GPU))
-                self._count_board(vendor, folder / place)
-            elif vendor == _AMD and kind.startswith(("0x0380", "0x1200")):
-                self.amd.append(self.device(folder / place, GPU))
-                self._count_board(vendor, folder / place)
+            if vendor in gpus and kind.startswith(gpus[vendor][0]):
+                gpus[vendor][1].append(self.device(folder / place, GPU))
+                if board := device_name(vendor, text(folder / place / "device")):
+                    self.boards[board] += 1
         self.box.gpus = [*self.nvidia, *self.amd]
         self.box.model = self.boards.most_common(1)[0][0] if self.boards else ""
         self._xgmi()
         self._cards()
-
-    def _count_board(self, vendor: str, path: Path) -> None:
-        if board := device_name(vendor, text(path / "device")):
-            self.boards[board] += 1
 
     def device(self, path: Path, kind: str) -> int:
         """A device with all bridges above it."""
@@ -176,9 +171,8 @@ class _LinuxDevices:
             self.bridges[numa] = self.box.add(Device(BRIDGE, name=f"numa {numa}"))
         up = self.bridges[numa]
         for number, place in enumerate(chain or [path.name]):
-            path_above = (
-                real if number == len(chain) - 1 or not chain else Path(*real.parts[: real.parts.index(place) + 1])
-            )
+            is_last = number == len(chain) - 1 or not chain
+            path_above = real if is_last else Path(*real.parts[: real.parts.index(place) + 1])
             if place not in self.at:
                 self.at[place] = self.box.add(Device(SWITCH, up, _slot(path_above), place))
             up = self.at[place]

@@ -248,14 +248,9 @@ def _box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
 
 
 def _fast(
-    box: Box,
-    reader: _Reader,
-    gpus: list[_Slot],
-    matrix: str,
-    indexes: list[str],
-    values: array[float],
+    box: Box, reader: _Reader, gpus: list[_Slot], matrix: str, indexes: list[str], values: array[float],
     make: Make | None,
-) -> None:
+) -> None:  # fmt: skip
     """A matrix of MB/s between GPUs, NVSwitches and packages, row by row."""
     count = len(indexes)
     if len(values) != count * count:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from antiphon.core.reshape import Card, End, join
 from antiphon.core.serialize import load_topology
@@ -30,13 +29,13 @@ from antiphon.units import format_bandwidth
 Cable = tuple[End, End, LinkType]
 
 
-def read_machine(text: str, source: str = "", options: Mapping[str, Any] | None = None) -> Probed:
+def read_machine(text: str, source: str = "") -> Probed:
     """A machine by its name, by its file, or by the file of a tool."""
     if not os.path.exists(text):
         return _plain(topology(text))
     if not source and '"antiphon-topology"' in sample(text):
         return _plain(load_topology(text))
-    return read([text], source, options)
+    return read([text], source)
 
 
 def _plain(machine: Topology) -> Probed:

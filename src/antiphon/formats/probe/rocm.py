@@ -113,7 +113,7 @@ def _read_text(printed: _Printed, path: str) -> None:
         if not line:
             continue
         title = next((name for name, form in _TITLES if form.match(line)), None)
-        if title is not None and not _is_row(line):
+        if title is not None and not _is_gpu(line.split(maxsplit=1)[0]):
             table, columns = title, []
             continue
         words = line.split()
@@ -138,16 +138,10 @@ def _is_gpu(word: str) -> bool:
     return re.fullmatch(r"GPU[0-9]{1,4}", word) is not None or _BUS.fullmatch(word) is not None
 
 
-def _is_row(line: str) -> bool:
-    return _is_gpu(line.split(maxsplit=1)[0])
-
-
 def _box(printed: _Printed, name: str, pcie_gen: object) -> Box:
-    gpus = (
-        sorted(printed.gpus, key=lambda gpu: (len(gpu), gpu))
-        if all(g.startswith("GPU") for g in printed.gpus)
-        else [*printed.gpus]
-    )
+    gpus = [*printed.gpus]
+    if all(gpu.startswith("GPU") for gpu in gpus):
+        gpus.sort(key=lambda gpu: (len(gpu), gpu))
     model = printed.models.most_common(1)[0][0] if printed.models else ""
     box = Box(name, fast="xgmi")
     make = named(model) if model else None

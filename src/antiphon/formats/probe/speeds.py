@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -105,11 +104,11 @@ def generation(gcn: str) -> Make | None:
     return _GCN.get(gcn.removeprefix("gfx"))
 
 
-def nominal(measured: Fraction, makes: Sequence[Fraction] = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)) -> Fraction:
+def nominal(measured: Fraction) -> Fraction:
     """What a link of this raw speed carries by its data sheet: tools show up to 7 % more (25.781 GB/s for 25)."""
-    return next(
-        (speed for speed in makes if speed * Fraction(999, 1000) <= measured <= speed * Fraction(107, 100)), measured
-    )
+    makes = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
+    low, high = Fraction(999, 1000), Fraction(107, 100)
+    return next((speed for speed in makes if speed * low <= measured <= speed * high), measured)
 
 
 def pcie(rate: str, width: str) -> Fraction | None:

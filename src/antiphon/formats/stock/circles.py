@@ -55,14 +55,8 @@ def orders(schedule: Schedule) -> list[Order]:
 def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...]] | None:
     pairs = list(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     combines = (schedule.op[rows] == REDUCE).tolist()
-    paths = [
-        _path(
-            [pair for pair, combined in zip(pairs, combines, strict=True) if combined == reducing],
-            schedule.collective.ranks,
-        )
-        for reducing in (True, False)
-        if reducing in combines
-    ]
+    hops = {c: [pair for pair, combined in zip(pairs, combines, strict=True) if combined == c] for c in (True, False)}
+    paths = [_path(of_kind, schedule.collective.ranks) for of_kind in hops.values() if of_kind]
     if not paths or None in paths:
         return None
     inward = _turned(paths[0])

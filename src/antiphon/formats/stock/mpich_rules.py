@@ -62,15 +62,15 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     for kind, plan in plans.items():
         refuse_part(plan, "mpich-rules")
         size_ranges = ranges(plan, algorithm_of)
-        left_to_library += sum(size_range.value is None for size_range in size_ranges)
-        if all(size_range.value is None for size_range in size_ranges):
+        algorithms = [size_range.value for size_range in size_ranges if size_range.value is not None]
+        left_to_library += len(size_ranges) - len(algorithms)
+        if not algorithms:
             continue
-        rules += sum(size_range.value is not None for size_range in size_ranges)
+        rules += len(algorithms)
         if kind not in COLLECTIVES:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
-        for size_range in size_ranges:
-            if size_range.value is not None:
-                own.refuse_unknown(_leaf(kind, size_range.value), dict(size_range.value.parameters), path)
+        for algorithm in algorithms:
+            own.refuse_unknown(_leaf(kind, algorithm), dict(algorithm.parameters), path)
         count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(

@@ -34,10 +34,11 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
         size_ranges = ranges(plan, algorithm_of)
-        left_to_library += sum(size_range.value is None for size_range in size_ranges)
-        if all(size_range.value is None for size_range in size_ranges):
+        unchanged = sum(size_range.value is None for size_range in size_ranges)
+        left_to_library += unchanged
+        if unchanged == len(size_ranges):
             continue
-        rules_written += sum(size_range.value is not None for size_range in size_ranges)
+        rules_written += len(size_ranges) - unchanged
         written += 1
         rules = [_rule(size_range) for size_range in size_ranges]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -39,7 +38,9 @@ def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
     """One entry of a plan; hidden unless it is the first."""
     entry, topology = plan.entries[number], plan.topology
     table = message_rows(entry.schedule)
-    data = {**table, "ranks": list(plan.collective.members), "places": _places(topology, plan.collective.members)}
+    members = plan.collective.members
+    places = [topology.places[rank].rpartition("/")[0] for rank in members]
+    data = {**table, "ranks": list(members), "places": places}
     elements = [
         f'<div class="plan" id="{escape(name)}"{"" if number == 0 else " hidden"}>',
         _facts(entry, chosen),
@@ -53,10 +54,6 @@ def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
         "</div>",
     ]
     return "\n".join(elements)
-
-
-def _places(topology: Topology, members: Sequence[int]) -> list[str]:
-    return [topology.places[rank].rpartition("/")[0] for rank in members]
 
 
 def _facts(entry: Entry, chosen: Range) -> str:

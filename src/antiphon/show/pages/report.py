@@ -231,13 +231,16 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     for i, r in enumerate(ranges):
         planner, span = escape(r.candidate.planner), _span(r)
         options = escape(options_text(r.candidate.options, r.candidate.variant))
+        use = f"<strong>leave it to {library_name(r.served_by)}</strong>" if r.served_by else escape(use_text(r))
+        uses = f"<br><small>uses {escape(uses_text(r.candidate.uses))}</small>" if r.candidate.uses else ""
+        over = f"<br><small>{escape(r.over)}</small>" if r.over else ""
         rows.append(
-            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td><td>{_use(r)}</td>'
+            f'<tr data-plan="p{number}-{i}" tabindex="0"><td class="span">{span}</td><td>{use}</td>'
             f'<td><span class="dot" style="background:{colour[r.candidate]}"></span>{planner} '
-            f"<small>{options}</small>{_uses(r)}</td>"
+            f"<small>{options}</small>{uses}</td>"
             f"<td class=n>{format_size(r.at)}</td><td class=n>{format_seconds(r.seconds)}</td>"
             f"<td>{_terms_bar(r, shades)}</td><td class=n>{ratio(r.gap)}</td>"
-            f"<td class=n>{ratio(r.speedup)}{_over(r)}</td><td>{escape(r.rests_on)}</td></tr>"
+            f"<td class=n>{ratio(r.speedup)}{over}</td><td>{escape(r.rests_on)}</td></tr>"
         )
     names = tuning.baselines.get(kind, ())
     nccl = ("the better of " if len(names) > 1 else "") + " and ".join(names)
@@ -252,21 +255,6 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         f'<h2>What to use when</h2><div class="scroll"><table class="ranges"><thead>{head}</thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div><p class="note">{note}</p>'
     )
-
-
-def _use(r: Range) -> str:
-    """What to use: a library stands out."""
-    return f"<strong>leave it to {library_name(r.served_by)}</strong>" if r.served_by else escape(use_text(r))
-
-
-def _over(r: Range) -> str:
-    """Which algorithm of NCCL the speedup is over, if known."""
-    return f"<br><small>{escape(r.over)}</small>" if r.over else ""
-
-
-def _uses(r: Range) -> str:
-    """How the best schedule uses switches."""
-    return f"<br><small>uses {escape(uses_text(r.candidate.uses))}</small>" if r.candidate.uses else ""
 
 
 def _span(r: Range) -> str:
