@@ -67,14 +67,14 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         about, proof = str(certificate["about"]), str(certificate["proof"])
         chunks, steps, rounds = (_whole(certificate[key]) for key in ("chunks", "steps", "rounds"))
         k = certificate["k"]
-        least = StepDual.of_json(certificate["least"])
+        dual = StepDual.of_json(certificate["least"])
         refuted: Sequence[Mapping[str, Any]] = certificate["refuted"]
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = subject(topology, collective, about)
-    _require(least.steps == steps, "its dual is for another number of steps")
+    _require(dual.steps == steps, "its dual is for another number of steps")
     parts = instance.parts_of(chunks)
-    floor = worth(instance, least).rounds_per_part
+    floor = worth(instance, dual).rounds_per_part
     ratio = Fraction(rounds, parts)
     _require(ratio >= floor, f"it claims R/C = {Fraction(rounds, chunks)}, below its own bound")
     kind, weight = instance.collective.kind, instance.input_weight
@@ -92,8 +92,8 @@ def check_certificate(topology: Topology, collective: Collective, certificate: M
         proof == FOR_K and isinstance(k, int) and k >= 0, f"it claims {proof!r}, which is none of the known labels"
     )
     trusted = _check_refuted(instance, steps, ratio, floor, k, refuted)
-    said = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
-    return Checked((*proved, *([] if trusted else [said])), tuple(trusted))
+    claim = f"no algorithm with S = {steps}, R <= {steps + k} has R/C below {ratio / weight}"
+    return Checked((*proved, *([] if trusted else [claim])), tuple(trusted))
 
 
 def _whole(value: object) -> int:
@@ -106,7 +106,7 @@ def _check_refuted(
     instance: Instance, steps: int, ratio: Fraction, floor: Fraction, k: int, refuted: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Every better candidate is refuted by something listed; what is not rechecked is told."""
-    known: list[tuple[int, int]] = []
+    refuted_points: list[tuple[int, int]] = []
     trusted = []
     for entry in refuted:
         try:
@@ -122,12 +122,12 @@ def _check_refuted(
             trusted.append(f"(C, S, R) = ({chunks}, {steps}, {rounds}) does not exist by an engine's word alone")
         else:
             raise Invalid(f"certificate: a refutation by {how!r} is not known; plan anew")
-        known.append((parts, rounds))
+        refuted_points.append((parts, rounds))
     for rounds in range(steps, steps + k + 1):
         first = math.floor(rounds / ratio) + 1  # the least number of parts that would be better
         last = math.floor(rounds / floor)
         for parts in range(first, last + 1):
-            covered = any(p <= parts and r >= rounds for p, r in known)
+            covered = any(p <= parts and r >= rounds for p, r in refuted_points)
             better = f"({parts * instance.input_weight}, {steps}, {rounds})"
             _require(covered, f"{better} would be better, and nothing refutes it")
     return trusted
@@ -151,16 +151,16 @@ def _by_duals(instance: Instance, steps: int, parts: int, rounds: int, duals: Se
     for dual in duals:
         _require(dual.steps == steps, "a dual is for another number of steps")
         values.append(worth(instance, dual))
-    what = f"({parts * instance.input_weight}, {steps}, {rounds})"
+    point = f"({parts * instance.input_weight}, {steps}, {rounds})"
     if any(rounds < parts * value.rounds_per_part for value in values):
         return
-    _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{what} has too many ways of dealing out its rounds")
+    _require(math.comb(rounds - 1, steps - 1) <= MOST_SPLITS, f"{point} has too many ways of dealing out its rounds")
     for marks in itertools.combinations(range(1, rounds), steps - 1):
         split = tuple(b - a for a, b in itertools.pairwise((0, *marks, rounds)))
         forbidden = any(value.forbids(split, parts) for value in values)
-        _require(forbidden, f"no dual forbids {what} with rounds {'+'.join(map(str, split))}")
+        _require(forbidden, f"no dual forbids {point} with rounds {'+'.join(map(str, split))}")
 
 
-def _require(true: bool, what: str) -> None:
+def _require(true: bool, failure: str) -> None:
     if not true:
-        raise Invalid(f"certificate: does not hold: {what}; plan anew")
+        raise Invalid(f"certificate: does not hold: {failure}; plan anew")

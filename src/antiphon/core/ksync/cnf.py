@@ -97,14 +97,14 @@ def formula(instance: Instance, question: Question) -> Formula:
                     loads[resource, step].append(send)
             if question.ordered:
                 leaving = sorted(key[::-1] for key in sends if instance.arcs.tail[key[0]] in kind.holders)
-                mine = [sends[arc, step] for step, arc in leaving[:COMPARED]]
+                own_sends = [sends[arc, step] for step, arc in leaving[:COMPARED]]
                 if previous:
-                    _never_grow(out, previous, mine)
-                previous = mine
+                    _never_grow(out, previous, own_sends)
+                previous = own_sends
     nearer = steps == instance.least_steps and steps > 0  # then some chunk must come nearer in every step
-    more = _rounds(out, question, int(question.full or nearer))
+    round_literals = _rounds(out, question, int(question.full or nearer))
     for resource, step in sorted(loads):
-        _load(out, loads[resource, step], instance.capacity[resource], more[step])
+        _load(out, loads[resource, step], instance.capacity[resource], round_literals[step])
     return out
 
 
@@ -151,12 +151,12 @@ def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tup
     >>> out.clauses
     [(-2, 1), (-3, -1), (-4, 1), (-1, 2), (1, 3), (4,)]
     """
-    early, left = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
+    early, to_dests = instance.from_holders(kind).tolist(), instance.to_dests(kind).tolist()
     have: dict[tuple[int, int], int] = {}
     # variables of places, then of sends
     places = [v for v in range(instance.ranks) if v not in kind.holders]
     for v in places:
-        for t in range(early[v], steps - left[v] + 1):
+        for t in range(early[v], steps - to_dests[v] + 1):
             if t < steps:  # at the end only destinations are in time, and they have it: no variable
                 have[v, t] = out.new()
     sends: dict[tuple[int, int], int] = {}
@@ -164,7 +164,7 @@ def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tup
     for arc, (u, v) in enumerate(zip(instance.arcs.tail.tolist(), instance.arcs.head.tolist(), strict=True)):
         if v in kind.holders:
             continue
-        for s in range(early[u], steps - left[v]):
+        for s in range(early[u], steps - to_dests[v]):
             send = sends[arc, s] = out.new()
             coming[v, s + 1].append(send)
             if u not in kind.holders:
@@ -174,16 +174,16 @@ def _chunk(out: Formula, instance: Instance, kind: Kind, steps: int) -> dict[tup
             if s + 1 < steps:
                 out.add(-send, have[v, s + 1])
     for v in places:
-        for t in range(early[v], steps - left[v] + 1):
-            here = [-have[v, t]] if t < steps else []
+        for t in range(early[v], steps - to_dests[v] + 1):
+            not_there = [-have[v, t]] if t < steps else []
             before = [have[v, t - 1]] if t > early[v] else []
-            out.add(*here, *before, *coming[v, t])
-            if here and before:
+            out.add(*not_there, *before, *coming[v, t])
+            if not_there and before:
                 out.add(-before[0], have[v, t])
             arriving = coming[v, t] if len(coming[v, t]) <= PAIRS else []
-            for i, one in enumerate(arriving):
-                for other in arriving[:i]:
-                    out.add(-other, -one)
+            for i, first_send in enumerate(arriving):
+                for second_send in arriving[:i]:
+                    out.add(-second_send, -first_send)
         if early[v] > steps and v in kind.dests:
             out.add()
     return sends
@@ -201,39 +201,39 @@ def _never_grow(out: Formula, above: Sequence[int], below: Sequence[int]) -> Non
             equal = [-still]
 
 
-def _rounds(out: Formula, question: Question, least: int) -> list[list[int | None]]:
+def _rounds(out: Formula, question: Question, fewest: int) -> list[list[int | None]]:
     """Per step s the literals of "r_s >= 1", "r_s >= 2", ...: None is true, and beyond the end of a list all are false.
 
     With a free split the literals stand in unary, and together at most `rounds` of them are true.
     """
     if question.split is not None:
         return [[None] * rounds for rounds in question.split]
-    most = question.rounds - least * (question.steps - 1)
-    if most < least:
+    max_rounds = question.rounds - fewest * (question.steps - 1)
+    if max_rounds < fewest:
         out.add()
         return [[] for _ in range(question.steps)]
-    more: list[list[int | None]] = []
+    literals: list[list[int | None]] = []
     free: list[list[int]] = []
     for _ in range(question.steps):
-        row = [out.new() for _ in range(most - least)]
+        row = [out.new() for _ in range(max_rounds - fewest)]
         for a, b in itertools.pairwise(row):
             out.add(-b, a)
-        more.append([*[None] * least, *row])
+        literals.append([*[None] * fewest, *row])
         free.append(row)
-    spare = question.rounds - least * question.steps
+    spare = question.rounds - fewest * question.steps
     if sum(map(len, free)) > spare:
         _limit(out, free, {spare + 1: 0})
-    return more
+    return literals
 
 
-def _load(out: Formula, literals: list[int], capacity: Fraction, more: list[int | None]) -> None:
+def _load(out: Formula, literals: list[int], capacity: Fraction, round_literals: list[int | None]) -> None:
     """So many of these as r_s rounds carry: for every n, capacity * (n - 1) + 1 and more of them ask for r_s >= n."""
     thresholds: dict[int, int] = {}
-    for n in range(1, len(more) + 2):
-        least = math.floor(capacity * (n - 1)) + 1  # this many units do not fit into n - 1 rounds
-        asked = more[n - 1] if n <= len(more) else 0
-        if least <= len(literals) and asked is not None:
-            thresholds[least] = asked
+    for n in range(1, len(round_literals) + 2):
+        count = math.floor(capacity * (n - 1)) + 1  # this many units do not fit into n - 1 rounds
+        implied = round_literals[n - 1] if n <= len(round_literals) else 0
+        if count <= len(literals) and implied is not None:
+            thresholds[count] = implied
     _limit(out, [[x] for x in literals], thresholds)
 
 
@@ -245,24 +245,24 @@ def _limit(out: Formula, rows: list[list[int]], thresholds: dict[int, int]) -> N
     """
     if not thresholds:
         return
-    most = max(thresholds)
+    greatest = max(thresholds)
     half = len(rows) // 2
-    left, right = _count(out, rows[:half], most), _count(out, rows[half:], most)
-    for total, asked in thresholds.items():
-        for i in range(max(0, total - len(right)), min(total, len(left)) + 1):
+    first, second = _count(out, rows[:half], greatest), _count(out, rows[half:], greatest)
+    for total, implied in thresholds.items():
+        for i in range(max(0, total - len(second)), min(total, len(first)) + 1):
             j = total - i
-            out.add(*([-left[i - 1]] if i else []), *([-right[j - 1]] if j else []), *([asked] if asked else []))
+            out.add(*([-first[i - 1]] if i else []), *([-second[j - 1]] if j else []), *([implied] if implied else []))
 
 
-def _count(out: Formula, rows: list[list[int]], most: int) -> list[int]:
+def _count(out: Formula, rows: list[list[int]], greatest: int) -> list[int]:
     """Outputs: the j-th, from 0, is true if more than j of the literals are, for j < most."""
     if len(rows) <= 1:
-        return [x for row in rows for x in row[:most]]
+        return [x for row in rows for x in row[:greatest]]
     half = len(rows) // 2
-    left, right = _count(out, rows[:half], most), _count(out, rows[half:], most)
-    found = [out.new() for _ in range(min(len(left) + len(right), most))]
-    for i in range(len(left) + 1):
-        for j in range(len(right) + 1):
-            if 0 < i + j <= len(found):
-                out.add(*([-left[i - 1]] if i else []), *([-right[j - 1]] if j else []), found[i + j - 1])
-    return found
+    first, second = _count(out, rows[:half], greatest), _count(out, rows[half:], greatest)
+    outputs = [out.new() for _ in range(min(len(first) + len(second), greatest))]
+    for i in range(len(first) + 1):
+        for j in range(len(second) + 1):
+            if 0 < i + j <= len(outputs):
+                out.add(*([-first[i - 1]] if i else []), *([-second[j - 1]] if j else []), outputs[i + j - 1])
+    return outputs

@@ -117,8 +117,8 @@ def worth(instance: Instance, dual: StepDual) -> Worth:
     alone: dict[tuple[int, ...], Table] = {}
     for number, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
-            ways = _cheapest(instance, kind.holders, _shared(instance, kind, number, dual, cost))
-            ends = ways[np.arange(len(kind.dests)), list(kind.dests)]
+            costs = _cheapest(instance, kind.holders, _shared(instance, kind, number, dual, cost))
+            ends = costs[np.arange(len(kind.dests)), list(kind.dests)]
         else:
             if kind.holders not in alone:
                 alone[kind.holders] = _cheapest(instance, kind.holders, cost[None])
@@ -157,12 +157,12 @@ def _shared(instance: Instance, kind: Kind, number: int, dual: StepDual, cost: T
     return out
 
 
-def _fill(table: Table, rows: Table, what: str, signed: bool = False) -> None:
+def _fill(table: Table, rows: Table, label: str, signed: bool = False) -> None:
     index, values = rows[:, :-1], rows[:, -1]
     inside = all(_within(index[:, i], size) for i, size in enumerate(table.shape))
-    _require(inside, f"a {what} is out of range")
-    _require(bool(np.all(np.abs(values) <= MOST)), f"a {what} is too great")
-    _require(signed or bool(np.all(values >= 0)), f"a {what} is negative")
+    _require(inside, f"a {label} is out of range")
+    _require(bool(np.all(np.abs(values) <= MOST)), f"a {label} is too great")
+    _require(signed or bool(np.all(values >= 0)), f"a {label} is negative")
     table[tuple(index.T)] = values
 
 
@@ -196,6 +196,6 @@ def _relax(at: Table, instance: Instance, bonds: NDArray[np.int64], length: Tabl
         np.minimum(at[:, head], arriving[:, place], out=at[:, head])
 
 
-def _require(true: bool, what: str) -> None:
+def _require(true: bool, failure: str) -> None:
     if not true:
-        raise Invalid(f"certificate: its dual does not hold: {what}; plan anew")
+        raise Invalid(f"certificate: its dual does not hold: {failure}; plan anew")

@@ -89,26 +89,26 @@ class Instance:
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import dijkstra
 
-        many = self.nodes + 1  # more than the switches of one path
-        cost = np.where(self.head < self.ranks, many, 1)
+        link_cost = self.nodes + 1  # more than the switches of one path
+        cost = np.where(self.head < self.ranks, link_cost, 1)
         best: dict[tuple[int, int], int] = {}
         for a, b, c in zip(self.tail.tolist(), self.head.tolist(), cost.tolist(), strict=True):
             best[a, b] = c
         ends = np.array(list(best), np.int64).reshape(-1, 2)
         graph = csr_array((np.array(list(best.values()), float), (ends[:, 0], ends[:, 1])), shape=(self.nodes,) * 2)
         far = dijkstra(graph)
-        far[~np.isfinite(far)] = FAR * many
-        return np.asarray(far // many, np.int32)
+        far[~np.isfinite(far)] = FAR * link_cost
+        return np.asarray(far // link_cost, np.int32)
 
     def from_holders(self, kind: Kind) -> NDArray[np.int32]:
         """Per node, the first time at which a chunk of this kind can be there."""
-        found: NDArray[np.int32] = self.distance[list(kind.holders)].min(axis=0)
-        return found
+        times: NDArray[np.int32] = self.distance[list(kind.holders)].min(axis=0)
+        return times
 
     def to_dests(self, kind: Kind) -> NDArray[np.int32]:
         """Per node, how many steps a chunk there needs to a nearest destination."""
-        found: NDArray[np.int32] = self.distance[:, list(kind.dests)].min(axis=1)
-        return found
+        steps: NDArray[np.int32] = self.distance[:, list(kind.dests)].min(axis=1)
+        return steps
 
     def useful(self, kind: Kind, steps: int) -> NDArray[np.bool_]:
         """Bonds x steps: whether a chunk of this kind can be at the tail by then, and from the head still in time
@@ -117,8 +117,8 @@ class Instance:
         early = self.from_holders(kind)[self.tail]
         late = steps - self.to_dests(kind)[self.head] - (self.head < self.ranks)
         time = np.arange(steps)
-        found = (early[:, None] <= time) & (time <= late[:, None])
-        return np.asarray(found & ~np.isin(self.head, kind.holders)[:, None])
+        in_time = (early[:, None] <= time) & (time <= late[:, None])
+        return np.asarray(in_time & ~np.isin(self.head, kind.holders)[:, None])
 
     @cached_property
     def least_steps(self) -> int:
@@ -191,14 +191,14 @@ def _kinds(collective: Collective) -> tuple[Kind, ...]:
         hold[block].add(rank)
     for block, rank in zip(relation.post_block.tolist(), relation.post_rank.tolist(), strict=True):
         want[block].add(rank)
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
+    blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]] = {}
     for block, weight in enumerate(collective.weights.tolist()):
         lacking = tuple(sorted(want[block] - hold[block]))
         if weight and lacking:
-            found.setdefault((tuple(sorted(hold[block])), lacking), []).append((block, weight))
+            blocks_of.setdefault((tuple(sorted(hold[block])), lacking), []).append((block, weight))
     return tuple(
         Kind(holders, dests, tuple(b for b, _ in blocks), tuple(w for _, w in blocks))
-        for (holders, dests), blocks in found.items()
+        for (holders, dests), blocks in blocks_of.items()
     )
 
 
@@ -213,9 +213,9 @@ def _arcs(instance: Instance) -> Arcs:
     exhaustive = True
     for rank in range(ranks):
         if not all(head[bond] < ranks for bond in out[rank]):
-            found, whole = _through(rank, out, head, ranks)
-            exhaustive &= whole
-            paths += found
+            new_paths, complete = _through(rank, out, head, ranks)
+            exhaustive &= complete
+            paths += new_paths
         else:
             paths += [(bond,) for bond in out[rank]]
     tails = np.array([instance.tail[p[0]] for p in paths], np.int32)
@@ -234,24 +234,24 @@ def _through(rank: int, out: list[list[int]], head: list[int], ranks: int) -> tu
     per_end: dict[int, list[tuple[int, ...]]] = defaultdict(list)
     per_switch: dict[int, int] = defaultdict(int)
     level: list[tuple[tuple[int, ...], frozenset[int]]] = [((), frozenset())]
-    whole = True
+    complete = True
     while level:
         following = []
-        for path, seen in level:
+        for path, visited in level:
             node = head[path[-1]] if path else rank
             for bond in out[node]:
                 to = head[bond]
-                if to == rank or to in seen:
+                if to == rank or to in visited:
                     continue
                 if to < ranks:
                     if len(per_end[to]) < MOST_PATHS:
                         per_end[to].append((*path, bond))
                     else:
-                        whole = False
+                        complete = False
                 elif per_switch[to] < MOST_PATHS:
                     per_switch[to] += 1
-                    following.append(((*path, bond), seen | {to}))
+                    following.append(((*path, bond), visited | {to}))
                 else:
-                    whole = False
+                    complete = False
         level = following
-    return [path for to in sorted(per_end) for path in per_end[to]], whole
+    return [path for to in sorted(per_end) for path in per_end[to]], complete

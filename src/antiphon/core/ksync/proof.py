@@ -64,11 +64,11 @@ class Refutation:
     def of_json(value: Mapping[str, Any]) -> Refutation:
         try:
             parts, steps, rounds, split = (value[key] for key in ("parts", "steps", "rounds", "split"))
-            whole = [parts, steps, rounds, *(split if split is not None else [])]
-            if any(type(x) is not int for x in whole) or type(value["ordered"]) is not bool:
+            numbers = [parts, steps, rounds, *(split if split is not None else [])]
+            if any(type(x) is not int for x in numbers) or type(value["ordered"]) is not bool:
                 raise TypeError("a number is expected")
-            asked = Question(parts, steps, rounds, None if split is None else tuple(split), value["ordered"])
-            return Refutation(asked, base64.b64decode(value["proof"], validate=True))
+            question = Question(parts, steps, rounds, None if split is None else tuple(split), value["ordered"])
+            return Refutation(question, base64.b64decode(value["proof"], validate=True))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise Invalid(f"certificate: a refutation in it cannot be read ({error!r}); plan anew") from None
 
@@ -84,40 +84,40 @@ def check_refutation(instance: Instance, refutation: Refutation) -> None:
 
 def check(clauses: Iterable[Sequence[int]], chains: Iterable[Sequence[int]]) -> None:
     """Invalid unless each chain resolves, and the last to the empty clause. Numbers: the clauses, then the chains."""
-    known: list[Sequence[int]] = list(clauses)
+    proved: list[Sequence[int]] = list(clauses)
     lemma: Sequence[int] | None = None
     for chain in chains:
-        lemma = resolve(known, chain)
-        known.append(lemma)
+        lemma = resolve(proved, chain)
+        proved.append(lemma)
     _require(lemma is not None, "it is empty")
     _require(not lemma, "its last lemma is no contradiction")
 
 
-def resolve(known: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
+def resolve(proved: Sequence[Sequence[int]], chain: Sequence[int]) -> tuple[int, ...]:
     """The lemma that these clauses give, resolved in turn. It follows from them."""
     now: set[int] | None = None
     for number in chain:
-        _require(0 <= number < len(known), f"it names clause {number} of {len(known)}")
-        clause = known[number]
+        _require(0 <= number < len(proved), f"it names clause {number} of {len(proved)}")
+        clause = proved[number]
         if now is None:
             now = set(clause)
             continue
         clash = {x for x in clause if -x in now}
-        _require(len(clash) == 1, f"lemma {len(known)} meets clause {number} in {len(clash)} literals, not in one")
+        _require(len(clash) == 1, f"lemma {len(proved)} meets clause {number} in {len(clash)} literals, not in one")
         pivot = clash.pop()
         now.remove(-pivot)
         now.update([x for x in clause if x != pivot])
-    _require(now is not None, f"lemma {len(known)} has no chain")
+    _require(now is not None, f"lemma {len(proved)} has no chain")
     return tuple(now or ())
 
 
-def pack(chains: Iterable[Sequence[int]], given: int) -> bytes:
+def pack(chains: Iterable[Sequence[int]], clause_count: int) -> bytes:
     """Bytes: per chain its length and its numbers, then deflated. Of `given` clauses 2n, of lemmas how far back."""
     out = bytearray()
     for place, chain in enumerate(chains):
         _write(out, len(chain))
         for number in chain:
-            _write(out, 2 * number if number < given else 2 * (given + place - number) - 1)
+            _write(out, 2 * number if number < clause_count else 2 * (clause_count + place - number) - 1)
     return zlib.compress(bytes(out), 9)
 
 
@@ -128,7 +128,7 @@ def _write(out: bytearray, number: int) -> None:
     out.append(number)
 
 
-def unpack(packed: bytes, given: int) -> Iterator[list[int]]:
+def unpack(packed: bytes, clause_count: int) -> Iterator[list[int]]:
     """The chains, one by one; Invalid where the bytes are none."""
     unpacking = zlib.decompressobj()
     try:
@@ -141,7 +141,7 @@ def unpack(packed: bytes, given: int) -> Iterator[list[int]]:
     for place, count in enumerate(numbers):
         chain = list(itertools.islice(numbers, count))
         _require(len(chain) == count, "its last chain is cut off")
-        yield [number // 2 if number % 2 == 0 else given + place - (number + 1) // 2 for number in chain]
+        yield [number // 2 if number % 2 == 0 else clause_count + place - (number + 1) // 2 for number in chain]
 
 
 def _read(data: bytes) -> Iterator[int]:
@@ -157,6 +157,6 @@ def _read(data: bytes) -> Iterator[int]:
     _require(shift == 0, "its last number is cut off")
 
 
-def _require(true: bool, what: str) -> None:
+def _require(true: bool, failure: str) -> None:
     if not true:
-        raise Invalid(f"certificate: its refutation does not hold: {what}; plan anew")
+        raise Invalid(f"certificate: its refutation does not hold: {failure}; plan anew")

@@ -40,14 +40,14 @@ class Naming:
         return np.concatenate([self.bonds, len(self.bonds) + self.limits])
 
     def inverse(self) -> Naming:
-        return Naming(*(np.argsort(part) for part in (self.nodes, self.bonds, self.limits, self.kinds)))
+        return Naming(*(np.argsort(permutation) for permutation in (self.nodes, self.bonds, self.limits, self.kinds)))
 
     def path(self, path: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.bonds[list(path)].tolist())
 
     def as_json(self) -> dict[str, Any]:
-        parts = {"nodes": self.nodes, "bonds": self.bonds, "limits": self.limits, "kinds": self.kinds}
-        return {key: part.tolist() for key, part in parts.items()}
+        permutations = {"nodes": self.nodes, "bonds": self.bonds, "limits": self.limits, "kinds": self.kinds}
+        return {key: permutation.tolist() for key, permutation in permutations.items()}
 
     @staticmethod
     def of_json(value: Mapping[str, Any], instance: Instance) -> Naming:
@@ -57,15 +57,15 @@ class Naming:
             "nodes": instance.nodes, "bonds": bonds, "limits": len(instance.capacity) - bonds,
             "kinds": len(instance.kinds),
         }  # fmt: skip
-        found = []
+        permutations = []
         for key, size in sizes.items():
             row = value.get(key)
             if not isinstance(row, list) or any(type(x) is not int for x in row) or sorted(row) != list(range(size)):
                 raise Invalid(f"certificate: its renaming of {key} is no permutation of {size}; plan anew")
-            found.append(np.array(row, np.int64))
-        if ranks and int(found[0][:ranks].max()) >= ranks:
+            permutations.append(np.array(row, np.int64))
+        if ranks and int(permutations[0][:ranks].max()) >= ranks:
             raise Invalid("certificate: its renaming of nodes takes a rank to a switch; plan anew")
-        return Naming(*found)
+        return Naming(*permutations)
 
 
 def renamed(instance: Instance, naming: Naming) -> Instance:

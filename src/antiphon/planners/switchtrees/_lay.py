@@ -42,11 +42,11 @@ def owners(tree: Tree, choice: Choice | None) -> Longs:
     if choice is None or not choice.owned:
         return np.arange(tree.servers)
     edges = np.rint(np.cumsum((0.0, *choice.owned)) * tree.servers).astype(np.int64)
-    found = []
-    for child, many in zip(tree.children[0], np.diff(edges).tolist(), strict=True):
+    owner_lists = []
+    for child, count in zip(tree.children[0], np.diff(edges).tolist(), strict=True):
         low, high = int(tree.low[child]), int(tree.high[child])
-        found.append(low + np.arange(many) * (high - low) // max(many, 1))
-    return np.concatenate(found)
+        owner_lists.append(low + np.arange(count) * (high - low) // max(count, 1))
+    return np.concatenate(owner_lists)
 
 
 class _Maker:
@@ -58,9 +58,9 @@ class _Maker:
     def _ends(self) -> Longs:
         """After which step everything at a switch is done. As soon as can be, but where its parent has to wait anyway,
         together with the other switches of its height: these move as much."""
-        tree, many = self.tree, len(self.tree.parent)
-        own, soon, height = (np.zeros(many, np.int64) for _ in range(3))
-        for node in range(many - 1, -1, -1):
+        tree, nodes = self.tree, len(self.tree.parent)
+        own, soon, height = (np.zeros(nodes, np.int64) for _ in range(3))
+        for node in range(nodes - 1, -1, -1):
             choice = self.choices[node]
             if choice is None:
                 continue
@@ -73,7 +73,7 @@ class _Maker:
         np.maximum.at(longest, height, own)
         together = np.cumsum(longest) - longest
         begun = soon.copy()
-        for node in range(1, many):
+        for node in range(1, nodes):
             latest = begun[tree.parent[node]] - own[node]
             begun[node] = min(latest, max(soon[node], together[height[node]]))
         return begun + own
@@ -84,7 +84,7 @@ class _Maker:
     def _gathers(self, node: int, choice: Choice) -> int:
         tree = self.tree
         sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
-        return int(any(some < size for some, size in zip(choice.held, sizes, strict=False)))
+        return int(any(holders < size for holders, size in zip(choice.held, sizes, strict=False)))
 
     def lay(self, owner: Longs) -> None:
         """From the root downwards. `cut`: servers whose results were gathered on others above: these keep what they
@@ -101,26 +101,26 @@ class _Maker:
             tree, children = self.tree, self.tree.children[node]
             low = np.append(tree.low[children], tree.high[node])
             placed = Owned.of(owner, low)
-            held = [dealt(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
+            holders = [dealt(owner, placed, int(low[i]), int(low[i + 1])) for i in range(len(children))]
             going = [
-                gathered(held[i], int(low[i]), int(low[i + 1]), some) if some < low[i + 1] - low[i] else held[i]
-                for i, some in enumerate(choice.held)
-            ] or held
-            self._gather(node, choice, placed.child, held, going, cut)
+                gathered(holders[i], int(low[i]), int(low[i + 1]), count) if count < low[i + 1] - low[i] else holders[i]
+                for i, count in enumerate(choice.held)
+            ] or holders
+            self._gather(node, choice, placed.child, holders, going, cut)
             if len(children) > 1:
                 self._combine(node, choice, placed.child, going, cut)
             for i, child in enumerate(children):
                 if tree.children[child]:
-                    more = [] if going[i] is held[i] else [going[i]]
-                    ahead.append((child, held[i], [*cut, *more]))
+                    cut_here = [] if going[i] is holders[i] else [going[i]]
+                    ahead.append((child, holders[i], [*cut, *cut_here]))
 
     def _add(
         self, step: int | Ints, block: Longs | Ints, src: Longs | Ints, dst: Longs | Ints, cut: list[Longs]
     ) -> None:
         if cut:
-            kept = np.all([src != gone[block] for gone in cut], axis=0)
-            step = step if isinstance(step, int) else step[kept]
-            block, src, dst = block[kept], src[kept], dst[kept]
+            still_there = np.all([src != gathered_on[block] for gathered_on in cut], axis=0)
+            step = step if isinstance(step, int) else step[still_there]
+            block, src, dst = block[still_there], src[still_there], dst[still_there]
         when = np.full(len(block), step, np.int32) if isinstance(step, int) else step.astype(np.int32)
         self.made.append((when, block.astype(np.int32), src.astype(np.int32), dst.astype(np.int32)))
 
@@ -141,20 +141,20 @@ class _Maker:
         self._add(when, rows, src.ravel(), to, cut)
 
     def _gather(
-        self, node: int, choice: Choice, child: Longs, held: list[Longs], going: list[Longs], cut: list[Longs]
+        self, node: int, choice: Choice, child: Longs, holders: list[Longs], going: list[Longs], cut: list[Longs]
     ) -> None:
         """Rearrangement before, and after where owners are bound: what is owned here comes back then, instead."""
         after = int(self.ended[node]) - 1
         before = after - choice.spread - self._steps(node, choice)
-        for i, (here, there) in enumerate(zip(held, going, strict=True)):
-            if here is there:
+        for i, (holder, gatherer) in enumerate(zip(holders, going, strict=True)):
+            if holder is gatherer:
                 continue
-            moves = here != there
+            moves = holder != gatherer
             away = np.flatnonzero(moves & (child != i) if choice.spread else moves)
-            self._add(before, away, here[away], there[away], cut)
+            self._add(before, away, holder[away], gatherer[away], cut)
             if choice.spread:
-                mine = np.flatnonzero(moves & (child == i))
-                self._add(after, mine, there[mine], here[mine], cut)
+                own_blocks = np.flatnonzero(moves & (child == i))
+                self._add(after, own_blocks, gatherer[own_blocks], holder[own_blocks], cut)
 
     def _combine(self, node: int, choice: Choice, child: Longs, going: list[Longs], cut: list[Longs]) -> None:
         """The plan type among the children, each standing for its holder of the block."""
@@ -175,16 +175,16 @@ def ways(tree: Tree, src: Ints, dst: Ints) -> tuple[Routes, Ints]:
     pairs, route = dense(src * np.int64(servers) + dst, servers * servers)
     ends = pairs // servers, pairs % servers
     hops, legs = np.zeros(len(pairs), np.int64), []
-    for way, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):
-        here, row, taken = tree.leaf[begin], np.arange(len(pairs)), []
+    for direction, begin, other in ((tree.up, ends[0], ends[1]), (tree.down, ends[1], ends[0])):
+        node, row, steps = tree.leaf[begin], np.arange(len(pairs)), []
         while len(row):
-            apart = (other[row] < tree.low[here]) | (other[row] >= tree.high[here])
-            row, here = row[apart], here[apart]
-            real = way.link[here] >= 0
-            taken.append((row[real], way.link[here[real]]))
-            here = tree.parent[here]
-        legs.append(taken)
-        for row, _ in taken:
+            apart = (other[row] < tree.low[node]) | (other[row] >= tree.high[node])
+            row, node = row[apart], node[apart]
+            real = direction.link[node] >= 0
+            steps.append((row[real], direction.link[node[real]]))
+            node = tree.parent[node]
+        legs.append(steps)
+        for row, _ in steps:
             hops[row] += 1
     ptr = np.concatenate([[0], np.cumsum(hops)]).astype(np.int64)
     flat = np.empty(int(ptr[-1]), np.int32)

@@ -36,9 +36,9 @@ class Owned:
         flags = starts(owner[order])
         first = np.maximum.accumulate(np.where(flags, np.arange(len(owner)), 0))
         group = np.cumsum(flags) - 1
-        many = np.bincount(group)[group]
+        owned_count = np.bincount(group)[group]
         at = np.empty(len(owner))
-        at[order] = (np.arange(len(owner)) - first + 0.5) / many
+        at[order] = (np.arange(len(owner)) - first + 0.5) / owned_count
         at += owner - low[child]
         return Owned(child, at / np.diff(low)[child])
 
@@ -53,42 +53,42 @@ def dealt(owner: Longs, owned: Owned, low: int, high: int) -> Longs:
     if count == 1:
         return np.full(blocks, low, np.int64)
     holder = owner.copy()
-    mine = (owner >= low) & (owner < high)
-    load = np.bincount(owner[mine] - low, minlength=count)
-    others = np.flatnonzero(~mine)
-    want = np.minimum((owned.at[others] * count).astype(np.int64), count - 1)
+    owned_here = (owner >= low) & (owner < high)
+    load = np.bincount(owner[owned_here] - low, minlength=count)
+    owned_elsewhere = np.flatnonzero(~owned_here)
+    want = np.minimum((owned.at[owned_elsewhere] * count).astype(np.int64), count - 1)
     room = _room(load, np.bincount(want, minlength=count), blocks)
-    order = np.lexsort((owned.child[others], owned.at[others]))
-    others, want = others[order], want[order]
+    order = np.lexsort((owned.child[owned_elsewhere], owned.at[owned_elsewhere]))
+    owned_elsewhere, want = owned_elsewhere[order], want[order]
     flags = starts(want)
     rank = np.arange(len(want)) - np.maximum.accumulate(np.where(flags, np.arange(len(want)), 0))
     fits = rank < room[want]
-    holder[others[fits]] = want[fits] + low
-    left = room - np.bincount(want[fits], minlength=count)
-    holder[others[~fits]] = np.repeat(np.arange(low, high), left)
+    holder[owned_elsewhere[fits]] = want[fits] + low
+    unused_room = room - np.bincount(want[fits], minlength=count)
+    holder[owned_elsewhere[~fits]] = np.repeat(np.arange(low, high), unused_room)
     return holder
 
 
-def _room(load: Longs, wanted: Longs, blocks: int) -> Longs:
+def _room(load: Longs, requests: Longs, blocks: int) -> Longs:
     """How many more each server takes. Some end with one more than others: those that own more already, then those that
     are wanted most."""
-    least, more = divmod(blocks, len(load))
-    room = least - load
+    quota, remainder = divmod(blocks, len(load))
+    room = quota - load
     forced = room < 0
-    eager = np.argsort(np.where(forced, len(load) + wanted.sum(), room - wanted), kind="stable")
+    eager = np.argsort(np.where(forced, len(load) + requests.sum(), room - requests), kind="stable")
     room[forced] = 0
-    spare = max(more - int(forced.sum()), 0)
+    spare = max(remainder - int(forced.sum()), 0)
     room[eager[:spare]] += 1
     return room
 
 
-def gathered(holder: Longs, low: int, high: int, some: int) -> Longs:
+def gathered(holder: Longs, low: int, high: int, group_count: int) -> Longs:
     """Data rearrangement: who of `some` servers, evenly among low .. high-1, takes what each held (section 4.2)."""
-    return representatives(high - low, some)[holder - low] + low
+    return representatives(high - low, group_count)[holder - low] + low
 
 
-def representatives(count: int, some: int) -> Longs:
+def representatives(count: int, group_count: int) -> Longs:
     """For each of so many servers the one of its group, if there are `some` groups of neighbours."""
-    group = np.arange(count) * some // count
+    group = np.arange(count) * group_count // count
     first = np.flatnonzero(starts(group))
     return first[group]

@@ -40,30 +40,32 @@ def choose(tree: Tree, cost: Cost, rearrange: str, gathers: bool = True) -> list
     `gathers`: whether data may be gathered on fewer servers at all. Never slower than co-located PS among all, by
     this estimate. O(kinds of switches * (nodes below + divisors^2)).
     """
-    found: dict[tuple[int, bool], Choice] = {}
+    decided: dict[tuple[int, bool], Choice] = {}
     out: list[Choice | None] = [None] * len(tree.parent)
     for node in range(len(tree.parent) - 1, -1, -1):
         if not tree.children[node]:
             continue
         key = int(tree.alike[node]), node == 0
-        if key not in found:
-            found[key] = _best(tree, cost, node, out, rearrange, gathers)
-        out[node] = found[key]
+        if key not in decided:
+            decided[key] = _best(tree, cost, node, out, rearrange, gathers)
+        out[node] = decided[key]
     return out
 
 
-def _best(tree: Tree, cost: Cost, node: int, known: list[Choice | None], rearrange: str, gathers: bool) -> Choice:
-    below = _finished(tree, node, known)
+def _best(
+    tree: Tree, cost: Cost, node: int, below_choices: list[Choice | None], rearrange: str, gathers: bool
+) -> Choice:
+    below = _finished(tree, node, below_choices)
     if len(below) == 1:
         return Choice("", below[0])
-    found = list(_moving(tree, cost, node, below, gathers)) if rearrange != NEVER else []
-    held = [choice for choice in found if choice.held]
-    if rearrange == ALWAYS and held:
-        return min(held, key=lambda choice: choice.seconds)
-    best, least = _plain(tree, cost, node, below)
-    for choice in found:
-        if choice.seconds < least * SLACK:
-            best, least = choice, choice.seconds
+    options = list(_moving(tree, cost, node, below, gathers)) if rearrange != NEVER else []
+    gathering = [choice for choice in options if choice.held]
+    if rearrange == ALWAYS and gathering:
+        return min(gathering, key=lambda choice: choice.seconds)
+    best, target = _plain(tree, cost, node, below)
+    for choice in options:
+        if choice.seconds < target * SLACK:
+            best, target = choice, choice.seconds
     if any(tree.children[child] for child in tree.children[node]):
         flat = cost.flat(node)
         if flat < best.seconds * SLACK:
@@ -71,9 +73,9 @@ def _best(tree: Tree, cost: Cost, node: int, known: list[Choice | None], rearran
     return best
 
 
-def _finished(tree: Tree, node: int, known: list[Choice | None]) -> list[float]:
+def _finished(tree: Tree, node: int, choices: list[Choice | None]) -> list[float]:
     """When each child is done."""
-    done = (known[child] for child in tree.children[node])
+    done = (choices[child] for child in tree.children[node])
     return [choice.seconds if choice is not None else 0.0 for choice in done]
 
 
@@ -86,8 +88,8 @@ def _plain(tree: Tree, cost: Cost, node: int, below: list[float]) -> tuple[Choic
     the seconds that rearrangement must beat: it shall not be chosen for the caution with which types are."""
     sizes = _sizes(tree, node)
     if len(set(sizes)) == 1:
-        kind, seconds, least = cost.best_type(node, len(sizes), sizes[0])
-        return Choice(kind, max(below) + seconds), max(below) + least
+        kind, seconds, target = cost.best_type(node, len(sizes), sizes[0])
+        return Choice(kind, max(below) + seconds), max(below) + target
     total = sum(sizes)
     seconds = max(below) + cost.direct(node, sizes, [size / total for size in sizes])
     return Choice(ACPS, seconds), seconds
@@ -104,43 +106,43 @@ def _moving(tree: Tree, cost: Cost, node: int, below: list[float], gathers: bool
         yield Choice(ACPS, max(below) + cost.direct(node, sizes, even), owned=tuple(even))
     if not gathers or max(sizes) < 2:
         return
-    for held in subsets(tree, node, sizes):
-        owned = [one / sum(held) for one in held] if free else [size / total for size in sizes]
-        holds = _holders(tree, node, held)
+    for counts in subsets(tree, node, sizes):
+        owned = [count / sum(counts) for count in counts] if free else [size / total for size in sizes]
+        holds = _holders(tree, node, counts)
         ready, after = [], [0.0]
-        for child, size, some, part, done in zip(tree.children[node], sizes, held, owned, below, strict=True):
-            away = 0.0 if some == size else cost.gather(child, some, (1 if free else 1 - part) / size)
+        for child, size, holders, share, done in zip(tree.children[node], sizes, counts, owned, below, strict=True):
+            away = 0.0 if holders == size else cost.gather(child, holders, (1 if free else 1 - share) / size)
             ready.append(done + away)
-            if some < size and not free:
-                after.append(cost.gather(child, some, part / size, back=True))
-        seconds, kind = cost.direct(node, held, owned, holds), ACPS
-        if len(set(held)) == 1 and len(set(owned)) == 1:
-            kind, seconds, _ = cost.best_type(node, len(held), held[0], holds)
+            if holders < size and not free:
+                after.append(cost.gather(child, holders, share / size, back=True))
+        seconds, kind = cost.direct(node, counts, owned, holds), ACPS
+        if len(set(counts)) == 1 and len(set(owned)) == 1:
+            kind, seconds, _ = cost.best_type(node, len(counts), counts[0], holds)
         owners = tuple(owned) if free and len(set(sizes)) > 1 else ()
-        yield Choice(kind, max(ready) + seconds + max(after), held=tuple(held), spread=not free, owned=owners)
+        yield Choice(kind, max(ready) + seconds + max(after), held=tuple(counts), spread=not free, owned=owners)
 
 
 def subsets(tree: Tree, node: int, sizes: list[int]) -> Iterator[list[int]]:
     """How many servers of each child go on: as many as fill its link upwards, by the convergence ratio (the bandwidth
     of this link over that of the links below it), then twice as many, and so on; and as many as the smallest child."""
-    least = []
+    fewest = []
     for child, size in zip(tree.children[node], sizes, strict=True):
         under = sum(1 / tree.up.beta[c] for c in tree.children[child])
-        least.append(min(size, max(1, ceil(size / (tree.up.beta[child] * under) * SLACK))) if under else 1)
-    seen = [sizes]
-    some = least
-    while some not in seen:
-        seen.append(some)
-        yield some
-        some = [min(2 * one, size) for one, size in zip(some, sizes, strict=True)]
+        fewest.append(min(size, max(1, ceil(size / (tree.up.beta[child] * under) * SLACK))) if under else 1)
+    tried = [sizes]
+    counts = fewest
+    while counts not in tried:
+        tried.append(counts)
+        yield counts
+        counts = [min(2 * count, size) for count, size in zip(counts, sizes, strict=True)]
     equal = [min(sizes)] * len(sizes)
-    if equal not in seen:
+    if equal not in tried:
         yield equal
 
 
-def _holders(tree: Tree, node: int, held: list[int]) -> Some:
+def _holders(tree: Tree, node: int, counts: list[int]) -> Some:
     holds = np.zeros(tree.servers, np.bool_)
-    for child, some in zip(tree.children[node], held, strict=True):
+    for child, count in zip(tree.children[node], counts, strict=True):
         low, high = int(tree.low[child]), int(tree.high[child])
-        holds[low + representatives(high - low, some)] = True
+        holds[low + representatives(high - low, count)] = True
     return holds

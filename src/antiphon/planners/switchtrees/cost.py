@@ -48,34 +48,36 @@ class Cost:
     def tiers(self, node: int, holds: Some | None = None, *, crowded: bool = False) -> list[Tier]:
         """What one of the groups that work side by side sees of each link below a switch, equal ones once. `crowded`:
         the excess senders of all groups add up."""
-        inside, many = self._below(holds, node)
+        inside, holder_counts = self._below(holds, node)
         alpha = float(self.tree.alpha[node])
-        found: dict[Tier, None] = {}
-        for way, incast in ((self.tree.down, 1), (self.tree.up, 0)):  # upwards every receiver has one sender
-            columns = [many, way.beta[inside], way.epsilon[inside] * incast, way.w_t[inside]]
-            rows = np.unique(np.stack([c[many > 0] for c in columns], axis=1), axis=0)
+        tiers: dict[Tier, None] = {}
+        for direction, incast in ((self.tree.down, 1), (self.tree.up, 0)):  # upwards every receiver has one sender
+            columns = [holder_counts, direction.beta[inside], direction.epsilon[inside] * incast, direction.w_t[inside]]
+            rows = np.unique(np.stack([c[holder_counts > 0] for c in columns], axis=1), axis=0)
             for k, beta, epsilon, w_t in rows.tolist():
-                found[Tier(alpha, k * beta, k * epsilon * (k if crowded else 1), int(w_t))] = None
-        return list(found)
+                tiers[Tier(alpha, k * beta, k * epsilon * (k if crowded else 1), int(w_t))] = None
+        return list(tiers)
 
-    def best_type(self, node: int, count: int, held: int, holds: Some | None = None) -> tuple[str, float, float]:
+    def best_type(self, node: int, count: int, holders: int, holds: Some | None = None) -> tuple[str, float, float]:
         """The plan type to be taken among so many equal children, `held` servers holding the data in each; its seconds;
         and those of the type that would be fastest without that caution.
 
         All factorisations are tried, as shortest paths over the divisors. O(divisors^2 * tiers).
         """
-        share, usual = self.nbytes / held, self.tiers(node, holds)
+        share, usual = self.nbytes / holders, self.tiers(node, holds)
         kind, _ = self._fastest(count, share, self.tiers(node, holds, crowded=True))
         return kind, self._type(kind, count, share, usual), self._fastest(count, share, usual)[1]
 
     def _fastest(self, count: int, share: float, tiers: Sequence[Tier]) -> tuple[str, float]:
         """The plan type of least seconds, of equals the one of fewest steps."""
         seconds, fans = self._factorised(count, share, tiers)
-        found = [(seconds, len(fans), name_of(fans))]
+        options = [(seconds, len(fans), name_of(fans))]
         if count > 2:
-            found += [(self._type(kind, count, share, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)]
-        least = min(seconds for seconds, _, _ in found)
-        return min((one for one in found if one[0] * SLACK <= least), key=lambda one: one[1:])[2], least
+            options += [(self._type(kind, count, share, tiers), steps_of(kind, count), kind) for kind in (RING, RHD)]
+        shortest = min(seconds for seconds, _, _ in options)
+        return min((option for option in options if option[0] * SLACK <= shortest), key=lambda option: option[1:])[
+            2
+        ], shortest
 
     def _type(self, kind: str, count: int, share: float, tiers: Sequence[Tier]) -> float:
         """Seconds of a plan type by its closed form, at the slowest of these links."""
@@ -83,8 +85,8 @@ class Cost:
             return max(genmodel_forms.ring(count, share, tier, self.server, self.kind).total for tier in tiers)
         if kind == RHD and count & (count - 1):
             # the form returns whole results to those beyond the power of two; here they get their part, a step later
-            whole = max(genmodel_forms.rhd(count, share, tier, self.server).total + 2 * tier.alpha for tier in tiers)
-            return whole * sum(self.halves) / 2
+            unsplit = max(genmodel_forms.rhd(count, share, tier, self.server).total + 2 * tier.alpha for tier in tiers)
+            return unsplit * sum(self.halves) / 2
         fans = fans_of(kind, count)
         return max(genmodel_forms.hcps(fans, share, tier, self.server, self.kind).total for tier in tiers)
 
@@ -92,25 +94,27 @@ class Cost:
         divisors = [d for d in range(1, count + 1) if count % d == 0]
         best: dict[int, tuple[float, tuple[int, ...]]] = {1: (0.0, ())}
         for done in divisors:
-            for then in divisors:
-                if then <= done or then % done or done not in best:
+            for product in divisors:
+                if product <= done or product % done or done not in best:
                     continue
-                step = self._type(CPS, then // done, share / done, tiers)
-                seconds, fans = best[done][0] + step, (*best[done][1], then // done)
-                if then not in best or _better((seconds, fans), best[then]):
-                    best[then] = seconds, fans
+                step = self._type(CPS, product // done, share / done, tiers)
+                seconds, fans = best[done][0] + step, (*best[done][1], product // done)
+                if product not in best or _better((seconds, fans), best[product]):
+                    best[product] = seconds, fans
         return best[count]
 
     # ---- straight from the holders to the owners ----
 
-    def direct(self, node: int, held: Sequence[int], owned: Sequence[float], holds: Some | None = None) -> float:
+    def direct(
+        self, node: int, holder_counts: Sequence[int], owned: Sequence[float], holds: Some | None = None
+    ) -> float:
         """Asymmetric co-located PS: child i's results are with held[i] of its servers; of all blocks a part owned[i]
         ends with these. O(nodes below)."""
         tree = self.tree
-        inside, many = self._below(holds, node)
-        child = np.repeat(np.arange(len(held)), [int(tree.end[c]) - c for c in tree.children[node]])
-        h, y = np.array(held, np.float64), np.array(owned, np.float64)
-        rows = len(held) - 1
+        inside, counts = self._below(holds, node)
+        child = np.repeat(np.arange(len(holder_counts)), [int(tree.end[c]) - c for c in tree.children[node]])
+        h, y = np.array(holder_counts, np.float64), np.array(owned, np.float64)
+        rows = len(holder_counts) - 1
         out, into = ((1 - y) / h)[child], (rows * y / h)[child]
         blocks = np.maximum(tree.servers * y / h, 1)
         ratio = np.maximum(h[None, :] / h[:, None], 1)  # holders in child j per owner in child i
@@ -118,16 +122,18 @@ class Cost:
         reducing = np.minimum(ratio, blocks[:, None]).sum(axis=1)[child]
         spreading = ratio.sum(axis=1)[child]
         seconds = 0.0
-        for there, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
-            if there:
-                up = self._slowest(tree.up, inside, many * sent, np.zeros(len(many)))
-                down = self._slowest(tree.down, inside, many * got, fan)
+        for happens, sent, got, fan in zip(self.halves, (out, into), (into, out), (reducing, spreading), strict=True):
+            if happens:
+                up = self._slowest(tree.up, inside, counts * sent, np.zeros(len(counts)))
+                down = self._slowest(tree.down, inside, counts * got, fan)
                 seconds += float(tree.alpha[node]) + max(up, down)
         return seconds + self._combining(float(into.max(initial=0.0)), rows + 1)
 
-    def _slowest(self, way: Way, inside: slice, load: Floats, fan: Floats | Longs) -> float:
-        excess = np.maximum(fan - way.w_t[inside], 0)
-        return float((load * (way.beta[inside] + way.epsilon[inside] * excess)).max(initial=0.0)) * self.nbytes
+    def _slowest(self, direction: Way, inside: slice, load: Floats, fan: Floats | Longs) -> float:
+        excess = np.maximum(fan - direction.w_t[inside], 0)
+        return (
+            float((load * (direction.beta[inside] + direction.epsilon[inside] * excess)).max(initial=0.0)) * self.nbytes
+        )
 
     def _combining(self, received: float, fan: int) -> float:
         """At the busiest server: `received` of nbytes, in values that are combined `fan` at once."""
@@ -142,27 +148,27 @@ class Cost:
         if n < 2:
             return 0.0
         ends = [
-            self._slowest(way, inside, k * (n - k) / n, senders)
-            for way, senders in ((self.tree.up, k), (self.tree.down, n - k))
+            self._slowest(direction, inside, k * (n - k) / n, senders)
+            for direction, senders in ((self.tree.up, k), (self.tree.down, n - k))
         ]
         once = float(self.tree.alpha[node : self.tree.end[node]].max()) + max(ends)
         return once * sum(self.halves) + self._combining((n - 1) / n, n)
 
     # ---- data rearrangement ----
 
-    def gather(self, node: int, some: int, share: float, *, back: bool = False) -> float:
+    def gather(self, node: int, group_count: int, share: float, *, back: bool = False) -> float:
         """Every server below a switch gives what it holds, `share` of nbytes, to the one of its group that goes on;
         and is given it back in the allgather. `back`: the other way round. O(servers * depth)."""
         low, high = int(self.tree.low[node]), int(self.tree.high[node])
-        to = representatives(high - low, some) + low
+        to = representatives(high - low, group_count) + low
         src = np.arange(low, high)
         moving = src != to
         src, to = src[moving], to[moving]
         seconds, halves = 0.0, self.halves[::-1] if back else self.halves
-        for there, ends in zip(halves, ((src, to), (to, src)), strict=True):
-            if there:
+        for happens, ends in zip(halves, ((src, to), (to, src)), strict=True):
+            if happens:
                 seconds += self._moved(*ends, share)
-        fan = -(-(high - low) // some)
+        fan = -(-(high - low) // group_count)
         return seconds + self._combining(share * (1 if back else fan - 1), 2 if back else fan)
 
     def _moved(self, src: Longs, dst: Longs, share: float) -> float:
@@ -171,29 +177,29 @@ class Cost:
             return 0.0
         tree, busiest = self.tree, 0.0
         latency = np.zeros(len(src))
-        for way, begin, other in ((tree.up, src, dst), (tree.down, dst, src)):
-            here, rows = tree.leaf[begin], np.arange(len(src))
+        for direction, begin, other in ((tree.up, src, dst), (tree.down, dst, src)):
+            node, rows = tree.leaf[begin], np.arange(len(src))
             while len(rows):
-                apart = (other[rows] < tree.low[here]) | (other[rows] >= tree.high[here])
-                rows, here = rows[apart], here[apart]
+                apart = (other[rows] < tree.low[node]) | (other[rows] >= tree.high[node])
+                rows, node = rows[apart], node[apart]
                 if not len(rows):
                     break
-                latency[rows] += way.latency[here]
-                busiest = max(busiest, self._crossed(way, here, dst[rows], share))
-                here = tree.parent[here]
+                latency[rows] += direction.latency[node]
+                busiest = max(busiest, self._crossed(direction, node, dst[rows], share))
+                node = tree.parent[node]
         return float(latency.max()) + busiest
 
-    def _crossed(self, way: Way, here: Longs, dst: Longs, share: float) -> float:
-        pairs, senders = np.unique(here * self.tree.servers + dst, return_counts=True)
+    def _crossed(self, direction: Way, nodes: Longs, dst: Longs, share: float) -> float:
+        pairs, senders = np.unique(nodes * self.tree.servers + dst, return_counts=True)
         node, size = pairs // self.tree.servers, len(self.tree.parent)
         excess = np.zeros(size)
-        np.maximum.at(excess, node, senders - way.w_t[node])
-        load = np.bincount(here, minlength=size)
-        return float((load * (way.beta + way.epsilon * excess)).max()) * share * self.nbytes
+        np.maximum.at(excess, node, senders - direction.w_t[node])
+        load = np.bincount(nodes, minlength=size)
+        return float((load * (direction.beta + direction.epsilon * excess)).max()) * share * self.nbytes
 
 
-def _better(one: tuple[float, tuple[int, ...]], other: tuple[float, tuple[int, ...]]) -> bool:
+def _better(first: tuple[float, tuple[int, ...]], second: tuple[float, tuple[int, ...]]) -> bool:
     """Faster; of equals with fewer steps, then with the greater fan-ins first: these touch memory least."""
-    if not one[0] * SLACK <= other[0] <= one[0] / SLACK:
-        return one[0] < other[0]
-    return (len(one[1]), [-f for f in one[1]]) < (len(other[1]), [-f for f in other[1]])
+    if not first[0] * SLACK <= second[0] <= first[0] / SLACK:
+        return first[0] < second[0]
+    return (len(first[1]), [-f for f in first[1]]) < (len(second[1]), [-f for f in second[1]])

@@ -47,26 +47,26 @@ def gentree(
     if rearrange not in (AUTO, NEVER, ALWAYS):
         raise Invalid(f"option rearrange: expected {AUTO}, {NEVER} or {ALWAYS}, got {quote(rearrange)}")
     profile = request.profile if profile is None else profile
-    known = as_profile(profile)
-    seen = known.on(topology)
+    parameters = as_profile(profile)
+    machine = parameters.on(topology)
     count = len(collective.members)
     refuse_more_than_fits("gentree", topology, collective, 2 * count * count)
     graph = read(topology, collective.members)
-    wanted = request.sizes if size is None else (parse_size(size),)
-    sizes = [each for one in wanted for each in (SIZES if one is None else (max(one, 1),))]
-    trees = [rooted(graph, root, seen, known) for root in roots(graph, topology)]
+    wanted_sizes = request.sizes if size is None else (parse_size(size),)
+    sizes = [each for nbytes in wanted_sizes for each in (SIZES if nbytes is None else (max(nbytes, 1),))]
+    trees = [rooted(graph, root, machine, parameters) for root in roots(graph, topology)]
     named = {"profile": os.fspath(profile)} if isinstance(profile, str | os.PathLike) else {}
-    told: list[list[Choice | None]] = []
+    chosen_before: list[list[Choice | None]] = []
     for each in sizes:
-        tree, choices = _best(trees, graph, known, each, collective.kind, rearrange)
+        tree, choices = _best(trees, graph, parameters, each, collective.kind, rearrange)
         same = [_without_time(choice) for choice in choices]
-        if same in told:
+        if same in chosen_before:
             continue
-        told.append(same)
+        chosen_before.append(same)
         options = {"size": each, "rearrange": rearrange, "pieces": pieces, **named}
-        found = {"plan": words(tree, choices), "seconds": _seconds(choices)}
-        made = pipeline(_schedule(topology, collective, graph, tree, choices), pieces)
-        yield replace(made, provenance={"planner": "gentree", "options": options, "found": found})
+        findings = {"plan": words(tree, choices), "seconds": _seconds(choices)}
+        schedule = pipeline(_schedule(topology, collective, graph, tree, choices), pieces)
+        yield replace(schedule, provenance={"planner": "gentree", "options": options, "found": findings})
 
 
 def _best(
@@ -92,7 +92,7 @@ def _without_time(choice: Choice | None) -> Choice | None:
 
 def words(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
     """The plan of every switch that has one, in words."""
-    found: dict[str, str] = {}
+    plan_words: dict[str, str] = {}
     ahead = [0]
     while ahead:
         node = ahead.pop()
@@ -100,28 +100,28 @@ def words(tree: Tree, choices: list[Choice | None]) -> dict[str, str]:
         if choice is None:
             continue
         if choice.kind:
-            found[tree.names[node]] = _word(tree, node, choice)
+            plan_words[tree.names[node]] = _word(tree, node, choice)
         if not choice.flat:
             ahead += tree.children[node][::-1]
-    return found
+    return plan_words
 
 
 def _word(tree: Tree, node: int, choice: Choice) -> str:
     if choice.flat:
         return f"{choice.kind} of all {tree.high[node] - tree.low[node]} below"
-    told = choice.kind
+    text = choice.kind
     sizes = [int(tree.high[c] - tree.low[c]) for c in tree.children[node]]
     if choice.held:
         groups: dict[tuple[int, int], int] = {}
         for pair in zip(choice.held, sizes, strict=True):
             groups[pair] = groups.get(pair, 0) + 1
-        parts = [
-            f"{some} of {size}" + (f" ({many} times)" if many > 1 else "") for (some, size), many in groups.items()
+        groupings = [
+            f"{held} of {size}" + (f" ({times} times)" if times > 1 else "") for (held, size), times in groups.items()
         ]
-        told += f" among {', '.join(parts)}"
+        text += f" among {', '.join(groupings)}"
     elif choice.owned:
-        told += ", every child owning as much"
-    return told
+        text += ", every child owning as much"
+    return text
 
 
 def _schedule(
@@ -134,18 +134,18 @@ def _schedule(
     half = rows(tree, choices, owner)
     rank = np.array(collective.members, np.int32)[tree.member]
     back = np.int32(half.steps - 1) - half.step
-    parts = {
+    halves = {
         "reducescatter": [(half.step, half.src, half.dst, REDUCE)],
         "allgather": [(back, half.dst, half.src, COPY)],
     }
-    parts["allreduce"] = [*parts["reducescatter"], (back + np.int32(half.steps), half.dst, half.src, COPY)]
-    step, src, dst = (np.concatenate([part[i] for part in parts[kind]]) for i in range(3))
-    op = np.repeat(np.array([part[3] for part in parts[kind]], np.uint8), len(half.step))
-    made = Schedule(
-        collective, cut(collective, count if kind == "allreduce" else 1), step, np.tile(half.block, len(parts[kind])),
+    halves["allreduce"] = [*halves["reducescatter"], (back + np.int32(half.steps), half.dst, half.src, COPY)]
+    step, src, dst = (np.concatenate([half_rows[i] for half_rows in halves[kind]]) for i in range(3))
+    op = np.repeat(np.array([half_rows[3] for half_rows in halves[kind]], np.uint8), len(half.step))
+    schedule = Schedule(
+        collective, cut(collective, count if kind == "allreduce" else 1), step, np.tile(half.block, len(halves[kind])),
         rank[src], rank[dst], op,
     )  # fmt: skip
     if not graph.plain:
-        return routed(made, topology, "gentree")
+        return routed(schedule, topology, "gentree")
     table, route = ways(tree, src, dst)
-    return replace(made, route=narrow(route), routes=table)
+    return replace(schedule, route=narrow(route), routes=table)

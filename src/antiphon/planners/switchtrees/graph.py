@@ -40,38 +40,42 @@ def read(topology: Topology, members: Sequence[int]) -> Graph:
     box, boxes = _boxes(topology, members)
     a, b, link = _ends(topology, members, box)
     links: dict[tuple[int, int], list[int]] = {}
-    for one, other, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
-        links.setdefault((one, other), []).append(wire)
+    for first, second, wire in zip(a.tolist(), b.tolist(), link.tolist(), strict=True):
+        links.setdefault((first, second), []).append(wire)
     near: dict[int, set[int]] = {rank: set() for rank in members}
-    for one, other in links:
-        if (other, one) in links:
-            near.setdefault(one, set()).add(other)
-            near.setdefault(other, set()).add(one)
+    for first, second in links:
+        if (second, first) in links:
+            near.setdefault(first, set()).add(second)
+            near.setdefault(second, set()).add(first)
     _only_leaves(topology, members, near, boxes)
     joint = _merged(topology, near, boxes)
-    seen = {node: joint.get(node, node) for node in near}
+    merged_into = {node: joint.get(node, node) for node in near}
     tree: dict[int, set[int]] = {}
-    for node, others in near.items():
-        tree.setdefault(seen[node], set()).update(seen[other] for other in others)
+    for node, neighbours in near.items():
+        tree.setdefault(merged_into[node], set()).update(merged_into[second] for second in neighbours)
     _pruned(tree, set(members))
     if not set(members) <= tree.keys() or not _whole(tree):
         raise Unsupported(
             f"planner gentree: the switches of {topology.name} do not join all ranks that take part; "
             "use relay, or ranks that are joined"
         )
-    kept = [*members, *sorted(node for node in tree if node >= topology.ranks)]
-    number = {node: i for i, node in enumerate(kept)}
+    nodes = [*members, *sorted(node for node in tree if node >= topology.ranks)]
+    number = {node: i for i, node in enumerate(nodes)}
     wires: dict[tuple[int, int], list[int]] = {}
-    for (one, other), many in links.items():
-        if seen.get(one) in number and seen.get(other) in number and seen[one] != seen[other]:
-            wires.setdefault((number[seen[one]], number[seen[other]]), []).extend(many)
+    for (first, second), numbers in links.items():
+        if (
+            merged_into.get(first) in number
+            and merged_into.get(second) in number
+            and merged_into[first] != merged_into[second]
+        ):
+            wires.setdefault((number[merged_into[first]], number[merged_into[second]]), []).extend(numbers)
     sides: dict[int, list[int]] = {}
-    for node in sorted(seen):
-        sides.setdefault(seen[node], []).append(node)
+    for node in sorted(merged_into):
+        sides.setdefault(merged_into[node], []).append(node)
     return Graph(
         len(members),
-        tuple(_name(topology, sides[node], boxes) for node in kept),
-        tuple(tuple(sorted(number[other] for other in tree[node])) for node in kept),
+        tuple(_name(topology, sides[node], boxes) for node in nodes),
+        tuple(tuple(sorted(number[second] for second in tree[node])) for node in nodes),
         wires,
         not boxes and not joint and all(len(links) == 1 for links in wires.values()),
         bool(boxes),
@@ -104,8 +108,8 @@ def _boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]
     """
     none = np.full(topology.nodes, -1, np.int32)
     pairs = np.unique(topology.link_src.astype(np.int64) * topology.nodes + topology.link_dst)
-    many = np.bincount(pairs // topology.nodes, minlength=topology.nodes)[: topology.ranks]
-    if not topology.switches or not len(many) or many.max() < 2:
+    neighbour_counts = np.bincount(pairs // topology.nodes, minlength=topology.nodes)[: topology.ranks]
+    if not topology.switches or not len(neighbour_counts) or neighbour_counts.max() < 2:
         return none, []
     groups = hosts(topology, range(topology.ranks))
     named = _host_names(topology, groups)
@@ -114,8 +118,8 @@ def _boxes(topology: Topology, members: Sequence[int]) -> tuple[Ints, list[str]]
     box = none.copy()
     number = {name: topology.nodes + i for i, name in enumerate(named)}
     for node, place in enumerate(topology.places):
-        parts = place.split("/")
-        box[node] = next((number[p] for i in range(len(parts)) if (p := "/".join(parts[: i + 1])) in number), -1)
+        levels = place.split("/")
+        box[node] = next((number[p] for i in range(len(levels)) if (p := "/".join(levels[: i + 1])) in number), -1)
     taking = np.zeros(topology.nodes, np.bool_)
     taking[list(members)] = True
     for group in groups:
@@ -127,11 +131,11 @@ def _host_names(topology: Topology, groups: Sequence[Sequence[int]]) -> list[str
     """The places of the hosts: what the places of all its ranks begin with. None if there are fewer than two."""
     names = []
     for group in groups:
-        parts = [topology.places[rank].split("/")[:-1] for rank in group]
+        paths = [topology.places[rank].split("/")[:-1] for rank in group]
         same = 0
-        while all(len(p) > same and p[same] == parts[0][same] for p in parts):
+        while all(len(p) > same and p[same] == paths[0][same] for p in paths):
             same += 1
-        names.append("/".join(parts[0][:same]))
+        names.append("/".join(paths[0][:same]))
     return names if len(names) > 1 and all(names) and len(set(names)) == len(names) else None
 
 
@@ -139,18 +143,18 @@ def _joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
     """Unsupported unless every two of these ranks are linked, or joined by switches, without leaving their box."""
     if len(group) < 2:
         return
-    here = box[group[0]]
-    own = np.flatnonzero((box[topology.link_src] == here) & (box[topology.link_dst] == here))
+    box_number = box[group[0]]
+    own = np.flatnonzero((box[topology.link_src] == box_number) & (box[topology.link_dst] == box_number))
     out: dict[int, list[int]] = {}
     for link in own.tolist():
         out.setdefault(int(topology.link_src[link]), []).append(int(topology.link_dst[link]))
     for source in group:
-        seen, ahead = {source}, [source]
+        reached, ahead = {source}, [source]
         while ahead:
-            more = [node for node in out.get(ahead.pop(), ()) if node not in seen]
-            seen.update(more)
-            ahead += [node for node in more if node >= topology.ranks]
-        lost = [rank for rank in group if rank not in seen]
+            new_nodes = [node for node in out.get(ahead.pop(), ()) if node not in reached]
+            reached.update(new_nodes)
+            ahead += [node for node in new_nodes if node >= topology.ranks]
+        lost = [rank for rank in group if rank not in reached]
         if lost:
             raise Unsupported(
                 f"planner gentree: rank {source} and rank {lost[0]} of {topology.name} are in one box, but not linked "
@@ -161,10 +165,10 @@ def _joined_inside(topology: Topology, group: Sequence[int], box: Ints) -> None:
 def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set[int]], boxes: Sequence[str]) -> None:
     """Unsupported unless every rank that takes part hangs at one switch."""
     for rank in members:
-        others = sorted(near[rank])
-        if len(others) == 1 and others[0] >= topology.ranks:
+        neighbours = sorted(near[rank])
+        if len(neighbours) == 1 and neighbours[0] >= topology.ranks:
             continue
-        if not others:
+        if not neighbours:
             raise Unsupported(
                 f"planner gentree: rank {rank} of {topology.name} has no links both ways; use relay, or ranks that are "
                 "joined"
@@ -173,7 +177,7 @@ def _only_leaves(topology: Topology, members: Iterable[int], near: dict[int, set
         why = (
             f"a cycle leads through {_listed(topology, cycle, boxes)}"
             if cycle
-            else f"rank {rank} is linked with {_listed(topology, others, boxes)}, and ranks do not forward"
+            else f"rank {rank} is linked with {_listed(topology, neighbours, boxes)}, and ranks do not forward"
         )
         raise Unsupported(
             f"planner gentree: {topology.name} is no tree of switches with ranks as leaves: {why}; {WOULD}"
@@ -187,23 +191,23 @@ def _merged(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str])
     each of those below is linked with all of them or none (spines; the planes of a fat tree). Else there is a cycle.
     """
     joint: dict[int, int] = {}
-    left = {node: set(others) for node, others in near.items()}
-    low = {node for node in left if node < topology.ranks}
-    while len(left) > 1:
-        leaves = [node for node, others in left.items() if len(others) <= 1]
+    remaining = {node: set(neighbours) for node, neighbours in near.items()}
+    low = {node for node in remaining if node < topology.ranks}
+    while len(remaining) > 1:
+        leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
         while leaves:
             node = leaves.pop()
-            for other in left.pop(node, set()):
-                left[other].discard(node)
+            for other in remaining.pop(node, set()):
+                remaining[other].discard(node)
                 if node in low:
                     low.add(other)
-                if len(left[other]) == 1:
+                if len(remaining[other]) == 1:
                     leaves.append(other)
-        if len(left) <= 1:
+        if len(remaining) <= 1:
             break
-        groups = _side_by_side(left, low)
+        groups = _side_by_side(remaining, low)
         if not groups:
-            cycle = _cycle(left)
+            cycle = _cycle(remaining)
             named = _listed(topology, cycle, boxes)
             raise Unsupported(f"planner gentree: {topology.name} is no tree: a cycle leads through {named}; {WOULD}")
         for group in groups:
@@ -211,44 +215,44 @@ def _merged(topology: Topology, near: dict[int, set[int]], boxes: Sequence[str])
             for node in group:
                 joint[node] = first
             joint |= {node: first for node, to in joint.items() if to in group}
-            others = set().union(*(left.pop(node) for node in group))
-            for other in others:
-                left[other] = (left[other] - group) | {first}
-            left[first] = others
+            neighbours = set().union(*(remaining.pop(node) for node in group))
+            for other in neighbours:
+                remaining[other] = (remaining[other] - group) | {first}
+            remaining[first] = neighbours
     return joint
 
 
-def _side_by_side(left: dict[int, set[int]], low: set[int]) -> list[set[int]]:
+def _side_by_side(remaining: dict[int, set[int]], low: set[int]) -> list[set[int]]:
     """Groups of switches to merge: all that the lowest nodes are linked with, where these agree."""
-    found: list[set[int]] = []
-    taken: set[int] = set()
-    for node in sorted(left):
-        above = left[node]
-        if node not in low or above & low or len(above) < 2 or above & taken:
+    groups: list[set[int]] = []
+    grouped: set[int] = set()
+    for node in sorted(remaining):
+        above = remaining[node]
+        if node not in low or above & low or len(above) < 2 or above & grouped:
             continue
-        below = {other for high in above for other in left[high] if other in low}
-        if all(left[other] == above for other in below) and not any(left[high] & above for high in above):
-            found.append(set(above))
-            taken |= above
-    return found
+        below = {other for high in above for other in remaining[high] if other in low}
+        if all(remaining[other] == above for other in below) and not any(remaining[high] & above for high in above):
+            groups.append(set(above))
+            grouped |= above
+    return groups
 
 
 def _cycle(near: dict[int, set[int]]) -> list[int]:
     """The nodes of some cycle, or none."""
-    left = {node: set(others) for node, others in near.items()}
-    leaves = [node for node, others in left.items() if len(others) <= 1]
+    remaining = {node: set(neighbours) for node, neighbours in near.items()}
+    leaves = [node for node, neighbours in remaining.items() if len(neighbours) <= 1]
     while leaves:
         node = leaves.pop()
-        for other in left.pop(node, set()):
-            left[other].discard(node)
-            if len(left[other]) <= 1:
+        for other in remaining.pop(node, set()):
+            remaining[other].discard(node)
+            if len(remaining[other]) <= 1:
                 leaves.append(other)
-    if not left:
+    if not remaining:
         return []
-    path = [min(left)]
+    path = [min(remaining)]
     while True:
         before = path[-2] if len(path) > 1 else -1
-        here = min(node for node in left[path[-1]] if node != before)
+        here = min(node for node in remaining[path[-1]] if node != before)
         if here in path:
             return path[path.index(here) :]
         path.append(here)
@@ -256,7 +260,7 @@ def _cycle(near: dict[int, set[int]]) -> list[int]:
 
 def _pruned(tree: dict[int, set[int]], members: set[int]) -> None:
     """Without switches below which no server takes part."""
-    bare = [node for node, others in tree.items() if len(others) <= 1 and node not in members]
+    bare = [node for node, neighbours in tree.items() if len(neighbours) <= 1 and node not in members]
     while bare:
         node = bare.pop()
         for other in tree.pop(node, set()):
@@ -266,13 +270,13 @@ def _pruned(tree: dict[int, set[int]], members: set[int]) -> None:
 
 
 def _whole(tree: dict[int, set[int]]) -> bool:
-    seen = {next(iter(tree))}
-    ahead = list(seen)
+    reached = {next(iter(tree))}
+    ahead = list(reached)
     while ahead:
-        more = tree[ahead.pop()] - seen
-        seen |= more
-        ahead += more
-    return len(seen) == len(tree)
+        new_nodes = tree[ahead.pop()] - reached
+        reached |= new_nodes
+        ahead += new_nodes
+    return len(reached) == len(tree)
 
 
 def _name(topology: Topology, nodes: Sequence[int], boxes: Sequence[str]) -> str:

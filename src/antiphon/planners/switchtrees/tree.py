@@ -53,11 +53,11 @@ class Tree:
 
     @cached_property
     def children(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in self.names]
+        children: list[list[int]] = [[] for _ in self.names]
         for node, parent in enumerate(self.parent.tolist()):
             if parent >= 0:
-                found[parent].append(node)
-        return found
+                children[parent].append(node)
+        return children
 
     @cached_property
     def alpha(self) -> Floats:
@@ -68,7 +68,10 @@ class Tree:
             below = self.children[node]
             if not below:
                 continue
-            ends = [sum_to[below] + way.latency[below] for sum_to, way in zip(far, (self.up, self.down), strict=True)]
+            ends = [
+                sum_to[below] + direction.latency[below]
+                for sum_to, direction in zip(far, (self.up, self.down), strict=True)
+            ]
             for sum_to, reach in zip(far, ends, strict=True):
                 sum_to[node] = reach.max()
             if len(below) > 1:
@@ -87,11 +90,11 @@ def _two(up: Floats, down: Floats) -> float:
 def roots(graph: Graph, topology: Topology) -> Iterator[Root]:
     """Where the root may be, the likeliest first: the middle of the tree, where most servers balance, the narrowest
     link between switches."""
-    seen: set[Root] = set()
-    for found in (*_middle(graph), *_balance(graph), *_narrowest(graph, topology)):
-        if found not in seen:
-            seen.add(found)
-            yield found
+    yielded: set[Root] = set()
+    for root in (*_middle(graph), *_balance(graph), *_narrowest(graph, topology)):
+        if root not in yielded:
+            yielded.add(root)
+            yield root
 
 
 def _switches(graph: Graph) -> range:
@@ -100,11 +103,11 @@ def _switches(graph: Graph) -> range:
 
 def _middle(graph: Graph) -> list[Root]:
     """What is left when the leaves are taken away, round by round: a switch, or a link and both its ends."""
-    degree = [len(others) for others in graph.near]
+    degree = [len(neighbours) for neighbours in graph.near]
     ring = [node for node in range(len(degree)) if degree[node] <= 1]
-    left = len(degree)
-    while left > 2:
-        left -= len(ring)
+    remaining = len(degree)
+    while remaining > 2:
+        remaining -= len(ring)
         nearer = []
         for node in ring:
             degree[node] = 0
@@ -112,7 +115,7 @@ def _middle(graph: Graph) -> list[Root]:
                 degree[other] -= 1
                 if degree[other] == 1:
                     nearer.append(other)
-        ring = nearer if left > 0 else ring
+        ring = nearer if remaining > 0 else ring
     middle = sorted(node for node in ring if node >= graph.servers)
     return [(middle[0], middle[1]), *middle] if len(middle) == 2 else [*middle]
 
@@ -138,27 +141,27 @@ def _balance(graph: Graph) -> list[Root]:
 def _narrowest(graph: Graph, topology: Topology) -> list[Root]:
     """The link between two switches that carries least, and both its ends."""
     width = [float(kind.bandwidth) for kind in topology.types]
-    found = [
+    widths = [
         (sum(width[kind] for kind in topology.link_type[links].tolist()), pair)
         for pair, links in graph.links.items()
         if graph.servers <= pair[0] < pair[1]
     ]
-    if not found:
+    if not widths:
         return []
-    _, pair = min(found)
+    _, pair = min(widths)
     return [pair, *pair]
 
 
 def _walk(graph: Graph, start: int) -> tuple[list[int], list[int]]:
     """Nodes in preorder from a start, and everyone's parent."""
     parent = [-1] * len(graph.near)
-    order, ahead, seen = [], [start], {start}
+    order, ahead, visited = [], [start], {start}
     while ahead:
         node = ahead.pop()
         order.append(node)
         for other in reversed(graph.near[node]):
-            if other not in seen:
-                seen.add(other)
+            if other not in visited:
+                visited.add(other)
                 parent[other] = node
                 ahead.append(other)
     return order, parent
@@ -260,7 +263,7 @@ class _Links:
                 free += self.width[kind]
         total = free + sum(min(wide, float(self.topology.limits[i].bandwidth)) for i, wide in shared.items())
         types = [self.topology.types[kind] for kind in sorted(set(kinds))]
-        seen = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
-        worst = max(seen, key=lambda one: one.epsilon, default=None)
+        incasts = [self.profile.incast[t.kind] for t in types if t.kind in self.profile.incast]
+        worst = max(incasts, key=lambda incast: incast.epsilon, default=None)
         epsilon, w_t = (worst.epsilon, worst.w_t) if worst is not None else (0.0, 0)
         return half * max(t.latency for t in types), 1 / total, epsilon, w_t

@@ -78,11 +78,11 @@ def _levels(fans: Sequence[int], count: int, towards: Ints) -> Moves:
     step, dst = np.zeros_like(src), np.zeros_like(src)
     stride, same = 1, np.ones(src.shape, np.bool_)
     for level, fan in enumerate(fans):
-        mine, its = src // stride % fan, d // stride % fan
-        now = same & (mine != its)
+        own_digit, other_digit = src // stride % fan, d // stride % fan
+        now = same & (own_digit != other_digit)
         step[now] = level
-        dst[now] = (src + (its - mine) * stride)[now]
-        same &= mine == its
+        dst[now] = (src + (other_digit - own_digit) * stride)[now]
+        same &= own_digit == other_digit
         stride *= fan
     return Moves(step, src, dst)
 
