@@ -1,8 +1,8 @@
-"""What can be known of a run before there is data: cells, groups of writes, the order in which to combine.
+"""Analyse a schedule before it runs: cells, groups of writes, the order in which operands are combined.
 
-Chunks never meet, so a schedule is taken apart by chunks and each chunk's steps are numbered densely: its
-levels. All chunks then go level by level together, however their steps interleave; a pipeline of a thousand
-pieces has as few levels as one piece. `pieces` and `local` do not change the outcome and are ignored.
+Chunks are independent, so each chunk's steps are numbered densely on their own: its levels. All chunks then proceed
+level by level together, however their steps interleave; a pipeline of a thousand pieces has as few levels as one
+piece. `pieces` and `local` do not change the outcome and are ignored.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ EMPTY = 2**40  # the least contribution of a cell that holds nothing; above ever
 class Ends:
     """The cells where data enters or leaves, by rank, block, chunk.
 
-    `pair` is the index of (rank, block) in the Side of the buffers; `count` how many contributions are
-    wanted.
+    `pair`: the index of (rank, block) in the Side of the buffers; `count`: the number of contributions required.
     """
 
     pair: Longs
@@ -75,7 +74,7 @@ class _Rows:
 
 
 def analyse(schedule: Schedule) -> Analysis:
-    """Check what the rows do and fix the order of everything; Invalid names the first thing that is illegal.
+    """Check all rows and fix the order of every combination; Invalid names the first illegal row.
 
     O(n log n) for n rows, and some 20 microseconds for every level.
 
@@ -90,37 +89,39 @@ def analyse(schedule: Schedule) -> Analysis:
     [([0, 1, 2], [-1, 0, 1]), ([0], [2]), ([0], [3])]
     """
     check_chunks(schedule.collective, schedule.chunks)
-    first, last = _ends(schedule)
+    first, last = _find_ends(schedule)
     rows = schedule.transfers
     cells, place = _cell_keys(schedule, first, last)
     src, dst = place[:rows], place[rows : 2 * rows]
     entry, leaving = np.split(place[2 * rows :], [len(first.pair)])
     first = Ends(first.pair, first.rank, first.chunk, entry, first.count)
     last = Ends(last.pair, last.rank, last.chunk, leaving, last.count)
-    least = np.full(len(cells), EMPTY, np.int64)
-    least[entry] = _least_ids(schedule)[first.pair]
-    grouped = _group(schedule, src, dst, len(cells))
-    row_least, own_least = _follow(grouped, least)
+    least_id = np.full(len(cells), EMPTY, np.int64)
+    least_id[entry] = least_ids(schedule)[first.pair]
+    grouped = _group_rows(schedule, src, dst, len(cells))
+    row_least, own_least = _carry_least(grouped, least_id)
     _refuse_faults(schedule, grouped, row_least)
-    _refuse_missing(last, least)
+    _refuse_missing(last, least_id)
     chunk = cells // (schedule.collective.ranks * schedule.slots)
-    group_of, operand, row = _operands(grouped, row_least, own_least)
+    group_of, operand, row = _order_operands(grouped, row_least, own_least)
     count = np.bincount(group_of, minlength=len(grouped.head)).astype(np.int64)
     begin = np.cumsum(count) - count
     level = grouped.level[grouped.head]
-    most = int(count.max(initial=0))
-    order = order_of(level * (most + 1) + (most - count), (int(level.max(initial=0)) + 1) * (most + 1))
+    max_operands = int(count.max(initial=0))
+    order = order_of(
+        level * (max_operands + 1) + (max_operands - count), (int(level.max(initial=0)) + 1) * (max_operands + 1)
+    )
     return Analysis(
         schedule, chunk, first, last,
         grouped.dst[grouped.head][order], level[order], begin[order], count[order], operand, row,
     )  # fmt: skip
 
 
-def _ends(schedule: Schedule) -> tuple[Ends, Ends]:
-    """What each rank has and what each must end with, chunk by chunk; `cell` is filled in later. O(n log n).
+def _find_ends(schedule: Schedule) -> tuple[Ends, Ends]:
+    """List the chunks that each rank has and those that it must end with; `cell` is filled in later. O(n log n).
 
     >>> from antiphon.core.example import of_rows
-    >>> first, last = _ends(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
+    >>> first, last = _find_ends(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]))
     >>> list(zip(first.rank.tolist(), first.chunk.tolist())), list(zip(last.rank.tolist(), last.chunk.tolist()))
     ([(0, 0), (1, 1)], [(0, 0), (0, 1), (1, 0), (1, 1)])
     """
@@ -146,12 +147,12 @@ def _ends(schedule: Schedule) -> tuple[Ends, Ends]:
 
 
 def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Longs]:
-    """The cells that rows or ends touch, ascending by (chunk, rank, slot), and the place of each mention: of what rows
-    read, what they write, what is there at the beginning, what is wanted. O(n log n).
+    """Number the cells that rows or ends touch, ascending by (chunk, rank, slot). Also return the number of each
+    mention: cells that rows read, cells that they write, inputs, outputs. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> two = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
-    >>> _cell_keys(two, *_ends(two))
+    >>> _cell_keys(two, *_find_ends(two))
     (array([0, 1, 2, 3]), array([0, 3, 1, 2, 0, 3, 0, 2, 1, 3]))
     """
     ranks, slots = np.int64(schedule.collective.ranks), schedule.slots
@@ -167,20 +168,25 @@ def _cell_keys(schedule: Schedule, first: Ends, last: Ends) -> tuple[Longs, Long
     return pairs[cells // slots] * slots + cells % slots, place
 
 
-def _least_ids(schedule: Schedule) -> Longs:
-    """The least contribution id of each distinct (rank, block) of the input, in that order."""
+def least_ids(schedule: Schedule) -> Longs:
+    """Return the least contribution id of each distinct (rank, block) of the input, in that order. O(n log n).
+
+    >>> from antiphon.core.example import star
+    >>> least_ids(star()).tolist()
+    [0, 1, 2]
+    """
     relation = schedule.collective.relation
     order = np.lexsort([relation.pre_id, relation.pre_block, relation.pre_rank])
     key = (relation.pre_rank.astype(np.int64) << 32 | relation.pre_block)[order]
     return relation.pre_id[order][starts(key)].astype(np.int64)
 
 
-def _levels(schedule: Schedule) -> Longs:
+def _row_levels(schedule: Schedule) -> Longs:
     """For every row the place of its step among the steps of its chunk. O(n log n).
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(3, 0, 0, 1, 0), (5, 1, 1, 2, 0), (9, 0, 1, 2, 0), (9, 1, 2, 0, 0)]  # steps 3 and 9, steps 5 and 9
-    >>> _levels(of_rows("allgather", 3, rows)).tolist()
+    >>> _row_levels(of_rows("allgather", 3, rows)).tolist()
     [0, 0, 1, 1]
     """
     times, time = dense(schedule.step.astype(np.int64), schedule.steps or 1)
@@ -194,15 +200,15 @@ def _levels(schedule: Schedule) -> Longs:
     return level
 
 
-def _group(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows:
-    """The rows by (level, cell written), of which those that write one cell on one level are a group. O(n log n).
+def _group_rows(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows:
+    """Sort rows by (level, cell written); those that write one cell on one level are a group. O(n log n).
 
     >>> from antiphon.core.example import star
-    >>> rows = _group(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
+    >>> rows = _group_rows(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
     >>> rows.order.tolist(), rows.head.tolist(), rows.size.tolist(), rows.copies.tolist()
     ([0, 1, 2, 3], [0, 2, 3], [2, 1, 1], [False, True, True])
     """
-    level = _levels(schedule)
+    level = _row_levels(schedule)
     key = level * cells + dst
     order = order_of(key, (int(level.max(initial=0)) + 1) * max(cells, 1))
     head = np.flatnonzero(starts(key[order]))
@@ -212,15 +218,15 @@ def _group(schedule: Schedule, src: Longs, dst: Longs, cells: int) -> _Rows:
     return _Rows(order, src[order], dst[order], level[order], head, size, copies > 0, (copies > 0) & (size > 1))
 
 
-def _follow(rows: _Rows, least: Longs) -> tuple[Longs, Longs]:
-    """Carry the least contribution of every cell through the levels; `least` ends as the final state.
+def _carry_least(rows: _Rows, least_id: Longs) -> tuple[Longs, Longs]:
+    """Carry the least contribution of every cell through the levels; `least_id` ends as the final state.
 
     Returns it per row read, and per group for the cell's own value (EMPTY where that does not count). O(rows).
 
     >>> from antiphon.core.example import star
-    >>> rows = _group(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
+    >>> rows = _group_rows(star(), np.array([1, 2, 0, 0]), np.array([0, 0, 1, 2]), 3)
     >>> least = np.array([0, 1, 2])
-    >>> row_least, own_least = _follow(rows, least)
+    >>> row_least, own_least = _carry_least(rows, least)
     >>> row_least.tolist(), (own_least < EMPTY).tolist(), least.tolist()
     ([1, 2, 0, 0], [True, False, False], [0, 0, 0])
     """
@@ -233,18 +239,18 @@ def _follow(rows: _Rows, least: Longs) -> tuple[Longs, Longs]:
     row_ends = np.append(rows.head[marks], len(rows.order))
     bounds = zip(group_ends[:-1], group_ends[1:], row_ends[:-1], row_ends[1:], strict=True)
     for g, g_end, r, r_end in bounds:
-        read = least[rows.src[r:r_end]]
+        read = least_id[rows.src[r:r_end]]
         row_least[r:r_end] = read
         cells = written[g:g_end]
-        own = np.where(rows.copies[g:g_end], EMPTY, least[cells])
+        own = np.where(rows.copies[g:g_end], EMPTY, least_id[cells])
         own_least[g:g_end] = own
         if g_end - g < r_end - r:
             read = np.minimum.reduceat(read, rows.head[g:g_end] - r)
-        least[cells] = np.minimum(read, own)
+        least_id[cells] = np.minimum(read, own)
     return row_least, own_least
 
 
-def _operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Longs, Longs, Longs]:
+def _order_operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Longs, Longs, Longs]:
     """Group, cell and row of every operand, by group and least contribution.
 
     Equal least contributions (something is counted twice) go by own value first, then by cell read. O(n log n).
@@ -253,7 +259,7 @@ def _operands(rows: _Rows, row_least: Longs, own_least: Longs) -> tuple[Longs, L
 
     >>> order, src, dst, level = np.array([[0, 1, 2], [1, 2, 0], [0, 0, 1], [0, 0, 1]])
     >>> rows = _Rows(order, src, dst, level, np.array([0, 2]), np.array([2, 1]), np.array([False, True]), None)
-    >>> _operands(rows, np.array([2, 0, 0]), np.array([1, EMPTY]))
+    >>> _order_operands(rows, np.array([2, 0, 0]), np.array([1, EMPTY]))
     (array([0, 0, 0, 1]), array([2, 0, 1, 0]), array([ 1, -1,  0,  2]))
     """
     group = np.repeat(np.arange(len(rows.head)), rows.size)
@@ -281,7 +287,7 @@ def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
     best = np.lexsort([schedule.dst[at], schedule.src[at], schedule.chunk[at], schedule.step[at]])[0]
     row, where = int(at[best]), int(bad[best])
     step, chunk = int(schedule.step[row]), int(schedule.chunk[row])
-    src, dst = (_place(schedule, side, row) for side in ("src", "dst"))
+    src, dst = (_place_text(schedule, side, row) for side in ("src", "dst"))
     begin = f"step {step}, chunk {chunk}"
     if rows.src[where] == rows.dst[where]:
         raise Invalid(f"{begin}: {src} sends to itself; remove this transfer")
@@ -293,13 +299,13 @@ def _refuse_faults(schedule: Schedule, rows: _Rows, row_least: Longs) -> None:
     raise Invalid(f"{begin}: ranks {senders} write to {dst} in one step, not all to be combined: a race; use two steps")
 
 
-def _place(schedule: Schedule, side: str, row: int) -> str:
+def _place_text(schedule: Schedule, side: str, row: int) -> str:
     slot = int(schedule.slot(side)[row])
     return f"rank {int(getattr(schedule, side)[row])}" + (f" (slot {slot})" if slot else "")
 
 
-def _refuse_missing(last: Ends, least: Longs) -> None:
-    missing = np.flatnonzero(least[last.cell] == EMPTY)
+def _refuse_missing(last: Ends, least_id: Longs) -> None:
+    missing = np.flatnonzero(least_id[last.cell] == EMPTY)
     if len(missing):
         at = int(missing[0])
         raise Invalid(f"rank {int(last.rank[at])} must end with chunk {int(last.chunk[at])}, but nothing brings it")

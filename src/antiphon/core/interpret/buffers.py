@@ -43,12 +43,12 @@ class Side:
     size: Longs
 
 
-def _side(collective: Collective, rank: Ints, block: Ints) -> Side:
+def _make_side(collective: Collective, rank: Ints, block: Ints) -> Side:
     """The distinct (rank, block) pairs, and where each lies in the buffer of its rank. O(n log n).
 
     Blocks of weights 2, 1, 3; rank 0 has 0 and 2, rank 1 has 1:
 
-    >>> side = _side(Collective("allgather", 3, weights=[2, 1, 3]), np.array([1, 0, 0]), np.array([1, 2, 0]))
+    >>> side = _make_side(Collective("allgather", 3, weights=[2, 1, 3]), np.array([1, 0, 0]), np.array([1, 2, 0]))
     >>> side.rank, side.block, side.start, side.size
     (array([0, 0, 1]), array([0, 2, 1]), array([0, 2, 0]), array([5, 1, 0]))
     """
@@ -69,8 +69,8 @@ def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
     [[0, 0, 0], [0, 1, 2]]
     """
     relation = collective.relation
-    first = _side(collective, relation.pre_rank, relation.pre_block)
-    last = _side(collective, relation.post_rank, relation.post_block)
+    first = _make_side(collective, relation.pre_rank, relation.pre_block)
+    last = _make_side(collective, relation.post_rank, relation.post_block)
     if not in_place:
         return first, last
     if collective.kind == "alltoall":
@@ -79,33 +79,33 @@ def sides(collective: Collective, in_place: bool = False) -> tuple[Side, Side]:
                 "an alltoall in place needs equal counts both ways between any two ranks; run it out of place"
             )
         return first, last
-    whole = _side(
+    combined = _make_side(
         collective,
         np.concatenate([relation.pre_rank, relation.post_rank]),
         np.concatenate([relation.pre_block, relation.post_block]),
     )
-    keys = (whole.rank << 32) | whole.block
-    return _placed(first, whole, keys), _placed(last, whole, keys)
+    keys = (combined.rank << 32) | combined.block
+    return _place_within(first, combined, keys), _place_within(last, combined, keys)
 
 
-def _placed(side: Side, whole: Side, keys: Longs) -> Side:
+def _place_within(side: Side, combined: Side, keys: Longs) -> Side:
     at = np.searchsorted(keys, (side.rank << 32) | side.block)
-    return Side(side.rank, side.block, whole.start[at], whole.size)
+    return Side(side.rank, side.block, combined.start[at], combined.size)
 
 
 def elements_of(collective: Collective, unit: int) -> Longs:
-    """How many elements each block has when a unit of weight is `unit` elements (0: in no buffer). O(blocks).
+    """Return the elements of each block where a unit of weight is `unit` elements (0: in no buffer). O(blocks).
 
     >>> elements_of(Collective("allgather", 3, weights=[2, 1, 3]), 10)
     array([20, 10, 30])
     """
     assert collective.weights is not None
-    held = collective.weights <= collective.buffer_weight  # the others could overflow
-    return np.where(held, collective.weights, 0) * np.int64(unit)
+    in_some_buffer = collective.weights <= collective.buffer_weight  # the others could overflow
+    return np.where(in_some_buffer, collective.weights, 0) * np.int64(unit)
 
 
 def block_elements(collective: Collective, nbytes: int, itemsize: int) -> Longs:
-    """How many elements each block has when the largest buffer of a rank has `nbytes`, rounded down.
+    """Return the number of elements of each block where the largest buffer of a rank has `nbytes`, rounded down.
 
     All blocks are rounded alike, by a whole number of elements per unit of weight, as nccl-tests does: an
     allgather of 10 elements among 4 ranks moves 2 per rank.
@@ -146,10 +146,10 @@ def chunk_bounds(chunks: Chunks, elements: Longs) -> tuple[Longs, Longs]:
 
 
 def check_chunks(collective: Collective, chunks: Chunks) -> None:
-    """The chunks of every block must tile it, and every block that somebody wants must have some."""
+    """Check that the chunks of every block tile it, and that every block of an output has chunks."""
     assert collective.weights is not None
-    whole = chunks.denominator
-    outside = (chunks.offset < 0) | (chunks.share < 0) | (chunks.offset > whole) | (chunks.share > whole)
+    denominator = chunks.denominator
+    outside = (chunks.offset < 0) | (chunks.share < 0) | (chunks.offset > denominator) | (chunks.share > denominator)
     if outside.any():
         raise Invalid(f"chunk {int(np.argmax(outside))} reaches outside of its block; mend its offset or share")
     order = np.lexsort((chunks.share, chunks.offset, chunks.block))
@@ -158,20 +158,20 @@ def check_chunks(collective: Collective, chunks: Chunks) -> None:
     first = np.append(True, block[1:] != block[:-1]) if len(block) else np.zeros(0, bool)
     expected = np.where(first, 0, np.concatenate([[0], end[:-1]])[: len(block)])
     last = np.append(first[1:], True) if len(block) else first
-    bad = (begin != expected) | (last & (end != whole))
+    bad = (begin != expected) | (last & (end != denominator))
     if bad.any():
         raise Invalid(f"the chunks of block {int(block[np.argmax(bad)])} leave a gap or overlap; they must tile it")
-    wanted = np.zeros(collective.blocks, bool)
-    wanted[collective.relation.post_block] = True
-    wanted &= collective.weights > 0
-    wanted[chunks.block] = False
-    if wanted.any():
-        raise Invalid(f"block {int(np.argmax(wanted))} has no chunk, so nothing can carry it; give it one")
+    lacks_chunk = np.zeros(collective.blocks, bool)
+    lacks_chunk[collective.relation.post_block] = True
+    lacks_chunk &= collective.weights > 0
+    lacks_chunk[chunks.block] = False
+    if lacks_chunk.any():
+        raise Invalid(f"block {int(np.argmax(lacks_chunk))} has no chunk, so nothing can carry it; give it one")
 
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """The inputs of one run, checked: an array per rank, and how many elements a unit of weight has."""
+    """The checked inputs of one run: an array per rank, and the number of elements of a unit of weight."""
 
     arrays: list[Array]
     dtype: np.dtype[Any]
@@ -181,7 +181,7 @@ class Buffers:
 
 
 def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = None, in_place: bool = False) -> Buffers:
-    """Check what the user gave: one 1-D array per rank (None: nothing), of one type, of fitting lengths."""
+    """Check user-supplied inputs: one 1-D array per rank (None: nothing), of one type, of fitting lengths."""
     if len(inputs) != collective.ranks:
         raise Invalid(f"inputs: expected one per rank ({collective.ranks}), got {len(inputs)}")
     first, last = sides(collective, in_place)
@@ -201,10 +201,10 @@ def take_inputs(collective: Collective, inputs: Sequence[Any], dtype: object = N
             raise Invalid(f"rank {rank}: its input is of type {array.dtype}, not {kind}; convert it first")
     kind = np.dtype(np.float32) if kind is None else kind
     arrays = [of_rank.get(rank, np.zeros(0, kind)) for rank in range(collective.ranks)]
-    return Buffers(arrays, kind, _unit(first.size, arrays), first, last)
+    return Buffers(arrays, kind, _find_unit(first.size, arrays), first, last)
 
 
-def _unit(size: Longs, arrays: list[Array]) -> int:
+def _find_unit(size: Longs, arrays: list[Array]) -> int:
     unit, giver = 0, -1
     for rank, array in enumerate(arrays):
         weight = int(size[rank])

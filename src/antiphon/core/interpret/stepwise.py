@@ -34,7 +34,7 @@ def interpret(
     dtype: object = None,
     in_place: bool = False,
 ) -> list[NDArray[Any]]:
-    """Run a schedule on the inputs of all ranks; returns what every rank ends with.
+    """Run a schedule on the inputs of all ranks; return the output of every rank.
 
     `inputs`: per rank one 1-D array, its blocks one after another (see `buffers`), None where it has none.
     How long they are fixes the number of elements; any is right, also 0 and those that chunks do not divide.
@@ -61,14 +61,14 @@ def run(
     dtype: object = None,
     in_place: bool = False,
 ) -> list[NDArray[Any]]:
-    """Like `interpret`, for a schedule analysed before: for those who run one schedule many times."""
+    """Like `interpret`, for a schedule that is already analysed and run many times."""
     combine = combine_of(op)
     buffers = take_inputs(analysis.schedule.collective, inputs, dtype, in_place)
     outputs = new_outputs(buffers, in_place)
     sources = [array.copy() for array in buffers.arrays] if in_place else buffers.arrays
     job = _Job(analysis, buffers, sources, outputs, combine, op == "avg")
     with np.errstate(all="ignore"):
-        for batch in _batches(job):
+        for batch in _make_batches(job):
             for low in range(0, batch.length, batch.width):
                 _run_window(job, batch, low, min(low + batch.width, batch.length))
     return outputs
@@ -122,30 +122,30 @@ class _Batch:
     local: Longs  # per cell of the whole schedule: its row
 
 
-def _batches(job: _Job) -> Iterator[_Batch]:
-    """All chunks, so many at a time, with what is done to their cells in columns.
+def _make_batches(job: _Job) -> Iterator[_Batch]:
+    """Split the chunks into batches, with the operations on their cells as columns.
 
     The star's one chunk is cells 0 to 2, of its ranks. In its first level, group 0, cell 0 becomes the sum of the three
     operands from operand[0] on; in the next cells 1 and 2 become copies of cell 0:
 
     >>> from antiphon.core.example import star
     >>> sides = take_inputs(star().collective, [np.arange(4.0)] * 3, None, False)
-    >>> (batch,) = _batches(_Job(analyse(star()), sides, [], [], np.add, False))
+    >>> (batch,) = _make_batches(_Job(analyse(star()), sides, [], [], np.add, False))
     >>> [column.tolist() for column in (batch.dst, batch.first, batch.count, batch.operand)], batch.levels
     ([[0, 1, 2], [0, 3, 4], [3, 1, 1], [0, 1, 2, 0, 0]], [(0, 1), (1, 3)])
     """
     analysis = job.analysis
     if not len(analysis.cell_chunk) or not job.length.max(initial=0):
         return
-    batch_of_chunk, batches, budget = _share_out(job)
+    batch_of_chunk, batches, budget = _assign_batches(job)
     cell_batch = batch_of_chunk[analysis.cell_chunk]
     cell_order, cell_ends = order_of(cell_batch, batches), pointers(cell_batch, batches)
     local = np.empty(len(cell_batch), np.int64)
     local[cell_order] = np.arange(len(cell_batch)) - cell_ends[cell_batch[cell_order]]
     operand = local[analysis.operand]
-    group_order, group_ends = _sort(cell_batch[analysis.dst], batches)
-    in_order, in_ends = _sort(batch_of_chunk[analysis.inputs.chunk], batches)
-    out_order, out_ends = _sort(batch_of_chunk[analysis.outputs.chunk], batches)
+    group_order, group_ends = _sort_by_batch(cell_batch[analysis.dst], batches)
+    in_order, in_ends = _sort_by_batch(batch_of_chunk[analysis.inputs.chunk], batches)
+    out_order, out_ends = _sort_by_batch(batch_of_chunk[analysis.outputs.chunk], batches)
     longest = np.zeros(batches, np.int64)
     np.maximum.at(longest, batch_of_chunk, job.length)
     for b in range(batches):
@@ -162,20 +162,20 @@ def _batches(job: _Job) -> Iterator[_Batch]:
         )  # fmt: skip
 
 
-def _sort(batch: Longs, batches: int) -> tuple[Longs, Longs]:
+def _sort_by_batch(batch: Longs, batches: int) -> tuple[Longs, Longs]:
     return order_of(batch, batches), pointers(batch, batches)
 
 
-def _share_out(job: _Job) -> tuple[Longs, int, int]:
-    """The batch of every chunk: those of about equal length together, up to the budget of bytes; how many batches, and
-    the budget.
+def _assign_batches(job: _Job) -> tuple[Longs, int, int]:
+    """Return the batch of every chunk (chunks of about equal length together, up to a budget of bytes), the number of
+    batches, and the budget.
 
     Chunks of 100, 10, 90 and 12 elements, of two cells each:
 
     >>> from types import SimpleNamespace as Some
     >>> known = Some(cell_chunk=np.array([0, 0, 1, 1, 2, 2, 3, 3]), levels=1)
     >>> job = Some(length=np.array([100, 10, 90, 12]), dtype=np.dtype(np.float32), analysis=known)
-    >>> _share_out(job)[:2]
+    >>> _assign_batches(job)[:2]
     (array([0, 1, 0, 1]), 2)
     """
     sizes, of = np.unique(job.length, return_inverse=True)
@@ -194,21 +194,21 @@ def _share_out(job: _Job) -> tuple[Longs, int, int]:
     nth = np.empty(len(order), np.int64)
     nth[order] = (total - before[chunk_kind[order]]) // budget
     key = chunk_kind * (int(nth.max()) + 1) + nth
-    found, batch = dense(key, int(key.max()) + 1)
-    return batch, len(found), budget
+    batch_keys, batch = dense(key, int(key.max()) + 1)
+    return batch, len(batch_keys), budget
 
 
 def _run_window(job: _Job, batch: _Batch, low: int, high: int) -> None:
     shape = (batch.rows, high - low)
     cells: Array = np.zeros(shape, job.dtype) if job.dtype.kind == "O" else np.empty(shape, job.dtype)
-    _load(job, batch, cells, low)
+    _load_cells(job, batch, cells, low)
     for begin, end in batch.levels:
-        part = slice(begin, end)
-        _level(job, cells, batch.dst[part], batch.first[part], batch.count[part], batch.operand)
-    _store(job, batch, cells, low)
+        groups = slice(begin, end)
+        _run_level(job, cells, batch.dst[groups], batch.first[groups], batch.count[groups], batch.operand)
+    _store_cells(job, batch, cells, low)
 
 
-def _level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, operand: Longs) -> None:
+def _run_level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, operand: Longs) -> None:
     """Write every group of one level; all are read before any is written.
 
     Cell 0 becomes the sum of cells 0, 1 and 2, and cell 3 a copy of what cell 0 was:
@@ -216,25 +216,25 @@ def _level(job: _Job, cells: Array, dst: Longs, first: Longs, count: Longs, oper
     >>> from types import SimpleNamespace as Some
     >>> cells = np.array([[1.0], [2.0], [4.0], [8.0]])
     >>> job = Some(combine=np.add, accumulator=np.float64, dtype=np.float64)
-    >>> _level(job, cells, np.array([0, 3]), np.array([0, 3]), np.array([3, 1]), np.array([0, 1, 2, 0]))
+    >>> _run_level(job, cells, np.array([0, 3]), np.array([0, 3]), np.array([3, 1]), np.array([0, 1, 2, 0]))
     >>> cells.ravel()
     array([7., 2., 4., 1.])
     """
-    most = int(count[0])
-    several = 0 if most == 1 else _more_than(count, 1)
+    max_operands = int(count[0])
+    several = 0 if max_operands == 1 else _count_above(count, 1)
     single = cells.take(operand[first[several:]], axis=0)
     if several:
         value = cells.take(operand[first[:several]], axis=0).astype(job.accumulator, copy=False)
-        for k in range(1, most):
-            live = _more_than(count, k)
+        for k in range(1, max_operands):
+            live = _count_above(count, k)
             other = cells.take(operand[first[:live] + k], axis=0).astype(job.accumulator, copy=False)
             job.combine(value[:live], other, out=value[:live])
         cells[dst[:several]] = value.astype(job.dtype, copy=False)
     cells[dst[several:]] = single
 
 
-def _more_than(count: Longs, k: int) -> int:
-    """How many of the descending counts are greater than k."""
+def _count_above(count: Longs, k: int) -> int:
+    """Return the number of descending counts that are greater than k."""
     return len(count) - int(np.searchsorted(count[::-1], k, side="right"))
 
 
@@ -246,37 +246,37 @@ def _by_rank(ends: Ends, chosen: Longs) -> Iterator[tuple[int, Longs]]:
         yield int(ranks[begin]), chosen[begin:end]
 
 
-def _load(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
+def _load_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
     """Bring the elements low.. of every chunk from the inputs into the cells."""
     width, ends = cells.shape[1], job.analysis.inputs
-    there = np.minimum(job.length[ends.chunk[batch.entries]] - low, width)
-    chosen = batch.entries[there > 0]
-    for rank, some in _by_rank(ends, chosen):
-        source, rows, begin = job.sources[rank], batch.local[ends.cell[some]], job.entry[some] + low
+    available = np.minimum(job.length[ends.chunk[batch.entries]] - low, width)
+    chosen = batch.entries[available > 0]
+    for rank, rank_ends in _by_rank(ends, chosen):
+        source, rows, begin = job.sources[rank], batch.local[ends.cell[rank_ends]], job.entry[rank_ends] + low
         if width <= SHORT:
             index = begin[:, None] + np.arange(width)
             cells[rows] = source.take(index, mode="clip")  # beyond its end a row holds what does not matter
             continue
-        length = np.minimum(job.length[ends.chunk[some]] - low, width)
+        length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
         for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
             cells[row, :n] = source[at : at + n]
 
 
-def _store(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
+def _store_cells(job: _Job, batch: _Batch, cells: Array, low: int) -> None:
     """Bring the elements low.. of every chunk from the cells into the outputs."""
     width, ends = cells.shape[1], job.analysis.outputs
-    there = np.minimum(job.length[ends.chunk[batch.exits]] - low, width)
-    chosen = batch.exits[there > 0]
-    for rank, some in _by_rank(ends, chosen):
-        target, rows, begin = job.outputs[rank], batch.local[ends.cell[some]], job.exit[some] + low
-        length = np.minimum(job.length[ends.chunk[some]] - low, width)
+    available = np.minimum(job.length[ends.chunk[batch.exits]] - low, width)
+    chosen = batch.exits[available > 0]
+    for rank, rank_ends in _by_rank(ends, chosen):
+        target, rows, begin = job.outputs[rank], batch.local[ends.cell[rank_ends]], job.exit[rank_ends] + low
+        length = np.minimum(job.length[ends.chunk[rank_ends]] - low, width)
         values = cells[rows] if width <= SHORT or job.averages else cells
         if job.averages:
-            values = average(values, ends.count[some][:, None])
+            values = average(values, ends.count[rank_ends][:, None])
         if width <= SHORT:
             inside = np.arange(width) < length[:, None]
             target[(begin[:, None] + np.arange(width))[inside]] = values[inside]
             continue
-        rows = np.arange(len(some)) if job.averages else rows
+        rows = np.arange(len(rank_ends)) if job.averages else rows
         for row, at, n in zip(rows.tolist(), begin.tolist(), length.tolist(), strict=True):
             target[at : at + n] = values[row, :n]

@@ -1,6 +1,6 @@
-"""A graph of messages: who sends how many bytes to whom, and what each message waits for.
+"""A graph of messages: source, destination and bytes of each, and its dependencies.
 
-This is what files of other programs say, and less than a schedule: nothing tells which data a message carries.
+Files of other programs contain this much. It is less than a schedule: the data that a message carries is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antiphon.errors import Invalid, quote
 
 MOST_DEPENDENCIES = 2**27
 MOST_BYTES = 2**60
-TOLD = 8  # messages of a circle
+MAX_SHOWN = 8  # messages of a circle
 NOTHING = np.empty(0, np.int32)
 
 
@@ -45,15 +45,15 @@ class MessageGraph:
         for name in ("src", "dst"):
             object.__setattr__(self, name, column(getattr(self, name), name, 0, self.ranks))
         count = len(self.src)
-        object.__setattr__(self, "nbytes", _longs(self.nbytes, "nbytes", MOST_BYTES))
+        object.__setattr__(self, "nbytes", _check_longs(self.nbytes, "nbytes", MOST_BYTES))
         combined = self.combined if len(self.combined) or not count else np.zeros(count, np.int64)
-        object.__setattr__(self, "combined", _longs(combined, "combined", MOST_BYTES))
+        object.__setattr__(self, "combined", _check_longs(combined, "combined", MOST_BYTES))
         if not len(self.dst) == len(self.nbytes) == len(self.combined) == count:
             raise Invalid("messages: src, dst and nbytes differ in length")
         wrong = np.flatnonzero(self.combined > self.nbytes)
         if wrong.size:
             raise Invalid(f"combined[{wrong[0]}]: more bytes than the message has")
-        object.__setattr__(self, "deps_ptr", _longs(self.deps_ptr, "deps_ptr", 2**62))
+        object.__setattr__(self, "deps_ptr", _check_longs(self.deps_ptr, "deps_ptr", 2**62))
         object.__setattr__(self, "deps", column(self.deps, "deps", 0, max(count, 1)))
         if (
             len(self.deps_ptr) != count + 1
@@ -62,11 +62,11 @@ class MessageGraph:
             or bool((np.diff(self.deps_ptr) < 0).any())
         ):
             raise Invalid(f"deps_ptr: expected {count + 1} ascending numbers from 0 to {len(self.deps)}")
-        left = np.asarray(self.left if len(self.left) else np.zeros(len(self.deps)), np.bool_)
+        counts_when_left = np.asarray(self.left if len(self.left) else np.zeros(len(self.deps)), np.bool_)
         seconds = np.asarray(self.seconds if len(self.seconds) else np.zeros(count), np.float64)
-        if len(left) != len(self.deps) or len(seconds) != count or not bool((seconds >= 0).all()):
+        if len(counts_when_left) != len(self.deps) or len(seconds) != count or not bool((seconds >= 0).all()):
             raise Invalid("messages: left has one flag for each of deps, seconds one figure from 0 on for each message")
-        object.__setattr__(self, "left", left)
+        object.__setattr__(self, "left", counts_when_left)
         object.__setattr__(self, "seconds", seconds)
         ring = cycle_of(self.deps_ptr, self.deps)
         if ring:
@@ -81,7 +81,7 @@ class MessageGraph:
         return np.zeros(len(self), np.int32)
 
     def waits(self) -> Waits:
-        """Every message that somebody waits for is a condition: it is done, or it has left. O(dependencies).
+        """Return conditions for all dependencies: a message is done, or it has left. O(dependencies).
 
         Message 1 waits until 0 is done (condition 0), message 2 until 0 is done and 1 has left (condition 1):
 
@@ -94,27 +94,29 @@ class MessageGraph:
         item = 2 * self.deps.astype(np.int64) + self.left
         items = distinct(item)
         condition = np.searchsorted(items, item)
-        done, left = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
-        left_ptr = narrow(pointers(items[left] >> 1, count)) if len(left) else NOTHING
+        done_items, left_items = (np.flatnonzero((items & 1) == kind) for kind in (0, 1))
+        left_ptr = narrow(pointers(items[left_items] >> 1, count)) if len(left_items) else NOTHING
         order = order_of(owner * max(len(items), 1) + condition, max(count * len(items), 1))
         return Waits(
-            narrow(pointers(items[done] >> 1, count)), narrow(done), left_ptr, narrow(left), narrow(self.deps_ptr),
-            narrow(condition[order]), np.full(len(items), -1, np.int32),
+            narrow(pointers(items[done_items] >> 1, count)), narrow(done_items), left_ptr, narrow(left_items),
+            narrow(self.deps_ptr), narrow(condition[order]), np.full(len(items), -1, np.int32),
         )  # fmt: skip
 
 
-def cycle_text(ring: list[int], what: str = "message") -> str:
-    """What is said of messages that wait for each other in a circle."""
+def cycle_text(ring: list[int], item_name: str = "message") -> str:
+    """Describe messages that wait for each other in a cycle."""
     if len(ring) == 1:
-        return f"{what} {ring[0]} waits for itself; remove that dependency"
-    shown = [str(i) for i in ring[:TOLD]] + (["..."] if len(ring) > TOLD else []) + [str(ring[0])]
-    return f"{what}s wait for each other in a circle: {' waits for '.join(shown)}; remove one of these dependencies"
+        return f"{item_name} {ring[0]} waits for itself; remove that dependency"
+    shown = [str(i) for i in ring[:MAX_SHOWN]] + (["..."] if len(ring) > MAX_SHOWN else []) + [str(ring[0])]
+    return (
+        f"{item_name}s wait for each other in a circle: {' waits for '.join(shown)}; remove one of these dependencies"
+    )
 
 
 def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
-    """Messages of which each waits for the next and the last for the first; none where there is no such circle.
+    """Return a cycle: messages each of which waits for the next, and the last for the first; empty if there is none.
 
-    O(messages + dependencies); at once where each waits only for those before it.
+    O(messages + dependencies); immediate where each waits only for messages before it.
 
     >>> cycle_of(np.array([0, 1, 2, 3, 3]), np.array([2, 3, 0]))
     [0, 2]
@@ -131,10 +133,10 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     from scipy.sparse.csgraph import connected_components
 
     arcs = csr_matrix((np.ones(len(deps), np.int8), deps, deps_ptr), shape=(count, count))
-    parts, part = connected_components(arcs, directed=True, connection="strong")
-    if parts == count:
+    component_count, component = connected_components(arcs, directed=True, connection="strong")
+    if component_count == count:
         return []
-    inside = part[owner] == part[deps]
+    inside = component[owner] == component[deps]
     after = np.full(count, -1, np.int32)  # of every message in some circle one that it waits for there
     after[owner[inside]] = deps[inside]
     at, following = int(owner[inside].min()), after.tolist()
@@ -145,13 +147,13 @@ def cycle_of(deps_ptr: Longs, deps: Ints) -> list[int]:
     return list(path)[path[at] :]
 
 
-def _longs(values: Longs, what: str, bound: int) -> Longs:
+def _check_longs(values: Longs, column_name: str, bound: int) -> Longs:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise Invalid(f"{what}: expected a list of whole numbers")
+        raise Invalid(f"{column_name}: expected a list of whole numbers")
     wrong = np.flatnonzero((array < 0) | (array >= bound)) if array.size else np.zeros(0, np.int64)
     if wrong.size:
-        raise Invalid(f"{what}[{wrong[0]}] = {array[wrong[0]]} is out of range (0 to {bound - 1})")
+        raise Invalid(f"{column_name}[{wrong[0]}] = {array[wrong[0]]} is out of range (0 to {bound - 1})")
     out = array.astype(np.int64)
     out.setflags(write=False)
     return out

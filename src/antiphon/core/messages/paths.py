@@ -18,24 +18,24 @@ from antiphon.errors import Invalid
 
 def resolved(schedule: Schedule, topology: Topology) -> Resolved:
     """The path of every row; Invalid where one has none."""
-    return _checked(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
+    return _refuse_missing(schedule, resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes))
 
 
-def _checked(schedule: Schedule, found: Resolved, row: Ints | None = None) -> Resolved:
-    if len(found.bad):
-        at = int(found.bad[0] if row is None else row[found.bad[0]])
-        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {found.why[0]}")
-    return found
+def _refuse_missing(schedule: Schedule, routes: Resolved, row: Ints | None = None) -> Resolved:
+    if len(routes.bad):
+        at = int(routes.bad[0] if row is None else row[routes.bad[0]])
+        raise Invalid(f"step {schedule.step[at]}, chunk {schedule.chunk[at]}: the transfer {routes.why[0]}")
+    return routes
 
 
 def seconds_per_byte(topology: Topology) -> Floats:
-    """Of every link, then of every shared limit."""
+    """Return the seconds per byte of every link, then of every shared limit."""
     resources = topology.resources
     return np.array([1 / float(c * resources.scale) for c in resources.capacity], np.float64)[resources.klass]
 
 
 def resource_name(topology: Topology, resource: int) -> str:
-    """A link or shared limit as people call it."""
+    """Return the name of a link or shared limit for messages."""
     if resource >= topology.links:
         return f"limit {topology.limits[resource - topology.links].name}"
     src, dst = (topology.node_name(int(c[resource])) for c in (topology.link_src, topology.link_dst))
@@ -45,9 +45,9 @@ def resource_name(topology: Topology, resource: int) -> str:
 def uses_of(topology: Topology, table: Routes, route: Ints) -> tuple[Longs, Longs]:
     """Which links and limits each of these routes (-1: none) loads: (position in `route`, resource)."""
     moved = np.flatnonzero(route >= 0)
-    taken = route[moved]
-    hops = table.ptr[taken + 1] - table.ptr[taken]
-    link = table.links[ranges(table.ptr[taken], hops)].astype(np.int64)
+    used_routes = route[moved]
+    hops = table.ptr[used_routes + 1] - table.ptr[used_routes]
+    link = table.links[ranges(table.ptr[used_routes], hops)].astype(np.int64)
     owner: Longs = np.repeat(moved, hops)
     place, resource = with_limits(topology, link)
     return owner[place], resource
@@ -66,17 +66,17 @@ def with_limits(topology: Topology, link: Longs) -> tuple[Longs, Longs]:
     place, resources = np.arange(len(link)), topology.resources
     if not len(resources.limit_of):
         return place, link
-    more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
-    return np.concatenate([place, np.repeat(place, more)]), np.concatenate([link, shared])
+    limit_counts = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    shared = resources.limit_of[ranges(resources.limit_ptr[link], limit_counts)].astype(np.int64)
+    return np.concatenate([place, np.repeat(place, limit_counts)]), np.concatenate([link, shared])
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Per message its route in `table` (-1: within a rank) and its latency in seconds; and who uses what.
+    """Per message its route in `table` (-1: within a rank), its latency in seconds, and its uses of resources.
 
     Uses are in the order of (step, resource, message): a link or, from topology.links on, a shared limit. They are
-    found when first asked for: who prices steps by their loads never does. `joint`: those of rows bound together.
+    computed on first access: models that price steps by loads never need them. `joint`: the uses of joints.
     """
 
     messages: Messages
@@ -88,16 +88,16 @@ class Paths:
 
     @property
     def use_message(self) -> Longs:
-        return self._uses[0]
+        return self._ordered_uses[0]
 
     @property
     def use_resource(self) -> Longs:
-        return self._uses[1]
+        return self._ordered_uses[1]
 
     @cached_property
-    def _uses(self) -> tuple[Longs, Longs]:
-        found = uses_of(self.topology, self.table, self.route) if self.joint is None else self.joint
-        return _in_order(self.messages, self.resources, *found)
+    def _ordered_uses(self) -> tuple[Longs, Longs]:
+        uses = uses_of(self.topology, self.table, self.route) if self.joint is None else self.joint
+        return _sort_uses(self.messages, self.resources, *uses)
 
     @property
     def resources(self) -> int:
@@ -114,19 +114,19 @@ def paths(messages: Messages, topology: Topology) -> Paths:
     schedule = messages.schedule
     if schedule.joint is not None:
         return _with_joints(messages, topology)
-    given = None if schedule.route is None else messages.route
-    found = resolve(topology, messages.src, messages.dst, given, schedule.routes)
-    _checked(schedule, found, messages.row)
-    route = found.route
-    alpha = np.where(route >= 0, latencies(topology, found.table)[route], 0.0)
-    return Paths(messages, topology, found.table, route, alpha)
+    named_routes = None if schedule.route is None else messages.route
+    routes = resolve(topology, messages.src, messages.dst, named_routes, schedule.routes)
+    _refuse_missing(schedule, routes, messages.row)
+    route = routes.route
+    alpha = np.where(route >= 0, latencies(topology, routes.table)[route], 0.0)
+    return Paths(messages, topology, routes.table, route, alpha)
 
 
 def _with_joints(messages: Messages, topology: Topology) -> Paths:
     """A joint takes as long as the longest of its rows, and uses every link of its tree once."""
     schedule, of_row = messages.schedule, messages.of_row
-    found = resolved(schedule, topology)
-    far = np.where(found.route >= 0, latencies(topology, found.table)[found.route], 0.0)
+    routes = resolved(schedule, topology)
+    far = np.where(routes.route >= 0, latencies(topology, routes.table)[routes.route], 0.0)
     alpha = np.zeros(len(messages))
     np.maximum.at(alpha, of_row, far)
     joints = joints_of(schedule)
@@ -134,14 +134,14 @@ def _with_joints(messages: Messages, topology: Topology) -> Paths:
     first[messages.row] = True
     if joints is not None:
         first |= joints.of_row >= 0
-    route = np.where(first, found.route, np.int32(-1))  # what a message has in common is used once
-    link, row = crossed(schedule, replace(found, route=route), topology)
+    route = np.where(first, routes.route, np.int32(-1))  # the rows of a message use their common links once
+    link, row = crossed(schedule, replace(routes, route=route), topology)
     place, resource = with_limits(topology, link)
     message = of_row[row[place]].astype(np.int64)
-    return Paths(messages, topology, found.table, found.route[messages.row], alpha, (message, resource))
+    return Paths(messages, topology, routes.table, routes.route[messages.row], alpha, (message, resource))
 
 
-def _in_order(messages: Messages, resources: int, message: Longs, resource: Longs) -> tuple[Longs, Longs]:
+def _sort_uses(messages: Messages, resources: int, message: Longs, resource: Longs) -> tuple[Longs, Longs]:
     """Uses (message, resource) by step, then resource, then message.
 
     Messages 0 and 2 are of step 0, message 1 of step 1:
@@ -150,7 +150,7 @@ def _in_order(messages: Messages, resources: int, message: Longs, resource: Long
     >>> class Three(Some):
     ...     __len__ = lambda self: 3
     >>> [column.tolist() for column in
-    ...  _in_order(Three(step=np.array([0, 1, 0])), 9, np.array([1, 2, 0, 0]), np.array([5, 7, 7, 6]))]
+    ...  _sort_uses(Three(step=np.array([0, 1, 0])), 9, np.array([1, 2, 0, 0]), np.array([5, 7, 7, 6]))]
     [[0, 0, 2, 1], [6, 7, 7, 5]]
     """
     times, time = dense(messages.step.astype(np.int64), int(messages.step.max(initial=0)) + 1)

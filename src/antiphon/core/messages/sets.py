@@ -1,4 +1,4 @@
-"""What messages wait for, as sets of messages: what files of other programs can say."""
+"""The waits of messages as sets of messages, the form that files of other programs can express."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sets:
 
     @property
     def pairs(self) -> int:
-        """How many pairs of messages they stand for, before repeated ones are left out."""
+        """The number of pairs of messages that they stand for, repeated ones included."""
         return int((self.high - self.low)[self.set].sum())
 
     def listed(self, pick: NDArray[np.intp] | slice = slice(None)) -> tuple[Longs, Longs]:
@@ -40,19 +40,21 @@ class Sets:
         (array([4, 4, 5, 5]), array([0, 2, 2, 5]))
         """
         message, chosen = self.message[pick], self.set[pick]
-        many = (self.high - self.low)[chosen]
-        return _pairs(np.repeat(message.astype(np.int64), many), self.items[ranges(self.low[chosen], many)])
+        set_sizes = (self.high - self.low)[chosen]
+        return _distinct_pairs(
+            np.repeat(message.astype(np.int64), set_sizes), self.items[ranges(self.low[chosen], set_sizes)]
+        )
 
     def members(self, chosen: Longs) -> tuple[Longs, Longs]:
         """The pairs (set, item) of these sets, each once, in order."""
-        many = (self.high - self.low)[chosen]
-        return _pairs(np.repeat(chosen, many), self.items[ranges(self.low[chosen], many)])
+        set_sizes = (self.high - self.low)[chosen]
+        return _distinct_pairs(np.repeat(chosen, set_sizes), self.items[ranges(self.low[chosen], set_sizes)])
 
 
-def _pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
-    most = int(item.max(initial=0)) + 1
-    pair = distinct(owner * most + item)
-    return pair // most, pair % most
+def _distinct_pairs(owner: Longs, item: Longs) -> tuple[Longs, Longs]:
+    item_bound = int(item.max(initial=0)) + 1
+    pair = distinct(owner * item_bound + item)
+    return pair // item_bound, pair % item_bound
 
 
 def sets(waits: Waits) -> Sets:
@@ -71,7 +73,7 @@ def sets(waits: Waits) -> Sets:
     """
     count = len(waits)
     message, condition = waits.pairs("need")
-    giving = [waits.pairs(what) for what in ("done", "left")]
+    giving = [waits.pairs(event) for event in ("done", "left")]
     giver, target = (np.concatenate(columns) for columns in zip(*giving, strict=True))  # message, condition
     item = np.concatenate([2 * giving[0][0], 2 * giving[1][0] + 1])
     before = waits.before.astype(np.int64)
@@ -81,49 +83,49 @@ def sets(waits: Waits) -> Sets:
     implied = (need[at] == pair) & (before[target] >= 0) if len(need) else np.zeros(len(target), np.bool_)
     begins = before < 0
     begins[target[implied]] = True
-    place, order = _chains(before)  # a set is a run of conditions in this order, so a run of items
+    place, order = _chain_conditions(before)  # a set is a run of conditions in this order, so a run of items
     by_place = order_of(place[target], max(count, 1))
     items = item[by_place]
     pointer = pointers(place[target][by_place], count)
     base = np.maximum.accumulate(np.where(begins[order], np.arange(count), 0)) if count else place
     low, high = pointer[base][place], pointer[1:][place]
     real = np.flatnonzero((high > low)[condition])
-    return _merged(items, low, high, message[real], condition[real])
+    return _merge_equal(items, low, high, message[real], condition[real])
 
 
-def _chains(before: Longs) -> tuple[Longs, Longs]:
+def _chain_conditions(before: Longs) -> tuple[Longs, Longs]:
     """Conditions in an order in which each comes right after the one before it: the place of each, and the order.
     O(n log n).
 
     Before 3 comes 0, before 1 comes 3; 2 stands alone:
 
-    >>> _chains(np.array([-1, 3, -1, 0]))
+    >>> _chain_conditions(np.array([-1, 3, -1, 0]))
     (array([0, 2, 3, 1]), array([0, 3, 1, 2]))
     """
     count = len(before)
     root, depth, further = np.arange(count), (before >= 0).astype(np.int64), before.copy()
     root = np.where(before >= 0, before, root)
-    while bool((some := further >= 0).any()):  # twice as far each time
-        back = further[some]
-        depth[some] += depth[back]
-        root[some] = root[back]
-        further[some] = further[back]
+    while bool((has_predecessor := further >= 0).any()):  # twice as far each time
+        back = further[has_predecessor]
+        depth[has_predecessor] += depth[back]
+        root[has_predecessor] = root[back]
+        further[has_predecessor] = further[back]
     order = order_of(*packed((root, count), (depth, int(depth.max(initial=0)) + 1)))
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
     return place, order
 
 
-def _merged(items: Longs, low: Longs, high: Longs, message: Longs, condition: Longs) -> Sets:
+def _merge_equal(items: Longs, low: Longs, high: Longs, message: Longs, condition: Longs) -> Sets:
     """Conditions of the same items become one, and every pair stands once.
 
-    Sets of items are told apart by sums of two random numbers of 64 bits for each: O(items), and for all practical
+    Sets of items are compared by sums of two random numbers of 64 bits for each: O(items), and for all practical
     purposes certain.
 
     Conditions 0 and 2 are of the same items:
 
     >>> items, low, high = np.array([6, 8, 6, 8]), np.array([0, 1, 2]), np.array([2, 2, 4])
-    >>> merged = _merged(items, low, high, np.array([5, 6, 7]), np.array([0, 2, 1]))
+    >>> merged = _merge_equal(items, low, high, np.array([5, 6, 7]), np.array([0, 2, 1]))
     >>> merged.message.tolist(), merged.set.tolist(), merged.low.tolist(), merged.high.tolist()
     ([5, 6, 7], [0, 0, 1], [0, 1], [2, 2])
     """
@@ -134,14 +136,20 @@ def _merged(items: Longs, low: Longs, high: Longs, message: Longs, condition: Lo
         none = np.zeros(0, np.int32)
         return Sets(items, low, high, none, none)
     draw = np.random.default_rng(20240229)
-    most = int(items.max(initial=0)) + 1
+    item_bound = int(items.max(initial=0)) + 1
     marks: list[NDArray[np.uint64]] = []
     for _ in range(2):
-        value: NDArray[np.uint64] = draw.integers(0, 2**64, most, np.uint64)
+        value: NDArray[np.uint64] = draw.integers(0, 2**64, item_bound, np.uint64)
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(value[items], dtype=np.uint64)])  # modulo 2^64
         marks.append(total[high] - total[low])
     group = numbered(*marks)
-    kept = np.full(int(group.max()) + 1, len(used), np.int64)
-    np.minimum.at(kept, group, np.arange(len(used)))
-    pair = distinct(message * np.int64(len(kept)) + group[place])
-    return Sets(items, low[kept], high[kept], narrow(pair // len(kept)), narrow(pair % len(kept)))
+    representative = np.full(int(group.max()) + 1, len(used), np.int64)
+    np.minimum.at(representative, group, np.arange(len(used)))
+    pair = distinct(message * np.int64(len(representative)) + group[place])
+    return Sets(
+        items,
+        low[representative],
+        high[representative],
+        narrow(pair // len(representative)),
+        narrow(pair % len(representative)),
+    )

@@ -1,4 +1,4 @@
-"""Rows to messages: who sends how much to whom in which step, in the one order that no order of rows can change."""
+"""Rows to messages: source, destination, bytes and step, in one canonical order independent of the order of rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from antiphon.core.schedule import REDUCE, Schedule
 @dataclass(frozen=True, eq=False)
 class Messages:
     """Messages in the order of `Schedule.ways`: rows with equal (step, src, dst, route) and as many pieces are one, and
-    so are the rows of a joint, told by the first of them.
+    so are the rows of a joint, represented by the first of them.
 
     Rows that stand side by side and belong together are a run; most planners lay them so, and then nothing needs to
-    look at each row. `route` is what the rows say, -1 where they name none. A message from a rank to itself is what it
-    copies or combines within its memory.
+    look at each row. `route` is that of the rows, -1 where they name none. A message from a rank to itself copies or
+    combines within its memory.
     """
 
     schedule: Schedule
@@ -46,51 +46,51 @@ class Messages:
     @cached_property
     def of_row(self) -> Ints:
         """The message of every row of the schedule."""
-        return self.of_run if len(self.of_run) == self.schedule.transfers else np.repeat(self.of_run, self._lengths)
+        return self.of_run if len(self.of_run) == self.schedule.transfers else np.repeat(self.of_run, self._run_lengths)
 
     @property
-    def _lengths(self) -> Ints:
+    def _run_lengths(self) -> Ints:
         return np.diff(self.first)
 
     @cached_property
     def pieces(self) -> Longs:
-        """In how many pieces each is sent, one a step from its own step on."""
+        """The number of pieces in which each is sent, one a step from its own step on."""
         return pieces_of(self.schedule)[self.schedule.chunk[self.row]]
 
     @cached_property
     def scale(self) -> int:
-        """What weights are counted in: so many make up `nbytes`."""
-        return self.schedule.chunks.weights(self.schedule.collective)[1] * self._common
+        """The number of weight units that make up `nbytes`."""
+        return self.schedule.chunks.weights(self.schedule.collective)[1] * self._common_pieces
 
     @cached_property
-    def _common(self) -> int:
+    def _common_pieces(self) -> int:
         return math.lcm(*np.unique(pieces_of(self.schedule)).tolist()) if len(self.schedule.chunks) else 1
 
     @cached_property
     def per_chunk(self) -> NDArray[Any]:
         """The weight of one piece of every chunk: int64, or Python's numbers where sums might not fit."""
         weights, _ = self.schedule.chunks.weights(self.schedule.collective)
-        parts = self._common // pieces_of(self.schedule)
-        top = float(weights.max(initial=0)) * self._common * 3 * max(self.schedule.transfers, 1)
-        return weights * parts if top < 2**62 else weights.astype(object) * parts.astype(object)
+        piece_divisor = self._common_pieces // pieces_of(self.schedule)
+        top = float(weights.max(initial=0)) * self._common_pieces * 3 * max(self.schedule.transfers, 1)
+        return weights * piece_divisor if top < 2**62 else weights.astype(object) * piece_divisor.astype(object)
 
     @cached_property
     def weight(self) -> NDArray[Any]:
-        """What each carries in every step in which it is under way: exact, over `scale`."""
-        return self._added(np.empty(0, np.uint8))
+        """The weight of each message in every step in which it is under way: exact, over `scale`."""
+        return self._weigh_rows(np.empty(0, np.uint8))
 
     @cached_property
     def combined(self) -> NDArray[Any]:
-        """Of its weight, what the receiver combines with what it has."""
+        """The share of its weight that the receiver combines with its own data."""
         if not self.schedule.op.any():
             return np.broadcast_to(np.int64(0), len(self))
-        return self._added(self.schedule.op)
+        return self._weigh_rows(self.schedule.op)
 
-    def _added(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
+    def _weigh_rows(self, counts: NDArray[np.uint8]) -> NDArray[Any]:
         """Weights by message of the rows that count (empty: all)."""
         each, lone = self.per_chunk, len(self) == self.schedule.transfers
-        if self.schedule.joint is not None:  # what all rows of a joint carry is the same data
-            counts = self._leading * (counts if len(counts) else np.uint8(1))
+        if self.schedule.joint is not None:  # all rows of a joint carry the same data
+            counts = self._leads_joint * (counts if len(counts) else np.uint8(1))
         if len(each) and bool((each == each[0]).all()):
             if lone and not len(counts):
                 return np.broadcast_to(each[0], len(self))
@@ -101,7 +101,7 @@ class Messages:
                     np.add.reduceat(counts, self.first[:-1], dtype=np.int64) if len(self.first) > 1 else self.first[:0]
                 )
             else:
-                rows = self._lengths.astype(np.int64)
+                rows = self._run_lengths.astype(np.int64)
             added: NDArray[Any] = sums(self.of_run, rows, len(self)) * each[0]
             return added
         carried = each[self.schedule.chunk]
@@ -113,7 +113,7 @@ class Messages:
         return (self.weight / self.scale).astype(np.float64)
 
     @property
-    def _leading(self) -> NDArray[np.uint8]:
+    def _leads_joint(self) -> NDArray[np.uint8]:
         """1 for every row that stands for all of its joint, or for itself; 0 for the others of a joint."""
         first = np.zeros(self.schedule.transfers, np.uint8)
         first[self.schedule.leads] = 1
@@ -127,16 +127,16 @@ class Messages:
         low, high = chunk_bounds(schedule.chunks, block_elements(schedule.collective, nbytes, 1))
         size = (high - low)[schedule.chunk]
         if schedule.joint is not None:
-            size = size * self._leading
+            size = size * self._leads_joint
         reduced = np.where(schedule.op == REDUCE, size, 0)
         return sums(self.of_row, size, len(self)), sums(self.of_row, reduced, len(self))
 
 
-def _in_order(schedule: Schedule, rows: Ints | None) -> bool:
+def _is_in_order(schedule: Schedule, rows: Ints | None) -> bool:
     """Whether all rows, or these, are in the order of `Schedule.ways`."""
-    for here in blocks(schedule.transfers if rows is None else len(rows)):
-        more = slice(here.start, here.stop + 1)
-        if not ascends(*schedule.way_columns(more if rows is None else rows[more])):
+    for block in blocks(schedule.transfers if rows is None else len(rows)):
+        overlapped = slice(block.start, block.stop + 1)
+        if not ascends(*schedule.way_columns(overlapped if rows is None else rows[overlapped])):
             return False
     return True
 
@@ -159,7 +159,7 @@ def messages(schedule: Schedule) -> Messages:
     first = np.arange(rows + 1, dtype=np.int32) if alone else narrow(np.append(np.flatnonzero(new), rows))
     route = np.full(rows, -1, np.int32) if schedule.route is None else schedule.route
     columns: tuple[Ints, ...] = (schedule.step, schedule.src, schedule.dst, route)
-    if _in_order(schedule, None if alone else first[:-1]):
+    if _is_in_order(schedule, None if alone else first[:-1]):
         row = first[:-1]
         of_run = row if alone else np.arange(len(row), dtype=np.int32)
     else:

@@ -1,4 +1,4 @@
-"""What messages wait for, in few words: conditions that several may share, never all pairs (docs/messages.md).
+"""The waits of messages, compactly: as conditions that several messages share, never as all pairs (docs/messages.md).
 
 Among 1024 ranks that all send to all twice, pairs of messages would be 10^9; conditions are two million numbers.
 """
@@ -33,11 +33,12 @@ NONE = np.empty(0, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class Waits:
-    """Who waits for what. A condition holds when all that gives to it has happened and the condition before it holds.
+    """Happens-before constraints between messages, as shared conditions. A condition holds once all events that
+    contribute to it have happened and the condition before it holds.
 
-    Message m gives to the conditions done[done_ptr[m]:done_ptr[m+1]] when it is done (all of it is received and
-    combined), to left[...] when its last byte has left, and may start when all of need[...] hold. An empty `done_ptr`
-    stands for two conditions each, an empty `need_ptr` for one, -1 for none; an empty `left_ptr` for none.
+    Message m contributes to the conditions done[done_ptr[m]:done_ptr[m+1]] when it is done (received and combined), to
+    left[...] when its last byte has left, and may start when all of need[...] hold. An empty `done_ptr` stands for two
+    conditions each, an empty `need_ptr` for one, -1 for none; an empty `left_ptr` for none.
     """
 
     done_ptr: Ints
@@ -49,36 +50,36 @@ class Waits:
     before: Ints  # per condition, -1 where there is none
 
     def __len__(self) -> int:
-        """How many conditions there are."""
+        """The number of conditions."""
         return len(self.before)
 
-    def pairs(self, what: str) -> tuple[Longs, Longs]:
-        """(message, condition) of what gives when "done" or "left", or of what messages "need", by message. O(pairs).
+    def pairs(self, event: str) -> tuple[Longs, Longs]:
+        """Return pairs (message, condition), by message: contributions when "done" or "left", or "need". O(pairs).
 
-        Two messages give to conditions 0 and 1, 2 and 3; the first needs none, the second condition 1:
+        Two messages contribute to conditions 0 and 1, 2 and 3; the first needs none, the second condition 1:
 
         >>> none = np.zeros(0, np.int32)
         >>> two = Waits(none, np.array([0, 1, 2, 3]), none, none, none, np.array([-1, 1]), np.full(4, -1))
         >>> two.pairs("done"), two.pairs("need")
         ((array([0, 0, 1, 1]), array([0, 1, 2, 3])), (array([1]), array([1])))
         """
-        condition, pointer = getattr(self, what), getattr(self, f"{what}_ptr")
+        condition, pointer = getattr(self, event), getattr(self, f"{event}_ptr")
         if len(pointer):
             message = np.repeat(np.arange(len(pointer) - 1), np.diff(pointer))
         else:
-            message = np.arange(len(condition)) // (2 if what == "done" else 1)
-        some = condition >= 0
-        return message[some], condition[some].astype(np.int64)
+            message = np.arange(len(condition)) // (2 if event == "done" else 1)
+        is_condition = condition >= 0
+        return message[is_condition], condition[is_condition].astype(np.int64)
 
 
 def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | None = None) -> Waits:
-    """What messages wait for, where nothing has pieces:
+    """Return the waits of messages without pieces:
 
-    - "rounds": all that their source sent or received in the steps before. What it sent counts when it is "received",
-      as with calls that block until then; with `sent` "left" as soon as its last byte has left.
-    - "data": the versions that they read (`core.dependencies`): a version of a cell is there when all who write it are
-      done, the version before is there, and all who read that have left.
-    - "streams": both, rounds of each level (a number per message) by themselves.
+    - "rounds": for all messages that their source sent or received in earlier steps. A sent message counts when it is
+      "received", as with calls that block until then; with `sent` "left" as soon as its last byte has left.
+    - "data": for the versions that they read (`core.dependencies`): a version of a cell is available when its writers
+      are done, the version before is available, and the readers of that have left.
+    - "streams": both, with separate rounds for each level (a number per message).
 
     O(n log n) in rows; "rounds" linear in messages, but for steps that few ranks take part in.
 
@@ -99,20 +100,21 @@ def waits(messages: Messages, order: str, sent: str = RECEIVED, level: Ints | No
     if sent not in (RECEIVED, LEFT):
         raise Invalid(f"sent: expected {RECEIVED} or {LEFT}, got {quote(sent)}")
     if order == "rounds":
-        return _rounds(messages, messages.src, messages.dst, messages.ranks, sent)
-    data = _versions(messages)
+        return _wait_for_rounds(messages, messages.src, messages.dst, messages.ranks, sent)
+    data = _wait_for_versions(messages)
     if order == "data":
         return data
     if level is None:
         raise Invalid("order streams: is by level; models that know levels offer it")
     width = int(level.max(initial=0)) + 2
     src, dst = (end * np.int64(width) + level + 1 for end in (messages.src, messages.dst))
-    return _both(data, _rounds(messages, src, dst, messages.ranks * width, sent), len(messages))
+    return _join_waits(data, _wait_for_rounds(messages, src, dst, messages.ranks * width, sent), len(messages))
 
 
-def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int, sent: str) -> Waits:
-    """A round is what one key (a rank, or a rank on a level) sends and receives in one step, a condition: messages wait
-    for the round before that of their source, and give to those of both ends. Linear, or a sort where rounds are few.
+def _wait_for_rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int, sent: str) -> Waits:
+    """Build one condition per round: the messages that one key (a rank, or a rank on a level) sends or receives in one
+    step. Messages wait for the previous round of their source and contribute to the rounds of both ends. Linear, or a
+    sort where rounds are few.
 
     The rounds of `core.example.star` are of ranks 0, 1, 2 in step 0, then in step 1:
 
@@ -130,17 +132,17 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
     fits = np.int32 if bound < 2**31 else np.int64
     ends = np.empty((count, 2), fits)  # the rounds of source and receiver
     last_time = -1
-    for here in blocks(count):
-        time: AnyInts = np.cumsum(begins[here], dtype=fits)
+    for block in blocks(count):
+        time: AnyInts = np.cumsum(begins[block], dtype=fits)
         time += last_time
         last_time = int(time[-1])
         time *= keys
         for side, end in enumerate((src, dst)):
-            np.add(time, end[here], out=ends[here, side], casting="same_kind")
+            np.add(time, end[block], out=ends[block, side], casting="same_kind")
     if bound <= 8 * count:  # few enough for a table of all keys in all steps
         used = np.zeros(bound, np.bool_)
-        for here in blocks(count):
-            used[ends[here]] = True
+        for block in blocks(count):
+            used[ends[block]] = True
         if used.all():
             before = np.arange(-keys, bound - keys, dtype=np.int32)
             before[:keys] = -1
@@ -149,8 +151,8 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
             last = np.where(used, number, np.int32(-1)).reshape(times, keys)
             np.maximum.accumulate(last, axis=0, out=last)
             before = np.concatenate([np.full(keys, -1, np.int32), last[:-1].reshape(-1)])[used]
-            for here in blocks(count):
-                ends[here] = number[ends[here]]
+            for block in blocks(count):
+                ends[block] = number[ends[block]]
     else:
         names, place = dense(ends.ravel(), bound)
         ends = place.reshape(count, 2)
@@ -167,62 +169,67 @@ def _rounds(messages: Messages, src: Ints | Longs, dst: Ints | Longs, keys: int,
     return Waits(NONE, ends.ravel(), NONE, NONE, NONE, need, before)
 
 
-def _versions(messages: Messages) -> Waits:
-    """A version of a cell is a condition, the one before it that of the version before. Who writes it gives to it when
-    done, who reads the version before when it has left: the old value is then free to go. What is there from the
-    beginning nobody waits for. O(n log n).
+def _wait_for_versions(messages: Messages) -> Waits:
+    """Build one condition per version of a cell, preceded by that of the version before. Its writers contribute when
+    done, readers of the version before when they have left: the old value may then be overwritten. Initial versions
+    need no wait. O(n log n).
 
-    Of `core.example.star` message 0 reads version 4 and 1 reads 2; so they give to 5 and 3 when they have left.
+    Of `core.example.star` message 0 reads version 4 and 1 reads 2; so they contribute to 5 and 3 when they have left.
     Messages 2 and 3 need the sum, 1:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.messages.table import messages
-    >>> data = _versions(messages(star()))
+    >>> data = _wait_for_versions(messages(star()))
     >>> data.pairs("left"), data.pairs("need")
     ((array([0, 1]), array([5, 3])), (array([2, 3]), array([1, 1])))
     """
-    known, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
-    written = ~known.initial[known.read]
-    last = known.final[known.read]
-    done = _listed(rows, known.write, len(messages), len(known))
-    left = _listed(rows[~last], known.read[~last] + 1, len(messages), len(known))
-    need = _listed(rows[written], known.read[written], len(messages), len(known))
-    return Waits(*done, *(left if len(left[1]) else (NONE, NONE)), *need, _versions_before(known))
+    derived, rows = versions(messages.schedule), messages.of_row.astype(np.int64)
+    written = ~derived.initial[derived.read]
+    last = derived.final[derived.read]
+    done_columns = _conditions_by_message(rows, derived.write, len(messages), len(derived))
+    left_columns = _conditions_by_message(rows[~last], derived.read[~last] + 1, len(messages), len(derived))
+    need_columns = _conditions_by_message(rows[written], derived.read[written], len(messages), len(derived))
+    return Waits(
+        *done_columns,
+        *(left_columns if len(left_columns[1]) else (NONE, NONE)),
+        *need_columns,
+        _previous_versions(derived),
+    )
 
 
-def _versions_before(known: Versions) -> Ints:
+def _previous_versions(derived: Versions) -> Ints:
     """Per version the one before of its cell, -1 where that is there from the beginning. O(versions).
 
     >>> step = np.array([-1, 0, 4, -1, 2], np.int32)  # of cell 0, then of cell 1
-    >>> _versions_before(Versions(None, None, np.array([0, 0, 0, 1, 1]), step, 1, 1))
+    >>> _previous_versions(Versions(None, None, np.array([0, 0, 0, 1, 1]), step, 1, 1))
     array([-1, -1,  1, -1, -1], dtype=int32)
     """
-    out = np.arange(-1, len(known) - 1, dtype=np.int32)
-    out[known.initial] = -1
-    out[1:][known.initial[:-1]] = -1
+    out = np.arange(-1, len(derived) - 1, dtype=np.int32)
+    out[derived.initial] = -1
+    out[1:][derived.initial[:-1]] = -1
     return out
 
 
-def _listed(message: Longs, condition: Ints, messages: int, conditions: int) -> tuple[Ints, Ints]:
+def _conditions_by_message(message: Longs, condition: Ints, messages: int, conditions: int) -> tuple[Ints, Ints]:
     """Pairs, each once, as the conditions of every message in turn (CSR). One sort.
 
-    >>> _listed(np.array([1, 0, 1, 1]), np.array([5, 2, 0, 5]), 3, 6)
+    >>> _conditions_by_message(np.array([1, 0, 1, 1]), np.array([5, 2, 0, 5]), 3, 6)
     (array([0, 1, 3, 3], dtype=int32), array([2, 0, 5], dtype=int32))
     """
-    many = max(conditions, 1)
-    pairs = distinct(message * many + condition)
-    return narrow(pointers(pairs // many, messages)), narrow(pairs % many)
+    condition_bound = max(conditions, 1)
+    pairs = distinct(message * condition_bound + condition)
+    return narrow(pointers(pairs // condition_bound, messages)), narrow(pairs % condition_bound)
 
 
-def _both(first: Waits, second: Waits, messages: int) -> Waits:
+def _join_waits(first: Waits, second: Waits, messages: int) -> Waits:
     """The conditions of both, those of the second numbered on from those of the first. O(n log n)."""
     columns: dict[str, Ints] = {}
-    for what in ("done", "left", "need"):
-        one, other = first.pairs(what), second.pairs(what)
-        pair = _listed(
-            np.concatenate([one[0], other[0]]), narrow(np.concatenate([one[1], other[1] + len(first)])), messages,
-            len(first) + len(second),
+    for event in ("done", "left", "need"):
+        first_pairs, second_pairs = first.pairs(event), second.pairs(event)
+        pair = _conditions_by_message(
+            np.concatenate([first_pairs[0], second_pairs[0]]),
+            narrow(np.concatenate([first_pairs[1], second_pairs[1] + len(first)])), messages, len(first) + len(second),
         )  # fmt: skip
-        columns[f"{what}_ptr"], columns[what] = pair if what != "left" or len(pair[1]) else (NONE, NONE)
+        columns[f"{event}_ptr"], columns[event] = pair if event != "left" or len(pair[1]) else (NONE, NONE)
     later = np.where(second.before >= 0, second.before + np.int32(len(first)), np.int32(-1))
     return Waits(before=np.concatenate([first.before, later]), **columns)

@@ -1,6 +1,6 @@
 """Programs: operations on addresses per rank, for any message size, datatype and operator (docs/program.md).
 
-`lower.program` makes them from schedules. Here: the type, its addresses, a run of all ranks in one process in
+`lower.lowering` makes them from schedules. Here: the type, its addresses, a run of all ranks in one process in
 random legal orders, the check that a program is right, its file and its text.
 """
 
@@ -12,7 +12,7 @@ from antiphon.core.program.kinds import (
     RECEIVE,
     SEND,
     Bound,
-    Messages,
+    Pairs,
     Program,
     Usage,
     among,
@@ -30,7 +30,7 @@ __all__ = [
     "RECEIVE",
     "SEND",
     "Bound",
-    "Messages",
+    "Pairs",
     "Program",
     "Usage",
     "among",

@@ -1,8 +1,8 @@
-"""What the operations of a program touch: cells, and the memory that each of them is.
+"""List the accesses of a program's operations: the cells that they touch, and the memory of each cell.
 
-The line is cut into atoms at all points that occur. An access of an atom at a base is that of a cell: an atom seen
-through a view, which is a buffer with a shift, or a slot while it holds what has one origin. Cells of one view are
-apart from each other at every size. Views of a buffer may overlap: then the memory itself is cut, at all ends of cells.
+The line is cut into atoms at all points that occur. An access of an atom at a base is an access of a cell: an atom seen
+through a view, which is a buffer with a shift, or a slot while it holds data of one origin. Cells of one view are
+disjoint at every size. Views of a buffer may overlap: then the memory itself is cut, at all ends of cells.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Cells:
     written: Bools
     chunk: Longs  # accesses with an equal one, not -1, may go piece by piece
     head: Longs  # per part its first access
-    length: Longs  # per part, how many
+    length: Longs  # per part, the number of its accesses
     ends: Longs  # accesses of the finish table: the cell of each, -1 where nothing else touches it
     end_row: Longs
     memory: Longs  # per cell the first of its stretches of memory
-    stretches: Longs  # per cell, how many
+    stretches: Longs  # per cell, the number of its stretches
     output: Bools  # per cell, whether it is of an output buffer
     generations: tuple[Longs, Longs]  # of slots: (operation before, operation after) where a slot changes hands
 
@@ -64,7 +64,7 @@ def cells_of(program: Program) -> Cells:
     first, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
     block = np.cumsum(weights) - weights
-    marks, points, edges = _marks(program, block, weights)
+    marks, points, edges = _number_points(program, block, weights)
     low, high = points[program.part_begin], points[program.part_end]
     where = np.concatenate([low, edges[0][first.block], edges[0][last.block], points[program.finish_begin]])
     until = np.concatenate([high, edges[1][first.block], edges[1][last.block], points[program.finish_end]])
@@ -73,7 +73,7 @@ def cells_of(program: Program) -> Cells:
         raise Unsupported("it touches more than 2^22 stretches of data, too many to prove: use fewer, larger chunks")
     counts = [len(low), len(first.block), len(last.block), len(program.finish_base)]
     cuts = np.cumsum([0, *counts])
-    view, region, generations = _views(program, first, last, block, points)
+    view, region, generations = _find_views(program, first, last, block, points)
     row = np.repeat(np.arange(len(length)), length)
     atoms = len(marks[0])
     key, cell = dense(view[row] * atoms + ranges(where, length), (int(view.max(initial=0)) + 1) * atoms)
@@ -82,7 +82,7 @@ def cells_of(program: Program) -> Cells:
     inputs, outputs, finish = (slice(a, b) for a, b in pairwise(bounds[1:]))
     operations = program.operations
     op = np.concatenate([program.part_op, np.repeat([-1, operations], counts[1:3])])
-    kept = slice(0, bounds[3])
+    before_finish = slice(0, bounds[3])
     writing = np.concatenate([writes(program), np.repeat([True, False], counts[1:3])])
     chunk = np.full(cuts[3], -1, np.int64)
     several = np.flatnonzero(program.pieces[program.part_op] > 1)
@@ -92,38 +92,40 @@ def cells_of(program: Program) -> Cells:
     by_view[view] = region[0]
     shift = np.zeros(len(by_view), np.int64)
     shift[view] = region[1]
-    memory, stretches = _memory(marks, cell_view, atom, by_view, shift)
-    rows = row[kept]
+    memory, stretches = _find_memory(marks, cell_view, atom, by_view, shift)
+    rows = row[before_finish]
     in_table = rows - cuts[np.searchsorted(cuts, rows, "right") - 1]
     return Cells(
         program, first, last, operations, inputs, outputs, op[rows], in_table,
-        cell[kept], writing[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
+        cell[before_finish], writing[rows], chunk[rows], (ends - length)[: counts[0]], length[: counts[0]],
         cell[finish], row[finish] - cuts[3], memory, stretches,
         (by_view[cell_view] >= 0) & (by_view[cell_view] % 2 == OUTPUT), generations,
     )  # fmt: skip
 
 
-def _marks(program: Program, block: Longs, weights: Longs) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
+def _number_points(
+    program: Program, block: Longs, weights: Longs
+) -> tuple[tuple[Longs, Longs], Longs, tuple[Longs, Longs]]:
     """All points that occur, ascending; the number of each point of the program; of each block its ends. O(n log n).
 
     Points 0, 1/2, 1 of a program, among blocks from 0 to 1 and from 1 to 2:
 
     >>> from types import SimpleNamespace as Namespace
     >>> program = Namespace(point_whole=np.array([0, 0, 1]), point_part=np.array([0, 1, 0]))
-    >>> _marks(program, np.array([0, 1]), np.array([1, 1]))
+    >>> _number_points(program, np.array([0, 1]), np.array([1, 1]))
     ((array([0, 0, 1, 2]), array([0, 1, 0, 0])), array([0, 1, 2]), (array([0, 2]), array([2, 3])))
     """
     zero = np.zeros(2 * len(block), np.int64)
-    whole = np.concatenate([program.point_whole, block, block + weights])
-    part = np.concatenate([program.point_part, zero])
-    number = numbered(whole, part)
+    units = np.concatenate([program.point_whole, block, block + weights])
+    numerators = np.concatenate([program.point_part, zero])
+    number = numbered(units, numerators)
     marks = np.zeros((2, int(number.max(initial=-1)) + 1), np.int64)
-    marks[0, number], marks[1, number] = whole, part
+    marks[0, number], marks[1, number] = units, numerators
     points, begin, end = np.split(number, [len(program.point_whole), len(program.point_whole) + len(block)])
     return (marks[0], marks[1]), points, (begin, end)
 
 
-def _views(
+def _find_views(
     program: Program, first: Side, last: Side, block: Longs, points: Longs
 ) -> tuple[Longs, tuple[Longs, Longs], tuple[Longs, Longs]]:
     """The view of every part, input, output and row of the finish table; of each its region and shift.
@@ -137,7 +139,7 @@ def _views(
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
     >>> first, last = sides(program.collective)
-    >>> view, (region, shift), _ = _views(program, first, last, np.array([0]), np.array([0, 1]))
+    >>> view, (region, shift), _ = _find_views(program, first, last, np.array([0]), np.array([0, 1]))
     >>> view[:6].tolist(), region[:6].tolist()
     ([1, 0, 3, 2, 0, 1], [-1, -2, 1, 0, -2, -1])
     """
@@ -147,21 +149,20 @@ def _views(
     )
     region, shift = 2 * rank + program.base_buffer[base], program.base_shift[base]
     scratch = np.flatnonzero(program.base_buffer[base] == SCRATCH)  # all of them parts
-    generation, generations = _generations(program, scratch, points)
+    generation, generations = _find_generations(program, scratch, points)
     region[scratch], shift[scratch] = -1 - generation, 0
     source = OUTPUT if program.in_place else INPUT
-    parts = len(program.part_base)
-    region = np.concatenate([region[:parts], 2 * first.rank + source, 2 * last.rank + OUTPUT, region[parts:]])
+    part_count = len(program.part_base)
+    region = np.concatenate([region[:part_count], 2 * first.rank + source, 2 * last.rank + OUTPUT, region[part_count:]])
     shift = np.concatenate(
-        [shift[:parts], first.start - block[first.block], last.start - block[last.block], shift[parts:]]
+        [shift[:part_count], first.start - block[first.block], last.start - block[last.block], shift[part_count:]]
     )
     return numbered(region, shift), (region, shift), generations
 
 
-def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
-    """Of parts in scratch, numbered by what the slot holds then: in the order of operations, what has one origin (and
-    one length, where it lies there in pieces). And the operations that must be in order where a slot changes hands.
-    One sort.
+def _find_generations(program: Program, part_rows: Longs, points: Longs) -> tuple[Longs, tuple[Longs, Longs]]:
+    """Number the generations of slots: consecutive accesses of a slot with one origin (and one length, where the data
+    lies there in pieces). Also return the pairs of operations that must be ordered where a slot is reused. One sort.
 
     Rank 0 receives the halves of a block (operations 0 and 2) and adds them (1 and 3), by way of one slot: operation 2
     must come after 0 and 1, and 3 after 2.
@@ -172,14 +173,14 @@ def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, 
     >>> parts = np.flatnonzero(program.base_buffer[program.part_base] == SCRATCH)
     >>> program.part_op[parts].tolist()
     [0, 1, 2, 3]
-    >>> _generations(program, parts, np.array([0, 1, 2]))
+    >>> _find_generations(program, parts, np.array([0, 1, 2]))
     (array([0, 0, 1, 1]), (array([0, 1, 2, 2]), array([2, 2, 2, 3])))
     """
-    low, high = points[program.part_begin[parts]], points[program.part_end[parts]]
-    parts, kept = parts[low < high], low < high
-    of, base = program.part_op[parts], program.part_base[parts]
+    low, high = points[program.part_begin[part_rows]], points[program.part_end[part_rows]]
+    part_rows, nonempty = part_rows[low < high], low < high
+    of, base = program.part_op[part_rows], program.part_base[part_rows]
     slot, origin = slot_of(program, base), points[program.base_origin[base]]
-    length = np.where(program.pieces[of] > 1, high[kept], 0)
+    length = np.where(program.pieces[of] > 1, high[nonempty], 0)
     order = np.lexsort((length, origin, of, slot))
     slot, of, origin, length = slot[order], of[order], origin[order], length[order]
     fresh = starts(slot)
@@ -188,9 +189,9 @@ def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, 
     twice[of[change & ~fresh & ~starts(of)]] = True
     complain(program, twice, "it uses a slot for two things at once")
     number = np.cumsum(fresh | change) - 1
-    generation = np.full(len(kept), -1, np.int64)
-    generation[np.flatnonzero(kept)[order]] = number
-    generation[~kept] = int(number[-1]) + 1 if len(number) else 0  # nothing at all lies there
+    generation = np.full(len(nonempty), -1, np.int64)
+    generation[np.flatnonzero(nonempty)[order]] = number
+    generation[~nonempty] = int(number[-1]) + 1 if len(number) else 0  # nothing at all lies there
     handed = np.flatnonzero(change & ~fresh)  # where a generation begins that is not the first in its slot
     leader = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
     leader[number[::-1]] = of[::-1]
@@ -204,40 +205,42 @@ def _generations(program: Program, parts: Longs, points: Longs) -> tuple[Longs, 
     return generation, pairs
 
 
-def _memory(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> tuple[Longs, Longs]:
-    """Per cell the first of its stretches of memory and how many: one of its own, where no other view overlaps.
+def _find_memory(
+    marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs
+) -> tuple[Longs, Longs]:
+    """Return per cell its first stretch of memory and their number: one of its own, where no other view overlaps.
     O(n log n).
 
     Atoms 0 and 1 of one buffer, seen by view 0 as they are and by view 1 shifted by one: it has three stretches, of
     which the second is both cell 1 and cell 2.
 
     >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
-    >>> _memory(marks, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))
+    >>> _find_memory(marks, np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), np.array([0, 0]), np.array([0, 1]))
     (array([4, 5, 5, 6]), array([1, 1, 1, 1]))
     """
     cells = len(view)
     first, count = np.arange(cells), np.ones(cells, np.int64)
-    mixed = _overlapping(marks, view, atom, region, shift)
+    mixed = _find_overlapping(marks, view, atom, region, shift)
     rows = np.flatnonzero(mixed[view]) if cells else first
     if not len(rows):
         return first, count
-    of, by, whole, part = region[view[rows]], shift[view[rows]], *marks
+    cell_region, cell_shift, units, numerators = region[view[rows]], shift[view[rows]], *marks
     number = numbered(
-        np.tile(of, 2), np.concatenate([whole[atom[rows]] + by, whole[atom[rows] + 1] + by]),
-        np.concatenate([part[atom[rows]], part[atom[rows] + 1]]),
+        np.tile(cell_region, 2), np.concatenate([units[atom[rows]] + cell_shift, units[atom[rows] + 1] + cell_shift]),
+        np.concatenate([numerators[atom[rows]], numerators[atom[rows] + 1]]),
     )  # fmt: skip
     low, high = np.split(number, 2)
     first[rows], count[rows] = cells + low, high - low
     return first, count
 
 
-def _overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
+def _find_overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: Longs, shift: Longs) -> Bools:
     """Per view, whether it is of a buffer in which some views may overlap. O(n log n).
 
     Views 0 and 1 of buffer 0 overlap, view 2 is alone in buffer 1:
 
     >>> marks = np.array([0, 1, 2]), np.zeros(3, np.int64)
-    >>> _overlapping(marks, np.array([0, 1, 2]), np.array([0, 0, 0]), np.array([0, 0, 1]), np.array([0, 0, 0]))
+    >>> _find_overlapping(marks, np.array([0, 1, 2]), np.array([0, 0, 0]), np.array([0, 0, 1]), np.array([0, 0, 0]))
     array([ True,  True, False])
     """
     views = len(region)
@@ -245,30 +248,30 @@ def _overlapping(marks: tuple[Longs, Longs], view: Longs, atom: Longs, region: L
     last = np.append(edge[1:], True)[: len(edge)]
     low, high = np.zeros(views, np.int64), np.zeros(views, np.int64)
     low[view[edge]], high[view[last]] = atom[edge], atom[last] + 1
-    some = np.zeros(views, bool)
-    some[view] = True
-    rows = np.flatnonzero(some & (region >= 0))
-    whole, part = marks
+    is_seen = np.zeros(views, bool)
+    is_seen[view] = True
+    rows = np.flatnonzero(is_seen & (region >= 0))
+    units, numerators = marks
     ends = numbered(
-        np.concatenate([whole[low[rows]] + shift[rows], whole[high[rows]] + shift[rows]]),
-        np.concatenate([part[low[rows]], part[high[rows]]]),
+        np.concatenate([units[low[rows]] + shift[rows], units[high[rows]] + shift[rows]]),
+        np.concatenate([numerators[low[rows]], numerators[high[rows]]]),
     )
     begin, end = np.split(ends, 2)
     order = np.lexsort((begin, region[rows]))
     span = int(ends.max(initial=0)) + 1
-    of = region[rows][order]
-    reach = np.maximum.accumulate(of * span + end[order]) if len(of) else of
-    clash = np.zeros(len(of), bool)
-    clash[1:] = (of[1:] == of[:-1]) & (reach[:-1] > of[1:] * span + begin[order][1:])
+    row_region = region[rows][order]
+    reach = np.maximum.accumulate(row_region * span + end[order]) if len(row_region) else row_region
+    clash = np.zeros(len(row_region), bool)
+    clash[1:] = (row_region[1:] == row_region[:-1]) & (reach[:-1] > row_region[1:] * span + begin[order][1:])
     bad = np.zeros(int(region.max(initial=-1)) + 1, bool)
-    bad[of[clash]] = True
+    bad[row_region[clash]] = True
     mixed = np.zeros(views, bool)
     mixed[rows] = bad[region[rows]]
     return mixed
 
 
 def by_memory(cells: Cells) -> tuple[Longs, Longs]:
-    """Accesses by what memory they touch: the stretch, and the access; in the order of operations, reads first.
+    """Sort accesses by stretch of memory, then in the order of operations, reads first; return stretches and accesses.
     O(n log n).
 
     Stretch 3 is the output of rank 0: operation 2 writes it, 3 and 4 send it, in the end it is wanted.

@@ -1,4 +1,4 @@
-"""Whether a program is right: proven for all sizes, and run at some."""
+"""Check that a program is right: prove it for all sizes, and run it at some."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def check(program: Program, *, seeds: Sequence[int] = (0, 1, 2, 3)) -> None:
     """Invalid, naming rank and operation, if anything is wrong; Unsupported beyond the limits; else nothing.
 
     `prove` shows for all sizes that the program is its collective. Then for every seed it is run, in a random order
-    with zero buffering, and must give what the collective defines: a second judge that shares nothing with the first.
+    with zero buffering, and must give the result of the collective: a second check that shares nothing with the first.
     The proof takes some microseconds per stretch of data; the runs Python for every piece of every operation.
     """
     prove(program)
     for seed in seeds:
-        unit = _filling(program) if seed % 2 == 0 else 1 + seed
-        _refuse_outcome(program, min(unit, _largest(program)), seed)
+        unit = _smallest_full_unit(program) if seed % 2 == 0 else 1 + seed
+        _refuse_outcome(program, min(unit, _largest_unit(program)), seed)
 
 
-def _filling(program: Program) -> int:
-    """So many elements that no piece of any part is empty, where its part is none."""
+def _smallest_full_unit(program: Program) -> int:
+    """Return the smallest unit at which no piece of a nonempty part is empty."""
     weight = (program.point_whole[program.part_end] - program.point_whole[program.part_begin]).astype(np.float64)
     weight += (program.point_part[program.part_end] - program.point_part[program.part_begin]) / program.denominator
     pieces = program.pieces[program.part_op]
-    some = weight > 0
-    return int(np.ceil((pieces[some] / weight[some]).max(initial=1.0))) + 1
+    nonempty = weight > 0
+    return int(np.ceil((pieces[nonempty] / weight[nonempty]).max(initial=1.0))) + 1
 
 
-def _largest(program: Program) -> int:
+def _largest_unit(program: Program) -> int:
     """The greatest size, up to a factor of two, at which all buffers of all ranks have at most 2^22 elements."""
     unit = MOST_ELEMENTS // max(int(program.collective.weights.sum()), 1)
     while unit and int(bind(program, unit).sizes.sum()) > MOST_ELEMENTS:
@@ -56,62 +56,62 @@ def _largest(program: Program) -> int:
 
 
 def _refuse_outcome(program: Program, unit: int, seed: int) -> None:
-    given, right = _case(program, unit, seed)
-    kept = [array.copy() for array in given]
-    found = run_program(program, given, seed=seed)
+    inputs, expected = _make_case(program, unit, seed)
+    copies = [array.copy() for array in inputs]
+    outputs = run_program(program, inputs, seed=seed)
     _, last = sides(program.collective, program.in_place)
     weights = program.collective.weights
     ends: dict[int, Bools] = defaultdict(lambda: np.zeros(0, bool))
     for rank, block, start in zip(last.rank.tolist(), last.block.tolist(), last.start.tolist(), strict=True):
-        here = slice(start * unit, (start + int(weights[block])) * unit)
-        if not np.array_equal(found[rank][here], right[rank, block]):
+        stretch = slice(start * unit, (start + int(weights[block])) * unit)
+        if not np.array_equal(outputs[rank][stretch], expected[rank, block]):
             raise Invalid(f"rank {rank} ends with wrong data in block {block} (run {seed}, {unit} elements a unit)")
         if program.in_place:
-            ends.setdefault(rank, np.zeros(len(found[rank]), bool))[here] = True
-    for rank, array in enumerate(kept):
+            ends.setdefault(rank, np.zeros(len(outputs[rank]), bool))[stretch] = True
+    for rank, array in enumerate(copies):
         touched = ends[rank] if program.in_place and rank in ends else np.zeros(len(array), bool)
-        if not np.array_equal(given[rank][~touched], array[~touched]):
+        if not np.array_equal(inputs[rank][~touched], array[~touched]):
             raise Invalid(f"rank {rank}: what is no result was written over (run {seed})")
 
 
-def _case(program: Program, unit: int, seed: int) -> tuple[list[Array], dict[tuple[int, int], Array]]:
-    """Random inputs of all ranks, and by the collective's relation what each must end with of each block."""
+def _make_case(program: Program, unit: int, seed: int) -> tuple[list[Array], dict[tuple[int, int], Array]]:
+    """Return random inputs of all ranks, and by (rank, block) the result that the collective's relation requires."""
     collective = program.collective
     relation, weights = collective.relation, collective.weights
     first, _ = sides(collective, program.in_place)
     random = np.random.default_rng(seed)
     named: dict[tuple[int, int], Array] = {}
-    for block, name in _pairs(relation.pre_block, relation.pre_id):
+    for block, name in _distinct_pairs(relation.pre_block, relation.pre_id):
         named[block, name] = random.integers(-(2**63), 2**63 - 1, int(weights[block]) * unit)
-    held: dict[tuple[int, int], list[int]] = defaultdict(list)
+    contributions: dict[tuple[int, int], list[int]] = defaultdict(list)
     every: dict[int, list[int]] = defaultdict(list)
     for block, name in named:
         every[block].append(name)
     for block, rank, name in zip(
         *(c.tolist() for c in (relation.pre_block, relation.pre_rank, relation.pre_id)), strict=True
     ):
-        held[rank, block].append(name)
+        contributions[rank, block].append(name)
     buffers = [random.integers(0, 99, int(weight) * unit) for weight in first.size]
     for rank, block, start in zip(first.rank.tolist(), first.block.tolist(), first.start.tolist(), strict=True):
-        here = slice(start * unit, (start + int(weights[block])) * unit)
-        buffers[rank][here] = _sum([named[block, name] for name in held[rank, block]])
+        stretch = slice(start * unit, (start + int(weights[block])) * unit)
+        buffers[rank][stretch] = _sum_arrays([named[block, name] for name in contributions[rank, block]])
     sums: dict[tuple[int, int], Array] = {}
-    right = {}
+    expected = {}
     columns = (relation.post_block, relation.post_rank, relation.post_want)
     for block, rank, want in zip(*(c.tolist() for c in columns), strict=True):
         if (block, want) not in sums:
             names = every[block] if want < 0 else relation.wants[want]
-            sums[block, want] = _sum([named[block, name] for name in names])
-        right[rank, block] = sums[block, want]
-    return buffers, right
+            sums[block, want] = _sum_arrays([named[block, name] for name in names])
+        expected[rank, block] = sums[block, want]
+    return buffers, expected
 
 
-def _pairs(block: Any, name: Any) -> list[tuple[int, int]]:
+def _distinct_pairs(block: Any, name: Any) -> list[tuple[int, int]]:
     pairs = distinct((block.astype(np.int64) << 32) | name)
     return list(zip((pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True))
 
 
-def _sum(arrays: list[Array]) -> Array:
+def _sum_arrays(arrays: list[Array]) -> Array:
     total = arrays[0].copy()
     with np.errstate(all="ignore"):
         for array in arrays[1:]:

@@ -49,29 +49,33 @@ def encode(programs: Sequence[Program]) -> bytes:
     variants = {program.in_place: program for program in programs}
     if not programs or len(variants) != len(programs):
         raise Invalid("a file holds one program out of place, one in place, or both")
-    one = programs[0]
-    if any(p.collective != one.collective or p.channels != one.channels or p.label != one.label for p in programs):
+    first = programs[0]
+    if any(
+        p.collective != first.collective or p.channels != first.channels or p.label != first.label for p in programs
+    ):
         raise Invalid("the programs of a file must be of one schedule with equally many channels")
-    if any(p.denominator != one.denominator for p in programs):
+    if any(p.denominator != first.denominator for p in programs):
         raise Invalid("the programs of a file must be of one schedule: their denominators differ")
     if any(len(program.joint) for program in programs):
         raise Unsupported("a file of programs cannot say what switches combine or multicast; lower without joints")
-    refuse_collective(one.collective)
+    refuse_collective(first.collective)
     for program in programs:
         refuse_work(program)
-    sections = [_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(one.ranks)]
-    tables = b"".join(map(_padded, _head_tables(one)))
+    sections = [
+        _encode_section(variants[v], r) if v in variants else b"" for v in (False, True) for r in range(first.ranks)
+    ]
+    tables = b"".join(map(_pad, _head_tables(first)))
     head = _HEADER.size + len(tables) + _ENTRY.size * len(sections)
     at, entries = head, []
     for section in sections:
         entries.append(_ENTRY.pack(at if section else 0, len(section), zlib.crc32(section), 0))
         at += len(section)
-    collective, relation = one.collective, one.collective.custom
+    collective, relation = first.collective, first.collective.custom
     wants = relation.wants if relation else ()
     numbers = [
-        _KINDS.index(collective.kind), one.ranks, len(collective.members), len(collective.roots), collective.blocks,
-        one.channels, sum(1 << int(v) for v in variants), len(one.label.encode()),
-        one.denominator, collective.buffer_weight,
+        _KINDS.index(collective.kind), first.ranks, len(collective.members), len(collective.roots), collective.blocks,
+        first.channels, sum(1 << int(v) for v in variants), len(first.label.encode()),
+        first.denominator, collective.buffer_weight,
         len(relation.pre_block) if relation else 0, len(relation.post_block) if relation else 0,
         len(wants), sum(map(len, wants)),
     ]  # fmt: skip
@@ -79,7 +83,7 @@ def encode(programs: Sequence[Program]) -> bytes:
     return MAGIC + struct.pack("<II", VERSION, zlib.crc32(body)) + body + b"".join(sections)
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
@@ -98,48 +102,49 @@ def _head_tables(program: Program) -> list[bytes]:
     return columns
 
 
-def _section(p: Program, rank: int) -> bytes:
-    """What one rank reads: its own points, bases, classes and slots, numbered anew."""
-    ops = slice(int(p.op_ptr[rank]), int(p.op_ptr[rank + 1]))
-    parts = slice(int(p.part_ptr[ops.start]), int(p.part_ptr[ops.stop]))
-    waits = slice(int(p.wait_ptr[ops.start]), int(p.wait_ptr[ops.stop]))
+def _encode_section(p: Program, rank: int) -> bytes:
+    """Return the section of one rank: its own points, bases, classes and slots, renumbered."""
+    op_rows = slice(int(p.op_ptr[rank]), int(p.op_ptr[rank + 1]))
+    part_rows = slice(int(p.part_ptr[op_rows.start]), int(p.part_ptr[op_rows.stop]))
+    waits = slice(int(p.wait_ptr[op_rows.start]), int(p.wait_ptr[op_rows.stop]))
     bases = slice(int(p.base_ptr[rank]), int(p.base_ptr[rank + 1]))
     slots = slice(int(p.slot_ptr[rank]), int(p.slot_ptr[rank + 1]))
     ends = slice(int(p.finish_ptr[rank]), int(p.finish_ptr[rank + 1]))
     scratch = p.base_buffer[bases] == SCRATCH
     origins = p.base_origin[bases][scratch]
-    named = (p.part_begin[parts], p.part_end[parts], origins, p.finish_begin[ends], p.finish_end[ends])
+    named = (p.part_begin[part_rows], p.part_end[part_rows], origins, p.finish_begin[ends], p.finish_end[ends])
     points, number = np.unique(np.concatenate(named), return_inverse=True)
     begin, end, origins, first, last = np.split(number, np.cumsum([len(n) for n in named])[:-1])
     origin = np.zeros(len(scratch), np.int64)
     origin[scratch] = origins
     classes, of_slot = np.unique(p.slot_class[slots], return_inverse=True)
-    first_part, first_wait = p.part_ptr[ops] - parts.start, p.wait_ptr[ops] - waits.start
-    if len(p.when[ops]) and int(p.when[ops].max()) >= 2**32:
+    first_part, first_wait = p.part_ptr[op_rows] - part_rows.start, p.wait_ptr[op_rows] - waits.start
+    if len(p.when[op_rows]) and int(p.when[op_rows].max()) >= 2**32:
         raise Unsupported("the program takes more than 2^31 steps; use fewer pieces")
     tables = (
-        _table(_POINT, whole=p.point_whole[points], part=p.point_part[points]),
-        _table(
+        _fill_table(_POINT, whole=p.point_whole[points], part=p.point_part[points]),
+        _fill_table(
             _BASE, shift=p.base_shift[bases], buffer=p.base_buffer[bases], slot=p.base_slot[bases],
             origin=origin,
         ),
-        _table(_CLASS, whole=p.class_whole[classes], part=p.class_part[classes], pieces=p.class_pieces[classes]),
+        _fill_table(_CLASS, whole=p.class_whole[classes], part=p.class_part[classes], pieces=p.class_pieces[classes]),
         of_slot.astype(_U4),
-        _table(
-            _OPERATION, kind=p.kind[ops], channel=p.channel[ops], peer=p.peer[ops], pieces=p.pieces[ops],
-            when=p.when[ops], first_part=first_part, parts=np.diff(p.part_ptr[ops.start : ops.stop + 1]),
-            first_wait=first_wait, waits=np.diff(p.wait_ptr[ops.start : ops.stop + 1]),
+        _fill_table(
+            _OPERATION, kind=p.kind[op_rows], channel=p.channel[op_rows], peer=p.peer[op_rows],
+            pieces=p.pieces[op_rows], when=p.when[op_rows], first_part=first_part,
+            parts=np.diff(p.part_ptr[op_rows.start : op_rows.stop + 1]), first_wait=first_wait,
+            waits=np.diff(p.wait_ptr[op_rows.start : op_rows.stop + 1]),
         ),
-        _table(_PART, begin=begin, end=end, base=p.part_base[parts] - bases.start),
-        (p.wait[waits] - ops.start).astype(_U4),
-        _table(_FINISH, begin=first, end=last, base=p.finish_base[ends] - bases.start, count=p.finish_count[ends]),
+        _fill_table(_PART, begin=begin, end=end, base=p.part_base[part_rows] - bases.start),
+        (p.wait[waits] - op_rows.start).astype(_U4),
+        _fill_table(_FINISH, begin=first, end=last, base=p.finish_base[ends] - bases.start, count=p.finish_count[ends]),
     )  # fmt: skip
     weights = [int(w[rank]) for w in p.weights]
     head = _SECTION.pack(rank, int(p.in_place), *weights, *map(len, tables))
-    return head + b"".join(_padded(table.tobytes()) for table in tables)
+    return head + b"".join(_pad(table.tobytes()) for table in tables)
 
 
-def _table(form: np.dtype[Any], /, **columns: Longs) -> Table:
+def _fill_table(form: np.dtype[Any], /, **columns: Longs) -> Table:
     length = len(next(iter(columns.values())))
     table = np.zeros(length, form)
     for name, values in columns.items():
@@ -151,7 +156,7 @@ def _table(form: np.dtype[Any], /, **columns: Longs) -> Table:
 
 
 def decode(data: bytes) -> list[Program]:
-    """The programs of a file, checked as far as their form goes: `check` judges what they do. Linear.
+    """Read the programs of a file and check their form; `check` checks their outcome. Linear.
 
     Invalid where anything is damaged or does not fit together, Unsupported for another version.
     """
@@ -167,7 +172,7 @@ class _Reader:
             raise Invalid("is not the file of a program: it does not begin with ANTIPROG")
         fields = _HEADER.unpack_from(data)
         _, version, crc, head, size, kind, ranks, members, roots, blocks = fields[:10]
-        self.channels, self.variants, label, self.denominator, buffer_weight, pre, post, wants, wanted = fields[10:]
+        self.channels, self.variants, label, self.denominator, buffer_weight, pre, post, wants, wanted_ids = fields[10:]
         if version != VERSION:
             raise Unsupported(f"is a program of version {version}; this reads version {VERSION}: make it anew")
         if size != len(data):
@@ -178,13 +183,13 @@ class _Reader:
             raise Invalid("its head makes no sense: an unknown kind, variant or denominator")
         self.data, self.ranks, self.at, self.free = data, ranks, _HEADER.size, head
         self.end = head - 2 * ranks * _ENTRY.size
-        names = self._array("<i4", members), self._array("<i4", roots)
-        weights = self._array("<i8", blocks)
+        names = self._take_array("<i4", members), self._take_array("<i4", roots)
+        weights = self._take_array("<i8", blocks)
         try:
-            self.label = self._bytes(label).decode()
+            self.label = self._take_bytes(label).decode()
         except UnicodeDecodeError:
             raise Invalid("its label is not UTF-8 text") from None
-        custom = self._relation(pre, post, wants, wanted) if _KINDS[kind] == "custom" else None
+        custom = self._read_relation(pre, post, wants, wanted_ids) if _KINDS[kind] == "custom" else None
         if self.at != self.end:
             raise Invalid("its head has not the length that it tells")
         self.collective = Collective(
@@ -195,29 +200,29 @@ class _Reader:
             raise Invalid("its head does not fit its collective")
         self.directory = [_ENTRY.unpack_from(data, self.end + i * _ENTRY.size) for i in range(2 * ranks)]
 
-    def _bytes(self, count: int) -> bytes:
+    def _take_bytes(self, count: int) -> bytes:
         stop = self.at + count
         if stop + -stop % 8 > self.end:
             raise Invalid("its head is shorter than what it tells of")
-        found = self.data[self.at : stop]
+        content = self.data[self.at : stop]
         self.at = stop + -stop % 8
-        return found
+        return content
 
-    def _array(self, kind: str, count: int) -> Table:
-        return np.frombuffer(self._bytes(count * np.dtype(kind).itemsize), kind)
+    def _take_array(self, kind: str, count: int) -> Table:
+        return np.frombuffer(self._take_bytes(count * np.dtype(kind).itemsize), kind)
 
-    def _relation(self, pre: int, post: int, wants: int, wanted: int) -> Relation:
-        have = [self._array("<i4", pre).astype(np.int32) for _ in range(3)]
-        need = [self._array("<i4", post).astype(np.int32) for _ in range(3)]
-        lengths, ids = self._array("<u4", wants), self._array("<i4", wanted).tolist()
+    def _read_relation(self, pre: int, post: int, wants: int, wanted_ids: int) -> Relation:
+        have = [self._take_array("<i4", pre).astype(np.int32) for _ in range(3)]
+        need = [self._take_array("<i4", post).astype(np.int32) for _ in range(3)]
+        lengths, ids = self._take_array("<u4", wants), self._take_array("<i4", wanted_ids).tolist()
         ends = np.cumsum(lengths.astype(np.int64)).tolist()
-        if (ends[-1] if ends else 0) != wanted:
+        if (ends[-1] if ends else 0) != wanted_ids:
             raise Invalid("its relation does not fit together")
         for column, top in ((have[0], 2**25), (have[1], self.ranks), (need[0], 2**25), (need[1], self.ranks)):
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < top:
                 raise Invalid("its relation names a block or rank that is not there")
-        for columns, least in ((have, 0), (need, 1)):
-            if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < least):
+        for columns, min_step in ((have, 0), (need, 1)):
+            if np.any(np.diff((columns[0].astype(np.int64) << 32) | columns[1]) < min_step):
                 raise Invalid("its relation is not in the order of its blocks and ranks")
         if len(need[2]) and not -1 <= int(need[2].min()) <= int(need[2].max()) < wants:
             raise Invalid("its relation wants what is not told")
@@ -234,10 +239,10 @@ class _Reader:
         >>> same.part_base.tolist() == program.part_base.tolist(), same.base_shift.tolist(), same.base_ptr.tolist()
         (True, [0, 0, 0, 0, 0, 0, 0, 0], [0, 4, 6, 8])
         """
-        sections = [self._section(variant, rank) for rank in range(self.ranks)]
+        sections = [self._encode_section(variant, rank) for rank in range(self.ranks)]
         count = np.array([[len(table) for table in tables] for _, tables in sections], np.int64)
         before = np.cumsum(count, axis=0) - count
-        points, bases, classes, slots, ops, parts, waits, finish = (
+        points, bases, classes, slots, ops, part_table, waits, finish = (
             np.concatenate([tables[i] for _, tables in sections]) for i in range(8)
         )
         shift = {
@@ -249,7 +254,7 @@ class _Reader:
         }  # fmt: skip
         ptr = [pointers(np.repeat(np.arange(self.ranks), count[:, i]), self.ranks) for i in range(8)]
         scratch = bases["buffer"] == SCRATCH
-        made = Program(
+        program = Program(
             self.collective, bool(variant), self.channels, self.label, self.denominator,
             points["whole"], points["part"],
             ptr[1], bases["shift"], bases["buffer"], bases["slot"],
@@ -257,19 +262,19 @@ class _Reader:
             classes["whole"], classes["part"], classes["pieces"], ptr[3], slots + shift["slot_class"],
             ptr[4], ops["kind"], ops["channel"], ops["peer"], ops["pieces"], ops["when"],
             np.concatenate([[0], np.cumsum(ops["parts"].astype(np.int64))]),
-            parts["begin"] + shift["part_point"], parts["end"] + shift["part_point"],
-            parts["base"] + shift["part_base"],
+            part_table["begin"] + shift["part_point"], part_table["end"] + shift["part_point"],
+            part_table["base"] + shift["part_base"],
             np.concatenate([[0], np.cumsum(ops["waits"].astype(np.int64))]), waits + shift["wait_op"],
             ptr[7], finish["begin"] + shift["finish_point"], finish["end"] + shift["finish_point"],
             finish["base"] + shift["finish_base"], finish["count"],
         )  # fmt: skip
         for rank, (weights, _) in enumerate(sections):
-            if weights != tuple(int(w[rank]) for w in made.weights):
+            if weights != tuple(int(w[rank]) for w in program.weights):
                 raise Invalid(f"the section of rank {rank} tells other buffers than the collective has")
-        refuse_work(made)
-        return made
+        refuse_work(program)
+        return program
 
-    def _section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:
+    def _encode_section(self, variant: int, rank: int) -> tuple[tuple[int, int], list[Table]]:
         begin, size, crc, _ = self.directory[variant * self.ranks + rank]
         data = self.data[begin : begin + size]
         where = f"the section of rank {rank}"
@@ -290,33 +295,34 @@ class _Reader:
             at += -at % 8
         if at != size:
             raise Invalid(f"{where} has not the length that it tells")
-        wrong = _misfit(counts, tables, self.ranks)
+        wrong = _find_misfit(counts, tables, self.ranks)
         if wrong:
             raise Invalid(f"{where}: {wrong}")
         return (first, last), tables
 
 
-def _misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> str:
-    """The first number of a section that names what is not there; "" if all do fit."""
-    points, bases, classes, slots, ops, parts, waits, finish = tables
+def _find_misfit(counts: Sequence[int], tables: Sequence[Table], ranks: int) -> str:
+    """Describe the first number of a section that refers to a missing row; "" if all are valid."""
+    points, bases, classes, slots, ops, part_table, waits, finish = tables
     scratch = bases[bases["buffer"] == SCRATCH]
     named: list[tuple[str, Table, int]] = [
         ("a buffer", bases["buffer"], 3), ("a slot", scratch["slot"], counts[3]),
         ("an origin", scratch["origin"], counts[0]),
         ("a class", slots, counts[2]), ("a kind", ops["kind"], 4), ("a peer", ops["peer"], ranks),
-        ("a base", parts["base"], counts[1]), ("a base", finish["base"], counts[1]), ("an operation", waits, counts[4]),
+        ("a base", part_table["base"], counts[1]), ("a base", finish["base"], counts[1]),
+        ("an operation", waits, counts[4]),
     ]  # fmt: skip
-    named += [("a point", table[end], counts[0]) for table in (parts, finish) for end in ("begin", "end")]
-    for what, values, bound in named:
+    named += [("a point", table[end], counts[0]) for table in (part_table, finish) for end in ("begin", "end")]
+    for row_name, values, bound in named:
         if len(values) and int(values.max()) >= bound:
-            return f"names {what} that is not there"
-    for what, first, many, total in (
+            return f"names {row_name} that is not there"
+    for row_name, first, count_name, total in (
         ("part", "first_part", "parts", counts[5]),
         ("wait", "first_wait", "waits", counts[6]),
     ):
-        length = ops[many].astype(np.int64)
+        length = ops[count_name].astype(np.int64)
         if int(length.sum()) != total or np.any(ops[first] != np.cumsum(length) - length):
-            return f"its operations do not share out its {what}s"
+            return f"its operations do not share out its {row_name}s"
     if np.any(ops["pieces"] < 1) or np.any(classes["pieces"] < 1):
         return "an operation or class has no pieces"
     if np.any(points["part"] < 0) or np.any(finish["count"] < 1):
@@ -331,7 +337,7 @@ _BUFFERS = ("in", "out", "scratch")
 
 
 def dump(program: Program, rank: int) -> str:
-    """What one rank does, an operation a line. Stretches in units of weight: of the buffer, or of the slot."""
+    """Return one rank's operations as text, one a line. Stretches in units of weight: of the buffer, or of the slot."""
     if not 0 <= rank < program.ranks:
         raise Invalid(f"rank: expected 0 to {program.ranks - 1}, got {rank}")
     weights = tuple(int(w[rank]) for w in program.weights)
@@ -340,36 +346,39 @@ def dump(program: Program, rank: int) -> str:
     lines = [f"rank {rank}: {program.label}, {place}; in {weights[0]}, out {weights[1]}, {slots} slots"]
     first = int(program.op_ptr[rank])
     for row in range(first, int(program.op_ptr[rank + 1])):
-        parts = [_part(program, i) for i in range(int(program.part_ptr[row]), int(program.part_ptr[row + 1]))]
+        operands = [_part_text(program, i) for i in range(int(program.part_ptr[row]), int(program.part_ptr[row + 1]))]
         kind, peer, pieces = int(program.kind[row]), int(program.peer[row]), int(program.pieces[row])
-        does = {SEND: f"{' '.join(parts)} to {peer}", RECEIVE: f"{' '.join(parts)} from {peer}", JOIN: ""}
-        does[FOLD] = f"{parts[0]} = {' + '.join(parts[1:])}" if kind == FOLD and parts else ""
+        does = {SEND: f"{' '.join(operands)} to {peer}", RECEIVE: f"{' '.join(operands)} from {peer}", JOIN: ""}
+        does[FOLD] = f"{operands[0]} = {' + '.join(operands[1:])}" if kind == FOLD and operands else ""
         waits = [str(int(w) - first) for w in program.wait[program.wait_ptr[row] : program.wait_ptr[row + 1]]]
-        more = [f"in {pieces} pieces"] if pieces > 1 else []
-        more += [f"channel {int(program.channel[row])}"] if program.channels > 1 else []
-        more += [f"after {' '.join(waits)}"] if waits else []
+        remarks = [f"in {pieces} pieces"] if pieces > 1 else []
+        remarks += [f"channel {int(program.channel[row])}"] if program.channels > 1 else []
+        remarks += [f"after {' '.join(waits)}"] if waits else []
         text = f"{row - first:6d}  @{int(program.when[row])}  {NAMES[kind]} {does[kind]}".rstrip()
-        lines.append(text + (f"  ({', '.join(more)})" if more else ""))
+        lines.append(text + (f"  ({', '.join(remarks)})" if remarks else ""))
     for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
         begin, end = (
-            _point(program, int(point[row])) + int(program.base_shift[program.finish_base[row]])
+            _point_text(program, int(point[row])) + int(program.base_shift[program.finish_base[row]])
             for point in (program.finish_begin, program.finish_end)
         )
         lines.append(f"   avg  out[{begin}:{end}] / {int(program.finish_count[row])}")
     return "\n".join(lines) + "\n\n"
 
 
-def _point(program: Program, point: int) -> Fraction:
-    part = Fraction(int(program.point_part[point]), program.denominator)
-    return int(program.point_whole[point]) + part
+def _point_text(program: Program, point: int) -> Fraction:
+    fraction = Fraction(int(program.point_part[point]), program.denominator)
+    return int(program.point_whole[point]) + fraction
 
 
-def _part(program: Program, part: int) -> str:
-    base = int(program.part_base[part])
-    begin, end = _point(program, int(program.part_begin[part])), _point(program, int(program.part_end[part]))
+def _part_text(program: Program, part_row: int) -> str:
+    base = int(program.part_base[part_row])
+    begin, end = (
+        _point_text(program, int(program.part_begin[part_row])),
+        _point_text(program, int(program.part_end[part_row])),
+    )
     buffer = int(program.base_buffer[base])
     if buffer == SCRATCH:
-        origin = _point(program, int(program.base_origin[base]))
+        origin = _point_text(program, int(program.base_origin[base]))
         return f"slot{int(program.base_slot[base])}[{begin - origin}:{end - origin}]"
     shift = int(program.base_shift[base])
     return f"{_BUFFERS[buffer]}[{begin + shift}:{end + shift}]"

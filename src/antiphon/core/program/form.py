@@ -1,4 +1,4 @@
-"""Whether the columns of a program make sense for every number of elements: limits, names, places, times and messages.
+"""Check that the columns of a program are valid for every number of elements: limits, names, places, times, messages.
 
 Limits are checked by the numbers alone, before any memory is taken (docs/program.md, Limits). It shares nothing with
 the lowering. A point lies at an element that ascends with it at every size, and two points a whole number apart lie
@@ -25,10 +25,10 @@ MOST_ELEMENTS = 2**22  # of all buffers of all ranks in a run of `check`
 
 
 def refuse_collective(collective: Collective) -> None:
-    """Unsupported where the relation alone would fill the memory, or its places leave 64 bits."""
+    """Raise Unsupported where the relation alone would fill the memory, or its places leave 64 bits."""
     members, roots = len(collective.members), max(len(collective.roots), 1)
-    others = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
-    if members * others.get(collective.kind, roots) > MOST_PAIRS:
+    sharers = {"allreduce": 1, "allgather": members, "reducescatter": members, "alltoall": members, "custom": 0}
+    if members * sharers.get(collective.kind, roots) > MOST_PAIRS:
         raise Unsupported(
             f"a program for {collective.kind} among {members} ranks has more than 2^24 blocks at its ranks"
         )
@@ -37,46 +37,47 @@ def refuse_collective(collective: Collective) -> None:
 
 
 def refuse_work(program: Program) -> None:
-    """Unsupported where a rank has more to do than an engine takes."""
-    parts, waits = np.diff(program.part_ptr), np.diff(program.wait_ptr)
-    each = program.pieces.astype(np.float64) * (1 + parts + waits)
-    many = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
-    for what, amounts, most in (("", many, MOST_PIECES), (", of their parts and waits", each, MOST_WORK)):
+    """Raise Unsupported where a rank has more work than an engine supports."""
+    part_counts, wait_counts = np.diff(program.part_ptr), np.diff(program.wait_ptr)
+    each = program.pieces.astype(np.float64) * (1 + part_counts + wait_counts)
+    pipelined = np.where(program.pieces > FEW_PIECES, program.pieces, 0)
+    for unit_text, amounts, max_work in (("", pipelined, MOST_PIECES), (", of their parts and waits", each, MOST_WORK)):
         work = np.diff(np.append(0.0, np.cumsum(amounts, dtype=np.float64))[program.op_ptr])
-        if np.any(work > most):
+        if np.any(work > max_work):
             rank, pieces = int(np.argmax(work)), int(program.pieces.max())
             raise Unsupported(
-                f"no engine runs this: rank {rank} has {work[rank]:.0f} pieces of operations{what}, at most {most} are "
-                f"taken; use fewer pieces than {pieces}, about {max(int(pieces * most / work[rank]), 1)}"
+                f"no engine runs this: rank {rank} has {work[rank]:.0f} pieces of operations{unit_text}, at most "
+                f"{max_work} are taken; use fewer pieces than {pieces}, about "
+                f"{max(int(pieces * max_work / work[rank]), 1)}"
             )
 
 
 def oversized(slot: Longs, size: tuple[Longs, Longs], written: tuple[Longs, Longs, Longs]) -> Bools:
-    """Which slots weigh more than the greatest part that is written into them. `size`: of every slot, whole and part;
-    `written`: slot, whole and part of every part that is written."""
-    into, whole, part = written
-    order = np.lexsort((part, whole, into))
+    """Return which slots are larger than the largest part written into them. `size`: units and numerator of every slot;
+    `written`: slot, units and numerator of every written part."""
+    into, units, numerators = written
+    order = np.lexsort((numerators, units, into))
     last = np.append(into[order][1:] != into[order][:-1], True)[: len(order)]
-    most_whole, most_part = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
-    most_whole[into[order][last]] = whole[order][last]
-    most_part[into[order][last]] = part[order][last]
-    return np.asarray((size[0] > most_whole) | ((size[0] == most_whole) & (size[1] > most_part)))
+    max_units, max_numerators = np.full(len(slot), -1, np.int64), np.zeros(len(slot), np.int64)
+    max_units[into[order][last]] = units[order][last]
+    max_numerators[into[order][last]] = numerators[order][last]
+    return np.asarray((size[0] > max_units) | ((size[0] == max_units) & (size[1] > max_numerators)))
 
 
 # ---- form ----
 
 
 class Envelopes(NamedTuple):
-    """What both sides of every message of `Program.pairs` must agree on."""
+    """The properties on which both sides of every message of `Program.pairs` must agree."""
 
     headers: Longs  # per message: from, to, channel, when, pieces, stretches
     stretches: Longs  # of the line, per stretch: whole and part of its begin, whole and part of its end
 
 
-def complain(program: Program, bad: Bools, what: str) -> None:
-    """Invalid: the first operation for which this is so."""
-    if bad.any():
-        raise Invalid(f"{op_text(program, int(np.argmax(bad)))}: {what}")
+def complain(program: Program, faulty: Bools, complaint: str) -> None:
+    """Raise Invalid, naming the first faulty operation, if there is one."""
+    if faulty.any():
+        raise Invalid(f"{op_text(program, int(np.argmax(faulty)))}: {complaint}")
 
 
 def refuse_form(program: Program) -> Envelopes:
@@ -91,7 +92,7 @@ def refuse_form(program: Program) -> Envelopes:
     _refuse_points(program)
     _refuse_buffers(program)
     _refuse_slots(program)
-    return _envelopes(program)
+    return _compare_messages(program)
 
 
 def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
@@ -101,7 +102,7 @@ def refuse_other_messages(first: Envelopes, second: Envelopes) -> None:
 
 
 def _refuse_columns(p: Program) -> None:
-    """Every number must name something that is there."""
+    """Check that every number refers to an existing row."""
     ranks, counts = p.ranks, (p.operations, len(p.part_begin), len(p.base_shift), len(p.slot_class))
     pointers = {
         "op_ptr": (p.op_ptr, ranks, counts[0]), "part_ptr": (p.part_ptr, counts[0], counts[1]),
@@ -126,8 +127,8 @@ def _refuse_columns(p: Program) -> None:
         bad = (values < 0) | (values >= bound)
         if bad.any():
             raise Invalid(f"{name}[{int(np.argmax(bad))}] names what is not there")
-    for part in (p.point_part, p.class_part):
-        if np.any((part < 0) | (part >= p.denominator)):
+    for numerators in (p.point_part, p.class_part):
+        if np.any((numerators < 0) | (numerators >= p.denominator)):
             raise Invalid("a point or class lies outside of its unit")
     if np.any(p.class_pieces < 1) or np.any(p.class_whole < 0):
         raise Invalid("a class has no pieces, or less than no elements")
@@ -135,14 +136,14 @@ def _refuse_columns(p: Program) -> None:
 
 def _refuse_operations(program: Program) -> None:
     count, rank, kind = program.operations, program.rank, program.kind
-    parts = np.diff(program.part_ptr)
+    part_counts = np.diff(program.part_ptr)
     complain(program, (kind < 0) | (kind > JOIN) | (program.pieces < 1), "its kind or pieces make no sense")
     complain(program, (program.channel < 0) | (program.channel >= program.channels), "its channel is not there")
     crossing = (kind == SEND) | (kind == RECEIVE)
-    there = (program.peer >= 0) & (program.peer < program.ranks)
-    complain(program, crossing & (~there | (program.peer == rank)), "it has no other rank as its peer")
-    complain(program, crossing & (parts < 1) | (kind == FOLD) & (parts < 2), "it has too few parts")
-    complain(program, (kind == JOIN) & (parts > 0), "it has parts")
+    peer_exists = (program.peer >= 0) & (program.peer < program.ranks)
+    complain(program, crossing & (~peer_exists | (program.peer == rank)), "it has no other rank as its peer")
+    complain(program, crossing & (part_counts < 1) | (kind == FOLD) & (part_counts < 2), "it has too few parts")
+    complain(program, (kind == JOIN) & (part_counts > 0), "it has parts")
     base_rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     of = program.part_op
     bad = np.zeros(count, bool)
@@ -152,8 +153,8 @@ def _refuse_operations(program: Program) -> None:
     falls[1:] = (rank[1:] == rank[:-1]) & (program.when[1:] < program.when[:-1])
     complain(program, falls, "its time is before that of the operation before it")
     later, earlier = program.wait_op, program.wait
-    whole = program.pieces[later] != program.pieces[earlier]
-    last = program.when[earlier] + np.where(whole, 2 * (program.pieces[earlier] - 1), 0)
+    all_pieces = program.pieces[later] != program.pieces[earlier]
+    last = program.when[earlier] + np.where(all_pieces, 2 * (program.pieces[earlier] - 1), 0)
     bad[later[(rank[earlier] != rank[later]) | (earlier >= later)]] = True
     complain(program, bad, "it waits for an operation that is not before it in its rank")
     bad[later[last >= program.when[later]]] = True
@@ -161,30 +162,30 @@ def _refuse_operations(program: Program) -> None:
 
 
 def _refuse_points(program: Program) -> None:
-    whole, part = program.point_whole, program.point_part
+    units, numerators = program.point_whole, program.point_part
     total = int(program.collective.weights.sum())
-    if np.any((whole < 0) | (whole > total) | ((whole == total) & (part > 0))):
+    if np.any((units < 0) | (units > total) | ((units == total) & (numerators > 0))):
         raise Invalid("a point does not lie on the line of its blocks")
     if np.any(abs(program.base_shift.astype(np.float64)) > 2.0**61) or np.any(program.class_whole > total):
         raise Invalid("a shift or class is larger than all blocks together")
     begin, end = program.part_begin, program.part_end
     bad = np.zeros(program.operations, bool)
-    bad[program.part_op[_less(program, end, begin)]] = True
+    bad[program.part_op[_lies_before(program, end, begin)]] = True
     complain(program, bad, "a part ends before it begins")
-    if np.any(_less(program, program.finish_end, program.finish_begin)):
+    if np.any(_lies_before(program, program.finish_end, program.finish_begin)):
         raise Invalid("a stretch of the finish table ends before it begins")
     of, head = program.part_op, program.part_ptr[:-1][program.part_op]
     fold = program.kind[of] == FOLD
     for points in (begin, end):
-        other = (whole[points] != whole[points[head]]) | (part[points] != part[points[head]])
+        other = (units[points] != units[points[head]]) | (numerators[points] != numerators[points[head]])
         bad[of[fold & other]] = True
     complain(program, bad, "its result and operands are not the same stretch of the line")
 
 
-def _less(program: Program, a: Longs, b: Longs) -> Bools:
+def _lies_before(program: Program, a: Longs, b: Longs) -> Bools:
     """Whether point a lies before point b."""
-    whole, part = program.point_whole, program.point_part
-    return np.asarray((whole[a] < whole[b]) | ((whole[a] == whole[b]) & (part[a] < part[b])))
+    units, numerators = program.point_whole, program.point_part
+    return np.asarray((units[a] < units[b]) | ((units[a] == units[b]) & (numerators[a] < numerators[b])))
 
 
 def writes(program: Program) -> Bools:
@@ -198,7 +199,7 @@ def _refuse_buffers(program: Program) -> None:
     sizes = np.stack(program.weights, axis=1)
     rank = program.rank[program.part_op]
     bad = np.zeros(program.operations, bool)
-    inside = _inside(program, sizes, rank, program.part_base, program.part_begin, program.part_end)
+    inside = _fits_buffer(program, sizes, rank, program.part_base, program.part_begin, program.part_end)
     bad[program.part_op[~inside]] = True
     complain(program, bad, "a part leaves its buffer")
     written_input = writes(program) & (program.base_buffer[program.part_base] == INPUT)
@@ -212,12 +213,12 @@ def _refuse_buffers(program: Program) -> None:
     home = (base >= program.base_ptr[owner]) & (base < program.base_ptr[owner + 1])
     if not np.all(home & (program.base_buffer[base] == 1)):
         raise Invalid("the finish table names what is not the output of its rank")
-    if not np.all(_inside(program, sizes, owner, base, program.finish_begin, program.finish_end)):
+    if not np.all(_fits_buffer(program, sizes, owner, base, program.finish_begin, program.finish_end)):
         raise Invalid("the finish table leaves the output")
 
 
-def _inside(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Longs, end: Longs) -> Bools:
-    """Whether stretches lie inside of their buffers; scratch is judged elsewhere."""
+def _fits_buffer(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Longs, end: Longs) -> Bools:
+    """Whether stretches lie inside their buffers; scratch is checked in `_refuse_slots`."""
     buffer, shift = program.base_buffer[base], program.base_shift[base]
     size = sizes[rank, np.minimum(buffer, 1)]
     low, high = program.point_whole[begin] + shift, program.point_whole[end] + shift
@@ -226,14 +227,14 @@ def _inside(program: Program, sizes: Longs, rank: Longs, base: Longs, begin: Lon
 
 
 def span(program: Program, begin: Longs, end: Longs) -> tuple[Longs, Longs]:
-    """How far it is between points, whole and part."""
-    whole = program.point_whole[end] - program.point_whole[begin]
-    part = program.point_part[end] - program.point_part[begin]
-    return whole - (part < 0), np.where(part < 0, part + program.denominator, part)
+    """Return the distance between points, as units and numerator."""
+    units = program.point_whole[end] - program.point_whole[begin]
+    numerators = program.point_part[end] - program.point_part[begin]
+    return units - (numerators < 0), np.where(numerators < 0, numerators + program.denominator, numerators)
 
 
 def slot_of(program: Program, base: Longs) -> Longs:
-    """The row of the slot of bases in scratch."""
+    """Return the slot row of each base in scratch."""
     rank = np.repeat(np.arange(program.ranks), np.diff(program.base_ptr))
     return program.slot_ptr[rank[base]] + program.base_slot[base]
 
@@ -245,11 +246,11 @@ def _refuse_slots(program: Program) -> None:
     kind = program.slot_class[slot]
     own = program.class_whole[kind], program.class_part[kind]
     reach = span(program, origin, end[rows])
-    outside = _less(program, begin[rows], origin)
+    outside = _lies_before(program, begin[rows], origin)
     outside |= (reach[0] > own[0]) | ((reach[0] == own[0]) & (reach[1] > own[1]))
     outside |= program.class_pieces[kind] != program.pieces[of]
     several = program.pieces[of] > 1
-    outside |= several & _less(program, origin, begin[rows])
+    outside |= several & _lies_before(program, origin, begin[rows])
     bad = np.zeros(program.operations, bool)
     bad[of[outside]] = True
     complain(program, bad, "a part leaves its slot, or has other pieces than that")
@@ -268,12 +269,12 @@ def _refuse_slots(program: Program) -> None:
 # ---- messages ----
 
 
-def _envelopes(program: Program) -> Envelopes:
+def _compare_messages(program: Program) -> Envelopes:
     """Compare each send with its receive; raise Invalid where they are not the same message."""
     send, receive = program.pairs
     if len(send) != len(receive):
         raise Invalid(f"{len(send)} sends and {len(receive)} receives; every send needs its receive")
-    first, count, stretch = _streams(program)
+    first, count, stretch = _join_parts(program)
     columns = [
         (program.rank[send], program.peer[receive]), (program.peer[send], program.rank[receive]),
         (program.channel[send], program.channel[receive]), (program.when[send], program.when[receive]),
@@ -290,9 +291,9 @@ def _envelopes(program: Program) -> Envelopes:
     return Envelopes(np.stack([a for a, _ in columns], axis=1), sent)
 
 
-def _streams(program: Program) -> tuple[Longs, Longs, Longs]:
-    """Per operation the first of its stretches and how many there are; and the stretches: parts one behind the other
-    without a gap are one, as (whole, part) of its begin and of its end.
+def _join_parts(program: Program) -> tuple[Longs, Longs, Longs]:
+    """Join adjacent parts of each operation into stretches. Return per operation its first stretch and their number,
+    and the stretches as (units, numerator) of begin and of end.
 
     Operation 0 has parts from point 0 to 1 and from 1 to 2, operation 1 one from 0 to 2:
 
@@ -300,17 +301,21 @@ def _streams(program: Program) -> tuple[Longs, Longs, Longs]:
     >>> points = {"point_whole": np.array([0, 4, 8]), "point_part": np.array([0, 0, 0])}
     >>> parts = {"part_begin": np.array([0, 1, 0]), "part_end": np.array([1, 2, 2]), "part_op": np.array([0, 0, 1])}
     >>> program = Some(**points, **parts, pieces=np.array([1, 1]), operations=2)
-    >>> first, count, stretch = _streams(program)
+    >>> first, count, stretch = _join_parts(program)
     >>> first.tolist(), count.tolist(), stretch.tolist()
     ([0, 1], [1, 1], [[0, 0, 8, 0], [0, 0, 8, 0]])
     """
-    whole, part = program.point_whole, program.point_part
+    units, numerators = program.point_whole, program.point_part
     begin, end, of = program.part_begin, program.part_end, program.part_op
-    some = np.flatnonzero(_less(program, begin, end))
-    begin, end, of = begin[some], end[some], of[some]
+    nonempty = np.flatnonzero(_lies_before(program, begin, end))
+    begin, end, of = begin[nonempty], end[nonempty], of[nonempty]
     fresh = starts(of) | (program.pieces[of] > 1)
-    fresh[1:] |= (whole[begin[1:]] != whole[end[:-1]]) | (part[begin[1:]] != part[end[:-1]])
+    fresh[1:] |= (units[begin[1:]] != units[end[:-1]]) | (numerators[begin[1:]] != numerators[end[:-1]])
     last = np.append(fresh[1:], True)[: len(fresh)]
     begin, end = begin[fresh], end[last]
     count = np.bincount(of[fresh], minlength=program.operations).astype(np.int64)
-    return np.cumsum(count) - count, count, np.stack([whole[begin], part[begin], whole[end], part[end]], axis=1)
+    return (
+        np.cumsum(count) - count,
+        count,
+        np.stack([units[begin], numerators[begin], units[end], numerators[end]], axis=1),
+    )

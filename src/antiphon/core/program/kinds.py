@@ -1,7 +1,7 @@
 """The type of programs, their addresses at a size or in equal chunks, and a program for a subset of the ranks.
 
-What every column means is described in docs/program.md. A program holds for every size: `bind` places it at one, and
-`chunked` at the smallest one at which no address is rounded, which formats that count in chunks scale."""
+The columns are described in docs/program.md. A program is valid for every size: `bind` places it at one, and `chunked`
+at the smallest one at which no address is rounded, for formats that count in chunks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INPUT, OUTPUT, SCRATCH = range(3)
 MAX_UNIT = 2**62
 
 
-class Messages(NamedTuple):
+class Pairs(NamedTuple):
     """Every send of a program with its receive: rows of operations, by sender, receiver, channel and time."""
 
     send: Longs
@@ -38,8 +38,8 @@ class Program:
 
     `part_ptr`, `wait_ptr`: CSR by operation; `wait` names operations by row. `base_ptr`, `slot_ptr`, `finish_ptr`:
     CSR by rank. A part's base is a row of the bases, a base's slot counts within its rank. `joint`: of each operation,
-    -1 or the joint of the schedule that its message belongs to; empty where there is none. It says what switches may
-    do, and nothing of the data; no file holds it.
+    -1 or the joint of the schedule that its message belongs to; empty where there is none. It only states which
+    operations switches may perform; files of programs do not hold it.
     """
 
     collective: Collective
@@ -108,11 +108,11 @@ class Program:
         return np.repeat(np.arange(self.operations), np.diff(self.wait_ptr))
 
     @cached_property
-    def pairs(self) -> Messages:
-        """The messages: the k-th send from one rank to another on a channel is met by the k-th receive there.
+    def pairs(self) -> Pairs:
+        """The messages: the k-th send from one rank to another on a channel matches the k-th receive there.
 
-        This is the one place that pairs them. A program that `prove` has not seen may have more sends than receives;
-        then the columns differ in length. O(n log n), once.
+        This is the one place that pairs them. An unproven program may have more sends than receives; then the columns
+        differ in length. O(n log n), once.
 
         Rank 0 of `core.example.star` adds what ranks 1 and 2 send (rows 5 and 7, received in rows 1 and 0), and sends
         the sum to both (rows 3 and 4, received in rows 6 and 8):
@@ -131,7 +131,7 @@ class Program:
             rows[np.lexsort((rows, self.when[rows], self.channel[rows], target, source))]
             for rows, (source, target) in zip((send, receive), ends, strict=True)
         ]
-        return Messages(*ordered)
+        return Pairs(*ordered)
 
     @cached_property
     def weights(self) -> tuple[Longs, Longs]:
@@ -156,17 +156,17 @@ class Bound:
     stride: Longs  # between pieces in scratch; 0 elsewhere
     sizes: NDArray[np.int64]  # per rank: input, output, scratch
 
-    def piece(self, part: int, piece: int, pieces: int) -> tuple[int, int]:
-        """Where a piece of a part begins and ends in its buffer."""
-        length, begin = int(self.length[part]), int(self.begin[part])
+    def piece(self, part_row: int, piece: int, pieces: int) -> tuple[int, int]:
+        """Return where a piece of a part begins and ends in its buffer."""
+        length, begin = int(self.length[part_row]), int(self.begin[part_row])
         low, high = length * piece // pieces, length * (piece + 1) // pieces
-        if self.buffer[part] == SCRATCH and pieces > 1:
-            begin += piece * int(self.stride[part])
+        if self.buffer[part_row] == SCRATCH and pieces > 1:
+            begin += piece * int(self.stride[part_row])
             return begin, begin + high - low
         return begin + low, begin + high
 
 
-def positions(whole: Longs, part: Longs, denominator: int, unit: int) -> Longs:
+def positions(units: Longs, numerators: Longs, denominator: int, unit: int) -> Longs:
     """unit * whole + floor(unit * part / denominator), exactly: where points on the line lie, in elements. O(points).
 
     Halves of two blocks of seven elements:
@@ -174,15 +174,15 @@ def positions(whole: Longs, part: Longs, denominator: int, unit: int) -> Longs:
     >>> positions(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), 2, 7)
     array([ 0,  3,  7, 10])
     """
-    top: Any = part
+    top: Any = numerators
     if unit * denominator >= 2**63:
-        top = part.astype(object)
-    out: Longs = whole * np.int64(unit) + np.asarray(top * unit // denominator).astype(np.int64)
+        top = numerators.astype(object)
+    out: Longs = units * np.int64(unit) + np.asarray(top * unit // denominator).astype(np.int64)
     return out
 
 
 def bind(program: Program, unit: int) -> Bound:
-    """The addresses where a unit of weight has so many elements. Linear in points, bases, slots and parts.
+    """Return the addresses where a unit of weight has `unit` elements. Linear in points, bases, slots and parts.
 
     Of `core.example.star` at eight elements rank 0 receives twice into scratch (buffer 2), adds both to its input (0)
     in its output (1), and sends that twice; `sizes` are those of input, output and scratch.
@@ -229,7 +229,7 @@ def bind(program: Program, unit: int) -> Bound:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a program needs at a size: elements of scratch per rank, and how much it does."""
+    """The needs of a program at a size: elements of scratch per rank, and counts of its rows."""
 
     scratch: list[int]
     operations: int
@@ -251,7 +251,7 @@ def usage(program: Program, unit: int) -> Usage:
 
 
 def grain(program: Program) -> int:
-    """The least number of elements of a unit at which every point lies at a whole number without rounding. O(points).
+    """Return the least number of elements of a unit at which no point is rounded. O(points).
 
     Two ranks that swap their blocks whole, and in halves:
 
@@ -265,24 +265,25 @@ def grain(program: Program) -> int:
     return program.denominator // math.gcd(program.denominator, int(np.gcd.reduce(program.point_part, initial=0)))
 
 
-def chunked(program: Program, most: int, what: str) -> Bound:
-    """The addresses of a program counted in chunks: those at its grain. `most`: chunks that a buffer may have.
+def chunked(program: Program, max_chunks: int, format_name: str) -> Bound:
+    """Return the addresses of a program counted in chunks: those at its grain.
 
-    Of all sizes with count elements in a block, runtimes take those that the grain divides, and scale the addresses.
-    Unsupported, in the name of `what`, where a buffer has more chunks.
+    Runtimes support the sizes that the grain divides, and scale these addresses. Unsupported, in the name of
+    `format_name`, where a buffer has more than `max_chunks` chunks.
     """
     unit = grain(program)
     heaviest = int(max(size.max(initial=0) for size in program.weights))
-    if unit * max(heaviest, 1) > most:
+    if unit * max(heaviest, 1) > max_chunks:
         raise Unsupported(
-            f"{what}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * heaviest} in a "
-            f"buffer, of at most {most}; take fewer chunks, or a planner that cuts blocks evenly"
+            f"{format_name}: all its chunks are equal, and to cut a unit into {unit} of them makes {unit * heaviest} "
+            f"in a buffer, of at most {max_chunks}; take fewer chunks, or a planner that cuts blocks evenly"
         )
     bound = bind(program, unit)
     largest = int(bound.sizes.max(initial=0))
-    if largest > most:
+    if largest > max_chunks:
         raise Unsupported(
-            f"{what}: {largest} chunks of scratch at one rank, of at most {most}; take fewer chunks, or another planner"
+            f"{format_name}: {largest} chunks of scratch at one rank, of at most {max_chunks}; take fewer chunks, or "
+            "another planner"
         )
     return bound
 
@@ -291,12 +292,12 @@ def chunked(program: Program, most: int, what: str) -> Bound:
 
 
 def job_of(collective: Collective) -> tuple[int, ...]:
-    """The ranks of a job that does this: who takes part; all, where the collective itself names its ranks."""
+    """Return the ranks of a job that runs this: the members; all ranks, where the collective itself names its ranks."""
     return collective.members if collective.custom is None else tuple(range(collective.ranks))
 
 
 def counted_anew(collective: Collective, members: Sequence[int]) -> Collective:
-    """The same of just these, by their places among them."""
+    """Return the collective among these members only, renumbered in their order."""
     if len(members) == collective.ranks:
         return collective
     number = {rank: place for place, rank in enumerate(members)}
@@ -305,7 +306,7 @@ def counted_anew(collective: Collective, members: Sequence[int]) -> Collective:
 
 
 def among(program: Program, members: Sequence[int]) -> Program:
-    """All ranks of it are members, which are counted anew in their order; the others must have nothing to do."""
+    """Return the program among these members only, renumbered in their order; all other ranks must have no work."""
     if len(members) == program.ranks:
         return program
     keep = np.asarray(members)

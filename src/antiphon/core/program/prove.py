@@ -1,10 +1,10 @@
-"""Whether a program is the collective that it says it is: for every number of elements, type and operator.
+"""Prove that a program computes its collective: for every number of elements, type and operator.
 
-Nothing is run and no size is tried. Every access of an atom reads one definite version of what lies there, the last
-that was written before in the order of operations; waits must say the same (`unordered`), and then any legal order
+Nothing is run and no size is tried. Every access of an atom reads one definite version of its content, the last one
+written before it in the order of operations; waits must enforce this order (`unordered`), and then any legal order
 gives the same values. A value is a multiset of contributions; instead of listing them, each contribution is a random
-number of 128 bits, drawn anew for every proof, and a value their sum with their count. Different multisets of n
-contributions have equal sums with a probability below n^2 / 2^128, whoever made the program."""
+number of 128 bits, drawn afresh for every proof, and a value is their sum with their count. Different multisets of n
+contributions have equal sums with a probability below n^2 / 2^128, even for an adversarial program."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MOST_LEVELS = 1000  # waits from one to the other
 
 
 def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) -> Bools:
-    """For every pair whether the later one may start before the earlier one is done.
+    """Return for every pair whether the later operation may start before the earlier one is done.
 
-    `piecewise`: it is enough that piece i waits for piece i. Waits count through other operations; where one has other
-    pieces than the next, or none, all waits for all. One look-up for direct waits; the others are followed side by
-    side. Unsupported where that takes too long: lowering makes ways of two waits, seldom three.
+    `piecewise`: it is enough that piece i waits for piece i. Waits are transitive; where consecutive operations differ
+    in pieces, or have none, all pieces wait for all. Direct waits take one look-up; the others are followed breadth
+    first. Unsupported where that takes too long: lowering makes chains of two waits, seldom three.
 
     Operation 1 waits for 0, 2 for 1; so 2 comes after 0, but nothing keeps 3 from overtaking 2:
 
@@ -44,45 +44,45 @@ def unordered(program: Program, earlier: Longs, later: Longs, piecewise: Bools) 
     """
     pieces, count = program.pieces, max(program.operations, 1)
     edges = np.sort(program.wait_op * count + program.wait)
-    open_ = np.flatnonzero(~_direct(edges, later * count + earlier))
+    open_ = np.flatnonzero(~_contains(edges, later * count + earlier))
     coarse = pieces[earlier] > 1
     coarse &= (pieces[earlier] == pieces[later]) & ~piecewise  # a direct wait would be of pieces only
     todo = np.union1d(open_, np.flatnonzero(coarse))
     missing = np.zeros(len(earlier), bool)
     missing[todo] = True
     pair, at = todo, later[todo]
-    whole = np.zeros(len(todo), bool)
-    first, many = program.wait_ptr[:-1], np.diff(program.wait_ptr)
+    all_pieces = np.zeros(len(todo), bool)
+    first, wait_counts = program.wait_ptr[:-1], np.diff(program.wait_ptr)
     steps = levels = 0
     while len(pair):
-        each = many[at]
+        each = wait_counts[at]
         steps, levels = steps + int(each.sum()), levels + 1
         if steps > MOST_STEPS or levels > MOST_LEVELS:
             raise Unsupported("it has too many waits that lead from one to the next; not proven")
         to = program.wait[ranges(first[at], each)]
-        before, pair, whole = np.repeat(at, each), np.repeat(pair, each), np.repeat(whole, each)
-        whole |= (pieces[to] != pieces[before]) | (pieces[to] == 1)
-        missing[pair[(to == earlier[pair]) & (whole | piecewise[pair])]] = False
+        before, pair, all_pieces = np.repeat(at, each), np.repeat(pair, each), np.repeat(all_pieces, each)
+        all_pieces |= (pieces[to] != pieces[before]) | (pieces[to] == 1)
+        missing[pair[(to == earlier[pair]) & (all_pieces | piecewise[pair])]] = False
         go = (to > earlier[pair]) & missing[pair]
-        key = distinct((pair[go] * count + to[go]) * 2 + whole[go])
-        pair, at, whole = key // 2 // count, key // 2 % count, key % 2 == 1
+        key = distinct((pair[go] * count + to[go]) * 2 + all_pieces[go])
+        pair, at, all_pieces = key // 2 // count, key // 2 % count, key % 2 == 1
     return missing
 
 
-def _direct(among: Longs, wanted: Longs) -> Bools:
-    """Which of these are there; `among` ascends. O(wanted log among).
+def _contains(sorted_keys: Longs, keys: Longs) -> Bools:
+    """Return which of `keys` are in `sorted_keys`, which ascends.
 
-    >>> _direct(np.array([3, 5, 9]), np.array([5, 4, 9]))
+    >>> _contains(np.array([3, 5, 9]), np.array([5, 4, 9]))
     array([ True, False,  True])
     """
-    if not len(among):
-        return np.zeros(len(wanted), bool)
-    at = np.minimum(np.searchsorted(among, wanted), len(among) - 1)
-    return np.asarray(among[at] == wanted)
+    if not len(sorted_keys):
+        return np.zeros(len(keys), bool)
+    at = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return np.asarray(sorted_keys[at] == keys)
 
 
 def pairs_of(earlier: Longs, later: Longs, piecewise: Bools, operations: int) -> tuple[Longs, Longs, Bools]:
-    """The distinct pairs of two operations; where one of equal pairs asks for more, that. One sort.
+    """Return the distinct pairs of two operations; of equal pairs the one that is not piecewise. One sort.
 
     >>> pairs_of(np.array([0, 2, 0]), np.array([1, 3, 1]), np.array([True, True, False]), 4)
     (array([0, 2]), array([1, 3]), array([False,  True]))
@@ -104,13 +104,13 @@ def prove(*programs: Program) -> None:
     """Invalid, naming rank and operation, where a program is not its collective, or cannot be shown to be; Unsupported
     where it is beyond the limits. Several are the variants of one file, whose messages must be the same.
 
-    O(n log n) for n stretches of data at all operations: some microseconds each. docs/program.md tells what is proven.
+    O(n log n) for n stretches of data at all operations: some microseconds each. docs/program.md states what is proven.
     """
     seed = secrets.randbits(256)
-    found = [_proven(program, seed) for program in _with_all_points(programs)]
-    for envelopes, sent in found[1:]:
-        refuse_other_messages(found[0][0], envelopes)
-        if not np.array_equal(found[0][1], sent):
+    proofs = [_prove_variant(program, seed) for program in _with_all_points(programs)]
+    for envelopes, sent in proofs[1:]:
+        refuse_other_messages(proofs[0][0], envelopes)
+        if not np.array_equal(proofs[0][1], sent):
             raise Invalid("its messages in place carry other data than out of place; ranks could not mix them")
 
 
@@ -118,34 +118,35 @@ def _with_all_points(programs: Sequence[Program]) -> list[Program]:
     """Each with the points of all, so that their data is cut alike."""
     if len({(program.collective, program.denominator) for program in programs}) > 1:
         raise Invalid("its variants are of two collectives, or cut by different denominators")
-    whole, part = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
+    units, numerators = (np.concatenate([getattr(p, f"point_{name}") for p in programs]) for name in ("whole", "part"))
     if len(programs) == 1:
         return list(programs)
     return [
-        replace(p, point_whole=np.append(p.point_whole, whole), point_part=np.append(p.point_part, part))
+        replace(p, point_whole=np.append(p.point_whole, units), point_part=np.append(p.point_part, numerators))
         for p in programs
     ]
 
 
-def _proven(program: Program, seed: int) -> tuple[Envelopes, Words]:
-    """The envelopes of its messages, and what is in them."""
+def _prove_variant(program: Program, seed: int) -> tuple[Envelopes, Words]:
+    """Return the envelopes of its messages, and the values that they carry."""
     envelopes = refuse_form(program)
     cells = cells_of(program)
-    source = _sources(cells)
-    values = _values(cells, source, seed)
+    source = _find_sources(cells)
+    values = _carry_values(cells, source, seed)
     _refuse_results(cells, values, source)
     return envelopes, values.sent
 
 
-# ---- what is read, and in which order ----
+# ---- sources of reads, and their order ----
 
 
-def _sources(cells: Cells) -> Longs:
-    """Per access that reads, the one that wrote what it reads. Invalid where there is none, or waits do not say so.
+def _find_sources(cells: Cells) -> Longs:
+    """Return for each reading access the access that wrote its value. Invalid where there is none or waits do not
+    enforce the order.
 
-    Accesses of one stretch of memory are a run, in order of operations: what an access reads is written by the last
-    write before it in its run. These must be in order by waits: that write before the read, the read before the next
-    write, and a write before the next.
+    Accesses of one stretch of memory are a run, in order of operations: an access reads the value of the last write
+    before it in its run. Waits must order these: that write before the read, the read before the next write, and a
+    write before the next.
 
     Rank 0 of `core.example.star` receives into two slots (accesses 0 and 1) and writes the sum of its input and both
     slots to its output (2, reading by 3, 4, 5). The input is written at the start, by access 12, slots by 1 and 0:
@@ -153,7 +154,7 @@ def _sources(cells: Cells) -> Longs:
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
     >>> cells = cells_of(lower(star()))
-    >>> list(zip(cells.op[:6].tolist(), cells.written[:6].tolist(), _sources(cells)[:6].tolist()))
+    >>> list(zip(cells.op[:6].tolist(), cells.written[:6].tolist(), _find_sources(cells)[:6].tolist()))
     [(0, True, -1), (1, True, -1), (2, True, -1), (2, False, 12), (2, False, 1), (2, False, 0)]
     """
     stretch, access = by_memory(cells)
@@ -167,10 +168,10 @@ def _sources(cells: Cells) -> Longs:
     before = np.append(-1, last)[:count]  # the last write before this access
     before = np.where(before < begin, -1, before)
     reads = np.flatnonzero(~written)
-    there = before[reads] >= 0
-    there[there] = cell[before[reads[there]]] == cell[reads[there]]
-    _refuse_reads(cells, access[reads[~there]])
-    # within one operation: what it writes beside other accesses of its own
+    has_writer = before[reads] >= 0
+    has_writer[has_writer] = cell[before[reads[has_writer]]] == cell[reads[has_writer]]
+    _refuse_reads(cells, access[reads[~has_writer]])
+    # within one operation: its writes next to other accesses of its own
     same = np.append(False, (op[1:] == op[:-1]) & ~fresh[1:])[:count] & written
     at = np.flatnonzero(same)
     bad = np.zeros(cells.operations, bool)
@@ -197,7 +198,7 @@ def _sources(cells: Cells) -> Longs:
 
 
 def _refuse_reads(cells: Cells, wrong: Longs) -> None:
-    """Complain of what reads something that nobody wrote there."""
+    """Raise Invalid for the first access that reads a stretch never written."""
     if not len(wrong):
         return
     program, at = cells.program, int(wrong.min())
@@ -209,7 +210,7 @@ def _refuse_reads(cells: Cells, wrong: Longs) -> None:
 
 
 def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written: Bools) -> None:
-    """In place, what is no output keeps what it held."""
+    """Raise Invalid where an operation in place writes over an input that is no output."""
     if not len(op):
         return
     run = np.cumsum(fresh) - 1
@@ -222,15 +223,15 @@ def _refuse_spoiling(cells: Cells, fresh: Bools, op: Longs, cell: Longs, written
 
 
 def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
-    """Two accesses of the same elements, one of them a write, must be in order by waits."""
+    """Raise Invalid where two accesses of the same elements, one of them a write, are not ordered by waits."""
     program = cells.program
-    fine = (cells.chunk[earlier] == cells.chunk[later]) & (cells.chunk[earlier] >= 0)
+    piecewise_ok = (cells.chunk[earlier] == cells.chunk[later]) & (cells.chunk[earlier] >= 0)
     handed = cells.generations
     x = np.concatenate([cells.op[earlier], handed[0]])
     y = np.concatenate([cells.op[later], handed[1]])
-    fine = np.concatenate([fine, program.pieces[handed[0]] > 1])
-    some = (x >= 0) & (y < cells.operations) & (x != y)
-    before, after, piecewise = pairs_of(x[some], y[some], fine[some], cells.operations)
+    piecewise_ok = np.concatenate([piecewise_ok, program.pieces[handed[0]] > 1])
+    relevant = (x >= 0) & (y < cells.operations) & (x != y)
+    before, after, piecewise = pairs_of(x[relevant], y[relevant], piecewise_ok[relevant], cells.operations)
     wrong = unordered(program, before, after, piecewise)
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -243,43 +244,43 @@ def _refuse_races(cells: Cells, earlier: Longs, later: Longs) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """Sums of contributions and their counts: of every access that writes; of each row of outputs, what is wanted."""
+    """Sums of contributions and their counts: of every access that writes; of each row of outputs the required ones."""
 
     sums: Words
     count: Longs
     sent: Words  # of the stretches of all messages
-    wanted: Words
-    wanted_count: Longs
+    required: Words
+    required_count: Longs
 
 
-def _values(cells: Cells, source: Longs, seed: int) -> _Values:
-    """Those of a time need only those of earlier times: one step for each time that occurs.
+def _carry_values(cells: Cells, source: Longs, seed: int) -> _Values:
+    """Compute the values of all writes, one step for each time that occurs: they depend on earlier times only.
 
-    An access that writes has the sum of what its operation reads: value[write] = sum of value[source[read]]. What is
-    received is what was read to be sent. In `core.example.star` each rank contributes one number: accesses 0 and 1
-    receive one each, 2 is the sum of three, and all outputs read that:
+    A writing access has the sum of the values that its operation reads: value[write] = sum of value[source[read]]. A
+    received value is the one that was read by the send. In `core.example.star` each rank contributes one number:
+    accesses 0 and 1 receive one each, 2 is the sum of three, and all outputs read that:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
     >>> cells = cells_of(program)
-    >>> source = _sources(cells)
-    >>> values = _values(cells, source, 1)
-    >>> values.count[:3].tolist(), values.count[source[cells.outputs]].tolist(), values.wanted_count.tolist()
+    >>> source = _find_sources(cells)
+    >>> values = _carry_values(cells, source, 1)
+    >>> values.count[:3].tolist(), values.count[source[cells.outputs]].tolist(), values.required_count.tolist()
     ([1, 1, 3], [3, 3, 3], [3, 3, 3])
     """
     sums, count = np.zeros((len(cells.op), 2), np.uint64), np.zeros(len(cells.op), np.int64)
-    given, wanted = _relation(cells, seed)
+    initial, required = _required_values(cells, seed)
     rows = cells.row[cells.inputs]
-    # at the start: what the collective gives
-    sums[cells.inputs], count[cells.inputs] = given[0][rows], given[1][rows]
+    # initially: the inputs of the collective
+    sums[cells.inputs], count[cells.inputs] = initial[0][rows], initial[1][rows]
     program = cells.program
-    target, taken, crossing = _moves(cells)
-    taken = source[taken]
-    carried = taken[:crossing]
+    target, sources, crossing = _list_moves(cells)
+    sources = source[sources]
+    carried = sources[:crossing]
     when = program.when[cells.op[target]]
     order = np.lexsort((target, when))
-    target, taken, when = target[order], taken[order], when[order]
+    target, sources, when = target[order], sources[order], when[order]
     # rows (target, taken) by time and target: a head for every write, a level for every time
     fresh = starts(target)
     heads = np.flatnonzero(fresh)
@@ -287,19 +288,19 @@ def _values(cells: Cells, source: Longs, seed: int) -> _Values:
     for a, b in pairwise([*levels.tolist(), len(heads)]):
         begin = heads[a:b]
         stop = int(heads[b]) if b < len(heads) else len(target)
-        of, here = target[begin], taken[int(begin[0]) : stop]
-        if len(here) == len(of):  # nothing is combined
-            sums[of], count[of] = sums[here], count[here]
+        of, reads = target[begin], sources[int(begin[0]) : stop]
+        if len(reads) == len(of):  # nothing is combined
+            sums[of], count[of] = sums[reads], count[reads]
         else:
             cut = begin - begin[0]
-            sums[of] = np.add.reduceat(sums[here], cut, axis=0)
-            count[of] = np.minimum(np.add.reduceat(count[here], cut), MANY)
-    return _Values(sums, count, sums[carried], *wanted)
+            sums[of] = np.add.reduceat(sums[reads], cut, axis=0)
+            count[of] = np.minimum(np.add.reduceat(count[reads], cut), MANY)
+    return _Values(sums, count, sums[carried], *required)
 
 
-def _moves(cells: Cells) -> tuple[Longs, Longs, int]:
-    """For everything that is written: the access that writes, and each access that reads what goes into it; the first
-    so many are by messages."""
+def _list_moves(cells: Cells) -> tuple[Longs, Longs, int]:
+    """Return pairs (writing access, reading access whose value it takes), those of messages first, and the number of
+    the latter."""
     program = cells.program
     head, length, ptr = (
         np.append(cells.head, cells.inputs.start),
@@ -318,8 +319,8 @@ def _moves(cells: Cells) -> tuple[Longs, Longs, int]:
     return np.concatenate([received, ranges(result, each)]), read, len(received)
 
 
-def _relation(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
-    """By the collective: of each row of the inputs what it is, of each row of the outputs what it must be."""
+def _required_values(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words, Longs]]:
+    """Return by the collective's relation the value of each input row, and the required value of each output row."""
     relation = cells.program.collective.relation
     name = (relation.pre_block.astype(np.int64) << 32) | relation.pre_id
     names, which = np.unique(name, return_inverse=True)
@@ -327,8 +328,8 @@ def _relation(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words
     ones = np.ones(len(names), np.int64)
     place = (relation.pre_rank.astype(np.int64) << 32) | relation.pre_block
     row = np.searchsorted((cells.first.rank << 32) | cells.first.block, place)
-    given = _summed(row, which, number, ones, len(cells.first.rank))
-    everything = _summed(names >> 32, np.arange(len(names)), number, ones, cells.program.collective.blocks)
+    initial = _sum_by_row(row, which, number, ones, len(cells.first.rank))
+    everything = _sum_by_row(names >> 32, np.arange(len(names)), number, ones, cells.program.collective.blocks)
     place = (relation.post_rank.astype(np.int64) << 32) | relation.post_block
     row = np.searchsorted((cells.last.rank << 32) | cells.last.block, place)
     block, want = (np.zeros(len(cells.last.rank), np.int64) for _ in range(2))
@@ -336,20 +337,20 @@ def _relation(cells: Cells, seed: int) -> tuple[tuple[Words, Longs], tuple[Words
     sums, count = everything[0][block], everything[1][block]
     listed = np.flatnonzero(want >= 0)
     if len(listed):
-        lengths = np.array([len(one) for one in relation.wants], np.int64)
-        ids = np.array([i for one in relation.wants for i in one], np.int64)
+        lengths = np.array([len(ids) for ids in relation.wants], np.int64)
+        ids = np.array([i for ids in relation.wants for i in ids], np.int64)
         first = np.cumsum(lengths) - lengths
-        many = lengths[want[listed]]
-        at = (np.repeat(block[listed], many) << 32) | ids[ranges(first[want[listed]], many)]
-        found = np.minimum(np.searchsorted(names, at), max(len(names) - 1, 0))
-        if not len(names) or np.any(names[found] != at):
+        want_sizes = lengths[want[listed]]
+        at = (np.repeat(block[listed], want_sizes) << 32) | ids[ranges(first[want[listed]], want_sizes)]
+        id_rows = np.minimum(np.searchsorted(names, at), max(len(names) - 1, 0))
+        if not len(names) or np.any(names[id_rows] != at):
             raise Invalid("its relation wants what no rank contributes")
-        own = _summed(np.repeat(np.arange(len(listed)), many), found, number, ones, len(listed))
+        own = _sum_by_row(np.repeat(np.arange(len(listed)), want_sizes), id_rows, number, ones, len(listed))
         sums[listed], count[listed] = own
-    return given, (sums, count)
+    return initial, (sums, count)
 
 
-def _summed(row: Longs, which: Longs, number: Words, ones: Longs, rows: int) -> tuple[Words, Longs]:
+def _sum_by_row(row: Longs, which: Longs, number: Words, ones: Longs, rows: int) -> tuple[Words, Longs]:
     sums, count = np.zeros((rows, 2), np.uint64), np.zeros(rows, np.int64)
     np.add.at(sums, row, number[which])
     np.add.at(count, row, ones[which])
@@ -357,10 +358,10 @@ def _summed(row: Longs, which: Longs, number: Words, ones: Longs, rows: int) -> 
 
 
 def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
-    """Every output is what the collective says, and an avg divides it once, by as many as there are."""
+    """Raise Invalid unless every output has its required value, and an avg divides it once, by its contributions."""
     rows, at = cells.row[cells.outputs], source[cells.outputs]
-    wrong = values.count[at] != values.wanted_count[rows]
-    wrong |= np.any(values.sums[at] != values.wanted[rows], axis=1)
+    wrong = values.count[at] != values.required_count[rows]
+    wrong |= np.any(values.sums[at] != values.required[rows], axis=1)
     program, last = cells.program, cells.last
     kind = program.collective.kind
     if wrong.any():
@@ -373,9 +374,10 @@ def _refuse_results(cells: Cells, values: _Values, source: Longs) -> None:
     ends = cells.ends[inside]
     twice = np.bincount(ends, minlength=1).max(initial=0) > 1
     divisor[ends] = program.finish_count[cells.end_row[inside]]
-    mine = cells.cell[cells.outputs]
-    wrong = (divisor[mine] != values.wanted_count[rows]) & ((divisor[mine] != 0) | (values.wanted_count[rows] != 1))
-    divisor[mine] = 0
+    output_cells = cells.cell[cells.outputs]
+    contributions, divisors = values.required_count[rows], divisor[output_cells]
+    wrong = (divisors != contributions) & ((divisors != 0) | (contributions != 1))
+    divisor[output_cells] = 0
     if twice or divisor.any() or not inside.all() or wrong.any():
         row = int(rows[np.argmax(wrong)]) if wrong.any() else 0
         where = f"rank {int(last.rank[row])}, block {int(last.block[row])}" if wrong.any() else "something else"

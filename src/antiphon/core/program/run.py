@@ -1,7 +1,7 @@
-"""A run of all ranks in one process: operations in a random legal order, with no buffering at all.
+"""Run a program for all ranks in one process: operations in a random legal order, with no buffering at all.
 
-It knows nothing of schedules. Every instance (an operation's piece) starts, and is done at some later moment; all
-that it reads and writes in between is held against what others of its rank touch at the same time.
+Independent of schedules. Every instance (an operation's piece) starts, and is done at some later moment; its reads and
+writes in between are checked for races with all instances of its rank that are under way at the same time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antiphon.core.program.kinds import FOLD, INPUT, JOIN, NAMES, RECEIVE, SEND,
 from antiphon.errors import Invalid
 
 Array = NDArray[Any]
-Way = tuple[int, int, int]  # from, to, channel
+Connection = tuple[int, int, int]  # from, to, channel
 Stretch = tuple[int, int, int, bool]  # buffer, begin, end, written
 
 
@@ -33,44 +33,44 @@ def run_program(
     seed: int = 0,
     strict: bool | None = None,
 ) -> list[Array]:
-    """What every rank ends with; `inputs` as for `interpret` (in place: the users' buffers, written to).
+    """Return the output of every rank; `inputs` as for `interpret` (in place: the users' buffers, written to).
 
-    `strict`: channels start their instances in order; False: whatever is ready, messages alone in order; None:
-    the seed chooses. Invalid on a deadlock, on messages that do not fit, on what leaves its buffer, and on a race:
-    something is touched while another operation may write it. A test, not a fast path: Python per instance.
+    `strict`: channels start their instances in order; False: any ready instance, only messages in order; None: the
+    seed chooses. Invalid on a deadlock, on messages whose lengths differ, on an access outside its buffer, and on a
+    race: an element is touched while another operation may write it. A test, not a fast path: Python per instance.
     """
     combine = combine_of(op)
-    given = take_inputs(program.collective, inputs, dtype, program.in_place)
-    bound = bind(program, given.unit)
+    buffers = take_inputs(program.collective, inputs, dtype, program.in_place)
+    bound = bind(program, buffers.unit)
     random = Random(seed)
-    outputs = list(given.arrays) if program.in_place else [np.empty(int(n), given.dtype) for n in bound.sizes[:, 1]]
+    outputs = list(buffers.arrays) if program.in_place else [np.empty(int(n), buffers.dtype) for n in bound.sizes[:, 1]]
     spoiled = np.random.default_rng(seed)
-    scratch = [_garbage(spoiled, int(n), given.dtype) for n in bound.sizes[:, 2]]
-    data = _Data(program, bound, [list(three) for three in zip(given.arrays, outputs, scratch, strict=True)], combine)
+    scratch = [_fill_with_garbage(spoiled, int(n), buffers.dtype) for n in bound.sizes[:, 2]]
+    data = _Data(program, bound, [list(three) for three in zip(buffers.arrays, outputs, scratch, strict=True)], combine)
     with np.errstate(all="ignore"):
-        _Machine(program, data, random, random.random() < 0.5 if strict is None else strict).go()
+        _Machine(program, data, random, random.random() < 0.5 if strict is None else strict).run()
         if op == "avg":
-            _finish(program, bound, outputs)
+            _divide_averages(program, bound, outputs)
     return outputs
 
 
-def _garbage(random: np.random.Generator, count: int, dtype: np.dtype[Any]) -> Array:
-    """What must never get into a result."""
+def _fill_with_garbage(random: np.random.Generator, count: int, dtype: np.dtype[Any]) -> Array:
+    """Return values that must never get into a result."""
     return random.integers(1, 100, count).astype(dtype)
 
 
-def _finish(program: Program, bound: Bound, outputs: list[Array]) -> None:
+def _divide_averages(program: Program, bound: Bound, outputs: list[Array]) -> None:
     at = bound.at
     for rank, target in enumerate(outputs):
         for row in range(int(program.finish_ptr[rank]), int(program.finish_ptr[rank + 1])):
             base, begin, end = (int(c[row]) for c in (program.finish_base, program.finish_begin, program.finish_end))
             first = int(program.base_shift[base]) * bound.unit
-            here = slice(first + int(at[begin]), first + int(at[end]))
-            target[here] = average(target[here], int(program.finish_count[row]))
+            stretch = slice(first + int(at[begin]), first + int(at[end]))
+            target[stretch] = average(target[stretch], int(program.finish_count[row]))
 
 
 class _Data:
-    """The buffers, and what an instance does to them."""
+    """The buffers of all ranks, and the effect of instances on them."""
 
     def __init__(self, program: Program, bound: Bound, buffers: list[list[Array]], combine: np.ufunc) -> None:
         self.program, self.bound, self.buffers, self.combine = program, bound, buffers, combine
@@ -79,32 +79,32 @@ class _Data:
         self.sizes = bound.sizes.tolist()
 
     def stretches(self, operation: int, piece: int) -> list[Stretch]:
-        """What an instance reads and writes, in the order of its parts."""
+        """Return the stretches that an instance reads and writes, in the order of its parts."""
         kind, pieces = int(self.program.kind[operation]), int(self.program.pieces[operation])
-        found = []
+        stretches = []
         rank = self.ranks[operation]
-        for nth, part in enumerate(range(self.ptr[operation], self.ptr[operation + 1])):
-            low, high = self.bound.piece(part, piece, pieces)
-            buffer = int(self.bound.buffer[part])
+        for nth, part_row in enumerate(range(self.ptr[operation], self.ptr[operation + 1])):
+            low, high = self.bound.piece(part_row, piece, pieces)
+            buffer = int(self.bound.buffer[part_row])
             written = kind == RECEIVE or (kind == FOLD and nth == 0)
             if not 0 <= low <= high <= self.sizes[rank][buffer]:
                 raise Invalid(f"{op_text(self.program, operation)}: part {nth} leaves buffer {buffer} of its rank")
             if written and buffer == INPUT:
                 raise Invalid(f"{op_text(self.program, operation)}: writes into the input")
-            found.append((buffer, low, high, written))
-        return found
+            stretches.append((buffer, low, high, written))
+        return stretches
 
     def view(self, rank: int, stretch: Stretch) -> Array:
         buffer, low, high, _ = stretch
         return self.buffers[rank][buffer][low:high]
 
-    def move(self, source: int, target: int, taken: list[Stretch], given: list[Stretch]) -> None:
-        stream = np.concatenate([self.view(source, s) for s in taken])
+    def move(self, source: int, target: int, reads: list[Stretch], writes: list[Stretch]) -> None:
+        stream = np.concatenate([self.view(source, s) for s in reads])
         at = 0
-        for stretch in given:
-            here = self.view(target, stretch)
-            here[:] = stream[at : at + len(here)]
-            at += len(here)
+        for stretch in writes:
+            view = self.view(target, stretch)
+            view[:] = stream[at : at + len(view)]
+            at += len(view)
 
     def fold(self, rank: int, stretches: list[Stretch]) -> None:
         target, *operands = (self.view(rank, s) for s in stretches)
@@ -125,8 +125,8 @@ def op_text(program: Program, operation: int) -> str:
 
 
 class _Busy:
-    """How many of those under way at a rank read, and how many write, each element: so that whoever begins looks at its
-    own elements, and not at all others."""
+    """Per element the number of instances under way that read it, and that write it: so an instance that starts checks
+    its own elements only."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.readers = [np.zeros(size, np.int32) for size in sizes]
@@ -144,7 +144,7 @@ class _Busy:
 
 
 class _Machine:
-    """What may start, what is under way, and what happens next."""
+    """The state of a run: instances that may start, those under way, and the random choice of the next."""
 
     def __init__(self, program: Program, data: _Data, random: Random, strict: bool) -> None:
         self.program, self.data, self.random = program, data, random
@@ -163,15 +163,15 @@ class _Machine:
                 self.need[instance] += 1
         self.stretches = [data.stretches(o, i - self.first[o]) for i, o in enumerate(self.owner)]
         self.full = [any(high > low for _, low, high, _ in stretches) for stretches in self.stretches]
-        self.queue_of = self._queues(strict)
+        self.queue_of = self._make_queues(strict)
         self.startable: list[int] = []
         self.under_way: list[tuple[int, ...]] = []  # one fold, or a send and its receive
-        self.posted: dict[Way, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
+        self.posted: dict[Connection, tuple[deque[int], deque[int]]] = defaultdict(lambda: (deque(), deque()))
         self.active: list[dict[int, list[Stretch]]] = [{} for _ in range(program.ranks)]
         self.busy = [_Busy(sizes) for sizes in data.sizes]
         self.done = 0
 
-    def _queues(self, strict: bool) -> list[deque[int] | None]:
+    def _make_queues(self, strict: bool) -> list[deque[int] | None]:
         """Per instance the queue in which it must be first to start."""
         program = self.program
         piece = np.arange(len(self.owner)) - np.array(self.first)[self.owner]
@@ -179,7 +179,7 @@ class _Machine:
             (np.array(self.owner), program.when[self.owner] + 2 * piece, program.rank[self.owner])
         ).tolist()
         queues: dict[tuple[int, ...], deque[int]] = defaultdict(deque)
-        found: list[deque[int] | None] = [None] * len(self.owner)
+        queue_of: list[deque[int] | None] = [None] * len(self.owner)
         for instance in order:
             o = self.owner[instance]
             rank, kind = self.data.ranks[o], self.kind[o]
@@ -190,20 +190,20 @@ class _Machine:
                 key = (rank, self.channel[o], kind, self.peer[o])
             else:
                 continue
-            found[instance] = queues[key]
+            queue_of[instance] = queues[key]
             queues[key].append(instance)
-        return found
+        return queue_of
 
-    def go(self) -> None:
+    def run(self) -> None:
         for instance, queue in enumerate(self.queue_of):
             if self.need[instance] == 0 and (queue is None or queue[0] == instance):
                 self.startable.append(instance)
         while self.startable or self.under_way:
             at = self.random.randrange(len(self.startable) + len(self.under_way))
             if at < len(self.startable):
-                self._start(_drawn(self.startable, at))
+                self._start_instance(_pop_at(self.startable, at))
             else:
-                self._end(_drawn(self.under_way, at - len(self.startable)))
+                self._end_instances(_pop_at(self.under_way, at - len(self.startable)))
         if self.done < len(self.owner):
             stuck = next(i for i, o in enumerate(self.owner) if self.left[o] and not self._is_done(i))
             count = len(self.owner) - self.done
@@ -214,7 +214,7 @@ class _Machine:
     def _is_done(self, instance: int) -> bool:
         return self.need[instance] < 0
 
-    def _start(self, instance: int) -> None:
+    def _start_instance(self, instance: int) -> None:
         o = self.owner[instance]
         queue = self.queue_of[instance]
         if queue is not None:
@@ -222,36 +222,36 @@ class _Machine:
             if queue and self.need[queue[0]] == 0:
                 self.startable.append(queue[0])
         if not self.full[instance]:
-            self._done(instance)
+            self._mark_done(instance)
             return
         rank, kind = self.data.ranks[o], self.kind[o]
-        self._mark(rank, instance)
+        self._mark_busy(rank, instance)
         if kind in (FOLD, JOIN):
             self.under_way.append((instance,))
             return
-        way = (rank, self.peer[o], self.channel[o]) if kind == SEND else (self.peer[o], rank, self.channel[o])
-        sends, receives = self.posted[way]
+        connection = (rank, self.peer[o], self.channel[o]) if kind == SEND else (self.peer[o], rank, self.channel[o])
+        sends, receives = self.posted[connection]
         (sends if kind == SEND else receives).append(instance)
         if sends and receives:
             self.under_way.append((sends.popleft(), receives.popleft()))
 
-    def _mark(self, rank: int, instance: int) -> None:
-        mine, busy = self.stretches[instance], self.busy[rank]
-        if busy.meets(mine):
+    def _mark_busy(self, rank: int, instance: int) -> None:
+        stretches, busy = self.stretches[instance], self.busy[rank]
+        if busy.meets(stretches):
             for other, theirs in self.active[rank].items():
-                where = _clash(mine, theirs)
+                where = _find_clash(stretches, theirs)
                 if where:
                     names = op_text(self.program, self.owner[instance]), op_text(self.program, self.owner[other])
                     raise Invalid(f"{names[0]}: a race with {names[1]} about {where}")
-        busy.add(mine, 1)
-        self.active[rank][instance] = mine
+        busy.add(stretches, 1)
+        self.active[rank][instance] = stretches
 
-    def _end(self, instances: tuple[int, ...]) -> None:
+    def _end_instances(self, instances: tuple[int, ...]) -> None:
         data = self.data
         ranks = [data.ranks[self.owner[i]] for i in instances]
         stretches = [self.stretches[i] for i in instances]
         if len(instances) == 2:
-            count = [sum(high - low for _, low, high, _ in some) for some in stretches]
+            count = [sum(high - low for _, low, high, _ in accesses) for accesses in stretches]
             if count[0] != count[1]:
                 names = [op_text(self.program, self.owner[i]) for i in instances]
                 raise Invalid(f"{names[0]}: sends {count[0]} elements, and {names[1]} takes {count[1]}")
@@ -260,9 +260,9 @@ class _Machine:
             data.fold(ranks[0], stretches[0])
         for rank, instance in zip(ranks, instances, strict=True):
             self.busy[rank].add(self.active[rank].pop(instance), -1)
-            self._done(instance)
+            self._mark_done(instance)
 
-    def _done(self, instance: int) -> None:
+    def _mark_done(self, instance: int) -> None:
         o = self.owner[instance]
         self.done += 1
         self.need[instance] = -1
@@ -270,27 +270,27 @@ class _Machine:
         piece = instance - self.first[o]
         for x in self.later[o]:
             if self.pieces[x] == self.pieces[o]:
-                self._less(self.first[x] + piece)
+                self._lower_need(self.first[x] + piece)
             elif not self.left[o]:
                 for other in range(self.first[x], self.first[x + 1]):
-                    self._less(other)
+                    self._lower_need(other)
 
-    def _less(self, instance: int) -> None:
+    def _lower_need(self, instance: int) -> None:
         self.need[instance] -= 1
         queue = self.queue_of[instance]
         if self.need[instance] == 0 and (queue is None or queue[0] == instance):
             self.startable.append(instance)
 
 
-def _drawn(items: list[Any], at: int) -> Any:
+def _pop_at(items: list[Any], at: int) -> Any:
     items[at], items[-1] = items[-1], items[at]
     return items.pop()
 
 
-def _clash(mine: list[Stretch], theirs: list[Stretch]) -> str:
-    """What both touch and one of them writes; "" if nothing."""
-    for buffer, low, high, written in mine:
-        for other, other_low, other_high, other_written in theirs:
+def _find_clash(own: list[Stretch], active: list[Stretch]) -> str:
+    """Describe the first element that both touch and one of them writes; "" if there is none."""
+    for buffer, low, high, written in own:
+        for other, other_low, other_high, other_written in active:
             first = max(low, other_low)
             if buffer == other and first < min(high, other_high) and (written or other_written):
                 return f"element {first} of buffer {buffer}"

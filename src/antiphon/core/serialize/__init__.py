@@ -60,10 +60,10 @@ def dumps(value: Topology | Collective | Plan) -> bytes:
 
 
 def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = True) -> Topology | Collective | Plan:
-    """What some JSON text holds, told by its "format". `name` stands in front of every error; `outer`: the text that it
-    is a piece of, by whose lines places are reported. With `warn` what is valid but unlikely is reported, too."""
+    """Read the value of a JSON text by its "format". `name` precedes every error; `outer`: the enclosing text, to whose
+    lines errors refer. With `warn`, valid but unlikely values are reported, too."""
     try:
-        value, slip = _loads(data, name)
+        value, slip = _read_value(data, name)
     except Invalid as error:
         raise Invalid(move_place(str(error), data, outer)) from None
     if slip and warn:
@@ -71,7 +71,7 @@ def loads(data: bytes, name: str = "input", *, outer: bytes = b"", warn: bool = 
     return value
 
 
-def _loads(data: bytes, name: str) -> tuple[Topology | Collective | Plan, str]:
+def _read_value(data: bytes, name: str) -> tuple[Topology | Collective | Plan, str]:
     """The value, and a line about the first slip of its machine."""
     with reading(name):
         head = decode(data, Head)
@@ -112,15 +112,15 @@ def _likely_format(data: bytes) -> str:
 
 
 def load_topology(path: str | os.PathLike[str]) -> Topology:
-    return _load(path, Topology)
+    return _load_kind(path, Topology)
 
 
 def load_collective(path: str | os.PathLike[str]) -> Collective:
-    return _load(path, Collective)
+    return _load_kind(path, Collective)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    return _load(path, Plan)
+    return _load_kind(path, Plan)
 
 
 def save_topology(path: str | os.PathLike[str], topology: Topology) -> None:
@@ -131,11 +131,11 @@ def save_plan(path: str | os.PathLike[str], plan: Plan) -> None:
     write_bytes(path, dumps(plan))
 
 
-def _load(path: str | os.PathLike[str], kind: type[K]) -> K:
+def _load_kind(path: str | os.PathLike[str], kind: type[K]) -> K:
     with reading(name_of(path)):
         data = read_bytes(path)
     value = loads(data, name_of(path))
     if not isinstance(value, kind):
-        holds, wanted = type(value).__name__.lower(), kind.__name__.lower()
-        raise Invalid(f"{name_of(path)}: holds a {holds}; a {wanted} is needed here")
+        holds, expected = type(value).__name__.lower(), kind.__name__.lower()
+        raise Invalid(f"{name_of(path)}: holds a {holds}; a {expected} is needed here")
     return value

@@ -43,7 +43,7 @@ from antiphon.units import exact, parse_bandwidth, plain, stored_bandwidth
 
 
 def topology_in(row: TopologyRow) -> Topology:
-    _nested(row.format, row.version, TOPOLOGY)
+    _check_nested(row.format, row.version, TOPOLOGY)
     if max(row.ranks, row.switches) > MAX_FILE_NODES:
         raise Invalid(f"ranks, switches: a file may have at most {MAX_FILE_NODES} of each")
     if len(row.types) > MAX_FILE_TYPES:
@@ -58,7 +58,7 @@ def topology_in(row: TopologyRow) -> Topology:
     for i, limit in enumerate(row.limits):
         with within(f"limits[{i}]"):
             limits.append(SharedLimit(limit.name, tuple(limit.links), stored_bandwidth(limit.bandwidth)))
-    links: Any = _longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
+    links: Any = _read_longs(list(itertools.chain.from_iterable(row.links)), "links").reshape(-1, 3)
     if min(row.ranks - 1, row.switches) >= 0:
         _check_links(links, row.ranks + row.switches, len(types))
     if row.places == []:
@@ -79,18 +79,18 @@ def _check_links(links: Longs, nodes: int, types: int) -> None:
         return
     at = int(np.flatnonzero(wrong)[0])
     src, dst, kind = links[at].tolist()
-    said = f"links[{at}]: [{src}, {dst}, {kind}]"
+    place = f"links[{at}]: [{src}, {dst}, {kind}]"
     if not 0 <= kind < types:
-        raise Invalid(f"{said}: no link type has number {kind} (types has {types}, numbered from 0)")
+        raise Invalid(f"{place}: no link type has number {kind} (types has {types}, numbered from 0)")
     if src == dst:
-        raise Invalid(f"{said}: leads from node {src} to itself; remove it")
+        raise Invalid(f"{place}: leads from node {src} to itself; remove it")
     node = dst if 0 <= src < nodes else src
-    raise Invalid(f"{said}: no node has number {node}; nodes are 0 to {nodes - 1} (ranks first, then switches)")
+    raise Invalid(f"{place}: no node has number {node}; nodes are 0 to {nodes - 1} (ranks first, then switches)")
 
 
 def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
     """One for every switch; each may be named once."""
-    found = [FORWARDS] * row.switches
+    abilities = [FORWARDS] * row.switches
     for i, group in enumerate(row.abilities):
         with within(f"abilities[{i}]"):
             operators, types = tuple(group.operators), tuple(group.types)
@@ -101,10 +101,10 @@ def _abilities_in(row: TopologyRow) -> tuple[Ability, ...]:
         for node in group.switches:
             if not row.ranks <= node < row.ranks + row.switches:
                 raise Invalid(f"abilities[{i}].switches: node {quote(node)} is no switch")
-            if found[node - row.ranks] != FORWARDS:
+            if abilities[node - row.ranks] != FORWARDS:
                 raise Invalid(f"abilities[{i}].switches: switch {node} is named twice")
-            found[node - row.ranks] = ability
-    return tuple(found)
+            abilities[node - row.ranks] = ability
+    return tuple(abilities)
 
 
 def topology_out(topology: Topology) -> dict[str, Any]:
@@ -131,25 +131,25 @@ def topology_out(topology: Topology) -> dict[str, Any]:
         for node in range(topology.ranks, topology.nodes):
             groups.setdefault(topology.ability(node), []).append(node)
         groups.pop(FORWARDS, None)
-        body["abilities"] = [{"switches": nodes, **_said(ability)} for ability, nodes in groups.items()]
+        body["abilities"] = [{"switches": nodes, **_ability_fields(ability)} for ability, nodes in groups.items()]
     return body
 
 
-def _said(ability: Ability) -> dict[str, bool | int | list[str]]:
-    given = {name: value for name, value in asdict(ability).items() if value}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+def _ability_fields(ability: Ability) -> dict[str, bool | int | list[str]]:
+    set_fields = {name: value for name, value in asdict(ability).items() if value}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in set_fields.items()}
 
 
 # ---- collective ----
 
 
 def collective_in(row: CollectiveRow) -> Collective:
-    _nested(row.format, row.version, COLLECTIVE)
+    _check_nested(row.format, row.version, COLLECTIVE)
     if row.ranks > MAX_FILE_NODES:
         raise Invalid(f"ranks: a file may have at most {MAX_FILE_NODES}")
-    for what, given in (("members", row.members), ("roots", row.roots), ("weights", row.weights)):
-        if given == []:
-            raise Invalid(f"{what}: is empty; leave it out or fill it")
+    for field_name, values in (("members", row.members), ("roots", row.roots), ("weights", row.weights)):
+        if values == []:
+            raise Invalid(f"{field_name}: is empty; leave it out or fill it")
     members, roots = tuple(row.members or ()), tuple(row.roots or ())
     count = len(members) or row.ranks
     per_member = {"alltoall": count, "scatter": len(roots) or 1, "gather": len(roots) or 1}
@@ -157,7 +157,7 @@ def collective_in(row: CollectiveRow) -> Collective:
         raise Unsupported(f"{row.kind}: a file may have at most {MAX_FILE_BLOCKS} blocks; use fewer ranks")
     if (row.kind == "custom") != (row.blocks is not None):
         raise Invalid('blocks: a collective has either a kind, such as "allreduce", or blocks of its own')
-    weights = _longs(row.weights or (), "weights")
+    weights = _read_longs(row.weights or (), "weights")
     if row.blocks is None:
         if row.combining:
             raise Invalid(f"combining: follows from the kind {quote(row.kind)}; leave it out")
@@ -180,13 +180,15 @@ def _custom_in(
             fault = without_place(str(error))
             inside = fault.startswith(("pre", "post", "weight"))
             raise Invalid(f"blocks[{i}]{'.' if inside else ': '}{fault}") from None
-        for given in block.pre:
-            rank, own = (given, given if row.combining else 0) if isinstance(given, int) else given
-            have.extend((i, _below(rank, row.ranks, f"blocks[{i}].pre: rank"), _below(own, 2**31, "id")))
-        for wanted in block.post:
-            rank, want = (wanted, -1) if isinstance(wanted, int) else (wanted.rank, _number(wanted.ids, wants))
-            need.extend((i, _below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
-        sizes.append(_below(block.weight + 2**62, 2**63, f"blocks[{i}].weight:") - 2**62)
+        for holder in block.pre:
+            rank, own = (holder, holder if row.combining else 0) if isinstance(holder, int) else holder
+            have.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].pre: rank"), _check_below(own, 2**31, "id")))
+        for receiver in block.post:
+            rank, want = (
+                (receiver, -1) if isinstance(receiver, int) else (receiver.rank, _want_number(receiver.ids, wants))
+            )
+            need.extend((i, _check_below(rank, row.ranks, f"blocks[{i}].post: rank"), want))
+        sizes.append(_check_below(block.weight + 2**62, 2**63, f"blocks[{i}].weight:") - 2**62)
     if blocks and not (block.pre or block.post):
         raise Invalid(f"blocks[{len(blocks) - 1}]: nobody has it and nobody wants it; remove it")
     first, last = (np.frombuffer(column, np.int32).reshape(-1, 3) for column in (have, need))
@@ -194,7 +196,7 @@ def _custom_in(
     return Collective("custom", row.ranks, members, roots, np.frombuffer(sizes, np.int64), relation)
 
 
-def _number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
+def _want_number(ids: list[int], wants: dict[tuple[int, ...], int]) -> int:
     return wants.setdefault(tuple(sorted(ids)), len(wants))
 
 
@@ -260,24 +262,25 @@ def plan_out(plan: Plan) -> dict[str, Any]:
 def _schedule_in(row: ScheduleRow, collective: Collective) -> Schedule:
     with within("schedule"):
         check_plain(row.provenance, "provenance")
-        given = row.chunks
+        chunk_row = row.chunks
         with within("chunks"):
-            parts = [
-                _longs(c, w) for c, w in ((given.block, "block"), (given.offset, "offset"), (given.share, "share"))
+            chunk_columns = [
+                _read_longs(c, w)
+                for c, w in ((chunk_row.block, "block"), (chunk_row.offset, "offset"), (chunk_row.share, "share"))
             ]
-            chunks = Chunks(parts[0], parts[1], parts[2], given.denominator)  # type: ignore[arg-type]
+            chunks = Chunks(chunk_columns[0], chunk_columns[1], chunk_columns[2], chunk_row.denominator)  # type: ignore[arg-type]
         columns: dict[str, Any] = {}
         for name in ("step", "chunk", "src", "dst", "op", "route", "src_slot", "dst_slot", "joint"):
             values = getattr(row, name)
-            columns[name] = None if values is None else _longs(values, name)
+            columns[name] = None if values is None else _read_longs(values, name)
         ends = np.cumsum([0, *map(len, row.routes)], dtype=np.int64)
-        crossed = _longs(list(itertools.chain.from_iterable(row.routes)), "routes")
+        crossed = _read_longs(list(itertools.chain.from_iterable(row.routes)), "routes")
         if crossed.size and not 0 <= int(crossed.min()) <= int(crossed.max()) < 2**31:
             raise Invalid("routes: the number of a link is out of range")
-        pieces = row.pieces if isinstance(row.pieces, int) else _longs(row.pieces, "pieces")
+        pieces = row.pieces if isinstance(row.pieces, int) else _read_longs(row.pieces, "pieces")
         return Schedule(
             collective, chunks, **columns, routes=Routes(ends, crossed.astype(np.int32)),
-            pieces=_below(pieces, 2**31, "pieces") if isinstance(pieces, int) else pieces,
+            pieces=_check_below(pieces, 2**31, "pieces") if isinstance(pieces, int) else pieces,
             local=tuple(_local_in(item, i) for i, item in enumerate(row.local)), provenance=row.provenance,
         )  # fmt: skip
 
@@ -308,21 +311,21 @@ def _schedule_out(schedule: Schedule) -> dict[str, Any]:
 # ---- shared ----
 
 
-def _nested(told: str, version: int, wanted: str) -> None:
+def _check_nested(file_format: str, version: int, expected: str) -> None:
     """A topology or collective inside a plan may repeat its format and version, not contradict them."""
-    if told != wanted or version != VERSION:
-        raise Invalid(f"expected version {VERSION} of {wanted}, got version {version} of {quote(told)}")
+    if file_format != expected or version != VERSION:
+        raise Invalid(f"expected version {VERSION} of {expected}, got version {version} of {quote(file_format)}")
 
 
-def _longs(values: Sequence[int], what: str) -> Longs:
+def _read_longs(values: Sequence[int], column_name: str) -> Longs:
     try:
         return np.fromiter(values, np.int64, len(values))
     except OverflowError:
         at = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
-        raise Invalid(f"{what}[{at}]: {quote(values[at])} is out of range") from None
+        raise Invalid(f"{column_name}[{at}]: {quote(values[at])} is out of range") from None
 
 
-def _below(value: int, high: int, what: str) -> int:
+def _check_below(value: int, high: int, field_name: str) -> int:
     if not 0 <= value < high:
-        raise Invalid(f"{what} {quote(value)} is out of range (0 to {high - 1})")
+        raise Invalid(f"{field_name} {quote(value)} is out of range (0 to {high - 1})")
     return value

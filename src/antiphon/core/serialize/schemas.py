@@ -1,4 +1,4 @@
-"""The schemas of all files, as typed structs: their fields, types and defaults are what docs/formats.md tells."""
+"""The schemas of all files, as typed structs: fields, types and defaults as documented in docs/formats.md."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Exact = int | str
 
 
 class Head(msgspec.Struct):
-    """What every file begins with; the rest is skipped."""
+    """The keys that every file has; the rest is skipped."""
 
     format: Any = None
     version: Any = None
 
 
 class Row(msgspec.Struct, forbid_unknown_fields=True):
-    """What all parts of a file have in common."""
+    """The common base of all objects in a file."""
 
 
 class TypeRow(Row):

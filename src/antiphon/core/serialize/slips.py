@@ -1,4 +1,4 @@
-"""What a topology file may say but hardly means: bandwidths and latencies without their unit, a link one way only.
+"""Warn about valid but unlikely values of a topology file: bandwidths and latencies without unit, one-way links.
 
 Values written with a unit ("25B/s", "1s") are never reported, so that is also how to say that a value is meant.
 """
@@ -32,18 +32,18 @@ def latency_out(seconds: float) -> float | str:
 
 
 def first_slip(row: TopologyRow, data: bytes, prefix: str = "") -> str:
-    """A line about the first slip of a file, with its place, and how many more there are; "" for none. Linear."""
-    slips = [*_values(row), *(() if prefix else _one_way(row))]  # of a plan the machine is as its own file had it
+    """Return a line about the first slip of a file, with its place and the number of others; "" for none. Linear."""
+    slips = [*_bare_values(row), *(() if prefix else _one_way(row))]  # of a plan the machine is as its own file had it
     if not slips:
         return ""
-    where, said = slips[0]
-    more = f" (and {len(slips) - 1} more like it in this file)" if len(slips) > 1 else ""
+    where, explanation = slips[0]
+    others_text = f" (and {len(slips) - 1} more like it in this file)" if len(slips) > 1 else ""
     path = prefix + where
-    return f"{locate(f'{path}: ', data)}{path}: {said}{more}"
+    return f"{locate(f'{path}: ', data)}{path}: {explanation}{others_text}"
 
 
-def _values(row: TopologyRow) -> Iterator[tuple[str, str]]:
-    """Of each its path, and what is likely meant."""
+def _bare_values(row: TopologyRow) -> Iterator[tuple[str, str]]:
+    """Yield the path of each slip and the likely intention."""
     speeds: list[tuple[str, Exact | None]] = [
         (f"types[{i}].bandwidth", kind.bandwidth) for i, kind in enumerate(row.types)
     ]
@@ -65,7 +65,7 @@ def _values(row: TopologyRow) -> Iterator[tuple[str, str]]:
 
 
 def _one_way(row: TopologyRow) -> Iterator[tuple[str, str]]:
-    """Links without one back, where most of the same type have one: a type of which few have is meant so."""
+    """Yield links without a reverse link, of types most of whose links have one (otherwise the type is one-way)."""
     links = np.array(row.links, np.int64).reshape(-1, 3)
     nodes = row.ranks + row.switches
     alone = ~np.isin(links[:, 0] * nodes + links[:, 1], links[:, 1] * nodes + links[:, 0])

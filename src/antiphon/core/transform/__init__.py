@@ -5,7 +5,7 @@ invert     run it backwards: a broadcast becomes a reduce, an allgather a reduce
 compose    one after the other: reducescatter then allgather is an allreduce
 split      every chunk in k equal parts; pipeline: set the pieces; expand: every pipelined chunk in its pieces
 apart      as expand, and pieces of different messages that meet in a step stay different messages
-as_cut     with the pieces stated in which a runtime sends what the schedule leaves whole
+as_cut     with explicit pieces where a runtime cuts messages by itself
 merge      several schedules side by side, each for its share of the data
 laid       stages one after the other, each of copies of schedules at once, on their ranks and stretches of the data
 relabel    other names for the ranks; restrict: only some ranks take part, the others relay

@@ -103,11 +103,11 @@ def expand(schedule: Schedule) -> Schedule:
 
 
 def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
-    """As `expand`, but what was no message together (docs/messages.md) is none now: where several pieces are on their
-    way in one step, each of another step before, they get steps of their own, in the order of those; and the step that
-    each of the new steps was. O(new rows), and a sort of them.
+    """As `expand`, but rows of different messages (docs/messages.md) stay different messages: where pieces that began
+    in different steps are under way in one step, they get steps of their own, in the order of those. Also return the
+    expanded step of each new step. O(new rows), and a sort of them.
 
-    The second pieces of what goes to rank 0 leave together with the first ones that it sends:
+    The second pieces sent to rank 0 leave together with the first ones that it sends:
 
     >>> from antiphon.core.example import star
     >>> fine, step = apart(pipeline(star(), 2))
@@ -118,8 +118,8 @@ def apart(schedule: Schedule) -> tuple[Schedule, Ints]:
     if fine is schedule:
         return schedule, np.arange(schedule.steps, dtype=np.int32)
     count = pieces_of(schedule)[schedule.chunk]
-    most = int(count.max(initial=1)) + 1
-    _, before = dense(schedule.step.astype(np.int64) * most + count, schedule.steps * most)
+    count_bound = int(count.max(initial=1)) + 1
+    _, before = dense(schedule.step.astype(np.int64) * count_bound + count, schedule.steps * count_bound)
     kinds = int(before.max(initial=0)) + 1
     stage, step = dense(fine.step.astype(np.int64) * kinds + np.repeat(before, count), fine.steps * kinds)
     return replace(fine, step=step.astype(np.int32)), (stage // kinds).astype(np.int32)

@@ -1,9 +1,8 @@
-"""What schedules make together, told by relations: who must have what in between, and what comes of it.
+"""The collective of composed or merged schedules, derived from their relations.
 
-All data lie on one line, cut wherever any of them has a border between blocks. On every stretch a rank holds a multiset
-of contributions or nothing dependable; what the first leaves is what the second takes. Where they do not meet, that is
-said: which stretch, which rank, and what would mend it. What comes of it is named as the collective that it is, if it
-has a name, else it is a custom relation.
+All data lie on one line, cut at every border between blocks. On every stretch a rank holds a multiset of contributions
+or nothing dependable; the outputs of the first schedule are the inputs of the second. Where they do not match, the
+error names the stretch, the rank and a fix. The result is a named collective if there is one, else a custom relation.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ class Stretches:
     name: str
 
     def part(self, stretch: int) -> str:
-        """A stretch as people say it."""
-        whole = int(self.edges[-1])
-        low, high = (Fraction(int(self.edges[stretch + i]), whole) for i in (0, 1))
+        """Return a stretch in words."""
+        length = int(self.edges[-1])
+        low, high = (Fraction(int(self.edges[stretch + i]), length) for i in (0, 1))
         return "all of the data" if high - low == 1 else f"the part from {low} to {high} of the data"
 
 
 def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) -> Stretches:
-    """What a collective says, whose block b is owner b of `where`, on the stretches between edges."""
+    """Return a collective's relation on the stretches between edges; its block b is owner b of `where`."""
     relation = collective.relation
     first = np.searchsorted(edges, where.begin)
-    many = np.searchsorted(edges, where.end) - first
-    stretch, owner = ranges(first, many), np.repeat(where.owner, many)  # of each block's stretches
+    stretch_counts = np.searchsorted(edges, where.end) - first
+    stretch, owner = ranges(first, stretch_counts), np.repeat(where.owner, stretch_counts)  # of each block's stretches
     order = np.argsort(owner, kind="stable")
     stretch, ptr = stretch[order], pointers(owner[order], collective.blocks)
 
@@ -73,29 +72,29 @@ def stretches_of(collective: Collective, where: Spans, edges: Longs, name: str) 
         ids.append(tuple(sorted(all_of_it if want == 0 else relation.wants[want - 1])))
     at, row = spread(relation.post_block.astype(np.int64))
     post = at, relation.post_rank[row].astype(np.int64), number[row]
-    return Stretches(edges, _sorted(pre), _sorted(post), tuple(ids), name)
+    return Stretches(edges, _sort_rows(pre), _sort_rows(post), tuple(ids), name)
 
 
-def _sorted(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
+def _sort_rows(rows: tuple[Longs, Longs, Longs]) -> tuple[Longs, Longs, Longs]:
     order = np.lexsort(rows[::-1])
     return rows[0][order], rows[1][order], rows[2][order]
 
 
 def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
-    """What comes of the second after the first. The ranks that it does not use keep what the first left. A loop over
-    sets of contributions, otherwise O(n log n)."""
+    """Return the relation of `second` run after `first`. Ranks that `second` does not use keep the outputs of `first`.
+    A loop over sets of contributions, otherwise O(n log n)."""
     stretch, rank, _ = second.pre
-    left = first.post[0] * 2**32 + first.post[1]
-    at = np.searchsorted(left, stretch * 2**32 + rank)
+    left_keys = first.post[0] * 2**32 + first.post[1]
+    at = np.searchsorted(left_keys, stretch * 2**32 + rank)
     met = np.zeros(len(stretch), np.bool_)
-    inside = at < len(left)
-    met[inside] = left[at[inside]] == (stretch * 2**32 + rank)[inside]
+    inside = at < len(left_keys)
+    met[inside] = left_keys[at[inside]] == (stretch * 2**32 + rank)[inside]
     if not met.all():
         missing = int(np.flatnonzero(~met)[0])
         raise Invalid(
             f"compose: {second.name} takes {second.part(int(stretch[missing]))} at rank {int(rank[missing])}, where "
-            f"{first.name} does not leave it ({_leaves(first, int(stretch[missing]))}); end the one where the other "
-            "begins, or merge with more groups before composing"
+            f"{first.name} does not leave it ({_holders_text(first, int(stretch[missing]))}); end the one where the "
+            "other begins, or merge with more groups before composing"
         )
     value = first.post[2][at]  # of every contribution to the second the set that it is
     begin = pointers(stretch, len(second.edges) - 1)
@@ -103,16 +102,16 @@ def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
     same = np.array([sets.setdefault(ids, len(sets)) for ids in first.ids], np.int64)
     keys, number = dense(second.post[0] * len(second.ids) + second.post[2], 2**62)
     for place, key in enumerate(keys.tolist()):
-        here, want = divmod(key, len(second.ids))
-        names = second.pre[2][begin[here] : begin[here + 1]].tolist()
-        held = dict(zip(names, value[begin[here] : begin[here + 1]].tolist(), strict=True))
-        union = sorted(i for name in second.ids[want] for i in first.ids[held[name]])
+        stretch_number, want = divmod(key, len(second.ids))
+        names = second.pre[2][begin[stretch_number] : begin[stretch_number + 1]].tolist()
+        sets_by_name = dict(zip(names, value[begin[stretch_number] : begin[stretch_number + 1]].tolist(), strict=True))
+        union = sorted(i for name in second.ids[want] for i in first.ids[sets_by_name[name]])
         twice = next((a for a, b in pairwise(union) if a == b), None)
         if twice is not None:
             raise Invalid(
-                f"compose: {second.name} would add the contribution {twice} twice to {second.part(here)}: more than "
-                f"one of those that it combines has it after {first.name}; compose it with what leaves each of them a "
-                "sum of its own, or use a collective that copies"
+                f"compose: {second.name} would add the contribution {twice} twice to {second.part(stretch_number)}: "
+                f"more than one of those that it combines has it after {first.name}; compose it with what leaves each "
+                "of them a sum of its own, or use a collective that copies"
             )
         keys[place] = sets.setdefault(tuple(union), len(sets))
     stay = ~np.isin(first.post[1], used)
@@ -120,96 +119,106 @@ def after(first: Stretches, second: Stretches, used: Longs) -> Stretches:
         np.concatenate([first.post[0][stay], second.post[0]]), np.concatenate([first.post[1][stay], second.post[1]]),
         np.concatenate([same[first.post[2][stay]], keys[number]]),
     )  # fmt: skip
-    return Stretches(first.edges, first.pre, _sorted(post), tuple(sets), f"{first.name}, {second.name}")
+    return Stretches(first.edges, first.pre, _sort_rows(post), tuple(sets), f"{first.name}, {second.name}")
 
 
-def _leaves(first: Stretches, stretch: int) -> str:
+def _holders_text(first: Stretches, stretch: int) -> str:
     ranks = first.post[1][first.post[0] == stretch].tolist()
-    some = ", ".join(map(str, ranks[:8]))
-    where = {0: "no rank", 1: f"rank {some}"}.get(len(ranks), f"ranks {some}")
+    listed = ", ".join(map(str, ranks[:8]))
+    where = {0: "no rank", 1: f"rank {listed}"}.get(len(ranks), f"ranks {listed}")
     return f"it leaves that at {where}{', ...' if len(ranks) > 8 else ''}"
 
 
-def beside(some: Sequence[Stretches]) -> Stretches:
-    """All at once, among different ranks or for different stretches."""
-    shift = np.cumsum([0, *(len(one.ids) for one in some)])
-    pre = [np.concatenate([one.pre[i] for one in some]) for i in range(3)]
-    post = [np.concatenate([one.post[i] + (shift[n] if i == 2 else 0) for n, one in enumerate(some)]) for i in range(3)]
-    ids = tuple(ids for one in some for ids in one.ids)
-    name = " beside ".join(one.name for one in some[:3]) + (" and more" if len(some) > 3 else "")
-    return Stretches(some[0].edges, _sorted((pre[0], pre[1], pre[2])), _sorted((post[0], post[1], post[2])), ids, name)
+def beside(stretches: Sequence[Stretches]) -> Stretches:
+    """Join relations that hold at once, among different ranks or for different stretches."""
+    shift = np.cumsum([0, *(len(member.ids) for member in stretches)])
+    pre = [np.concatenate([member.pre[i] for member in stretches]) for i in range(3)]
+    post = [
+        np.concatenate([member.post[i] + (shift[n] if i == 2 else 0) for n, member in enumerate(stretches)])
+        for i in range(3)
+    ]
+    ids = tuple(ids for member in stretches for ids in member.ids)
+    name = " beside ".join(member.name for member in stretches[:3]) + (" and more" if len(stretches) > 3 else "")
+    return Stretches(
+        stretches[0].edges, _sort_rows((pre[0], pre[1], pre[2])), _sort_rows((post[0], post[1], post[2])), ids, name
+    )
 
 
-def named(one: Stretches, ranks: int) -> tuple[Collective, Spans]:
-    """The collective that it is, and where each of its blocks lies. Contributions are called by the ranks that have
-    them, where each has its own."""
-    length = np.diff(one.edges)
+def named(stretches: Stretches, ranks: int) -> tuple[Collective, Spans]:
+    """Return the collective of a relation, and where each of its blocks lies. Contributions are identified by the ranks
+    that have them, where each has its own."""
+    length = np.diff(stretches.edges)
     count = len(length)
-    at = pointers(one.pre[0], count), pointers(one.post[0], count)
-    members = np.union1d(distinct(one.pre[1]), distinct(one.post[1]))
-    known = _known(one, at, members)
-    if known is None:
-        relation = _relation(one)
+    at = pointers(stretches.pre[0], count), pointers(stretches.post[0], count)
+    members = np.union1d(distinct(stretches.pre[1]), distinct(stretches.post[1]))
+    named_kind = _recognize_kind(stretches, at, members)
+    if named_kind is None:
+        relation = _custom_relation(stretches)
         collective = Collective("custom", ranks, tuple(members.tolist()), weights=length, custom=relation)
         return collective, Spans.side_by_side(length)
-    kind, roots, block, blocks = known
+    kind, roots, block, blocks = named_kind
     weights = np.bincount(block, length, blocks).astype(np.int64)
     collective = Collective(kind, ranks, tuple(members.tolist()), tuple(roots), weights)
     order = np.argsort(block, kind="stable")
-    return collective, Spans.of(block[order], one.edges[:-1][order], one.edges[1:][order], blocks)
+    return collective, Spans.of(block[order], stretches.edges[:-1][order], stretches.edges[1:][order], blocks)
 
 
-def _known(one: Stretches, at: tuple[Longs, Longs], members: Longs) -> tuple[str, list[int], Longs, int] | None:
-    """Kind, roots, of every stretch its block, and how many blocks there are; None where it is none with a name."""
+def _recognize_kind(
+    stretches: Stretches, at: tuple[Longs, Longs], members: Longs
+) -> tuple[str, list[int], Longs, int] | None:
+    """Return kind, roots, the block of every stretch and the number of blocks; None if it is no named collective."""
     sources, targets = np.diff(at[0]), np.diff(at[1])
-    size = np.array([len(ids) for ids in one.ids])
-    full = bool((size[one.post[2]] == sources[one.post[0]]).all())
-    named_by_rank = np.array_equal(one.pre[1], one.pre[2])
+    size = np.array([len(ids) for ids in stretches.ids])
+    full = bool((size[stretches.post[2]] == sources[stretches.post[0]]).all())
+    named_by_rank = np.array_equal(stretches.pre[1], stretches.pre[2])
     m = len(members)
     if not full or not len(sources) or not sources.all() or not targets.all() or m < 2:
         return None
-    source, target = one.pre[1][at[0][:-1]], one.post[1][at[1][:-1]]  # of every stretch the first
+    source, target = stretches.pre[1][at[0][:-1]], stretches.post[1][at[1][:-1]]  # of every stretch the first
     place = np.searchsorted(members, source), np.searchsorted(members, target)
     each, to_each = bool((sources == 1).all()), bool((targets == 1).all())
-    found: tuple[str, list[int], Longs, int] | None = None
+    named_kind: tuple[str, list[int], Longs, int] | None = None
     if (sources == m).all() and named_by_rank and (targets == m).all():
-        found = "allreduce", [], np.zeros(len(sources), np.int64), 1
+        named_kind = "allreduce", [], np.zeros(len(sources), np.int64), 1
     elif (sources == m).all() and named_by_rank and to_each:
-        found = _of_all("reducescatter", "reduce", members, target, place[1])
+        named_kind = _of_all("reducescatter", "reduce", members, target, place[1])
     elif each and (targets == m).all():
-        found = _of_all("allgather", "broadcast", members, source, place[0])
+        named_kind = _of_all("allgather", "broadcast", members, source, place[0])
     elif each and to_each and len(distinct(source)) == 1:
-        found = "scatter", [int(source[0])], place[1], m
+        named_kind = "scatter", [int(source[0])], place[1], m
     elif each and to_each and len(distinct(target)) == 1:
-        found = "gather", [int(target[0])], place[0], m
+        named_kind = "gather", [int(target[0])], place[0], m
     elif each and to_each:
-        found = "alltoall", [], place[1] * m + place[0], m * m
-    return found
+        named_kind = "alltoall", [], place[1] * m + place[0], m * m
+    return named_kind
 
 
-def _of_all(every: str, some: str, members: Longs, root: Longs, place: Longs) -> tuple[str, list[int], Longs, int]:
-    """Of each member a block, or of each of some roots."""
+def _of_all(unrooted: str, rooted: str, members: Longs, root: Longs, place: Longs) -> tuple[str, list[int], Longs, int]:
+    """Return the kind with a block per member, or the rooted kind with a block per root."""
     roots = distinct(root)
     if len(roots) == len(members):
-        return every, [], place, len(members)
-    return some, roots.tolist(), np.searchsorted(roots, root), len(roots)
+        return unrooted, [], place, len(members)
+    return rooted, roots.tolist(), np.searchsorted(roots, root), len(roots)
 
 
-def _relation(one: Stretches) -> Relation:
-    """Sets that are all contributions of their stretch need no name."""
-    begin = pointers(one.pre[0], len(one.edges) - 1)
-    size = np.array([len(ids) for ids in one.ids])
-    full = size[one.post[2]] == np.diff(begin)[one.post[0]]
-    used, number = dense(one.post[2][~full], max(len(one.ids), 1))
+def _custom_relation(stretches: Stretches) -> Relation:
+    """Return the custom relation; sets that are all contributions of their stretch are not listed."""
+    begin = pointers(stretches.pre[0], len(stretches.edges) - 1)
+    size = np.array([len(ids) for ids in stretches.ids])
+    full = size[stretches.post[2]] == np.diff(begin)[stretches.post[0]]
+    used, number = dense(stretches.post[2][~full], max(len(stretches.ids), 1))
     want = np.full(len(full), -1, np.int64)
     want[~full] = number
-    pre, post = [column.astype(np.int32) for column in one.pre], [column.astype(np.int32) for column in one.post[:2]]
-    wants = tuple(one.ids[i] for i in used.tolist())
+    pre, post = (
+        [column.astype(np.int32) for column in stretches.pre],
+        [column.astype(np.int32) for column in stretches.post[:2]],
+    )
+    wants = tuple(stretches.ids[i] for i in used.tolist())
     return Relation(pre[0], pre[1], pre[2], post[0], post[1], want.astype(np.int32), wants)
 
 
 def overlap(groups: Sequence[Longs]) -> tuple[int, int, int] | None:
-    """A value that two of these have, and which two; None where there is none.
+    """Return a value that two groups share, and these two groups; None if there is none.
 
     >>> overlap([np.array([0, 2]), np.array([1]), np.array([3, 2])])  # 2 is in group 0 and in group 2
     (2, 0, 2)

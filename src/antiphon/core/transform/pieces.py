@@ -1,4 +1,4 @@
-"""The pieces in which a runtime sends what a schedule leaves whole: stated, so that models price what really runs."""
+"""State the pieces into which a runtime cuts messages by itself, so that models price what it really sends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from antiphon.core.transform.cutting import pipeline
 
 @dataclass(frozen=True)
 class Cuts:
-    """How a runtime cuts messages of which the schedule says nothing: of these collectives each into as many as it
-    has `piece` bytes, begun ones counted, but into `most` at most. What is stated in pieces stays as it is.
+    """How a runtime cuts messages that have no pieces in the schedule: in these collectives every `piece` bytes, into
+    `most` pieces at most. Messages with pieces of their own stay as they are.
 
-    A part of a message goes on alone only where whatever else is cut at that rank is the very same stretch of data, or
-    apart from it; else all of the message is waited for, and it counts as one.
+    A piece of a message is forwarded alone only if every other message at that rank is the same stretch of data or
+    disjoint from it; otherwise ranks wait for all of the message, and it counts as one.
     """
 
     collectives: tuple[str, ...]
@@ -30,7 +30,7 @@ WHOLE = Cuts((), 1, 1)
 
 
 class Cutting:
-    """A schedule whose pieces depend on the size: what is the same at all sizes is found out once. O(n log n)."""
+    """A schedule whose pieces depend on the size; everything independent of the size is computed once. O(n log n)."""
 
     def __init__(self, schedule: Schedule, cuts: Cuts) -> None:
         self.schedule, self.cuts = schedule, cuts
@@ -46,9 +46,9 @@ class Cutting:
         weights, scale = schedule.chunks.weights(schedule.collective)
         self.share = np.zeros(self.messages)
         np.add.at(self.share, self.message, weights[chunk].astype(float) / scale)
-        self.alike = self._alike(rows)
+        self.alike = self._find_uniform(rows)
 
-    def _alike(self, rows: Longs) -> Bools:
+    def _find_uniform(self, rows: Longs) -> Bools:
         """Per message: it is one stretch of data, and at both its ends none that overlaps it is another. O(n log n).
 
         Messages 0, 1, 2: rank 0 sends both halves to rank 1, but only the first to rank 2, which has the other from 1.
@@ -62,14 +62,14 @@ class Cutting:
         rank = np.lexsort((chunks.offset, chunks.block))
         place = np.empty(len(chunks), np.int64)
         place[rank] = np.arange(len(chunks))
-        here = place[self.chunk]
+        chunk_places = place[self.chunk]
         low = np.full(self.messages, len(chunks), np.int64)
         high, count = np.zeros(self.messages, np.int64), np.bincount(self.message, minlength=self.messages)
-        np.minimum.at(low, self.message, here)
-        np.maximum.at(high, self.message, here)
-        whole = high - low + 1 == count
-        stretch = numbered(low, high, np.where(whole, 0, np.arange(1, self.messages + 1)))
-        alike: Bools = whole.copy()
+        np.minimum.at(low, self.message, chunk_places)
+        np.maximum.at(high, self.message, chunk_places)
+        is_contiguous = high - low + 1 == count
+        stretch = numbered(low, high, np.where(is_contiguous, 0, np.arange(1, self.messages + 1)))
+        alike: Bools = is_contiguous.copy()
         for end in (schedule.src[rows], schedule.dst[rows]):  # a chunk at a rank: all its messages are one stretch
             cell = numbered(end, self.chunk)
             first = np.full(int(cell.max()) + 1, -1, np.int64)
@@ -85,11 +85,11 @@ class Cutting:
             return None
         size = np.ceil(self.share * nbytes / self.cuts.piece)
         count = np.where(self.alike, np.clip(size, 1, self.cuts.most), 1).astype(np.int64)
-        most = np.full(len(self.schedule.chunks), self.cuts.most, np.int64)
-        np.minimum.at(most, self.chunk, count[self.message])
-        most[np.bincount(self.chunk, minlength=len(most)) == 0] = 1
-        most = np.where(self.plain, most, pieces_of(self.schedule))
-        return None if bool((most == pieces_of(self.schedule)).all()) else tuple(most.tolist())
+        pieces = np.full(len(self.schedule.chunks), self.cuts.most, np.int64)
+        np.minimum.at(pieces, self.chunk, count[self.message])
+        pieces[np.bincount(self.chunk, minlength=len(pieces)) == 0] = 1
+        pieces = np.where(self.plain, pieces, pieces_of(self.schedule))
+        return None if bool((pieces == pieces_of(self.schedule)).all()) else tuple(pieces.tolist())
 
     def at(self, nbytes: int) -> Schedule:
         pieces = self.pieces(nbytes)
@@ -97,7 +97,7 @@ class Cutting:
 
 
 def as_cut(schedule: Schedule, nbytes: int, cuts: Cuts) -> Schedule:
-    """What a runtime that cuts like this really sends of `nbytes`: the schedule with its pieces stated. O(n log n).
+    """Return the schedule with the pieces in which a runtime with these cuts sends `nbytes`. O(n log n).
 
     >>> from antiphon.core.example import star
     >>> [as_cut(star(), nbytes, Cuts(("allreduce",), 1024, 8)).pieces for nbytes in (1024, 4000, 1 << 20)]

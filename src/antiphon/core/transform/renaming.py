@@ -116,7 +116,7 @@ def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[C
         new = stay[block]
     elif collective.kind == "allreduce":
         new = block
-    else:  # two coordinates: who sends (or receives) and for whom
+    else:  # two coordinates: the sender (or receiver) and the other end
         slow, fast = {
             "scatter": (stay[block // max(r, 1)], root_stay[block % max(r, 1)]) if r else (block, block),
             "gather": (root_stay[block // m], stay[block % m]) if r else (block, block),
@@ -130,9 +130,10 @@ def _sub_collective(collective: Collective, members: tuple[int, ...]) -> tuple[C
 
 
 def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
-    """Only these ranks take part; the others relay at most. What nobody then needs is dropped. O(n log n).
+    """Restrict a schedule to these members; other ranks relay at most. Transfers not needed any more are dropped.
+    O(n log n).
 
-    Rank 1 relays what rank 2 needs:
+    Rank 1 relays the data of rank 2:
 
     >>> from antiphon.core.example import of_rows
     >>> chain = of_rows("broadcast", 4, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 3, 0)], roots=(0,))
@@ -141,31 +142,31 @@ def restrict(schedule: Schedule, members: Sequence[int]) -> Schedule:
     ([0, 1], [1, 2], (0, 2))
     """
     collective, new = _sub_collective(schedule.collective, tuple(members))
-    kept = new[schedule.chunks.block] >= 0
-    number = np.cumsum(kept) - 1
-    rows = np.flatnonzero(kept[schedule.chunk])
+    stays = new[schedule.chunks.block] >= 0
+    number = np.cumsum(stays) - 1
+    rows = np.flatnonzero(stays[schedule.chunk])
     chunks = schedule.chunks
-    pieces = schedule.pieces if isinstance(schedule.pieces, int) else schedule.pieces[kept]
+    pieces = schedule.pieces if isinstance(schedule.pieces, int) else schedule.pieces[stays]
     fewer = schedule.take(
         rows,
         collective=collective,
         chunk=number[schedule.chunk[rows]],
-        chunks=Chunks(narrow(new[chunks.block[kept]]), chunks.offset[kept], chunks.share[kept], chunks.denominator),
+        chunks=Chunks(narrow(new[chunks.block[stays]]), chunks.offset[stays], chunks.share[stays], chunks.denominator),
         pieces=pieces,
         provenance={},
     )
-    return clean(fewer.take(np.flatnonzero(_brings(fewer, versions(fewer)))))
+    return clean(fewer.take(np.flatnonzero(_rows_with_data(fewer, versions(fewer)))))
 
 
-def _brings(schedule: Schedule, derived: Versions) -> Bools:
-    """The rows that read something: those whose source was to hold only what is gone now read nothing. A loop over
-    steps, O(n log n).
+def _rows_with_data(schedule: Schedule, derived: Versions) -> Bools:
+    """Return the rows that read data: sources whose contributions were dropped are empty. A loop over steps,
+    O(n log n).
 
     Only rank 0 has anything; rank 2 sends nothing in step 0:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = of_rows("broadcast", 3, [(0, 0, 2, 1, 0), (1, 0, 0, 1, 0), (2, 0, 1, 2, 0)], roots=(0,))
-    >>> _brings(rows, versions(rows))
+    >>> _rows_with_data(rows, versions(rows))
     array([False,  True,  True])
     """
     full = filled(schedule, derived)

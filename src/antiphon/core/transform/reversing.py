@@ -1,4 +1,4 @@
-"""A schedule run backwards (SCCL, section 3.5): what was spread is gathered, what was combined is spread."""
+"""Run a schedule backwards (SCCL, section 3.5): copies to several become reductions from several, and vice versa."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from antiphon.errors import Unsupported
 
 
 def dual(collective: Collective) -> tuple[Collective, Longs]:
-    """The collective that a backward run achieves, and the block of it that each block becomes. O(blocks).
+    """Return the collective of the backward run, and its block for each block. O(blocks).
 
     An alltoall has blocks (to, from), which change places:
 
@@ -44,9 +44,9 @@ def dual(collective: Collective) -> tuple[Collective, Longs]:
 
 
 def _dual_custom(collective: Collective) -> Collective:
-    """Who has a block then is who needs it now, and the other way round; only where one of both is one rank. O(pairs).
+    """Swap the ranks that have a block with those that need it; supported if either is a single rank. O(pairs).
 
-    Ranks 1 and 2 want what rank 0 has; backwards they contribute to it:
+    Ranks 1 and 2 want the block of rank 0; backwards they contribute to it:
 
     >>> spread = Collective("custom", 3, custom=custom_relation([(0, 0, 0)], [(0, 1, None), (0, 2, None)], 3))
     >>> relation = _dual_custom(spread).relation
@@ -68,7 +68,7 @@ def _dual_custom(collective: Collective) -> Collective:
     return Collective("custom", collective.ranks, collective.members, weights=collective.weights, custom=custom)
 
 
-def _refuse(schedule: Schedule, rows: Longs, why: str) -> None:
+def _refuse_rows(schedule: Schedule, rows: Longs, why: str) -> None:
     if len(rows):
         row = rows[np.lexsort((schedule.chunk[rows], schedule.step[rows]))[0]]
         where = f"step {schedule.step[row]}, chunk {schedule.chunk[row]}"
@@ -76,19 +76,19 @@ def _refuse(schedule: Schedule, rows: Longs, why: str) -> None:
         raise Unsupported(f"cannot be inverted: {where}: the transfer {ends} {why}")
 
 
-def _check(schedule: Schedule, derived: Versions, gathers: Bools, spreads: Bools) -> None:
-    """A backward run is right if, per block, every cell of spread data takes in once and every cell of gathered
-    data gives out once, after all that it takes in."""
+def _check_invertible(schedule: Schedule, derived: Versions, gathers: Bools, spreads: Bools) -> None:
+    """Check that the backward run is right: per block, every cell of spread data is written once, and every cell of
+    gathered data is read once, after all its writes."""
     cell = np.cumsum(derived.initial) - 1  # version -> cell
     block = schedule.chunks.block[schedule.chunk]
     writes = np.bincount(cell[derived.write], minlength=int(derived.initial.sum()))
     twice = (writes[cell[derived.write]] > 1) | filled(schedule, derived)[derived.write - 1]
-    _refuse(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
+    _refuse_rows(schedule, np.flatnonzero(twice & spreads[block]), "writes a cell that holds something else already")
     reads = np.bincount(cell[derived.read], minlength=int(derived.initial.sum()))
     again = (reads[cell[derived.read]] > 1) & gathers[block]
-    _refuse(schedule, np.flatnonzero(again), "reads a cell that another transfer reads too")
+    _refuse_rows(schedule, np.flatnonzero(again), "reads a cell that another transfer reads too")
     early = ~derived.final[derived.read] & gathers[block]
-    _refuse(schedule, np.flatnonzero(early), "reads a cell that is written again later")
+    _refuse_rows(schedule, np.flatnonzero(early), "reads a cell that is written again later")
 
 
 def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
@@ -109,7 +109,7 @@ def invert(schedule: Schedule, links: Ints | None = None) -> Schedule:
     target, block = dual(schedule.collective)
     combines = schedule.collective.ids_per_block > 1
     will_combine = target.ids_per_block[block] > 1
-    _check(schedule, versions(schedule), combines | ~will_combine, ~combines)
+    _check_invertible(schedule, versions(schedule), combines | ~will_combine, ~combines)
     pieces, end = pieces_of(schedule), pipelined_steps(schedule)
     chunks = schedule.chunks
     op = np.where(will_combine[chunks.block[schedule.chunk]], REDUCE, COPY)

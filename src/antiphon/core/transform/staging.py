@@ -1,8 +1,8 @@
-"""A schedule made of parts: copies of small schedules, each on its ranks, its stretches of the data and at its time.
+"""Assemble a schedule from parts: copies of small schedules, each on its ranks, its stretches of the data, at its time.
 
-All data lie on one line. What a part works on are stretches of it, so parts need not know how others cut the data:
-chunks are cut where any part has a border, and the rows of all follow. Nothing here asks whether one part leaves what
-the next one takes: `verify` judges the outcome.
+All data lie on one line. Parts work on stretches of it, so they are independent of how others cut the data: chunks are
+cut where any part has a border, and the rows of all parts follow. Whether one part leaves the inputs of the next is
+not checked here: `verify` checks the outcome.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOO_FINE = "compose: the shares of the chunks have no common denominator below 2
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Stretches of the line: those of owner i are ptr[i] to ptr[i + 1], in this order, and none of them is empty."""
+    """Nonempty stretches of the line: those of owner i are ptr[i] to ptr[i + 1], in this order."""
 
     ptr: Longs
     begin: Longs
@@ -38,15 +38,14 @@ class Spans:
 
     @staticmethod
     def of(owner: Longs, begin: Longs, end: Longs, owners: int) -> Spans:
-        """Of owners in ascending order. What is empty is left out; what touches the one before it becomes one with
-        it. O(spans).
+        """Build from owners in ascending order; drop empty stretches and join adjacent ones. O(spans).
 
         >>> spans = Spans.of(np.array([0, 0, 1]), np.array([0, 3, 7]), np.array([3, 5, 9]), 2)
         >>> spans.ptr.tolist(), spans.begin.tolist(), spans.end.tolist()
         ([0, 1, 2], [0, 7], [5, 9])
         """
-        some = begin < end
-        owner, begin, end = owner[some], begin[some], end[some]
+        nonempty = begin < end
+        owner, begin, end = owner[nonempty], begin[nonempty], end[nonempty]
         new = np.ones(len(owner), np.bool_)
         new[1:] = (owner[1:] != owner[:-1]) | (begin[1:] != end[:-1])
         first = np.flatnonzero(new)
@@ -65,7 +64,7 @@ class Spans:
 
     @cached_property
     def lengths(self) -> Longs:
-        """What each owner has, in all."""
+        """The total length of each owner."""
         total: Longs = np.concatenate([[0], np.cumsum(self.end - self.begin)])
         return total[self.ptr[1:]] - total[self.ptr[:-1]]
 
@@ -79,7 +78,7 @@ class Spans:
         return Spans(np.concatenate([[0], np.cumsum(count)]), self.begin[at], self.end[at])
 
     def grouped(self, ptr: Longs) -> Spans:
-        """Fewer owners: owner i has, one after the other, what those from ptr[i] to ptr[i + 1] had. O(spans)."""
+        """Merge owners: owner i gets the stretches of owners ptr[i] to ptr[i + 1], in order. O(spans)."""
         owner = np.repeat(np.arange(len(ptr) - 1), np.diff(self.ptr[ptr]))
         return Spans.of(owner, self.begin, self.end, len(ptr) - 1)
 
@@ -87,7 +86,7 @@ class Spans:
         return self if factor == 1 else Spans(self.ptr, self.begin * factor, self.end * factor)
 
     def cut(self, owner: Longs, low: Longs, high: Longs) -> Spans:
-        """Per row what lies from `low` to `high` of all that its owner has, laid side by side. O(rows and spans).
+        """Return per row the stretches from `low` to `high` of its owner's stretches side by side. O(rows and spans).
 
         Of stretches from 0 to 4 and from 10 to 14 the part from 3 to 6:
 
@@ -132,12 +131,12 @@ class Part:
 
     @property
     def grain(self) -> int:
-        """By how much the line must be finer for all borders of chunks to be whole numbers."""
+        """The factor by which the line must be refined for all borders of chunks to be whole numbers."""
         denominator = self.schedule.chunks.denominator
         return denominator // math.gcd(denominator, int(np.gcd.reduce(self.where.lengths)))
 
     def bounds(self) -> tuple[Longs, Longs]:
-        """Of chunk c in copy g, number g * chunks + c: from where to where it lies in all that `where` has."""
+        """Return begin and end of chunk c in copy g, number g * chunks + c, within the spans of `where` in a row."""
         chunks, blocks = self.schedule.chunks, self.schedule.collective.blocks
         owner = (np.arange(len(self.ranks))[:, None] * blocks + chunks.block).ravel()
         lengths = self.where.lengths
@@ -147,12 +146,12 @@ class Part:
 
 
 def laid(parts: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) -> Schedule:
-    """All parts together, as a schedule of `target`, whose block b is what owner b of `at` has; the owners of `at` have
-    the whole line, each stretch once. O(n log n) in new rows and in spans, and a loop over parts.
+    """Assemble all parts into a schedule of `target`, whose block b is owner b of `at`; the owners of `at` have the
+    whole line, each stretch once. O(n log n) in new rows and in spans, and a loop over parts.
 
-    Where all parts have as many pieces, so has the whole. Otherwise pieces are written out, and the whole has `pieces`.
+    Pieces stay where they are equal in all parts. Otherwise they are expanded, and the schedule has `pieces`.
 
-    Ranks 0 and 1 exchange, and 2 and 3; then 0 and 2, and 1 and 3, what both have.
+    Ranks 0 and 1 exchange their blocks, and 2 and 3; then 0 and 2, and 1 and 3, exchange both.
 
     >>> from antiphon.core.example import of_rows
     >>> swap = of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)])
@@ -164,30 +163,30 @@ def laid(parts: Sequence[Part], target: Collective, at: Spans, pieces: int = 1) 
     [[1, 1, 1, 1, 1, 1, 1, 1], [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 2, 2, 1, 1, 3, 3], [2, 2, 0, 0, 3, 3, 1, 1]]
     """
     depths = {int(p) for part in parts for p in np.unique(pieces_of(part.schedule))}
-    kept = depths.pop() if len(depths) == 1 else 0
-    parts = [_plain(part, bool(kept)) for part in parts]
+    common_pieces = depths.pop() if len(depths) == 1 else 0
+    parts = [_as_plain_copies(part, bool(common_pieces)) for part in parts]
     scale = math.lcm(*(part.grain for part in parts))
     if int(at.end.max(initial=0)) * scale >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
     at, parts = at.scaled(scale), [replace(part, where=part.where.scaled(scale)) for part in parts]
-    cuts = distinct(np.concatenate([at.begin, at.end, *(border for part in parts for border in _borders(part))]))
+    cuts = distinct(np.concatenate([at.begin, at.end, *(border for part in parts for border in _find_borders(part))]))
     tables: list[tuple[Longs, Ints]] = []
     before = {"route": 0, "joint": 0}
-    columns = [_rows(part, cuts, before, tables) for part in parts]
+    columns = [_cut_rows(part, cuts, before, tables) for part in parts]
     joint: dict[str, Any] = {name: own(np.concatenate([c[name] for c in columns])) for name in columns[0]}
-    chunks = _atoms(target, at, cuts)
-    return Schedule(target, chunks, **joint, routes=_tabled(tables), pieces=kept or pieces)
+    chunks = _target_chunks(target, at, cuts)
+    return Schedule(target, chunks, **joint, routes=_join_routes(tables), pieces=common_pieces or pieces)
 
 
-def _plain(part: Part, kept: bool) -> Part:
-    """What an earlier part left in a cell that this one takes for empty must not be added to."""
-    made = plain_copies(part.schedule)
-    if kept:
-        made = replace(made, pieces=1)
-    return replace(part, schedule=made if kept else expand(made))
+def _as_plain_copies(part: Part, keep_pieces: bool) -> Part:
+    """Turn first reductions into copies: leftovers of an earlier part in a cell must not be added to."""
+    schedule = plain_copies(part.schedule)
+    if keep_pieces:
+        schedule = replace(schedule, pieces=1)
+    return replace(part, schedule=schedule if keep_pieces else expand(schedule))
 
 
-def _borders(part: Part) -> tuple[Longs, Longs, Longs]:
+def _find_borders(part: Part) -> tuple[Longs, Longs, Longs]:
     """Where spans begin and end, and where chunks begin, on the line."""
     where = part.where
     low, high = part.bounds()
@@ -197,60 +196,63 @@ def _borders(part: Part) -> tuple[Longs, Longs, Longs]:
     return where.begin, where.end, (where.end[span] - (stop[span] - low)).astype(np.int64)
 
 
-def _rows(part: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]) -> dict[str, NDArray[Any]]:
+def _cut_rows(
+    part: Part, cuts: Longs, before: dict[str, int], tables: list[tuple[Longs, Ints]]
+) -> dict[str, NDArray[Any]]:
     """The columns of one part, every chunk cut at all of `cuts`. O(new rows)."""
-    made, copies = part.schedule, len(part.ranks)
+    schedule, copies = part.schedule, len(part.ranks)
     first = np.searchsorted(cuts, part.where.begin)
     count = np.searchsorted(cuts, part.where.end) - first
-    atom = ranges(first, count)  # all that `where` has, in order
+    atom = ranges(first, count)  # the atoms of `where`, in order
     start = np.concatenate([[0], np.cumsum(cuts[atom + 1] - cuts[atom])])
     low, high = (np.searchsorted(start, bound) for bound in part.bounds())
-    copy = np.repeat(np.arange(copies), made.transfers)
-    key = copy * len(made.chunks) + np.tile(made.chunk, copies)
+    copy = np.repeat(np.arange(copies), schedule.transfers)
+    key = copy * len(schedule.chunks) + np.tile(schedule.chunk, copies)
     times = (high - low)[key]
     total = int(times.sum())
     if total > MAX_ROWS:
         raise Unsupported(f"compose: there would be {total} transfers; at most {MAX_ROWS}")
-    row = np.repeat(np.tile(np.arange(made.transfers), copies), times)
+    row = np.repeat(np.tile(np.arange(schedule.transfers), copies), times)
     copy = np.repeat(copy, times)
     chunk = atom[ranges(low[key], times)]
 
-    def numbers(column: Ints | None, name: str, many: int) -> NDArray[Any]:
+    def numbers(column: Ints | None, name: str, count: int) -> NDArray[Any]:
         if column is None:
             return np.full(total, -1, np.int32)
-        here = column[row].astype(np.int64)
+        number = column[row].astype(np.int64)
         if name == "joint":  # one for each copy and each of the new chunks
-            here = np.where(here < 0, -1, numbered(here, copy, chunk))
-            many = int(here.max(initial=-1)) + 1
+            number = np.where(number < 0, -1, numbered(number, copy, chunk))
+            count = int(number.max(initial=-1)) + 1
         elif part.links is not None:
-            here = np.where(here < 0, -1, here + copy * len(made.routes))
-        here = np.where(here < 0, -1, here + before[name])
-        before[name] += many
-        return here
+            number = np.where(number < 0, -1, number + copy * len(schedule.routes))
+        number = np.where(number < 0, -1, number + before[name])
+        before[name] += count
+        return number
 
     if part.links is None:
-        tables.append((np.diff(made.routes.ptr), made.routes.links))
+        tables.append((np.diff(schedule.routes.ptr), schedule.routes.links))
     else:
-        tables.append((np.tile(np.diff(made.routes.ptr), copies), part.links[:, made.routes.links].ravel()))
+        tables.append((np.tile(np.diff(schedule.routes.ptr), copies), part.links[:, schedule.routes.links].ravel()))
     return {
-        "step": narrow(made.step[row] + part.start), "chunk": narrow(chunk),
-        "src": narrow(part.ranks[copy, made.src[row]]), "dst": narrow(part.ranks[copy, made.dst[row]]),
-        "op": made.op[row], "src_slot": made.slot("src")[row], "dst_slot": made.slot("dst")[row],
-        "route": numbers(made.route, "route", len(tables[-1][0])), "joint": numbers(made.joint, "joint", 0),
+        "step": narrow(schedule.step[row] + part.start), "chunk": narrow(chunk),
+        "src": narrow(part.ranks[copy, schedule.src[row]]), "dst": narrow(part.ranks[copy, schedule.dst[row]]),
+        "op": schedule.op[row], "src_slot": schedule.slot("src")[row], "dst_slot": schedule.slot("dst")[row],
+        "route": numbers(schedule.route, "route", len(tables[-1][0])), "joint": numbers(schedule.joint, "joint", 0),
     }  # fmt: skip
 
 
-def _tabled(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
+def _join_routes(tables: Sequence[tuple[Longs, Ints]]) -> Routes:
     """The routes of all parts in one table."""
     lengths = np.concatenate([np.zeros(1, np.int64), *(lengths for lengths, _ in tables)])
     links = np.concatenate([np.zeros(0, np.int32), *(links for _, links in tables)])
     return Routes(np.cumsum(lengths), links.astype(np.int32))
 
 
-def _atoms(target: Collective, at: Spans, cuts: Longs) -> Chunks:
+def _target_chunks(target: Collective, at: Spans, cuts: Longs) -> Chunks:
     """A chunk from each cut to the next, in the block of the target to which it belongs. O(cuts log blocks).
 
-    >>> chunks = _atoms(Collective("allgather", 2), Spans.side_by_side(np.array([2, 2])), np.array([0, 1, 2, 4]))
+    >>> line = Spans.side_by_side(np.array([2, 2]))
+    >>> chunks = _target_chunks(Collective("allgather", 2), line, np.array([0, 1, 2, 4]))
     >>> chunks.block.tolist(), chunks.offset.tolist(), chunks.share.tolist(), chunks.denominator
     ([0, 0, 1], [0, 1, 0], [1, 1, 2], 2)
     """
@@ -259,11 +261,11 @@ def _atoms(target: Collective, at: Spans, cuts: Longs) -> Chunks:
     order = np.argsort(at.begin)
     span = order[np.searchsorted(at.begin[order], cuts[:-1], side="right") - 1]
     block = at.owner[span]
-    whole = at.lengths[block]
-    common = math.lcm(*np.unique(whole).tolist())
+    block_lengths = at.lengths[block]
+    common = math.lcm(*np.unique(block_lengths).tolist())
     if common >= MAX_DENOMINATOR:
         raise Unsupported(TOO_FINE)
-    factor = common // whole
+    factor = common // block_lengths
     offset, share = (inside[span] + cuts[:-1] - at.begin[span]) * factor, np.diff(cuts) * factor
-    least = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
-    return Chunks(narrow(block), offset // least, share // least, common // least)
+    common_factor = math.gcd(common, int(np.gcd.reduce(offset)), int(np.gcd.reduce(share)))
+    return Chunks(narrow(block), offset // common_factor, share // common_factor, common // common_factor)

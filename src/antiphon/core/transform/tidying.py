@@ -1,4 +1,4 @@
-"""What a schedule does in vain, and the schedule without it."""
+"""Find redundant and dead transfers of a schedule, and drop them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule
 
 @dataclass(frozen=True, eq=False)
 class Waste:
-    """Rows that bring a cell the value it has already, and rows whose value nobody needs in the end."""
+    """Rows that write the value that a cell already has, and rows whose value does not reach an output."""
 
     redundant: Longs
     dead: Longs
@@ -95,15 +95,15 @@ def plain_copies(schedule: Schedule) -> Schedule:
     return replace(schedule, op=np.where(lone, COPY, schedule.op)) if lone.any() else schedule
 
 
-def _values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
-    """An identity for every version's value (copies keep it), and the rows that bring what is there already.
+def _identify_values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
+    """Return an identity for every version's value (copies keep it), and the rows that write the value already there.
     O(n log n).
 
-    The last row brings rank 1 what it has:
+    The last row writes the value that rank 1 has:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = of_rows("broadcast", 3, [(0, 0, 0, 1, 0), (1, 0, 1, 2, 0), (2, 0, 2, 1, 0)], roots=(0,))
-    >>> value, again = _values(rows, versions(rows))
+    >>> value, again = _identify_values(rows, versions(rows))
     >>> value.tolist(), again.tolist()
     ([-1, 2, -1, -1, 5, -1], [False, False, True])
     """
@@ -133,15 +133,15 @@ def _values(schedule: Schedule, derived: Versions) -> tuple[Longs, Bools]:
     return value, again
 
 
-def _needed(schedule: Schedule, derived: Versions) -> Bools:
-    """The rows whose value somebody needs in the end, going backwards through the steps. O(n log n).
+def _find_needed(schedule: Schedule, derived: Versions) -> Bools:
+    """Return the rows whose value reaches an output, going backwards through the steps. O(n log n).
 
-    A scatter to ranks 1 and 2; rank 1 needs not what is for rank 2:
+    A scatter to ranks 1 and 2; rank 1 does not need the block of rank 2:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 1, 0, 1, 0), (0, 2, 0, 2, 0), (1, 2, 0, 1, 0)]
     >>> scatter = of_rows("scatter", 3, rows, roots=(0,))
-    >>> _needed(scatter, versions(scatter))
+    >>> _find_needed(scatter, versions(scatter))
     array([ True,  True, False])
     """
     live = np.zeros(len(derived) + 1, np.bool_)  # the last place absorbs cells that no row touches
@@ -151,50 +151,50 @@ def _needed(schedule: Schedule, derived: Versions) -> Bools:
     needed = np.zeros(schedule.transfers, np.bool_)
     for rows in reversed(by_step(schedule)):
         write = derived.write[rows]
-        mine = live[write]
-        needed[rows] = mine
-        live[derived.read[rows[mine]]] = True
-        live[write[mine & (schedule.op[rows] == REDUCE)] - 1] = True
+        is_live = live[write]
+        needed[rows] = is_live
+        live[derived.read[rows[is_live]]] = True
+        live[write[is_live & (schedule.op[rows] == REDUCE)] - 1] = True
     return needed
 
 
 def waste(schedule: Schedule) -> Waste:
-    """Which rows are in vain. O(n log n) and a loop over steps, until nothing more is found.
+    """Find redundant and dead rows. O(n log n) and a loop over steps, repeated until there are none.
 
-    Rounds are needed because what overwrites a value in vain hides that a later row only restores it.
+    Rounds are needed because a dead write hides that a later row only restores the value.
 
-    The last row brings rank 0 back what it has:
+    The last row returns to rank 0 its own block:
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0), (1, 0, 1, 0, 0)]
     >>> waste(of_rows("allgather", 2, rows)).redundant
     array([2])
     """
-    left = np.arange(schedule.transfers)
+    remaining = np.arange(schedule.transfers)
     redundant: list[Longs] = []
     dead: list[Longs] = []
-    while len(left):
-        here = schedule.take(left)
-        _, again = _values(here, versions(here))
-        lean = left[~again]
+    while len(remaining):
+        current = schedule.take(remaining)
+        _, again = _identify_values(current, versions(current))
+        lean = remaining[~again]
         fewer = schedule.take(lean)
-        needed = _needed(fewer, versions(fewer))
-        redundant.append(left[again])
+        needed = _find_needed(fewer, versions(fewer))
+        redundant.append(remaining[again])
         dead.append(lean[~needed])
         if needed.all() and not again.any():
             break
-        left = lean[needed]
+        remaining = lean[needed]
     nothing = [np.zeros(0, np.int64)]
     return Waste(np.sort(np.concatenate(redundant or nothing)), np.sort(np.concatenate(dead or nothing)))
 
 
 def unjoined(schedule: Schedule) -> Schedule:
-    """The same with every row alone: what a runtime without switches that multicast or combine would do."""
+    """Return the schedule without joints, for runtimes without switches that multicast or combine."""
     return schedule if schedule.joint is None else replace(schedule, joint=None)
 
 
 def clean(schedule: Schedule) -> Schedule:
-    """The same outcome without redundant and dead transfers."""
+    """Return a schedule of the same outcome without redundant and dead transfers."""
     vain = waste(schedule)
     if not vain:
         return schedule

@@ -1,10 +1,10 @@
 """The verifier: tracks every contribution to every cell of a schedule exactly.
 
 Independent of every planner and of the interpreter. Chunks are independent of each other, so they are
-verified in blocks that fit the caches: a quick yes for plain copies (quick.py), a walk that judges every
+verified in blocks that fit the caches: a quick yes for plain copies (quick.py), a walk that checks every
 row and counts contributions where each partial sum is used once (trees.py), and exact sets or counts for
-the chunks where that decides nothing (sets.py). Time is linear in rows for the first two. Rows that are
-bound together are judged apart (joined.py).
+the chunks that counting does not decide (sets.py). Time is linear in rows for the first two. Joints are
+checked separately (joined.py).
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ def verify(
     op: str | None = None,
     dtype: str | None = None,
 ) -> Report:
-    """Is the schedule legal on this topology, and is its outcome exactly what the collective asks?
+    """Check that the schedule is legal on this topology and that its outcome is exactly that of the collective.
 
     `claims` (steps, rounds, transfers, chunks, ...) are recomputed and compared where given. `op`, `dtype`: also
     whether the switches that combine can do so with this operator and this type of data.
     """
-    fault = _fit(schedule, topology) or _shares(schedule)
+    fault = _check_ranks(schedule, topology) or _check_shares(schedule)
     if fault is None:
-        fault = _first(_routes(schedule, topology, op, dtype), _data(schedule))
+        fault = _earliest(_check_routes(schedule, topology, op, dtype), _check_data(schedule))
     if fault is None and claims:
-        fault = _claims(schedule, topology, claims)
+        fault = _check_claims(schedule, topology, claims)
     return Report(fault)
 
 
-def _first(*faults: Fault | None) -> Fault | None:
+def _earliest(*faults: Fault | None) -> Fault | None:
     """The earliest: by step (a fault of the outcome has none and comes last), then chunk."""
-    there = [fault for fault in faults if fault is not None]
+    faults_found = [fault for fault in faults if fault is not None]
     late = 2**62
     key = lambda f: (late if f.step is None else f.step, late if f.chunk is None else f.chunk)  # noqa: E731
-    return min(there, key=key, default=None)
+    return min(faults_found, key=key, default=None)
 
 
-def _fit(schedule: Schedule, topology: Topology) -> Fault | None:
+def _check_ranks(schedule: Schedule, topology: Topology) -> Fault | None:
     if schedule.collective.ranks != topology.ranks:
         have = f"the schedule is for {schedule.collective.ranks} ranks, but topology {topology.name!r}"
         return Fault("topology", f"{have} has {topology.ranks}")
     return None
 
 
-def _shares(schedule: Schedule) -> Fault | None:
+def _check_shares(schedule: Schedule) -> Fault | None:
     """The chunks of every block must tile it; a block of weight 0 has no data, and may have none.
 
     Chunk 0 ends after one half, chunk 1 begins after three quarters:
 
     >>> from types import SimpleNamespace as Some
     >>> chunks = Some(block=np.array([0, 0]), offset=np.array([0, 3]), share=np.array([2, 1]), denominator=4)
-    >>> _shares(Some(chunks=chunks, collective=Some(weights=np.array([1])))).message
+    >>> _check_shares(Some(chunks=chunks, collective=Some(weights=np.array([1])))).message
     'the chunks of block 0 do not tile it: a gap or an overlap at chunk 1'
     """
     chunks, weights = schedule.chunks, schedule.collective.weights
@@ -99,63 +99,63 @@ def _shares(schedule: Schedule) -> Fault | None:
     return Fault("share", f"block {missing[0]} has no chunk") if len(missing) else None
 
 
-def _routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
-    found = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    if not len(found.bad):
-        return None if schedule.joint is None else joined.fault(schedule, topology, found, op, dtype)
-    at = int(np.lexsort((found.bad, schedule.chunk[found.bad], schedule.step[found.bad]))[0])
-    return row_fault("route", schedule, int(found.bad[at]), found.why[at])
+def _check_routes(schedule: Schedule, topology: Topology, op: str | None, dtype: str | None) -> Fault | None:
+    resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    if not len(resolved.bad):
+        return None if schedule.joint is None else joined.fault(schedule, topology, resolved, op, dtype)
+    at = int(np.lexsort((resolved.bad, schedule.chunk[resolved.bad], schedule.step[resolved.bad]))[0])
+    return row_fault("route", schedule, int(resolved.bad[at]), resolved.why[at])
 
 
-def _data(schedule: Schedule) -> Fault | None:
+def _check_data(schedule: Schedule) -> Fault | None:
     demand = Demand.of(schedule.collective)
     single = not len(schedule.collective.relation.wants) and bool((schedule.collective.ids_per_block == 1).all())
-    single &= len(schedule.collective.relation.pre_block) == 0 or not _double_pre(demand)
+    single &= len(schedule.collective.relation.pre_block) == 0 or not _has_double_pre(demand)
     fault: Fault | None = None
     for block in blocks(schedule, demand):
         if not (single and quick.surely_right(block)):
-            fault = _first(fault, _judge(schedule, block))
+            fault = _earliest(fault, _check_block(schedule, block))
     return fault
 
 
-def _double_pre(demand: Demand) -> bool:
+def _has_double_pre(demand: Demand) -> bool:
     """Whether a cell begins with several contributions (custom relations only)."""
     block = np.repeat(np.arange(len(demand.pre_ptr) - 1), np.diff(demand.pre_ptr))
     return bool(((block[1:] == block[:-1]) & (demand.pre_rank[1:] == demand.pre_rank[:-1])).any())
 
 
-def _judge(schedule: Schedule, block: ChunkRows) -> Fault | None:
+def _check_block(schedule: Schedule, block: ChunkRows) -> Fault | None:
     same = np.flatnonzero(block.src == block.dst)
     first = same[np.lexsort((block.owner[same], block.time[same]))[:1]]
     own = [row_fault("self", schedule, int(row), _WHY["self"]) for row in block.rows[first]]
     outcome = trees.walk(block)
     broken = [row_fault(kind, schedule, int(block.rows[row]), _WHY[kind]) for row, kind in outcome.faulty.values()]
     if own or broken:
-        return _first(*own, *broken)
-    return _outcome(schedule, block, outcome)
+        return _earliest(*own, *broken)
+    return _check_outcome(schedule, block, outcome)
 
 
-def _outcome(schedule: Schedule, block: ChunkRows, outcome: trees.Outcome) -> Fault | None:
-    """Every post cell must hold exactly what is wanted: by count where that decides, else by exact sets."""
+def _check_outcome(schedule: Schedule, block: ChunkRows, outcome: trees.Outcome) -> Fault | None:
+    """Check that every post cell holds exactly its contributions: by count where that decides, else by exact sets."""
     collective = schedule.collective
     number = collective.ids_per_block[schedule.chunks.block[block.chunks]]
     unclear = outcome.shared.copy()
     unclear[block.post_owner[block.post_want >= 0]] = True
     wrong = (outcome.count[block.post] != number[block.post_owner]) & ~unclear[block.post_owner]
     if not wrong.any() and unclear.any():
-        for batch in _batches(np.flatnonzero(unclear), block, number):
-            part = block.only(batch).compact()
-            good = sets.right(part, collective.relation.wants)
+        for batch in _batch_chunks(np.flatnonzero(unclear), block, number):
+            chunk_rows = block.only(batch).compact()
+            good = sets.right(chunk_rows, collective.relation.wants)
             if not good.all():
-                return _explain(schedule, part, int(np.flatnonzero(~good)[0]))
+                return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
     if wrong.any():
-        part = block.only(block.post_owner[np.flatnonzero(wrong)[:1]]).compact()
-        good = sets.right(part, collective.relation.wants)
-        return _explain(schedule, part, int(np.flatnonzero(~good)[0]))
+        chunk_rows = block.only(block.post_owner[np.flatnonzero(wrong)[:1]]).compact()
+        good = sets.right(chunk_rows, collective.relation.wants)
+        return _explain_cell(schedule, chunk_rows, int(np.flatnonzero(~good)[0]))
     return None
 
 
-def _batches(owners: Longs, block: ChunkRows, number: Longs) -> list[Longs]:
+def _batch_chunks(owners: Longs, block: ChunkRows, number: Longs) -> list[Longs]:
     """Chunks together as long as their exact state stays small."""
     cells = np.bincount(block.owner, minlength=len(block.chunks)) * 2 + np.bincount(
         block.pre_owner, minlength=len(block.chunks)
@@ -165,43 +165,47 @@ def _batches(owners: Longs, block: ChunkRows, number: Longs) -> list[Longs]:
     return np.split(owners, cut)
 
 
-def _explain(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
-    """Say what a post cell holds instead of what it should: recounted for its chunk alone."""
+def _explain_cell(schedule: Schedule, block: ChunkRows, post: int) -> Fault:
+    """Report the missing and surplus contributions of a post cell, recounted for its chunk alone."""
     owner, rank = int(block.post_owner[post]), int(block.post_rank[post])
     chunk = int(block.chunks[owner])
-    part = block.only(np.array([owner])).compact()
-    row = int(np.flatnonzero(part.post_rank == rank)[0])
-    ids, per_chunk, most = sets.wanted(part, schedule.collective.relation.wants)
-    names = dict(zip(ids.tolist(), part.pre_id.tolist(), strict=True))
-    want = part.post_want[row]
+    chunk_rows = block.only(np.array([owner])).compact()
+    row = int(np.flatnonzero(chunk_rows.post_rank == rank)[0])
+    ids, per_chunk, max_count = sets.wanted(chunk_rows, schedule.collective.relation.wants)
+    names = dict(zip(ids.tolist(), chunk_rows.pre_id.tolist(), strict=True))
+    want = chunk_rows.post_want[row]
     listed = schedule.collective.relation.wants[want] if want >= 0 else tuple(names.values())
-    wanted = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
+    expected = Counter(listed) if want >= 0 else dict.fromkeys(names.values(), 1)
     lacking: list[tuple[int, int]] = []
     over: list[tuple[int, int]] = []
-    span = max(1, sets.STATE // (8 * max(part.cells, 1)))
+    span = max(1, sets.STATE // (8 * max(chunk_rows.cells, 1)))
     for low in range(0, int(per_chunk[0]), span):
         high = min(low + span, int(per_chunk[0]))
-        have = sets.counts(part, ids, low, high, most)[part.post[row]]
+        have = sets.counts(chunk_rows, ids, low, high, max_count)[chunk_rows.post[row]]
         for number, times in enumerate(have.tolist(), low):
-            should = wanted.get(names[number], 0)
+            should = expected.get(names[number], 0)
             (lacking if times < should else over if times > should else []).append((names[number], times))
-    return Fault("post", _tell(rank, chunk, lacking, over, schedule.collective.combining), chunk=chunk, dst=rank)
+    return Fault(
+        "post", _outcome_text(rank, chunk, lacking, over, schedule.collective.combining), chunk=chunk, dst=rank
+    )
 
 
-def _tell(rank: int, chunk: int, lacking: list[tuple[int, int]], over: list[tuple[int, int]], combining: bool) -> str:
+def _outcome_text(
+    rank: int, chunk: int, lacking: list[tuple[int, int]], over: list[tuple[int, int]], combining: bool
+) -> str:
     def some(pairs: list[tuple[int, int]]) -> str:
         return ", ".join(str(name) for name, _ in pairs[:5]) + (", ..." if len(pairs) > 5 else "")
 
-    what = "the contribution of rank" if combining else "the data of rank"
-    parts = []
+    contribution = "the contribution of rank" if combining else "the data of rank"
+    clauses = []
     if lacking:
-        parts.append(f"without {what} {some(lacking)}")
+        clauses.append(f"without {contribution} {some(lacking)}")
     if over:
-        parts.append(f"with {what} {some(over)} more often than it should")
-    return f"chunk {chunk}: rank {rank} ends {' and '.join(parts)}"
+        clauses.append(f"with {contribution} {some(over)} more often than it should")
+    return f"chunk {chunk}: rank {rank} ends {' and '.join(clauses)}"
 
 
-def _claims(schedule: Schedule, topology: Topology, claims: Mapping[str, Any]) -> Fault | None:
+def _check_claims(schedule: Schedule, topology: Topology, claims: Mapping[str, Any]) -> Fault | None:
     truth = true_claims(schedule, topology)
     for key, value in truth.items():
         if key in claims and claims[key] != value:

@@ -1,4 +1,4 @@
-"""The trees of joints: whether their paths make up one, and whether its switches can do what it asks of them.
+"""Check the trees of joints: their paths must form a tree, and its switches must support their part in it.
 
 A tree of several sources and several destinations needs a hub, where combining ends and spreading begins: every link is
 then for the one, if it leads to the hub, or for the other, if it leads away. How much is wrong with each place as a hub
@@ -36,35 +36,37 @@ class Bound:
         of = np.repeat(np.arange(len(joints)), size)
         return Bound(self.row[at], of, np.append(0, np.cumsum(size)), self.src[at], self.dst[at])
 
-    def _ranks(self, end: Ints) -> Longs:
+    def _distinct_ranks(self, end: Ints) -> Longs:
         """joint * 2^32 + rank, each once."""
         return distinct((self.of << 32) | end)
 
     @cached_property
     def sources(self) -> Longs:
-        return np.bincount(self._ranks(self.src) >> 32, minlength=len(self))
+        return np.bincount(self._distinct_ranks(self.src) >> 32, minlength=len(self))
 
     @cached_property
     def destinations(self) -> Longs:
-        return np.bincount(self._ranks(self.dst) >> 32, minlength=len(self))
+        return np.bincount(self._distinct_ranks(self.dst) >> 32, minlength=len(self))
 
     @cached_property
     def lacking(self) -> Longs:
-        """How many rows there are too few.
+        """The number of rows that are missing.
 
         >>> rows = np.arange(3)  # of the first joint 0 to 3 and 1 to 2 are not there
         >>> bound = Bound(rows, np.array([0, 0, 1]), np.array([0, 2, 3]), np.array([0, 1, 0]), np.array([2, 3, 2]))
         >>> bound.sources.tolist(), bound.destinations.tolist(), bound.lacking.tolist()
         ([2, 1], [2, 1], [2, 0])
         """
-        both = np.intersect1d(self._ranks(self.src), self._ranks(self.dst), assume_unique=True)
-        twice = np.bincount(both >> 32, minlength=len(self))
+        ends_of_both = np.intersect1d(
+            self._distinct_ranks(self.src), self._distinct_ranks(self.dst), assume_unique=True
+        )
+        twice = np.bincount(ends_of_both >> 32, minlength=len(self))
         return self.sources * self.destinations - twice - np.diff(self.ptr)
 
 
 @dataclass(frozen=True, eq=False)
 class Able:
-    """What every node can do, for this operator and type where they are known; ranks as receivers come after all."""
+    """The abilities of every node, for this operator and type where given; ranks as receivers come after all nodes."""
 
     multicast: Bools
     reduce: Bools
@@ -100,19 +102,19 @@ class Tree:
     up: Longs  # the place before each on the way to that first one; -1 for the first
 
     @staticmethod
-    def of(bound: Bound, topology: Topology, found: Resolved) -> Tree:
-        route = found.route[bound.row]
-        begin, hops = found.table.ptr[route], np.diff(found.table.ptr)[route]
-        many = max(topology.links, 1)
-        pair = distinct(np.repeat(bound.of * many, hops) + found.table.links[ranges(begin, hops)])
-        joint, link = pair // many, pair % many
+    def of(bound: Bound, topology: Topology, resolved: Resolved) -> Tree:
+        route = resolved.route[bound.row]
+        begin, hops = resolved.table.ptr[route], np.diff(resolved.table.ptr)[route]
+        link_count = max(topology.links, 1)
+        pair = distinct(np.repeat(bound.of * link_count, hops) + resolved.table.links[ranges(begin, hops)])
+        joint, link = pair // link_count, pair % link_count
         src, dst = topology.link_src[link].astype(np.int64), topology.link_dst[link].astype(np.int64)
         dst = np.where(dst < topology.ranks, dst + topology.nodes, dst)
         width = topology.nodes + topology.ranks
         key = np.concatenate([joint * width + src, joint * width + dst])
         places, place = dense(key, max(len(bound), 1) * width)
         tail, head = place[: len(link)], place[len(link) :]
-        order, up = _walk(places // width, tail, head)
+        order, up = _search_trees(places // width, tail, head)
         return Tree(places // width, places % width, link, tail, head, order, up)
 
     @cached_property
@@ -120,30 +122,30 @@ class Tree:
         """Joined places, each pair once, lesser one first: low * places + high."""
         return distinct(np.minimum(self.tail, self.head) * len(self.node) + np.maximum(self.tail, self.head))
 
-    def _count(self, places: Longs) -> Longs:
+    def _count_places(self, places: Longs) -> Longs:
         return np.bincount(places, minlength=len(self.node))
 
     @cached_property
     def into(self) -> Longs:
-        return self._count(self.head)
+        return self._count_places(self.head)
 
     @cached_property
     def out(self) -> Longs:
-        return self._count(self.tail)
+        return self._count_places(self.tail)
 
     @cached_property
     def edges_at(self) -> Longs:
-        """How many places each is joined to."""
-        return self._count(np.concatenate([self.edges // len(self.node), self.edges % len(self.node)]))
+        """The number of neighbours of each place."""
+        return self._count_places(np.concatenate([self.edges // len(self.node), self.edges % len(self.node)]))
 
     @cached_property
     def upward(self) -> tuple[Bools, Bools]:
         """Of every place whether a link leads from it to the one before, and from there to it."""
         low, high = self.up[self.tail] == self.head, self.up[self.head] == self.tail
-        return self._count(self.tail[low]) > 0, self._count(self.head[high]) > 0
+        return self._count_places(self.tail[low]) > 0, self._count_places(self.head[high]) > 0
 
 
-def _walk(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
+def _search_trees(joint: Longs, tail: Longs, head: Longs) -> tuple[Longs, Longs]:
     """Through all joints at once, breadth first: the places in order, and the one before each."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order
@@ -169,8 +171,8 @@ def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]
 
     rank = (tree.node < topology.ranks) | (tree.node >= topology.nodes)
     say(tree.joint[rank & (tree.edges_at > 1)], "leaves or reaches a rank by several links")
-    both = tree.tail * len(tree.node) + tree.head
-    ordered = np.sort(both)
+    directed_pairs = tree.tail * len(tree.node) + tree.head
+    ordered = np.sort(directed_pairs)
     say(tree.joint[ordered[~starts(ordered)] // max(len(tree.node), 1)], "takes parallel links between two nodes")
     edges = np.bincount(tree.joint[tree.edges // max(len(tree.node), 1)], minlength=len(bound))
     places = np.bincount(tree.joint, minlength=len(bound))
@@ -181,16 +183,16 @@ def shape_faults(bound: Bound, tree: Tree, topology: Topology) -> dict[int, str]
 
 
 def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> dict[int, str]:
-    """By the first row of each: joints that ask of a switch what it cannot do. `tree` of joints of the right shape."""
+    """Return, by first row, joints that need an ability that a switch lacks. `tree`: of joints of the right shape."""
     first = bound.row[bound.ptr[:-1]]
     wrong: dict[int, str] = {}
-    one, many = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
-    split = one & (tree.out > 1) & ~able.multicast[tree.node]
-    meets = ~one & ~many & (tree.into > 1) & ~able.reduce[tree.node]
+    single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    split = single_source & (tree.out > 1) & ~able.multicast[tree.node]
+    meets = ~single_source & ~fans_out & (tree.into > 1) & ~able.reduce[tree.node]
     for place in np.flatnonzero(split | meets).tolist():
-        what = "multicast" if split[place] else "combine"
+        ability = "multicast" if split[place] else "combine"
         name = topology.node_name(int(tree.node[place]))
-        wrong.setdefault(int(first[tree.joint[place]]), f"needs {name} to {what}, which it cannot")
+        wrong.setdefault(int(first[tree.joint[place]]), f"needs {name} to {ability}, which it cannot")
     for joint in _no_hub(bound, tree, able).tolist():
         why = "has several sources and several destinations, but no switch on its way can be where combining ends and "
         wrong.setdefault(int(first[joint]), why + "sending on begins (through)")
@@ -203,15 +205,20 @@ def branch_faults(bound: Bound, tree: Tree, topology: Topology, able: Able) -> d
 
 def _no_way_back(bound: Bound, tree: Tree, topology: Topology, able: Able) -> list[tuple[int, int]]:
     """Joints whose last or first switch wants the operand or copy of the rank beside it, which no link brings there."""
-    one, many = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
-    leaves = one[tree.tail] & many[tree.tail] & (tree.node[tree.tail] < topology.ranks) & able.own[tree.node[tree.head]]
-    lands = ~one[tree.tail] & ~many[tree.tail] & (tree.node[tree.head] >= topology.nodes)
+    single_source, fans_out = bound.sources[tree.joint] == 1, bound.destinations[tree.joint] > 1
+    leaves = (
+        single_source[tree.tail]
+        & fans_out[tree.tail]
+        & (tree.node[tree.tail] < topology.ranks)
+        & able.own[tree.node[tree.head]]
+    )
+    lands = ~single_source[tree.tail] & ~fans_out[tree.tail] & (tree.node[tree.head] >= topology.nodes)
     lands &= able.own[tree.node[tree.tail]]
     at = np.flatnonzero(leaves | lands)
-    there = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)) if len(at) else set()
+    existing_links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)) if len(at) else set()
     src, dst = topology.link_src[tree.link[at]].tolist(), topology.link_dst[tree.link[at]].tolist()
     joint = tree.joint[tree.tail[at]].tolist()
-    return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in there]
+    return [(j, max(a, b)) for j, a, b in zip(joint, src, dst, strict=True) if (b, a) not in existing_links]
 
 
 def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
@@ -221,16 +228,16 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
     if it is the place or beyond: a place nearer to the hub is to take in all that comes from here, and to give all that
     is wanted here; what meets here without it must be combined, what parts multicast.
     """
-    both = (bound.sources > 1) & (bound.destinations > 1)
-    if not both.any():
+    needs_hub = (bound.sources > 1) & (bound.destinations > 1)
+    if not needs_hub.any():
         return np.zeros(0, np.int64)
     node, up = tree.node, np.maximum(tree.up, 0)
     rises, falls = tree.upward
-    sends, takes = _beyond(tree, (tree.into == 0)), _beyond(tree, (tree.out == 0))
+    sends, takes = _count_beyond(tree, (tree.into == 0)), _count_beyond(tree, (tree.out == 0))
     unable_in, unable_out = ~able.reduce[node], ~able.multicast[node]
 
-    def asks(here: Longs, into: Longs, out: Longs) -> Bools:
-        return ((into > 1) & unable_in[here]) | ((out > 1) & unable_out[here])
+    def asks(places: Longs, into: Longs, out: Longs) -> Bools:
+        return ((into > 1) & unable_in[places]) | ((out > 1) & unable_out[places])
 
     every = np.arange(len(node))
     rising = asks(every, tree.into - falls, tree.out - rises) | ((sends > 0) & ~rises) | ((takes > 0) & ~falls)
@@ -239,25 +246,25 @@ def _no_hub(bound: Bound, tree: Tree, able: Able) -> Longs:
     falling |= (bound.destinations[tree.joint] > takes) & ~rises
     inner = tree.up >= 0
     change = np.where(inner, falling.astype(np.int64) - rising, 0)
-    wrong = np.bincount(tree.joint[inner & rising], minlength=len(bound))[tree.joint] + _along(tree, change)
+    wrong = np.bincount(tree.joint[inner & rising], minlength=len(bound))[tree.joint] + _sum_upward(tree, change)
     fit = able.through[node] & ~asks(every, tree.into, tree.out) & (wrong == 0)
-    return np.flatnonzero(both & (np.bincount(tree.joint[fit], minlength=len(bound)) == 0))
+    return np.flatnonzero(needs_hub & (np.bincount(tree.joint[fit], minlength=len(bound)) == 0))
 
 
-def _along(tree: Tree, values: Longs) -> Longs:
+def _sum_upward(tree: Tree, values: Longs) -> Longs:
     """Sums on the way from the first place of a joint to each: in as many rounds as its length has digits."""
     total, up = values.copy(), tree.up.copy()
-    while bool((some := np.flatnonzero(up >= 0)).size):
-        total[some] += total[up[some]]
-        up[some] = up[up[some]]
+    while bool((unfinished := np.flatnonzero(up >= 0)).size):
+        total[unfinished] += total[up[unfinished]]
+        up[unfinished] = up[up[unfinished]]
     return total
 
 
-def _beyond(tree: Tree, marks: Bools) -> Longs:
-    """How many marked places there are at every place and beyond it."""
-    depth = _along(tree, (tree.up >= 0).astype(np.int64))
+def _count_beyond(tree: Tree, marks: Bools) -> Longs:
+    """Count the marked places at every place and beyond it."""
+    depth = _sum_upward(tree, (tree.up >= 0).astype(np.int64))
     total = marks.astype(np.int64)
     order = np.argsort(depth, kind="stable")
-    for here in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
-        np.add.at(total, tree.up[here], total[here])
+    for same_depth in np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)[:0:-1]:
+        np.add.at(total, tree.up[same_depth], total[same_depth])
     return total

@@ -1,7 +1,7 @@
-"""Whether rows that are bound together may be: what docs/schedule.md asks of joints, derived here anew.
+"""Check joints (rows bound to one multicast or reduction) against the rules of docs/schedule.md, independently.
 
-First the rows of each are looked at (they agree, and none is lacking), then the tree that their paths make up
-(branching.py), then how many joints a switch serves at once.
+First the rows of each joint (they agree, and none is missing), then the tree that their paths form (branching.py), then
+the number of joints that a switch serves at once.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from antiphon.core.verify.branching import Able, Bound, Tree, branch_faults, sha
 from antiphon.core.verify.report import Fault, row_fault
 
 
-def fault(schedule: Schedule, topology: Topology, found: Resolved, op: str | None, dtype: str | None) -> Fault | None:
-    """The first joint that is none, of a schedule whose routes are right; told by its first row, in the order of steps
-    and chunks. O(n log n) in the rows of joints times hops."""
-    bound = _bound(schedule)
-    wrong = _agree(schedule, bound)
-    bound = bound.only(_others(bound, wrong))
-    tree = Tree.of(bound, topology, found)
+def fault(
+    schedule: Schedule, topology: Topology, resolved: Resolved, op: str | None, dtype: str | None
+) -> Fault | None:
+    """Return the first faulty joint of a schedule whose routes are right, as a fault of its first row, in the order of
+    steps and chunks. O(n log n) in the rows of joints times hops."""
+    bound = _collect_joints(schedule)
+    wrong = _disagreements(schedule, bound)
+    bound = bound.only(_joints_without(bound, wrong))
+    tree = Tree.of(bound, topology, resolved)
     shape = shape_faults(bound, tree, topology)
     wrong |= shape
     if shape:
-        bound = bound.only(_others(bound, shape))
-        tree = Tree.of(bound, topology, found)
+        bound = bound.only(_joints_without(bound, shape))
+        tree = Tree.of(bound, topology, resolved)
     able = Able.of(topology, op, dtype)
     unable = branch_faults(bound, tree, topology, able)
     if unable and (op or dtype):
@@ -42,12 +44,12 @@ def fault(schedule: Schedule, topology: Topology, found: Resolved, op: str | Non
     return _first_fault(schedule, wrong)
 
 
-def _bound(schedule: Schedule) -> Bound:
+def _collect_joints(schedule: Schedule) -> Bound:
     """The rows of joints of two rows or more, those of one side by side.
 
     >>> from antiphon.core.example import of_rows
     >>> rows = [(0, 0, 0, 1, 0), (0, 0, 0, 2, 0), (1, 0, 1, 3, 0), (1, 0, 2, 4, 0)]
-    >>> bound = _bound(of_rows("broadcast", 5, rows, roots=(0,), joint=[7, 7, -1, 3]))
+    >>> bound = _collect_joints(of_rows("broadcast", 5, rows, roots=(0,), joint=[7, 7, -1, 3]))
     >>> bound.row.tolist(), bound.of.tolist(), bound.ptr.tolist(), bound.src.tolist(), bound.dst.tolist()
     ([0, 1], [0, 0], [0, 2], [0, 0], [1, 2])
     """
@@ -62,7 +64,7 @@ def _bound(schedule: Schedule) -> Bound:
     return Bound(rows, of, pointers(of, int(of[-1]) + 1 if len(of) else 0), schedule.src[rows], schedule.dst[rows])
 
 
-def _others(bound: Bound, wrong: dict[int, str]) -> Longs:
+def _joints_without(bound: Bound, wrong: dict[int, str]) -> Longs:
     """The joints with which nothing is wrong."""
     row = bound.row[bound.ptr[:-1]]
     return np.flatnonzero(~np.isin(row, np.array(list(wrong), np.int64)))
@@ -72,11 +74,11 @@ def _first_fault(schedule: Schedule, wrong: dict[int, str]) -> Fault | None:
     """`wrong` by the first row of a joint."""
     if not wrong:
         return None
-    row = min(wrong, key=lambda one: (int(schedule.step[one]), int(schedule.chunk[one]), one))
+    row = min(wrong, key=lambda first_row: (int(schedule.step[first_row]), int(schedule.chunk[first_row]), first_row))
     return row_fault("joint", schedule, row, f"is in a joint that {wrong[row]}")
 
 
-def _agree(schedule: Schedule, bound: Bound) -> dict[int, str]:
+def _disagreements(schedule: Schedule, bound: Bound) -> dict[int, str]:
     """One step, chunk and op; one cell at every rank; and a row from every source to every destination."""
     first = bound.ptr[:-1]
     wrong: dict[int, str] = {}

@@ -29,7 +29,7 @@ ROWS = 2**22
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """Who has and who needs each block of a collective, as CSR by block."""
+    """The ranks that have and that need each block of a collective, as CSR by block."""
 
     pre_ptr: Longs
     pre_rank: Ints
@@ -78,7 +78,7 @@ class ChunkRows:
         )  # fmt: skip
 
     def compact(self) -> ChunkRows:
-        """The same block with only the cells that occur, numbered anew."""
+        """The same block with only the cells that occur, renumbered."""
         every = np.concatenate([self.src, self.dst, self.pre, self.post])
         cells, new = dense(every, max(self.cells, 1))
         a, b, c = np.cumsum([len(self.src), len(self.dst), len(self.pre)])
@@ -104,11 +104,11 @@ class ChunkRows:
             return
         when = self.time.astype(np.int64)
         sorted_already = bool((when[1:] >= when[:-1]).all())  # as most planners give them
-        many = int(np.count_nonzero(starts(when))) if sorted_already else len(distinct(when))
-        if many * 256 > len(when) and len(self.chunks) > 1:
+        step_count = int(np.count_nonzero(starts(when))) if sorted_already else len(distinct(when))
+        if step_count * 256 > len(when) and len(self.chunks) > 1:
             _, place = dense(when, int(when.max()) + 1)
-            key = self.owner.astype(np.int64) * many + place
-            order = order_of(key, len(self.chunks) * many)
+            key = self.owner.astype(np.int64) * step_count + place
+            order = order_of(key, len(self.chunks) * step_count)
             new = np.cumsum(starts(key[order])) - 1
             first = starts(self.owner[order])
             base = np.repeat(new[first], np.diff(np.append(np.flatnonzero(first), len(new))))
@@ -136,14 +136,16 @@ def blocks(schedule: Schedule, demand: Demand) -> Iterator[ChunkRows]:
     order = np.argsort(small, kind="stable") if total > 1 else np.arange(schedule.transfers)
     row_ptr, chunk_ptr = pointers(small, total), pointers(number, total)
     for i in range(total):
-        mine = np.arange(chunk_ptr[i], chunk_ptr[i + 1])
+        own_chunks = np.arange(chunk_ptr[i], chunk_ptr[i + 1])
         rows = order[row_ptr[i] : row_ptr[i + 1]] if total > 1 else order
-        block = _block(schedule, demand, mine, rows, width, whole=total == 1)
+        block = _make_block(schedule, demand, own_chunks, rows, width, is_only_block=total == 1)
         yield block.compact() if sparse else block
 
 
-def _block(schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, whole: bool) -> ChunkRows:
-    pick = slice(None) if whole else rows
+def _make_block(
+    schedule: Schedule, demand: Demand, chunks: Longs, rows: Longs, width: int, *, is_only_block: bool
+) -> ChunkRows:
+    pick = slice(None) if is_only_block else rows
     number: Any = np.int32 if len(chunks) * width < 2**31 else np.int64  # half the memory to move, where it fits
     owner: AnyInts = schedule.chunk[pick].astype(number) - number(chunks[0])
     slots = number(schedule.slots)

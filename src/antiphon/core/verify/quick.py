@@ -10,11 +10,10 @@ NEVER = np.iinfo(np.int32).max
 
 
 def surely_right(block: ChunkRows) -> bool:
-    """True only if the block is legal and complete, judged by arrival times alone; False = look closer.
+    """Return True only if arrival times alone prove the block legal and complete; False: look closer.
 
-    Asks that there are only copies, that every chunk has one contribution (the caller's duty to know), and
-    that no cell is written twice nor over what was there at the beginning. Then a value, once there, is the
-    right one and stays. Linear.
+    Requires that there are only copies, that every chunk has one contribution (checked by the caller), and that no
+    cell is written twice or over its initial value. Then a value, once there, is the right one and stays. Linear.
     """
     if bool(block.reduces.any()):
         return False

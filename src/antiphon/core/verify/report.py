@@ -1,4 +1,4 @@
-"""What verification says: yes, or the first thing wrong in the user's terms."""
+"""The result of verification: valid, or the first fault in the user's terms."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Report:
 
 
 def row_fault(kind: str, schedule: Schedule, row: int, why: str) -> Fault:
-    """A fault of one row, told with its step, chunk and ranks."""
+    """Return a fault of one row, with its step, chunk and ranks."""
     step, chunk = int(schedule.step[row]), int(schedule.chunk[row])
     src, dst = int(schedule.src[row]), int(schedule.dst[row])
     verb = "copy" if schedule.op[row] == COPY else "reduce"

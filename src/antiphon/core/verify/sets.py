@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +22,36 @@ def wanted(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, L
     keys, place = dense(block.pre_owner * top + block.pre_id, max(len(block.chunks), 1) * top)
     per_chunk = np.bincount(keys // top, minlength=len(block.chunks))
     base = np.cumsum(per_chunk) - per_chunk
-    most = max((max(np.unique(w, return_counts=True)[1], default=1) for w in wants), default=1)
-    return place - base[block.pre_owner], per_chunk, int(most)
+    max_count = max((max(np.unique(w, return_counts=True)[1], default=1) for w in wants), default=1)
+    return place - base[block.pre_owner], per_chunk, int(max_count)
 
 
-def _groups(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
+def _group_by_cell(dst: AnyInts, cells: int) -> tuple[Longs, Longs]:
     """Order of rows by cell, and where each cell's rows begin in it."""
     order = order_of(dst, cells)
     return order, np.flatnonzero(starts(dst[order]))
 
 
-def _slices(first: Longs) -> Iterator[tuple[int, int]]:
-    """Runs of whole groups of at most about ROWS rows."""
+class _Writes(NamedTuple):
+    """Some cells written in one step: `read` lists the cells read, those of one written cell side by side from `first`
+    on. `adds`: whether the old value of the cell is an operand, too."""
+
+    cells: AnyInts
+    adds: Bools
+    read: AnyInts
+    first: Longs
+
+
+def _slice_writes(block: ChunkRows, rows: Longs, src: AnyInts, dst: AnyInts) -> Iterator[_Writes]:
+    """Yield the writes of one step, about ROWS rows at a time."""
+    order, first = _group_by_cell(dst, block.cells)
+    read, write, reduces = src[order], dst[order], block.reduces[rows][order]
     begin = 0
     while begin < len(first):
         end = max(begin + 1, int(np.searchsorted(first, first[begin] + ROWS)))
-        yield begin, end
+        low, high = int(first[begin]), int(first[end]) if end < len(first) else len(dst)
+        heads = first[begin:end]
+        yield _Writes(write[heads], reduces[heads], read[low:high], heads - low)
         begin = end
 
 
@@ -54,18 +69,12 @@ def bits(block: ChunkRows, ids: Longs, words: int) -> Bits:
     over = np.zeros(block.cells, np.bool_)
     np.bitwise_or.at(state, (block.pre, ids >> 6), np.uint64(1) << (ids & 63).astype(np.uint64))
     for rows, src, dst in block.steps():
-        order, first = _groups(dst, block.cells)
-        reduces = block.reduces[rows][order]
-        read, write = src[order], dst[order]
         done = []
-        for a, b in _slices(first):
-            lo, hi = int(first[a]), int(first[b]) if b < len(first) else len(dst)
-            local = first[a:b] - lo
-            taken = state[read[lo:hi]]
-            union = np.bitwise_or.reduceat(taken, local)
-            twice = np.logical_or.reduceat(over[read[lo:hi]], local)
-            number = np.add.reduceat(np.bitwise_count(taken).sum(axis=1, dtype=np.int64), local)
-            cells, adds = write[lo:hi][local], reduces[lo:hi][local]
+        for cells, adds, read, first in _slice_writes(block, rows, src, dst):
+            operands = state[read]
+            union = np.bitwise_or.reduceat(operands, first)
+            twice = np.logical_or.reduceat(over[read], first)
+            number = np.add.reduceat(np.bitwise_count(operands).sum(axis=1, dtype=np.int64), first)
             old = np.where(adds[:, None], state[cells], np.uint64(0))
             number += np.bitwise_count(old).sum(axis=1, dtype=np.int64)
             union |= old
@@ -77,79 +86,74 @@ def bits(block: ChunkRows, ids: Longs, words: int) -> Bits:
     return Bits(state, over)
 
 
-def counts(block: ChunkRows, ids: Longs, low: int, high: int, most: int) -> NDArray[np.int64]:
-    """How often every cell has each contribution with a number in low..high-1, counted up to most + 1.
+def counts(block: ChunkRows, ids: Longs, low: int, high: int, max_count: int) -> NDArray[np.int64]:
+    """Count in every cell each contribution with a number in low..high-1, up to `max_count` + 1.
 
-    Saturating is exact for what it is asked: sums never fall again, and more than `most` is too many.
+    Saturating is exact here: sums never fall again, and more than `max_count` is too many.
     """
     state = np.zeros((block.cells, high - low), np.int64)
-    mine = (ids >= low) & (ids < high)
-    np.add.at(state, (block.pre[mine], ids[mine] - low), 1)
-    np.minimum(state, most + 1, out=state)
+    in_range = (ids >= low) & (ids < high)
+    np.add.at(state, (block.pre[in_range], ids[in_range] - low), 1)
+    np.minimum(state, max_count + 1, out=state)
     for rows, src, dst in block.steps():
-        order, first = _groups(dst, block.cells)
-        reduces = block.reduces[rows][order]
         done = []
-        for a, b in _slices(first):
-            lo, hi = int(first[a]), int(first[b]) if b < len(first) else len(dst)
-            local = first[a:b] - lo
-            total = np.add.reduceat(state[src[order[lo:hi]]], local)
-            cells, adds = dst[order[lo:hi]][local], reduces[lo:hi][local]
+        for cells, adds, read, first in _slice_writes(block, rows, src, dst):
+            total = np.add.reduceat(state[read], first)
             total += np.where(adds[:, None], state[cells], 0)
-            done.append((cells, np.minimum(total, most + 1)))
+            done.append((cells, np.minimum(total, max_count + 1)))
         for cells, total in done:
             state[cells] = total
     return state
 
 
 def right(block: ChunkRows, wants: Sequence[tuple[int, ...]]) -> Bools:
-    """Per post row of the block: does its cell hold exactly what is wanted? Chunks batch by batch."""
-    ids, per_chunk, most = wanted(block, wants)
-    plain = most == 1 and not _repeats(block)
+    """Return per post row whether its cell holds exactly the contributions required. Chunks batch by batch."""
+    ids, per_chunk, max_count = wanted(block, wants)
+    plain = max_count == 1 and not _has_repeats(block)
     width = int(per_chunk.max(initial=1))
     if plain:
         words = (width + 63) // 64
         have = bits(block, ids, words)
         want = np.zeros((len(block.post), words), np.uint64)
-        row, number = _want_rows(block, ids, wants)
+        row, number = _wanted_pairs(block, ids, wants)
         np.bitwise_or.at(want, (row, number >> 6), np.uint64(1) << (number & 63).astype(np.uint64))
         same: Bools = (have.state[block.post] == want).all(axis=1)
         return same & ~have.over[block.post]
     good = np.ones(len(block.post), np.bool_)
     span = max(1, STATE // (8 * max(block.cells, 1)))
-    row, number = _want_rows(block, ids, wants)
+    row, number = _wanted_pairs(block, ids, wants)
     for low in range(0, width, span):
         high = min(low + span, width)
-        state = counts(block, ids, low, high, most)
+        state = counts(block, ids, low, high, max_count)
         want_counts = np.zeros((len(block.post), high - low), np.int64)
-        mine = (number >= low) & (number < high)
-        np.add.at(want_counts, (row[mine], number[mine] - low), 1)
+        in_range = (number >= low) & (number < high)
+        np.add.at(want_counts, (row[in_range], number[in_range] - low), 1)
         good &= (state[block.post] == want_counts).all(axis=1)
     return good
 
 
-def _repeats(block: ChunkRows) -> bool:
+def _has_repeats(block: ChunkRows) -> bool:
     """Whether some cell begins with the same contribution twice."""
     order = np.lexsort((block.pre_id, block.pre))
     cell, name = block.pre[order], block.pre_id[order]
     return bool(((cell[1:] == cell[:-1]) & (name[1:] == name[:-1])).any())
 
 
-def _want_rows(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
+def _wanted_pairs(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -> tuple[Longs, Longs]:
     """(post row, wanted id number) pairs: all ids of the chunk once, or the listed multiset.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.verify.layout import Demand, blocks
     >>> [block] = blocks(star(), Demand.of(star().collective))
     >>> ids, _, _ = wanted(block, ())
-    >>> [column.tolist() for column in _want_rows(block, ids, ())]  # all three ids at every rank
+    >>> [column.tolist() for column in _wanted_pairs(block, ids, ())]  # all three ids at every rank
     [[0, 0, 0, 1, 1, 1, 2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2]]
     """
     top = int(block.pre_id.max(initial=0)) + 1
     keys = block.pre_owner * top + block.pre_id
     order = order_of(keys, max(len(block.chunks), 1) * top)
     keep = order[starts(keys[order])]
-    known, number, owner = keys[keep], ids[keep], block.pre_owner[keep]
+    id_keys, number, owner = keys[keep], ids[keep], block.pre_owner[keep]
     rows: list[Longs] = []
     numbers: list[Longs] = []
     begin = np.searchsorted(owner, np.arange(len(block.chunks) + 1))
@@ -160,5 +164,5 @@ def _want_rows(block: ChunkRows, ids: Longs, wants: Sequence[tuple[int, ...]]) -
     for row in np.flatnonzero(block.post_want >= 0).tolist():
         want = np.array(wants[block.post_want[row]], np.int64)
         rows.append(np.full(len(want), row, np.int64))
-        numbers.append(number[np.searchsorted(known, block.post_owner[row] * top + want)])
+        numbers.append(number[np.searchsorted(id_keys, block.post_owner[row] * top + want)])
     return np.concatenate(rows), np.concatenate(numbers)

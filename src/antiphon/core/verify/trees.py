@@ -52,9 +52,9 @@ class _Walk:
 
     def repeated(self, keys: AnyInts) -> Bools:
         """Where a key occurs again at another place (all of its places but one)."""
-        here = np.arange(len(keys))
-        self.seen[keys] = here
-        again: Bools = self.seen[keys] != here
+        positions = np.arange(len(keys))
+        self.seen[keys] = positions
+        again: Bools = self.seen[keys] != positions
         return again
 
     def fault(self, rows: Longs, kind: str) -> None:
@@ -67,17 +67,17 @@ class _Walk:
             self.fault(rows[counts == 0], "empty")
         reduces = self.block.reduces[rows]
         if self.repeated(dst).any():
-            rows, dst, counts, values, reduces = self._combine(rows, dst, counts, values, reduces)
+            rows, dst, counts, values, reduces = self._combine_writes(rows, dst, counts, values, reduces)
         if reduces.any():
             old = self.count[dst]
             merging = reduces & (old > 0)
             if merging.any():
-                self._use(np.concatenate([values[merging], self.value[dst[merging]]]), rows[merging])
+                self._use_identities(np.concatenate([values[merging], self.value[dst[merging]]]), rows[merging])
                 counts = np.where(merging, np.minimum(counts + old, MANY), counts)
-                values[merging] = self._new(int(np.count_nonzero(merging)))
+                values[merging] = self._new_identities(int(np.count_nonzero(merging)))
         self.count[dst], self.value[dst] = counts, values
 
-    def _combine(
+    def _combine_writes(
         self, rows: Longs, dst: AnyInts, counts: Longs, values: Longs, reduces: Bools
     ) -> tuple[Longs, AnyInts, Longs, Longs, Bools]:
         """Several rows write one cell: a race unless all reduce; then they are one operand together."""
@@ -96,17 +96,17 @@ class _Walk:
         if racing.any():
             self.fault(rows[np.repeat(racing, size)], "race")
         inside = np.repeat(several, size)
-        self._use(values[inside], rows[inside])
+        self._use_identities(values[inside], rows[inside])
         sums = np.minimum(np.add.reduceat(counts, first), MANY)
         merged = values[first]
-        merged[several] = self._new(int(np.count_nonzero(several)))
+        merged[several] = self._new_identities(int(np.count_nonzero(several)))
         return rows[first], dst[first], sums, merged, reduces[first]
 
-    def _new(self, number: int) -> Longs:
+    def _new_identities(self, number: int) -> Longs:
         self.fresh += number
         return np.arange(self.fresh - number, self.fresh)
 
-    def _use(self, values: Longs, rows: Longs) -> None:
+    def _use_identities(self, values: Longs, rows: Longs) -> None:
         """These identities become operands of reductions: for the second time?"""
         again = self.used[values] | self.repeated(values)
         self.used[values] = True
