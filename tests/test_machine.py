@@ -39,7 +39,7 @@ Cells = tuple[tuple[str, ...], ...]
 def always_right(code: Code) -> bool:
     """Whether every legal order ends, and with what the collective says."""
     given, wanted = _ends(code)
-    first = (tuple(0 for _ in code.blocks), given, tuple(() for _ in code.ways), tuple(code.start))
+    first = (tuple(0 for _ in code.blocks), given, tuple(() for _ in code.connections), tuple(code.start))
     seen, work = {first}, [first]
     while work:
         state = work.pop()
@@ -206,7 +206,7 @@ def mutated(code: Code, random: Random) -> Code:
     block = random.choice([one for one in blocks if one.instructions]).instructions
     at = random.randrange(len(block))
     one = block[at]
-    cells, ways = int(code.places.begin[-1]), len(code.ways)
+    cells, ways = int(code.places.begin[-1]), len(code.connections)
     what = random.randrange(8)
     if what == 0:
         block[at] = replace(one, wait=())
@@ -238,7 +238,7 @@ def mutated(code: Code, random: Random) -> Code:
 
 def replace_blocks(code: Code, blocks: list[Block]) -> Code:
     return Code(
-        code.collective, code.in_place, code.grain, code.places, blocks, code.ways, code.slots, code.start, False
+        code.collective, code.in_place, code.grain, code.places, blocks, code.connections, code.slots, code.start, False
     )
 
 
@@ -267,7 +267,7 @@ def test_many_at_a_time_are_any_order(number: int, seed: int, times: int) -> Non
     run = execute(code, seed)
     if len(run.order) == code.begin[-1] and (run.fault is None or run.fault.kind != "left"):
         order = Order.of(code, Flat.of(code, run.order))
-        if order.whole and not order.unordered(*Accesses.of(code, order.flat).pairs()[:2]).any():
+        if order.complete and not order.unordered(*Accesses.of(code, order.flat).pairs()[:2]).any():
             assert Waves(order).right(seed) == (run.fault is None)
 
 

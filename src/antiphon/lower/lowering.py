@@ -19,7 +19,7 @@ from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.lower.moves import Folds, Moves, Slots, dealt, folds, moves
-from antiphon.lower.rows import Prepared, prepare
+from antiphon.lower.rows import Prepared, find_positions, prepare
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class Table:
     """Operations as they are made, with their parts and waits; each set of columns is added at once."""
 
     columns: list[tuple[Longs, ...]] = field(default_factory=list)  # kind, rank, peer, pieces, when, chunk
-    parts: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
+    part_columns: list[tuple[Longs, ...]] = field(default_factory=list)  # operation, begin, end, base
     waits: list[tuple[Longs, Longs]] = field(default_factory=list)
     joint: list[tuple[Longs, Longs]] = field(default_factory=list)  # operations, and the joint of each
     count: int = 0
@@ -47,7 +47,7 @@ class Table:
         return np.arange(first, self.count)
 
     def part(self, operation: Longs, begin: Longs, end: Longs, base: Longs) -> None:
-        self.parts.append((operation, begin, end, base))
+        self.part_columns.append((operation, begin, end, base))
 
     def wait(self, later: Longs, earlier: Longs) -> None:
         other = later != earlier
@@ -56,8 +56,8 @@ class Table:
     def when(self) -> Longs:
         return np.concatenate([c[4] for c in self.columns])
 
-    def all(self, what: str, width: int) -> list[Longs]:
-        listed: list[Any] = getattr(self, what)
+    def all(self, table_name: str, width: int) -> list[Longs]:
+        listed: list[Any] = getattr(self, table_name)
         empty = np.zeros(0, np.int64)
         return [np.concatenate([empty, *(columns[i] for columns in listed)]) for i in range(width)]
 
@@ -71,7 +71,7 @@ def assembled(work: Prepared, movement: Moves, slots: Slots, table: Table, chann
     order = order_of(*packed((rank, ranks), (when, int(when.max(initial=0)) + 1), (rush, 3)))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
-    operation, begin, end, base = table.all("parts", 4)
+    operation, begin, end, base = table.all("part_columns", 4)
     turn = order_of(number[operation], len(order))
     later, earlier = table.all("waits", 2)
     edges = distinct(number[later] * max(len(order), 1) + number[earlier])
@@ -84,12 +84,12 @@ def assembled(work: Prepared, movement: Moves, slots: Slots, table: Table, chann
     joint = np.full(len(order) if table.joint else 0, -1, np.int64)
     for operations, of in table.joint:
         joint[number[operations]] = of
-    finish = _finish(work)
+    finish = _finish_table(work)
     planner = schedule.provenance.get("planner")
     return Program(
         schedule.collective, work.in_place, channels,
         f"{schedule.collective.kind} among {len(schedule.collective.members)} ranks" + f", {planner}" * bool(planner),
-        line.denominator, line.whole, line.part,
+        line.denominator, line.units, line.numerators,
         pointers(base_rank, ranks), np.concatenate([places.shift, zero])[by_rank],
         np.concatenate([places.buffer, zero + 2])[by_rank], np.concatenate([none, slots.slot])[by_rank],
         np.concatenate([none, origin])[by_rank],
@@ -102,12 +102,12 @@ def assembled(work: Prepared, movement: Moves, slots: Slots, table: Table, chann
     )  # fmt: skip
 
 
-def _finish(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
+def _finish_table(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
     """Which stretches of the outputs an avg divides, by how much: rank, begin, end, base, count. One sort.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
-    >>> _finish(prepare(star(), False))
+    >>> _finish_table(prepare(star(), False))
     (array([0, 1, 2]), array([0, 0, 0]), array([1, 1, 1]), array([1, 3, 5]), array([3, 3, 3]))
     """
     ends, line = work.analysis.outputs, work.line
@@ -149,17 +149,17 @@ def operations(work: Prepared, channels: int, lag: int, joint: Ints | None = Non
     movement = moves(work)
     folding = folds(work, movement)
     table = Table()
-    early = _at_once(work, table)
-    doers = _transfers(work, movement, folding, early, table)
+    early = _copy_inputs(work, table)
+    doers = _add_transfers(work, movement, folding, early, table)
     if joint is not None:
-        _bind(work, movement, joint, doers, table)
+        _mark_joints(work, movement, joint, doers, table)
     _set_aside(work, movement, doers, table)
     _order_versions(work, movement, folding, doers, table)
     slots = _order_stretches(work, movement, doers, table, lag)
     return assembled(work, movement, slots, table, channels)
 
 
-def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Doers:
+def _add_transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Doers:
     """Sends, receives, copies and folds; who does what. O(n log n).
 
     After the first step a rank's own data is sent from its output, where it stands beside what has come.
@@ -171,7 +171,7 @@ def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, t
     >>> from antiphon.lower.rows import prepare
     >>> work, table = prepare(star(), False), Table()
     >>> movement = moves(work)
-    >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
+    >>> doers = _add_transfers(work, movement, folds(work, movement), _copy_inputs(work, table), table)
     >>> doers.arrives.tolist(), doers.writer.tolist()
     ([1, 0, 2, 3], [-1, 8, -1, 2, -1, 3])
     >>> list(zip(doers.read.tolist(), doers.reader.tolist()))  # (version, operation)
@@ -184,27 +184,27 @@ def _transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, t
     beside = (early.place[read] >= 0) & (work.time > 0) & (line.pieces[schedule.chunk] == 1)
     beside = np.flatnonzero(beside & (schedule.src != schedule.dst))
     source[beside] = early.place[read[beside]]
-    arrives, reads = _crossing(work, movement, table, target, source)
+    arrives, reads = _add_messages(work, movement, table, target, source)
     table.wait(reads[beside], early.maker[read[beside]])
     rows = movement.inner
     chunk, rank = schedule.chunk[rows], schedule.src[rows]
     arrives[rows] = reads[rows] = table.add(FOLD, rank, rank, line.pieces[chunk], 2 * work.time[rows], chunk)
     for base in (target, source):
         table.part(arrives[rows], line.begin[chunk], line.end[chunk], base[rows])
-    fold_of = _folds(work, movement, folding, table)
+    fold_of = _add_folds(work, movement, folding, table)
     writer = np.full(len(values.order), -1, np.int64)
     group = values.group[write]
     writer[write] = np.where(movement.folded[group], fold_of[group], arrives)
     direct = np.flatnonzero(reads < 0)  # inside a rank and no copy: the fold reads where it lies
     reads[direct] = fold_of[group[direct]]
-    own, taken = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
-    taken = taken[movement.waiting[values.row[taken]]]
-    table.wait(fold_of[values.owner[taken]], arrives[values.row[taken]])
+    own, from_rows = np.flatnonzero(values.row < 0), np.flatnonzero(values.row >= 0)
+    from_rows = from_rows[movement.waiting[values.row[from_rows]]]
+    table.wait(fold_of[values.owner[from_rows]], arrives[values.row[from_rows]])
     all_read = np.concatenate([read, values.operand[own]])
     return _Doers(arrives, writer, all_read, np.concatenate([reads, fold_of[values.owner[own]]]))
 
 
-def _bind(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Table) -> None:
+def _mark_joints(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Table) -> None:
     """Sends and receives of a joint say so. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
     joints = joint[rows].astype(np.int64)
@@ -216,7 +216,7 @@ def _bind(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Ta
     table.joint += [(doers.arrives[rows[bound]], joints[bound]), (sends, joints[bound])]
 
 
-def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
+def _add_messages(work: Prepared, movement: Moves, table: Table, target: Longs, source: Longs) -> tuple[Longs, Longs]:
     """The sends and receives, their parts from `source` and to `target` (bases by row); per row the receive and the
     send, -1 inside a rank. O(rows).
 
@@ -225,7 +225,7 @@ def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, sour
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
     >>> work, bases = prepare(star(), False), np.zeros(4, np.int64)
-    >>> _crossing(work, moves(work), Table(), bases, bases)
+    >>> _add_messages(work, moves(work), Table(), bases, bases)
     (array([1, 0, 2, 3]), array([5, 4, 6, 7]))
     """
     schedule, line, rows = work.schedule, work.line, movement.crossing
@@ -240,12 +240,12 @@ def _crossing(work: Prepared, movement: Moves, table: Table, target: Longs, sour
         number = table.add(kind, own_rank[first], other[first], line.pieces[chunk], 2 * work.time[first], chunk)
         operation = np.full(schedule.transfers, -1, np.int64)
         operation[rows] = number[movement.message]
-        _run_parts(table, begin, end, base[rows], operation[rows], movement.joined)
+        _add_parts(table, begin, end, base[rows], operation[rows], movement.joined)
         sides.append(operation)
     return sides[0], sides[1]
 
 
-def _folds(work: Prepared, movement: Moves, folding: Folds, table: Table) -> Longs:
+def _add_folds(work: Prepared, movement: Moves, folding: Folds, table: Table) -> Longs:
     """The combinations, their results as parts and then their operands; per group its fold, which means nothing where
     there is none. O(operands).
 
@@ -254,8 +254,8 @@ def _folds(work: Prepared, movement: Moves, folding: Folds, table: Table) -> Lon
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.rows import prepare
     >>> work, table = prepare(star(), False), Table()
-    >>> fold_of = _folds(work, moves(work), folds(work, moves(work)), table)
-    >>> fold_of[:1], table.all("parts", 4)
+    >>> fold_of = _add_folds(work, moves(work), folds(work, moves(work)), table)
+    >>> fold_of[:1], table.all("part_columns", 4)
     (array([0]), [array([0, 0, 0, 0]), array([0, 0, 0, 0]), array([1, 1, 1, 1]), array([1, 0, 7, 6])])
     """
     line, values = work.line, work.values
@@ -269,12 +269,12 @@ def _folds(work: Prepared, movement: Moves, folding: Folds, table: Table) -> Lon
     return number[folding.fold] if len(number) else np.full(len(folding.fold), -1, np.int64)
 
 
-def _run_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
+def _add_parts(table: Table, begin: Longs, end: Longs, base: Longs, operation: Longs, joined: Bools) -> None:
     """Neighbours of one message (`joined`) that lie side by side at one base are one part. O(rows).
 
     >>> table, joined = Table(), np.array([False, True, True, False])
-    >>> _run_parts(table, *np.array([[0, 1, 2, 5], [1, 2, 3, 6], [7, 7, 8, 8], [4, 4, 4, 9]]), joined)
-    >>> [column.tolist() for column in table.all("parts", 4)]  # operation, begin, end, base
+    >>> _add_parts(table, *np.array([[0, 1, 2, 5], [1, 2, 3, 6], [7, 7, 8, 8], [4, 4, 4, 9]]), joined)
+    >>> [column.tolist() for column in table.all("part_columns", 4)]  # operation, begin, end, base
     [[4, 4, 9], [0, 2, 5], [2, 3, 6], [7, 8, 8]]
     """
     fresh = ~joined
@@ -291,7 +291,7 @@ class _Early:
     maker: Longs
 
 
-def _at_once(work: Prepared, table: Table) -> _Early:
+def _copy_inputs(work: Prepared, table: Table) -> _Early:
     """What a rank has from the beginning and must end with, and no row writes: from its input to its output. One sort.
 
     An allgather among two ranks: operation 0 copies rank 0's own block (base 0) to its output (1).
@@ -299,14 +299,14 @@ def _at_once(work: Prepared, table: Table) -> _Early:
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
     >>> table = Table()
-    >>> early = _at_once(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
-    >>> [column.tolist() for column in table.all("parts", 4)]  # operation, begin, end, base
+    >>> early = _copy_inputs(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False), table)
+    >>> [column.tolist() for column in table.all("part_columns", 4)]  # operation, begin, end, base
     [[0, 1, 0, 1], [0, 1, 0, 1], [1, 2, 1, 2], [1, 3, 0, 2]]
     >>> early.place.tolist(), early.maker.tolist()
     ([1, -1, -1, -1, -1, 3], [0, -1, -1, -1, -1, 1])
     """
     ends, line, order = work.analysis.outputs, work.line, work.values.order
-    entry = _entries(work)
+    entry = find_positions(work.analysis.inputs.cell, ends.cell)
     still = (work.last < 0) | order.initial[work.last] if len(order) else work.last < 0
     rows = np.flatnonzero(still & (entry >= 0))
     rows = rows[work.places.inputs[entry[rows]] != work.places.outputs[rows]]
@@ -320,29 +320,10 @@ def _at_once(work: Prepared, table: Table) -> _Early:
     for base in (target, source):
         table.part(number, line.begin[chunk[fresh]], line.end[chunk[last]], base[fresh])
     early = _Early(np.full(len(order), -1, np.int64), np.full(len(order), -1, np.int64))
-    known = work.last[rows] >= 0
-    early.place[work.last[rows[known]]] = target[known]
-    early.maker[work.last[rows[known]]] = number[np.cumsum(fresh) - 1][known]
+    has_version = work.last[rows] >= 0
+    early.place[work.last[rows[has_version]]] = target[has_version]
+    early.maker[work.last[rows[has_version]]] = number[np.cumsum(fresh) - 1][has_version]
     return early
-
-
-def _entries(work: Prepared) -> Longs:
-    """Per output the input of the same cell, -1. One sort.
-
-    >>> from antiphon.core.example import of_rows
-    >>> from antiphon.lower.rows import prepare
-    >>> _entries(prepare(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)]), False))
-    array([ 0, -1, -1,  1])
-    """
-    first, last = work.analysis.inputs, work.analysis.outputs
-    out = np.full(len(last.cell), -1, np.int64)
-    if len(first.cell):
-        order = np.argsort(first.cell)
-        at = np.searchsorted(first.cell[order], last.cell)
-        at[at == len(order)] = 0
-        entry = order[at]
-        out = np.where(first.cell[entry] == last.cell, entry, -1)
-    return out
 
 
 def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> None:
@@ -354,7 +335,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> 
     >>> from antiphon.lower.rows import prepare
     >>> work, table = prepare(of_rows("alltoall", 2, [(0, 2, 0, 1, 0), (0, 1, 1, 0, 0)]), True), Table()
     >>> movement = moves(work)
-    >>> doers = _transfers(work, movement, folds(work, movement), _at_once(work, table), table)
+    >>> doers = _add_transfers(work, movement, folds(work, movement), _copy_inputs(work, table), table)
     >>> _set_aside(work, movement, doers, table)
     >>> table.all("columns", 6)[0].tolist()  # kinds: 0 send, 1 receive, 2 fold, 3 join
     [1, 1, 0, 0, 3, 3, 2, 2]
@@ -372,11 +353,11 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> 
     version, reader = doers.read[old], doers.reader[old]
     read_place = order.rank[version] * members + work.schedule.chunks.block[order.chunk[version]] // members
     end_place = ends.rank[rows] * members + work.schedule.chunks.block[ends.chunk[rows]] % members
-    taken = np.zeros(collective.ranks * members, bool)
-    taken[end_place] = True
-    reader, read_place = reader[taken[read_place]], read_place[taken[read_place]]
+    is_replaced = np.zeros(collective.ranks * members, bool)
+    is_replaced[end_place] = True
+    reader, read_place = reader[is_replaced[read_place]], read_place[is_replaced[read_place]]
     # a join for each place: it waits for all of its readers
-    ready = np.zeros(len(taken), np.int64)
+    ready = np.zeros(len(is_replaced), np.int64)
     np.maximum.at(ready, read_place, when[reader] + 2 * (pieces[reader] - 1) + 1)
     places = distinct(read_place)
     rank = places // members
@@ -385,13 +366,13 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> 
     table.wait(join[read_place], reader)
     # and a copy for each output, which waits for the join of its place
     value, chunk = work.last[rows], ends.chunk[rows]
-    mine = ends.rank[rows]
+    end_rank = ends.rank[rows]
     begin = np.maximum(ready[end_place], when[doers.writer[value]]) + 1
-    number = table.add(FOLD, mine, mine, line.pieces[chunk], begin, chunk)
+    number = table.add(FOLD, end_rank, end_rank, line.pieces[chunk], begin, chunk)
     for base in (work.places.outputs[rows], movement.base[value]):
         table.part(number, line.begin[chunk], line.end[chunk], base)
-    some = join[end_place] >= 0
-    table.wait(number[some], join[end_place[some]])
+    has_join = join[end_place] >= 0
+    table.wait(number[has_join], join[end_place[has_join]])
     doers.read = np.concatenate([doers.read, value])
     doers.reader = np.concatenate([doers.reader, number])
 
@@ -408,7 +389,7 @@ def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doe
     >>> work, table = prepare(of_rows("allreduce", 2, [(0, 0, 1, 0, 1), (1, 0, 0, 1, 0)]), True), Table()
     >>> movement = moves(work)
     >>> folding = folds(work, movement)
-    >>> doers = _transfers(work, movement, folding, _at_once(work, table), table)
+    >>> doers = _add_transfers(work, movement, folding, _copy_inputs(work, table), table)
     >>> table.waits.clear()
     >>> _order_versions(work, movement, folding, doers, table)
     >>> table.all("waits", 2)  # who waits, for whom
@@ -430,10 +411,10 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Tabl
     schedule, line = work.schedule, work.line
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
     # pairs (stretch, operation that uses it): folds take what waits, others read what lies there; else the writer
-    held = np.flatnonzero(movement.waiting)
-    taker = doers.writer[work.values.order.write[held]]
+    waiting_rows = np.flatnonzero(movement.waiting)
+    taker = doers.writer[work.values.order.write[waiting_rows]]
     inside = movement.base[doers.read] >= len(work.places)
-    stretch = np.concatenate([movement.stretch[held], movement.base[doers.read[inside]] - len(work.places)])
+    stretch = np.concatenate([movement.stretch[waiting_rows], movement.base[doers.read[inside]] - len(work.places)])
     user = np.concatenate([taker, doers.reader[inside]])
     writer = doers.arrives[movement.head]
     idle = np.ones(len(head), bool)
@@ -448,8 +429,8 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Tabl
     after = np.full(len(head), -1, np.int64)  # per stretch the one that has its slot next
     again = np.flatnonzero(slots.before >= 0)
     after[slots.before[again]] = again
-    some = after[stretch] >= 0
-    table.wait(writer[after[stretch[some]]], user[some])
+    has_next = after[stretch] >= 0
+    table.wait(writer[after[stretch[has_next]]], user[has_next])
     return slots
 
 
@@ -470,9 +451,9 @@ def lower(
     schedule with joints is refused. Invalid where a row is illegal; Unsupported for an alltoall in place
     whose counts differ both ways. O(n log n) for n rows, some microseconds each.
     """
-    for what, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, 2**20)):
+    for option, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, 2**20)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
+            raise Invalid(f"{option}: expected a whole number from {low} to {high}, got {quote(value)}")
     if not joints:
         refuse_joints(schedule, "programs")
     ordered = schedule.sorted()

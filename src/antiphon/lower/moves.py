@@ -49,31 +49,39 @@ def dealt(
     ([0, 1, 0], [-1, -1, 0], [0, 2])
     """
     rank, begin, end, pieces = where
-    whole, part = line.whole[end] - line.whole[begin], line.part[end] - line.part[begin]
-    whole, part = whole - (part < 0), part % line.denominator
-    kind = numbered(whole, part, pieces)
-    kinds = int(kind.max(initial=-1)) + 1
-    one = np.zeros(kinds, np.int64)
-    one[kind] = np.arange(len(kind))
-    pool = numbered(rank, kind)
+    units, numerators = line.units[end] - line.units[begin], line.numerators[end] - line.numerators[begin]
+    units, numerators = units - (numerators < 0), numerators % line.denominator
+    slot_class = numbered(units, numerators, pieces)
+    class_count = int(slot_class.max(initial=-1)) + 1
+    class_head = np.zeros(class_count, np.int64)
+    class_head[slot_class] = np.arange(len(slot_class))
+    pool = numbered(rank, slot_class)
     pools = int(pool.max(initial=-1)) + 1
     number = np.zeros(pools, np.int64)
     number[pool] = np.arange(len(pool))
-    index, before, many = _first_in_first_out(pool, pools, life[0], life[1] + 1 + 2 * lag)
-    base = np.cumsum(many) - many
-    of_rank, of_kind = rank[number], kind[number]
-    ptr = pointers(np.repeat(of_rank, many), ranks)
+    index, before, slot_counts = _assign_slots(pool, pools, life[0], life[1] + 1 + 2 * lag)
+    base = np.cumsum(slot_counts) - slot_counts
+    of_rank, of_kind = rank[number], slot_class[number]
+    ptr = pointers(np.repeat(of_rank, slot_counts), ranks)
     slot = base[pool] + index - ptr[rank] if len(rank) else index
-    return Slots(slot, before, ptr, np.repeat(of_kind, many), whole[one], part[one], pieces[one])
+    return Slots(
+        slot,
+        before,
+        ptr,
+        np.repeat(of_kind, slot_counts),
+        units[class_head],
+        numerators[class_head],
+        pieces[class_head],
+    )
 
 
-def _first_in_first_out(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[Longs, Longs, Longs]:
+def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[Longs, Longs, Longs]:
     """Per stretch the number of its slot in its pool, and who had it before; per pool how many slots there are.
     O(n log n).
 
     One pool; the slot of the first is free from 2 on:
 
-    >>> _first_in_first_out(np.zeros(3, np.int64), 1, np.array([0, 1, 3]), np.array([2, 6, 5]))
+    >>> _assign_slots(np.zeros(3, np.int64), 1, np.array([0, 1, 3]), np.array([2, 6, 5]))
     (array([0, 1, 0]), array([-1, -1,  0]), array([2]))
     """
     count = len(pool)
@@ -162,7 +170,7 @@ def moves(work: Prepared) -> Moves:
     real = np.flatnonzero((values.row >= 0) & bare[values.owner])
     waiting[values.row[real][starts(values.owner[real])]] = True  # a result in scratch takes an operand's place
     stays = waiting | (~folded[group] & hidden)
-    crossing, message, joined = _messages(work, local)
+    crossing, message, joined = _sort_messages(work, local)
     inner = np.flatnonzero(local & (waiting | ~folded[group]))
     # stretches of scratch: of neighbours that cross together one, of rows inside a rank one each
     stretch = np.full(schedule.transfers, -1, np.int64)
@@ -187,7 +195,7 @@ def moves(work: Prepared) -> Moves:
     return Moves(folded, crossing, message, joined, count, inner, stretch, waiting, head, tail, base)
 
 
-def _messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
+def _sort_messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
     """Crossing rows by message, in the order of `core.messages`; within each in the order of places on the line; the
     message of each, and whether it goes on where the one before ends. O(n log n).
 
@@ -196,7 +204,7 @@ def _messages(work: Prepared, local: Bools) -> tuple[Longs, Longs, Bools]:
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.rows import prepare
     >>> rows = [(0, 2, 0, 1, 0), (0, 0, 0, 1, 0), (0, 1, 0, 1, 0)]
-    >>> _messages(prepare(of_rows("broadcast", 2, rows, roots=(0,), parts=3), False), np.zeros(3, bool))
+    >>> _sort_messages(prepare(of_rows("broadcast", 2, rows, roots=(0,), parts=3), False), np.zeros(3, bool))
     (array([1, 2, 0]), array([0, 0, 0]), array([False,  True,  True]))
     """
     schedule, line = work.schedule, work.line

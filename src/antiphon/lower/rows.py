@@ -10,7 +10,7 @@ import numpy as np
 from antiphon.core.columns import Bools, Longs, dense, numbered, ranges
 from antiphon.core.dependencies import Versions, versions
 from antiphon.core.interpret.analysis import Analysis, Ends, analyse
-from antiphon.core.interpret.buffers import Side, sides
+from antiphon.core.interpret.buffers import sides
 from antiphon.core.loads import pieces_of
 from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.core.schedule import Schedule
@@ -20,8 +20,8 @@ from antiphon.core.schedule import Schedule
 class DataLine:
     """The imagined line on which all blocks stand, and the points on it where chunks begin and end."""
 
-    whole: Longs
-    part: Longs
+    units: Longs
+    numerators: Longs
     denominator: int
     block: Longs  # where each block begins
     begin: Longs  # per chunk: a point
@@ -35,23 +35,23 @@ class DataLine:
 
         >>> from antiphon.core.example import of_rows
         >>> line = DataLine.of(of_rows("allgather", 2, [(0, 0, 0, 1, 0), (0, 1, 1, 0, 0)], parts=2))
-        >>> line.whole.tolist(), line.part.tolist(), line.denominator
+        >>> line.units.tolist(), line.numerators.tolist(), line.denominator
         ([0, 0, 1, 1, 2], [0, 1, 0, 1, 0], 2)
         >>> line.begin.tolist(), line.end.tolist(), line.place.tolist()  # chunks are numbered part by part
         ([0, 2, 1, 3], [1, 3, 2, 4], [0, 2, 1, 3])
         """
         chunks, weights = schedule.chunks, schedule.collective.weights
         block = np.cumsum(weights) - weights
-        whole, part = [], []
+        units, numerators = [], []
         for edge in (chunks.offset, chunks.offset + chunks.share):
             weight: Any = weights[chunks.block]
             if float(weight.max(initial=0)) * chunks.denominator >= 2.0**62:
                 weight = weight.astype(object)
             product = weight * edge
-            whole.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
-            part.append((product % chunks.denominator).astype(np.int64))
-        common = int(np.gcd.reduce(np.concatenate([*part, [chunks.denominator]])))
-        every = np.concatenate(whole), np.concatenate(part) // common
+            units.append(block[chunks.block] + (product // chunks.denominator).astype(np.int64))
+            numerators.append((product % chunks.denominator).astype(np.int64))
+        common = int(np.gcd.reduce(np.concatenate([*numerators, [chunks.denominator]])))
+        every = np.concatenate(units), np.concatenate(numerators) // common
         point = numbered(*every)
         first = np.zeros(int(point.max(initial=-1)) + 1, np.int64)
         first[point] = np.arange(len(point))
@@ -87,7 +87,7 @@ class Places:
         columns: list[list[Longs]] = [[], [], []]
         buffers = (OUTPUT if in_place else INPUT, OUTPUT)
         for end, side, buffer in zip(ends, sides(schedule.collective, in_place), buffers, strict=True):
-            shift = _shifts(side, line)[end.pair]
+            shift = (side.start - line.block[side.block])[end.pair]
             for column, values in zip(columns, (end.rank, np.full(len(shift), buffer), shift), strict=True):
                 column.append(values)
         rank, buffer_, shift = map(np.concatenate, columns)
@@ -99,10 +99,6 @@ class Places:
 
     def __len__(self) -> int:
         return len(self.rank)
-
-
-def _shifts(side: Side, line: DataLine) -> Longs:
-    return side.start - line.block[side.block]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,29 +156,29 @@ def prepare(schedule: Schedule, in_place: bool) -> Prepared:
     keys = [(end.chunk * ranks + end.rank) * slots for end in ends]
     aside = np.zeros(len(keys[1]), bool)
     if in_place and schedule.collective.kind == "alltoall":
-        aside = _find(keys[0], keys[1]) < 0
-    values = _values(schedule, analysis, order, steps, keys, places, aside)
+        aside = find_positions(keys[0], keys[1]) < 0
+    values = _place_values(schedule, analysis, order, steps, keys, places, aside)
     return Prepared(
         schedule, in_place, line, places, analysis, values, time, len(steps), order.last_of(keys[1]), aside
     )  # fmt: skip
 
 
-def _find(among: Longs, wanted: Longs) -> Longs:
-    """Where each wanted number stands among these distinct ones, -1 where it does not. O(n log n).
+def find_positions(among: Longs, keys: Longs) -> Longs:
+    """Return the position of each key among these distinct numbers, -1 where it is missing. O(n log n).
 
-    >>> _find(np.array([30, 10, 20]), np.array([10, 15, 30]))
+    >>> find_positions(np.array([30, 10, 20]), np.array([10, 15, 30]))
     array([ 1, -1,  0])
     """
     if not len(among):
-        return np.full(len(wanted), -1, np.int64)
+        return np.full(len(keys), -1, np.int64)
     order = np.argsort(among)
-    at = np.searchsorted(among[order], wanted)
+    at = np.searchsorted(among[order], keys)
     at[at == len(among)] = 0
     place = order[at]
-    return np.where(among[place] == wanted, place, -1)
+    return np.where(among[place] == keys, place, -1)
 
 
-def _values(
+def _place_values(
     schedule: Schedule,
     analysis: Analysis,
     order: Versions,
@@ -205,10 +201,10 @@ def _values(
     # versions: what is there at first lies in the input, what comes to where it is wanted in the output
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
-    entry = _find(keys[0], order.cell[initial])
+    entry = find_positions(keys[0], order.cell[initial])
     place[initial] = np.where(entry >= 0, places.inputs[entry] if len(places.inputs) else -1, -1)
     written = np.flatnonzero(~order.initial)
-    leaving = _find(keys[1], order.cell[written])
+    leaving = find_positions(keys[1], order.cell[written])
     home = (leaving >= 0) & ~aside[leaving] if len(aside) else np.zeros(len(leaving), bool)
     place[written] = np.where(home, places.outputs[leaving] if len(places.outputs) else -1, -1)
     over = np.zeros(len(order), bool)

@@ -96,7 +96,14 @@ def code_of(algorithm: Algorithm, in_place: bool, protocol: str | None = None, *
     messages.refuse()
     protocol = protocol or algorithm.protocol
     return Code(
-        collective, in_place, grain, places, made, list(ways), SLOTS[protocol], least=_together(algorithm, protocol)
+        collective,
+        in_place,
+        grain,
+        places,
+        made,
+        list(ways),
+        SLOTS[protocol],
+        message_chunks=_together(algorithm, protocol),
     )
 
 

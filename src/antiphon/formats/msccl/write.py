@@ -126,7 +126,7 @@ def _body(program: Program, proto: str, instances: int, fused: bool) -> Body:
         channels=most.channels // instances, blocks=(most.blocks if fused else UNFUSED) // instances,
         waited=most.waited // instances, chunks=most.chunks // instances, slots=SLOTS[proto], fused=fused,
     )  # fmt: skip
-    made = blocks(program, limits, apart=instances > 1, what=WHAT)
+    made = blocks(program, limits, split_blocks=instances > 1, format_name=WHAT)
     collective = program.collective
     unit = made.unit * instances
     loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight

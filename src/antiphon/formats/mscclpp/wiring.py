@@ -84,7 +84,7 @@ class Wiring:
                 lacking = made.size[:, side] == 0
                 made.first[lacking, side] = made.first[lacking, other]
                 made.size[lacking, side] = made.size[lacking, other]
-        return replace(made, parts=(self.width, self.width, self.scratch))
+        return replace(made, cells_per_chunk=(self.width, self.width, self.scratch))
 
     def cells(self, where: object, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
         """The first cell of a place that `rank` names at the rank `at`, if all of it is there. What lies behind the

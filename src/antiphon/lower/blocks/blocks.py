@@ -117,9 +117,9 @@ def numbered(program: Program, bound: Bound, values: Values, blocks: list[list[B
     ranks, sizes = [], []
     for rank, rank_blocks in enumerate(blocks):
         size = [int(each) for each in bound.sizes[rank]]
-        used = _scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
+        used = _number_scratch(rank_blocks, values.scratch[rank], size[SCRATCH])
         cells = _Cells(size, used)
-        ranks.append(_rank(rank, [block for block in rank_blocks if block.steps], cells, limits))
+        ranks.append(_number_rank(rank, [block for block in rank_blocks if block.steps], cells, limits))
         sizes.append((size[INPUT], size[OUTPUT], max(used, default=-1) + 1))
     return Blocks(
         program, bound.unit, sizes, ranks, 1 + max((b.channel for rank_blocks in ranks for b in rank_blocks), default=0)
@@ -140,7 +140,7 @@ class _Cells:
         return buffer, self.scratch[at] if buffer == SCRATCH else at
 
 
-def _scratch(blocks: list[Block], first: int, size: int) -> list[int]:
+def _number_scratch(blocks: list[Block], first: int, size: int) -> list[int]:
     """Chunks of scratch that nothing touches are left out: per chunk its place among those that are used."""
     touched = bytearray(size)
     for block in blocks:
@@ -155,7 +155,7 @@ def _scratch(blocks: list[Block], first: int, size: int) -> list[int]:
     return places
 
 
-def _rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
+def _number_rank(rank: int, blocks: list[Block], cells: _Cells, limits: Limits) -> list[Numbered]:
     awaited = {awaited_step.block for block in blocks for step in block.steps for awaited_step in step.waits}
     if len(awaited) > limits.waited:
         raise Unsupported(
@@ -210,21 +210,23 @@ MOST_TRIED = 3
 
 
 @uncollected()
-def blocks(program: Program, limits: Limits | None = None, *, apart: bool = False, what: str = "blocks") -> Blocks:
-    """Thread blocks that do what a program does, within the limits of a runtime; `what` asks for them.
+def blocks(
+    program: Program, limits: Limits | None = None, *, split_blocks: bool = False, format_name: str = "blocks"
+) -> Blocks:
+    """Thread blocks that do what a program does, within the limits of a runtime; `format_name` asks for them.
 
     First with blocks that send on what they receive, on as many lanes as that takes, and on one; what takes fewer
-    blocks is taken. Where channels do not suffice, no block sends on. `apart`: no step reaches over the end of a block
-    of the collective.
+    blocks is taken. Where channels do not suffice, no block sends on. `split_blocks`: no step crosses the end of a
+    block of the collective.
     """
     limits = limits or Limits()
-    bound = chunked(program, limits.chunks, what)
+    bound = chunked(program, limits.chunks, format_name)
     best: tuple[int, Values, list[list[Block]]] | None = None
     for lane_limit in (limits.channels, 1, 0) if program.channels == 1 and limits.fused else (0,):
         if lane_limit == 0 and best is not None:
             break
         try:
-            attempt, lanes_used = _placed(program, bound, limits, apart, lane_limit)
+            attempt, lanes_used = _place_blocks(program, bound, limits, split_blocks, lane_limit)
         except Full:
             continue
         block_count = max(len(rank_blocks) for rank_blocks in attempt[1])
@@ -238,7 +240,7 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
             break
     if best is None:
         raise Unsupported(
-            f"{what}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
+            f"{format_name}: it needs more than {limits.channels} channels with blocks of {limits.steps} steps; take a "
             "planner with fewer steps, or fewer chunks"
         )
     result = numbered(program, bound, best[1], best[2], limits)
@@ -246,15 +248,15 @@ def blocks(program: Program, limits: Limits | None = None, *, apart: bool = Fals
     return result
 
 
-def _placed(
-    program: Program, bound: Bound, limits: Limits, apart: bool, lane_limit: int
+def _place_blocks(
+    program: Program, bound: Bound, limits: Limits, split_blocks: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
     """Blocks on so many lanes, and how many are used. With 0, and where blocks that send on what they receive get stuck
     again and again because each waits for an empty slot of the next, none does so: then nothing gets stuck, as messages
     and waits go by the times of the program."""
     refused: set[Turn] = set()
     for attempt in range(MOST_TRIED + 1):
-        by_chunk = values(program, bound, apart)
+        by_chunk = values(program, bound, split_blocks)
         flow(by_chunk, limits.count, limits.fused)
         alone = not lane_limit or attempt == MOST_TRIED
         lanes_used = by_channel(by_chunk, program.channels) if alone else lanes(by_chunk, lane_limit, refused)
@@ -263,9 +265,9 @@ def _placed(
         dissolve_segments(by_chunk)
         if not waiting:
             return (by_chunk, placed), len(lanes_used)
-        refused |= {_turn(block) for block in waiting if block.send >= 0 and block.recv >= 0}
+        refused |= {_turn_of(block) for block in waiting if block.send >= 0 and block.recv >= 0}
     raise AssertionError("blocks that only send or only receive never get stuck")
 
 
-def _turn(block: Block) -> Turn:
+def _turn_of(block: Block) -> Turn:
     return block.rank, block.recv, block.send

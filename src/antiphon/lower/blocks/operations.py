@@ -26,7 +26,9 @@ class Block:
     send: int
     recv: int
     steps: list[Step] = field(default_factory=list)
-    seen: dict[Block, int] = field(default_factory=dict)  # of other blocks, up to which step they are surely done
+    done_before: dict[Block, int] = field(
+        default_factory=dict
+    )  # of other blocks, up to which step they are surely done
     load: int = 0  # steps of the file that it has or that are promised to it
     sent: int = -1  # its last step that sends
 
@@ -42,7 +44,7 @@ class Step:
     block: Block
     place: int = -1
     waits: list[Step] = field(default_factory=list)
-    seen: dict[Block, int] = field(default_factory=dict)
+    done_before: dict[Block, int] = field(default_factory=dict)
 
 
 def dissolve_blocks(blocks: list[list[Block]]) -> None:
@@ -50,8 +52,8 @@ def dissolve_blocks(blocks: list[list[Block]]) -> None:
     for rank_blocks in blocks:
         for block in rank_blocks:
             for step in block.steps:
-                step.waits, step.seen = [], {}
-            block.steps, block.seen = [], {}
+                step.waits, step.done_before = [], {}
+            block.steps, block.done_before = [], {}
 
 
 Span = tuple[int, int]  # first cell, and how many
@@ -152,17 +154,18 @@ class Values:
         return self.reader[first : first + count] == [reader] * count
 
 
-def values(program: Program, bound: Bound, apart: bool) -> Values:
-    """Linear in cells moved. `apart`: nothing reaches over the end of a block of the collective in a user's buffer."""
+def values(program: Program, bound: Bound, split_blocks: bool) -> Values:
+    """Return the operations of all ranks with the versions that they read. Linear in cells moved. `split_blocks`: no
+    stretch of a user's buffer crosses the end of a block of the collective."""
     result = Values([], [], [], [], [])
     by_row: list[Operation] = []  # of a row that is cut, the last of its operations
     for rank in range(program.ranks):
         size = [int(each) for each in bound.sizes[rank]]
         base = bases(size)
         result.scratch.append(base[SCRATCH])
-        edges = _Edges(bound.unit if apart else 0, base[SCRATCH], base[1])
-        operations = _rank(program, bound, rank, base, edges, by_row)
-        result.ranks.append(_versions(result, operations, base[SCRATCH] + size[SCRATCH], edges))
+        edges = _Edges(bound.unit if split_blocks else 0, base[SCRATCH], base[1])
+        operations = _rank_operations(program, bound, rank, base, edges, by_row)
+        result.ranks.append(_assign_versions(result, operations, base[SCRATCH] + size[SCRATCH], edges))
     pairs = zip(*(rows.tolist() for rows in program.pairs), strict=True)  # messages are never cut
     result.messages += [(by_row[send], by_row[receive]) for send, receive in pairs if by_row[send].kind == SEND]
     return result
@@ -176,7 +179,7 @@ def bases(sizes: list[int]) -> list[int]:
 # ---- operations ----
 
 
-def _rank(
+def _rank_operations(
     program: Program, bound: Bound, rank: int, base: list[int], edge: _Edges, by_row: list[Operation]
 ) -> list[Operation]:  # fmt: skip
     """The operations of a rank, in order; `by_row` grows by one for each row of the program."""
@@ -193,13 +196,13 @@ def _rank(
     operations: list[Operation] = []
     by_number: list[list[Operation]] = []
     for number, row_kind in enumerate(kinds):
-        mine = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
+        row_stretches = spans[part_ptr[number] - begin : part_ptr[number + 1] - begin]
         awaited = wait[wait_ptr[number] - wait_ptr[0] : wait_ptr[number + 1] - wait_ptr[0]]
         if not edge.grain:  # nothing is cut
             after = [operations[w] for w in awaited]
-            if row_kind == FOLD or len(mine) == 1:  # nor joined, as nearly everywhere
-                length = mine[0][1]
-                kind, row_spans = (row_kind, mine) if length else (JOIN, [])
+            if row_kind == FOLD or len(row_stretches) == 1:  # nor joined, as nearly everywhere
+                length = row_stretches[0][1]
+                kind, row_spans = (row_kind, row_stretches) if length else (JOIN, [])
                 operations.append(
                     Operation(kind, rank, whens[number], peers[number], channels[number], row_spans, after, length)
                 )
@@ -208,9 +211,9 @@ def _rank(
         else:
             after = [operation for w in awaited for operation in by_number[w]]
         if row_kind == FOLD:
-            stretches = [folded for folded in edge.fold(mine) if folded[0][1]]
+            stretches = [folded for folded in edge.fold(row_stretches) if folded[0][1]]
         else:
-            joined = edge.message(mine)
+            joined = edge.message(row_stretches)
             stretches = [joined] if joined else []
         kind = row_kind if stretches else JOIN  # what moves nothing only waits
         stretches = stretches or [[]]
@@ -238,7 +241,7 @@ class _Edges:
             return False
         return (cell - (self.output if cell >= self.output else 0)) % self.grain == 0
 
-    def _inside(self, span: Span) -> Iterator[int]:
+    def _cuts_within(self, span: Span) -> Iterator[int]:
         cell, count = span
         if self.grain and cell < self.scratch:
             start = cell - (self.output if cell >= self.output else 0)
@@ -251,7 +254,7 @@ class _Edges:
         joined: list[Span] = []
         for span in spans:
             at = 0
-            for cut in (*self._inside(span), span[1]):
+            for cut in (*self._cuts_within(span), span[1]):
                 cell, count = span[0] + at, cut - at
                 at = cut
                 if joined and joined[-1][0] + joined[-1][1] == cell and not self.at(cell):
@@ -265,7 +268,7 @@ class _Edges:
         if not self.grain:
             yield spans
             return
-        cuts = sorted({cut for span in spans for cut in self._inside(span)} | {0, spans[0][1]})
+        cuts = sorted({cut for span in spans for cut in self._cuts_within(span)} | {0, spans[0][1]})
         for low, high in pairwise(cuts):
             yield [(cell + low, high - low) for cell, _ in spans]
 
@@ -273,7 +276,7 @@ class _Edges:
 # ---- versions ----
 
 
-def _versions(values: Values, operations: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
+def _assign_versions(values: Values, operations: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
     """Who reads what whom wrote, at one rank. A fold that goes on where the one before it ends, of what the same
     operations wrote, is one with that; what is left is returned."""
     writer, reader = values.writer, values.reader
@@ -287,8 +290,8 @@ def _versions(values: Values, operations: list[Operation], cells: int, edge: _Ed
         spans = operation.spans if operation.kind == SEND else operation.spans[1:] if operation.kind == FOLD else []
         reads = [holds[cell : cell + count] for cell, count in spans]
         last = remaining[-1] if remaining else None
-        continues = operation.kind == FOLD and last is not None and _follows(last, operation, edge)
-        if last is not None and continues and _alike(writer, sources, reads):
+        continues = operation.kind == FOLD and last is not None and _continues_fold(last, operation, edge)
+        if last is not None and continues and _same_writers(writer, sources, reads):
             last.length += operation.length
             last.spans = [(cell, last.length) for cell, _ in last.spans]
             last.waits = list(dict.fromkeys([*last.waits, *operation.waits]))
@@ -324,7 +327,7 @@ def _versions(values: Values, operations: list[Operation], cells: int, edge: _Ed
     return remaining
 
 
-def _follows(last: Operation, operation: Operation, edge: _Edges) -> bool:
+def _continues_fold(last: Operation, operation: Operation, edge: _Edges) -> bool:
     """Whether a fold begins where the one before it ends, in all its stretches."""
     if last.kind != FOLD or last.when != operation.when or len(last.spans) != len(operation.spans):
         return False
@@ -332,7 +335,7 @@ def _follows(last: Operation, operation: Operation, edge: _Edges) -> bool:
     return all(cell + count == other and not edge.at(other) for (cell, count), (other, _) in pairs)
 
 
-def _alike(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
+def _same_writers(writer: list[Operation], before: list[list[int]], after: list[list[int]]) -> bool:
     """Whether the same operation wrote each operand of the one and of the other."""
     for earlier, later in zip(before, after, strict=True):
         a, b = earlier[-1], later[0]

@@ -10,7 +10,7 @@ A message that is folded as it comes goes past its own place, and does not wait 
 there later waits for the fold or for what follows it, and so for those readers: they are `behind` it. Where the fold's
 result takes the place of one of its messages, the first step of the fold waits for them instead.
 
-What a block knows to be done (`seen`) grows by what its steps wait for; what is known is not waited for again."""
+`done_before` of a block grows by the waits of its steps; steps in it are not waited for again."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ class Limits:
 # ---- what a step waits for ----
 
 
-Wanted = dict[Block, Step]
+Awaited = dict[Block, Step]
 
 
 class Needs(NamedTuple):
     """What a step waits for, and whether something of that is still missing."""
 
-    wanted: Wanted
+    awaited: Awaited
     missing: bool
 
 
-def add(needs: Wanted, step: Step) -> None:
+def add(needs: Awaited, step: Step) -> None:
     latest_step = needs.get(step.block)
     if latest_step is None or latest_step.place < step.place:
         needs[step.block] = step
 
 
-def latest(waits: Iterable[Operation]) -> Wanted:
+def latest(waits: Iterable[Operation]) -> Awaited:
     """Of every block the last step that belongs to any of these operations."""
-    steps: Wanted = {}
+    steps: Awaited = {}
     for operation in waits:
         for step in operation.done:
             latest_step = steps.get(step.block)
@@ -71,14 +71,14 @@ def latest(waits: Iterable[Operation]) -> Wanted:
     return steps
 
 
-def before(waits: Iterable[Operation]) -> Wanted:
+def before(waits: Iterable[Operation]) -> Awaited:
     """Which steps come before one that writes."""
     needs = latest(waits)
     add_behind(needs, waits)
     return needs
 
 
-def add_behind(needs: Wanted, waits: Iterable[Operation]) -> None:
+def add_behind(needs: Awaited, waits: Iterable[Operation]) -> None:
     for operation in waits:
         if operation.behind:
             for step in operation.behind.values():
@@ -92,33 +92,35 @@ def inherit(operation: Operation) -> None:
     add_behind(behind, operation.waits)
     if behind:
         operation.behind = {
-            block: step for block, step in behind.items() if not any(_implies(end, step) for end in operation.done)
+            block: step for block, step in behind.items() if not any(_is_implied(end, step) for end in operation.done)
         }
 
 
-def _implies(end: Step, step: Step) -> bool:
-    return (end.block is step.block and step.place <= end.place) or end.seen.get(step.block, -1) >= step.place
+def _is_implied(end: Step, step: Step) -> bool:
+    return (end.block is step.block and step.place <= end.place) or end.done_before.get(step.block, -1) >= step.place
 
 
 def ends(steps: list[Step]) -> list[Step]:
     if len(steps) == 1:
         return steps
-    latest_steps: Wanted = {}
+    latest_steps: Awaited = {}
     for step in steps:
         add(latest_steps, step)
     return list(latest_steps.values())
 
 
-def needed(block: Block, needs: Wanted) -> list[Step]:
+def needed(block: Block, needs: Awaited) -> list[Step]:
     """What of it the block does not know yet, and what none of the others implies."""
-    seen = block.seen
-    missing = [step for step in needs.values() if step.block is not block and seen.get(step.block, -1) < step.place]
+    done_before = block.done_before
+    missing = [
+        step for step in needs.values() if step.block is not block and done_before.get(step.block, -1) < step.place
+    ]
     if len(missing) < 2:
         return missing
     return [
         step
         for step in missing
-        if not any(other is not step and other.seen.get(step.block, -1) >= step.place for other in missing)
+        if not any(other is not step and other.done_before.get(step.block, -1) >= step.place for other in missing)
     ]
 
 
@@ -134,7 +136,7 @@ class Full(Exception):
 
 def place(values: Values, lanes: list[Lane], limits: Limits) -> list[list[Block]]:
     """Blocks by rank. Linear in steps, and in blocks of a rank for each step that waits."""
-    return _Placing(values, lanes, limits).go()
+    return _Placing(values, lanes, limits).place_all()
 
 
 class _Placing:
@@ -147,10 +149,10 @@ class _Placing:
         self.numbers: dict[tuple[int, int], int] = {}  # lane and how many are full before: channel
         self.reached: dict[tuple[int, int, int], int] = defaultdict(int)  # of a way and lane, how many are full
         self.own: list[Block | None] = [None] * len(values.ranks)
-        self.promised: dict[Segment, tuple[Block, int, Wanted]] = {}
+        self.promised: dict[Segment, tuple[Block, int, Awaited]] = {}
         self.owed: dict[Block, int] = defaultdict(int)
 
-    def go(self) -> list[list[Block]]:
+    def place_all(self) -> list[list[Block]]:
         by_time: dict[int, tuple[list[Operation], list[Operation], list[Operation]]] = {}
         for operation in self.values.every():
             kinds = by_time.get(operation.when)
@@ -161,54 +163,54 @@ class _Placing:
             alone, sends, receives = by_time[time]
             for operation in alone:
                 if operation.kind == FOLD:
-                    self._fold(operation)
+                    self._place_fold(operation)
                 elif operation.kind == JOIN:
                     operation.done = list(latest(operation.waits).values())
                     inherit(operation)
             for operation in sends:
                 for segment in operation.segments:
-                    self._send(segment)
+                    self._place_send(segment)
                 inherit(operation)
             for operation in receives:
                 for segment in operation.segments:
                     if segment.step is None:
-                        self._receive(segment)
+                        self._place_receive(segment)
                 operation.done = ends([each.step for each in operation.segments if each.step is not None])
                 inherit(operation)
         return self.blocks
 
     # ---- what is done alone ----
 
-    def _fold(self, fold: Operation) -> None:
+    def _place_fold(self, fold: Operation) -> None:
         steps = []
         if not fold.pieces:
-            steps.append(self._local(fold))
+            steps.append(self._place_local_fold(fold))
         else:
             for piece in fold.pieces:
                 last = piece.chain[-1].step
                 assert last is not None
                 for cell in piece.memory[1:]:
-                    wanted = before(fold.waits)
-                    add(wanted, last)
-                    last = self._alone(fold.rank, "re", cell, piece.cell, piece.count, wanted, last.block)
+                    awaited = before(fold.waits)
+                    add(awaited, last)
+                    last = self._place_local(fold.rank, "re", cell, piece.cell, piece.count, awaited, last.block)
                 steps.append(last)
         fold.done = ends(steps)
         inherit(fold)
 
-    def _local(self, fold: Operation) -> Step:
+    def _place_local_fold(self, fold: Operation) -> Step:
         """A fold of what lies there, in steps of at most so many chunks."""
         (result, length), *operands = fold.spans
         order = sorted(range(len(operands)), key=lambda number: operands[number][0] != result)
         if operands[order[0]][0] == result and len(order) == 1:
             raise AssertionError("a fold of nothing but its result")
-        first, later = self._shared(fold, order)
+        first, later = self._split_waits(fold, order)
         step: Step | None = None
         for low in range(0, length, self.limits.count):
             count = min(self.limits.count, length - low)
             numbers = order
-            wanted = latest(first) if low == 0 else {}
+            awaited = latest(first) if low == 0 else {}
             if low == 0:
-                add_behind(wanted, fold.waits)
+                add_behind(awaited, fold.waits)
             if operands[order[0]][0] == result:
                 numbers = order[1:]
             for place, number in enumerate(numbers):
@@ -216,16 +218,16 @@ class _Placing:
                 if low == 0:
                     for operation in later.get(number, ()):
                         for each in operation.done:
-                            add(wanted, each)
+                            add(awaited, each)
                 if step is not None:
-                    add(wanted, step)
-                near = step.block if step is not None else self._near(fold.rank, wanted)
-                step = self._alone(fold.rank, verb, operands[number][0] + low, result + low, count, wanted, near)
-                wanted = {}
+                    add(awaited, step)
+                near = step.block if step is not None else self._receiving_block(fold.rank, awaited)
+                step = self._place_local(fold.rank, verb, operands[number][0] + low, result + low, count, awaited, near)
+                awaited = {}
         assert step is not None
         return step
 
-    def _shared(self, fold: Operation, order: list[int]) -> tuple[list[Operation], dict[int, list[Operation]]]:
+    def _split_waits(self, fold: Operation, order: list[int]) -> tuple[list[Operation], dict[int, list[Operation]]]:
         """What a fold waits for before its first step, and what only an operand after the first waits for: the message
         that brings it."""
         length, writer = fold.length, self.values.writer
@@ -245,40 +247,42 @@ class _Placing:
                 first.append(operation)
         return first, later
 
-    def _near(self, rank: int, wanted: Wanted) -> Block | None:
+    def _receiving_block(self, rank: int, awaited: Awaited) -> Block | None:
         """A block that receives, among those waited for: in it one need not wait for that."""
-        receiving = [step for step in wanted.values() if step.block.recv >= 0]
+        receiving = [step for step in awaited.values() if step.block.recv >= 0]
         return max(receiving, key=lambda step: step.place).block if receiving else None
 
-    def _alone(
-        self, rank: int, verb: str, src: int, dst: int, count: int, wanted: Wanted, near: Block | None
+    def _place_local(
+        self, rank: int, verb: str, src: int, dst: int, count: int, awaited: Awaited, near: Block | None
     ) -> Step:  # fmt: skip
         """A step without a message, in this block if there is room, else in one of the rank's own."""
-        block = near if near is not None and self._room(near, Needs(wanted, False)) else self._mine(rank, wanted)
-        return self._put(Step(verb, src, dst, count, block), wanted)
+        block = (
+            near if near is not None and self._has_room(near, Needs(awaited, False)) else self._own_block(rank, awaited)
+        )
+        return self._append_step(Step(verb, src, dst, count, block), awaited)
 
-    def _mine(self, rank: int, wanted: Wanted) -> Block:
+    def _own_block(self, rank: int, awaited: Awaited) -> Block:
         block = self.own[rank]
-        if block is None or not self._room(block, Needs(wanted, False)):
-            block = self._made(rank, 0, -1, -1)
+        if block is None or not self._has_room(block, Needs(awaited, False)):
+            block = self._new_block(rank, 0, -1, -1)
             self.own[rank] = block
         return block
 
     # ---- messages ----
 
-    def _send(self, segment: Segment) -> None:
+    def _place_send(self, segment: Segment) -> None:
         send = segment.send
-        step = self._sent_on(segment)
+        step = self._forward(segment)
         if step is None:
-            wanted = latest(send.waits)
-            incoming = self._needs(segment)
-            sender, receiver = self._blocks(segment, Needs(wanted, False), incoming)
-            step = self._put(Step("s", segment.src, -1, segment.count, sender), wanted)
+            awaited = latest(send.waits)
+            incoming = self._receive_needs(segment)
+            sender, receiver = self._find_blocks(segment, Needs(awaited, False), incoming)
+            step = self._append_step(Step("s", segment.src, -1, segment.count, sender), awaited)
             sender.sent = step.place
             self._promise(segment, receiver, incoming)
         send.done = ends([*send.done, step]) if send.done else [step]
 
-    def _sent_on(self, segment: Segment) -> Step | None:
+    def _forward(self, segment: Segment) -> Step | None:
         """The step that receives the segment's parent sends it on, too, if that is in order and nothing else is
         missing."""
         parent = segment.parent
@@ -291,10 +295,10 @@ class _Placing:
         producer = parent.receive if parent.piece is None else parent.piece.fold
         other_waits = [operation for operation in segment.send.waits if operation is not producer]
         for other in latest(other_waits).values() if other_waits else ():
-            last_place = step.place if other.block is block else step.seen.get(other.block, -1)
+            last_place = step.place if other.block is block else step.done_before.get(other.block, -1)
             if other.place > last_place:
                 return None
-        incoming = self._needs(segment)
+        incoming = self._receive_needs(segment)
         rank, peer, lane = segment.receive.rank, segment.send.rank, segment.lane
         if not self._fits(rank, block.channel, lane, peer, False, incoming):
             return None
@@ -308,35 +312,35 @@ class _Placing:
     def _promise(self, segment: Segment, receiver: Block, incoming: Needs) -> None:
         """The receiver will receive it: at once, if it only receives, owes no other and all that it waits for is there;
         else when all blocks have sent at this time."""
-        steps = self._cost(receiver, incoming)
+        steps = self._step_cost(receiver, incoming)
         receiver.load += steps
-        self.promised[segment] = receiver, steps, incoming.wanted
+        self.promised[segment] = receiver, steps, incoming.awaited
         self.owed[receiver] += 1
         if receiver.send < 0 and self.owed[receiver] == 1 and not incoming.missing:
-            self._receive(segment)
+            self._place_receive(segment)
 
-    def _needs(self, segment: Segment) -> Needs:
+    def _receive_needs(self, segment: Segment) -> Needs:
         """What receiving it waits for, as far as that is there."""
         piece, receive = segment.piece, segment.receive
         if piece is None:
             return Needs(before(receive.waits), False)
         if piece.chain[0] is segment:
-            wanted = before(unjoined(piece.fold))
+            awaited = before(unjoined(piece.fold))
             for member in piece.chain:
                 if member.dst == piece.cell:
                     for step in before(member.receive.waits).values():
-                        add(wanted, step)
-            return Needs(wanted, False)
+                        add(awaited, step)
+            return Needs(awaited, False)
         last = piece.chain[piece.chain.index(segment) - 1].step
         return Needs({} if last is None else {last.block: last}, last is None)
 
-    def _receive(self, segment: Segment) -> None:
-        block, steps, wanted = self.promised.pop(segment)
+    def _place_receive(self, segment: Segment) -> None:
+        block, steps, awaited = self.promised.pop(segment)
         block.load -= steps
         self.owed[block] -= 1
         piece = segment.piece
         if piece is None:
-            segment.step = self._put(Step("r", -1, segment.dst, segment.count, block), wanted)
+            segment.step = self._append_step(Step("r", -1, segment.dst, segment.count, block), awaited)
             return
         if segment.receive.waits and segment.dst != piece.cell:
             behind = before(segment.receive.waits)
@@ -348,18 +352,18 @@ class _Placing:
         else:
             last = piece.chain[piece.chain.index(segment) - 1].step
             assert last is not None
-            add(wanted, last)
+            add(awaited, last)
             verb, src = "rrc", piece.cell
-        segment.step = self._put(Step(verb, src, piece.cell, segment.count, block), wanted)
+        segment.step = self._append_step(Step(verb, src, piece.cell, segment.count, block), awaited)
 
     # ---- blocks ----
 
-    def _blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
+    def _find_blocks(self, segment: Segment, outgoing: Needs, incoming: Needs) -> tuple[Block, Block]:
         """The first channel of its lane with room for it at both ends."""
         source, target, lane = segment.send.rank, segment.receive.rank, segment.lane
         full = self.reached[source, target, lane]
         while True:
-            number = self._channel(lane, full)
+            number = self._channel_of(lane, full)
             if self._fits(source, number, lane, target, True, outgoing) and self._fits(
                 target, number, lane, source, False, incoming
             ):
@@ -368,7 +372,7 @@ class _Placing:
         self.reached[source, target, lane] = full
         return self._block(source, number, lane, target, True), self._block(target, number, lane, source, False)
 
-    def _channel(self, lane: int, full: int) -> int:
+    def _channel_of(self, lane: int, full: int) -> int:
         number = self.numbers.setdefault((lane, full), len(self.numbers))
         if number >= self.limits.channels:
             raise Full
@@ -377,7 +381,7 @@ class _Placing:
     def _fits(self, rank: int, number: int, lane: int, peer: int, sending: bool, need: Needs) -> bool:
         block = self.at.get((rank, number, peer, sending))
         if block is not None:
-            return self._room(block, need)
+            return self._has_room(block, need)
         send, recv = self._peers(rank, lane, peer, sending)
         limit = self.limits.per_channel
         return not (
@@ -393,7 +397,7 @@ class _Placing:
     def _block(self, rank: int, number: int, lane: int, peer: int, sending: bool) -> Block:
         block = self.at.get((rank, number, peer, sending))
         if block is None:
-            block = self._made(rank, number, *self._peers(rank, lane, peer, sending))
+            block = self._new_block(rank, number, *self._peers(rank, lane, peer, sending))
             if block.send >= 0:
                 self.at[rank, number, block.send, True] = block
                 self.sending[rank, number] += 1
@@ -402,7 +406,7 @@ class _Placing:
                 self.receiving[rank, number] += 1
         return block
 
-    def _made(self, rank: int, number: int, send: int, recv: int) -> Block:
+    def _new_block(self, rank: int, number: int, send: int, recv: int) -> Block:
         if len(self.blocks[rank]) >= self.limits.blocks:
             raise Unsupported(
                 f"rank {rank} needs more than {self.limits.blocks} thread blocks; take a planner with fewer partners"
@@ -410,37 +414,37 @@ class _Placing:
         self.blocks[rank].append(Block(rank, number, send, recv))
         return self.blocks[rank][-1]
 
-    def _cost(self, block: Block, need: Needs) -> int:
+    def _step_cost(self, block: Block, need: Needs) -> int:
         """Steps in a file of one in this block that waits for that."""
-        count = len(need.wanted) + need.missing
+        count = len(need.awaited) + need.missing
         if count < 2:
             return 1
-        count = len(needed(block, need.wanted)) + need.missing
+        count = len(needed(block, need.awaited)) + need.missing
         return max(1, min(count, self.limits.together))
 
-    def _room(self, block: Block, need: Needs) -> bool:
-        return block.load + self._cost(block, need) <= self.limits.steps
+    def _has_room(self, block: Block, need: Needs) -> bool:
+        return block.load + self._step_cost(block, need) <= self.limits.steps
 
-    def _put(self, step: Step, wanted: Wanted) -> Step:
+    def _append_step(self, step: Step, wanted: Awaited) -> Step:
         """Append a step to its block; what it waits for is there already."""
         block = step.block
         missing = needed(block, wanted)
         together = self.limits.together
         while len(missing) > together:
             gathered = {awaited.block: awaited for awaited in missing[:together]}
-            gathers = Step("cpy", -1, -1, 0, self._mine(block.rank, gathered))
-            self._put(gathers, gathered)
+            gathers = Step("cpy", -1, -1, 0, self._own_block(block.rank, gathered))
+            self._append_step(gathers, gathered)
             missing = [*missing[together:], gathers]
         if missing:
-            seen_places = dict(block.seen)
+            seen_places = dict(block.done_before)
             for awaited in missing:
-                for other, place in awaited.seen.items():
+                for other, place in awaited.done_before.items():
                     if place > seen_places.get(other, -1):
                         seen_places[other] = place
                 seen_places[awaited.block] = max(awaited.place, seen_places.get(awaited.block, -1))
             seen_places.pop(block, None)
-            block.seen = seen_places
-        step.waits, step.seen, step.place = missing, block.seen, len(block.steps)
+            block.done_before = seen_places
+        step.waits, step.done_before, step.place = missing, block.done_before, len(block.steps)
         block.steps.append(step)
         block.load += max(1, len(missing))
         return step

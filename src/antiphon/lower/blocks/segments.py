@@ -29,24 +29,24 @@ def flow(values: Values, max_chunks: int, fused: bool = True) -> None:
     if fused:
         for operation in values.every():
             if operation.kind == FOLD:
-                _direct(values, operation)
-    edges, cuts = _cuts(values, max_chunks)
+                _find_direct(values, operation)
+    edges, cuts = _find_cuts(values, max_chunks)
     for fold, fold_cuts in cuts.items():
-        fold.pieces = _pieces(fold, fold_cuts, fold.pieces[0].memory)
+        fold.pieces = _cut_fold(fold, fold_cuts, fold.pieces[0].memory)
     for send, receive in values.messages:
         runs = receive.runs
         if send not in edges and send.length <= max_chunks and not (runs and runs[0].fold in cuts):  # as nearly all
             piece = runs[0].fold.pieces[0] if runs else None
             segments = [Segment(send, receive, 0, send.length, send.spans[0][0], receive.spans[0][0], piece)]
         else:
-            segments = _segments(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
+            segments = _cut_message(send, receive, edges.get(send) or {receive.length}, cuts, max_chunks)
         send.segments = receive.segments = segments
     for operation in values.every():  # chains in the order in which messages are received
         if operation.kind == RECEIVE:
             for segment in operation.segments:
                 if segment.piece is not None:
                     segment.piece.chain.append(segment)
-    _parents(values)
+    _find_parents(values)
 
 
 def dissolve_segments(values: Values) -> None:
@@ -59,7 +59,7 @@ def dissolve_segments(values: Values) -> None:
         operation.segments = operation.runs = operation.pieces = ()
 
 
-def _cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
+def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
     """Where sends end or are cut, and where folds that have pieces are cut: of those that are cut at all."""
     cuts = {
         operation: set(range(max_chunks, operation.length, max_chunks))
@@ -72,7 +72,7 @@ def _cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], d
         if len(send.spans) == len(receive.spans) == 1 and (not runs or runs[0].count == receive.length):
             continue
         runs = receive.runs = sorted(runs, key=lambda run: run.offset)
-        edges[send] = _ends(send) | _ends(receive)
+        edges[send] = _stretch_ends(send) | _stretch_ends(receive)
         for run in runs:
             edges[send] |= {run.offset, run.offset + run.count}
             inside = {at - run.offset for at in edges[send] if run.offset < at < run.offset + run.count}
@@ -81,7 +81,7 @@ def _cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], d
     return edges, cuts
 
 
-def _direct(values: Values, fold: Operation) -> None:
+def _find_direct(values: Values, fold: Operation) -> None:
     """Which operands can be folded as they come: their runs, and the piece that the fold is then, with cells of the
     others, the result's own first."""
     length, versions, writers = fold.length, fold.versions, values.writer
@@ -136,7 +136,7 @@ def unjoined(operation: Operation) -> Iterable[Operation]:
     return [other for other in visited if other.kind != JOIN]
 
 
-def _ends(message: Operation) -> set[int]:
+def _stretch_ends(message: Operation) -> set[int]:
     """Where its stretches end within its stream."""
     if len(message.spans) == 1:
         return {message.spans[0][1]}
@@ -147,7 +147,7 @@ def _ends(message: Operation) -> set[int]:
     return offsets
 
 
-def _pieces(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
+def _cut_fold(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
     edges = sorted(cuts | {0, fold.length})
     return [
         Piece(fold, low, high - low, fold.spans[0][0] + low, [cell + low for cell in memory], [])
@@ -155,7 +155,7 @@ def _pieces(fold: Operation, cuts: set[int], memory: list[int]) -> list[Piece]:
     ]
 
 
-def _beginning(stretches: Sequence[Part], offset: int) -> Part | None:
+def _find_beginning(stretches: Sequence[Part], offset: int) -> Part | None:
     """The one that begins there."""
     for stretch in stretches:
         if stretch.offset == offset:
@@ -163,7 +163,7 @@ def _beginning(stretches: Sequence[Part], offset: int) -> Part | None:
     return None
 
 
-def _segments(
+def _cut_message(
     send: Operation, receive: Operation, edges: set[int], cuts: dict[Operation, set[int]], max_chunks: int
 ) -> list[Segment]:  # fmt: skip
     edges = edges | {0}
@@ -180,7 +180,7 @@ def _segments(
         current = of_run.get(low, current)
         src, dst = source.cell(low), target.cell(low)
         if current is not None:
-            piece = _beginning(current.fold.pieces, low - current.offset)
+            piece = _find_beginning(current.fold.pieces, low - current.offset)
             segments.append(Segment(send, receive, low, high - low, src, dst, piece))
             continue
         for at in range(low, high, max_chunks):
@@ -201,7 +201,7 @@ class _Walk:
         return self.spans[self.number][0] + offset - self.start
 
 
-def _parents(values: Values) -> None:
+def _find_parents(values: Values) -> None:
     """Which segments are just what came by another one."""
     for operation in values.every():
         if operation.kind != SEND:
@@ -217,10 +217,10 @@ def _parents(values: Values) -> None:
             writer = values.writer[first]
             parent: Segment | None = None
             if writer.kind == RECEIVE:
-                parent = _beginning(writer.segments, first - writer.first)
+                parent = _find_beginning(writer.segments, first - writer.first)
                 if parent is not None and parent.piece is not None:
                     parent = None
-            elif (piece := _beginning(writer.pieces, first - writer.first)) is not None:
+            elif (piece := _find_beginning(writer.pieces, first - writer.first)) is not None:
                 after = len(piece.memory) > 1
                 parent = None if after else piece.chain[-1]
                 segment_passes = piece.cell >= values.scratch[operation.rank]
@@ -255,20 +255,20 @@ def lanes(values: Values, max_lanes: int, refused: set[Turn]) -> list[Lane]:
     """Every segment gets its lane; turns of `refused` are none. Linear in segments and lanes."""
     open_lanes = [Lane()]
     lane_of_path: dict[tuple[int, ...], int] = {}
-    work = list(_heads(values))
+    work = list(_chain_heads(values))
     work.reverse()
     while work:
         chain = [work.pop()]
         while (child := chain[-1].child) is not None:
-            if _turn(child) in refused:
-                work.append(_cut(child))
+            if _turn_of(child) in refused:
+                work.append(_detach(child))
             else:
                 chain.append(child)
         path = (*(segment.send.rank for segment in chain), chain[-1].receive.rank)
         if path not in lane_of_path:
-            number, turns_taken = _lane(open_lanes, [_turn(segment) for segment in chain[1:]], max_lanes)
+            number, turns_taken = _choose_lane(open_lanes, [_turn_of(segment) for segment in chain[1:]], max_lanes)
             if turns_taken < len(chain) - 1:
-                work.append(_cut(chain[turns_taken + 1]))
+                work.append(_detach(chain[turns_taken + 1]))
                 chain = chain[: turns_taken + 1]
             lane_of_path[(*(segment.send.rank for segment in chain), chain[-1].receive.rank)] = number
         else:
@@ -287,7 +287,7 @@ def by_channel(values: Values, channels: int) -> list[Lane]:
     return [Lane() for _ in range(channels)]
 
 
-def _heads(values: Values) -> Iterator[Segment]:
+def _chain_heads(values: Values) -> Iterator[Segment]:
     for operation in values.every():
         if operation.kind == SEND:
             for segment in operation.segments:
@@ -295,12 +295,12 @@ def _heads(values: Values) -> Iterator[Segment]:
                     yield segment
 
 
-def _turn(segment: Segment) -> Turn:
+def _turn_of(segment: Segment) -> Turn:
     assert segment.parent is not None
     return segment.send.rank, segment.parent.send.rank, segment.receive.rank
 
 
-def _cut(segment: Segment) -> Segment:
+def _detach(segment: Segment) -> Segment:
     assert segment.parent is not None
     segment.parent.child = None
     segment.parent = None
@@ -308,7 +308,7 @@ def _cut(segment: Segment) -> Segment:
     return segment
 
 
-def _lane(open_lanes: list[Lane], turns: list[Turn], max_lanes: int) -> tuple[int, int]:
+def _choose_lane(open_lanes: list[Lane], turns: list[Turn], max_lanes: int) -> tuple[int, int]:
     """The lane that a chain goes on, and how many of its turns are kept."""
     number = next((at for at, lane in enumerate(open_lanes) if all(lane.fits(turn) for turn in turns)), len(open_lanes))
     if number == len(open_lanes) < max_lanes:

@@ -38,13 +38,13 @@ def arrivals(schedule: Schedule) -> Longs:
     if (weights != weights[0]).any():
         raise Unsupported("blocks of several lengths have no places to arrive at that are as long")
     order = (schedule.provenance.get("options") or {}).get("order")
-    seating = [int(one) for one in str(order).split(",")] if order else list(collective.members)
+    seating = [int(rank_text) for rank_text in str(order).split(",")] if order else list(collective.members)
     member = Seats.of(collective, seating).member
-    found = np.empty((collective.ranks, collective.ranks), np.int64)
+    places = np.empty((collective.ranks, collective.ranks), np.int64)
     for seat in range(collective.ranks):
         blocks = member[layout(rule["radices"], seat, rule["ranks"])]
-        found[seating[seat], blocks] = np.arange(len(blocks))
-    return found
+        places[seating[seat], blocks] = np.arange(len(blocks))
+    return places
 
 
 def cycles(place: Longs) -> list[list[int]]:
@@ -53,7 +53,7 @@ def cycles(place: Longs) -> list[list[int]]:
     >>> cycles(np.array([2, 0, 1, 3]))
     [[0, 2, 1]]
     """
-    found, done = [], np.zeros(len(place), np.bool_)
+    permutation_cycles, done = [], np.zeros(len(place), np.bool_)
     for first in range(len(place)):
         at, cycle = first, list[int]()
         while not done[at]:
@@ -61,8 +61,8 @@ def cycles(place: Longs) -> list[list[int]]:
             cycle.append(at)
             at = int(place[at])
         if len(cycle) > 1:
-            found.append(cycle)
-    return found
+            permutation_cycles.append(cycle)
+    return permutation_cycles
 
 
 class Arranged:
@@ -74,37 +74,46 @@ class Arranged:
     def steps(self, rank: int, steps: Sequence[Step], in_place: bool) -> list[Step]:
         """In place, what the rank itself has first goes to where it arrives: at the beginning of its buffer."""
         own = Step(FOLD, (), (), (OUTPUT, 0), ((OUTPUT, rank * self.block),), self.block)
-        made = [own, Step(SYNC)] if in_place and rank else []
-        return [*made, *(one for step in steps for one in self._step(rank, step))]
+        first_steps = [own, Step(SYNC)] if in_place and rank else []
+        return [*first_steps, *(arranged for step in steps for arranged in self._arrange_step(rank, step))]
 
-    def _step(self, rank: int, step: Step) -> list[Step]:
-        moves = tuple(joined(sorted((one for move in step.moves for one in self._moves(rank, move)), key=_where)))
+    def _arrange_step(self, rank: int, step: Step) -> list[Step]:
+        moves = tuple(
+            joined(
+                sorted((cut_move for move in step.moves for cut_move in self._arrange_moves(rank, move)), key=_sort_key)
+            )
+        )
         if step.kind != FOLD:
             return [step._replace(moves=moves)]
         if len(step.operands) != 1 or step.moves:
             raise Unsupported("what is combined does not arrive in an order of its own")
         return [
             step._replace(into=into, operands=(source,), size=size)
-            for source, into, size in self._cut(rank, step.operands[0], rank, step.into, step.size)
+            for source, into, size in self._cut_by_blocks(rank, step.operands[0], rank, step.into, step.size)
         ]
 
-    def _moves(self, rank: int, move: Move) -> list[Move]:
+    def _arrange_moves(self, rank: int, move: Move) -> list[Move]:
         return [
             Move(move.peer, source, target, size)
-            for source, target, size in self._cut(rank, move.source, move.peer, move.target, move.size)
+            for source, target, size in self._cut_by_blocks(rank, move.source, move.peer, move.target, move.size)
         ]
 
-    def _cut(self, rank: int, source: Place, peer: int, target: Place, size: int) -> list[tuple[Place, Place, int]]:
+    def _cut_by_blocks(
+        self, rank: int, source: Place, peer: int, target: Place, size: int
+    ) -> list[tuple[Place, Place, int]]:
         """Within blocks of both sides, each where it arrives."""
-        found, done = [], 0
+        pieces, done = [], 0
         while done < size:
-            (one, room), (other, more) = self._at(rank, source, done), self._at(peer, target, done)
-            count = min(size - done, room, more)
-            found.append((one, other, count))
+            (source_place, source_room), (target_place, target_room) = (
+                self._locate(rank, source, done),
+                self._locate(peer, target, done),
+            )
+            count = min(size - done, source_room, target_room)
+            pieces.append((source_place, target_place, count))
             done += count
-        return found
+        return pieces
 
-    def _at(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
+    def _locate(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
         """Where a place is, and how much of it lies in one piece."""
         buffer, begin = place[0], place[1] + done
         if buffer != OUTPUT:
@@ -113,5 +122,5 @@ class Arranged:
         return (buffer, int(self.places[rank, block]) * self.block + within), self.block - within
 
 
-def _where(move: Move) -> tuple[int, Place]:
+def _sort_key(move: Move) -> tuple[int, Place]:
     return move.peer, move.target

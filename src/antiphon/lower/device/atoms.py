@@ -27,12 +27,12 @@ MOST = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """`parts`: the numerators of all cuts of a unit, ascending from 0. Regions by rank: `region_ptr`, then columns:
+    """`cuts`: the numerators of all cuts of a unit, ascending from 0. Regions by rank: `region_ptr`, then columns:
     their slot, the place of their origin on the line, where they begin among the places of scratch, and whether their
     slot has other regions, too. `bound`: the addresses of all parts, in atoms."""
 
     denominator: int
-    parts: Longs
+    cuts: Longs
     region_ptr: Longs
     slot: Longs
     origin: Longs
@@ -42,7 +42,7 @@ class Atoms:
 
     @property
     def count(self) -> int:
-        return len(self.parts)
+        return len(self.cuts)
 
     def region(self, rank: int, place: int) -> int:
         """The row of the region where a place of scratch lies."""
@@ -76,45 +76,45 @@ def atoms(program: Program) -> Atoms:
     >>> from antiphon.lower.lowering import lower
     >>> rows = [(0, 0, 0, 1, 0), (1, 2, 0, 1, 0), (0, 1, 1, 0, 0), (1, 3, 1, 0, 0)]
     >>> known = atoms(lower(of_rows("allgather", 2, rows, parts=2)))
-    >>> known.parts.tolist(), known.denominator
+    >>> known.cuts.tolist(), known.denominator
     ([0, 1], 2)
     """
     p = program
     used = np.unique(np.concatenate([p.part_begin, p.part_end, p.finish_begin, p.finish_end, p.base_origin]))
-    parts = np.unique(np.concatenate([[0], p.point_part[used]]))
-    count = len(parts)
+    cuts = np.unique(np.concatenate([[0], p.point_part[used]]))
+    count = len(cuts)
     heaviest = max(int(p.collective.weights.sum()), 1)
     if (heaviest + 1) * count >= MOST:
         raise Unsupported(
             f"a device table: {heaviest} units of weight, cut into {count} each, are too many; scale them"
         )
-    at = p.point_whole * count + np.minimum(np.searchsorted(parts, p.point_part), count - 1)
+    at = p.point_whole * count + np.minimum(np.searchsorted(cuts, p.point_part), count - 1)
     rank = np.repeat(np.arange(p.ranks), np.diff(p.base_ptr))
     scratch = np.flatnonzero(p.base_buffer == SCRATCH)
     keys = np.stack([rank[scratch], p.base_slot[scratch], at[p.base_origin[scratch]]], axis=1).reshape(-1, 3)
-    found, of = np.unique(keys, axis=0, return_inverse=True)
-    of = of.reshape(-1)
+    regions, region_of = np.unique(keys, axis=0, return_inverse=True)
+    region_of = region_of.reshape(-1)
     region = np.full(len(rank), -1, np.int64)
-    region[scratch] = of
-    reach = np.zeros(len(found), np.int64)
-    mine = region[p.part_base]
-    inside = mine >= 0
-    np.maximum.at(reach, mine[inside], at[p.part_end[inside]] - found[mine[inside], 2])
-    first, ptr = _laid_out(found[:, 0], reach, p.ranks)
+    region[scratch] = region_of
+    reach = np.zeros(len(regions), np.int64)
+    part_region = region[p.part_base]
+    inside = part_region >= 0
+    np.maximum.at(reach, part_region[inside], at[p.part_end[inside]] - regions[part_region[inside], 2])
+    first, ptr = _lay_out_regions(regions[:, 0], reach, p.ranks)
     offset = p.base_shift * count
-    offset[scratch] = (first - found[:, 2])[of]
+    offset[scratch] = (first - regions[:, 2])[region_of]
     begin, base = at[p.part_begin], p.part_base
     sizes = np.zeros((p.ranks, 3), np.int64)
     sizes[:, INPUT], sizes[:, OUTPUT] = p.weights[0] * count, p.weights[1] * count
-    np.maximum.at(sizes[:, SCRATCH], found[:, 0], first + reach)
+    np.maximum.at(sizes[:, SCRATCH], regions[:, 0], first + reach)
     length = at[p.part_end] - begin
     bound = Bound(count, at, p.base_buffer[base], offset[base] + begin, length, np.zeros_like(length), sizes)
-    slots = np.unique(found[:, :2], axis=0, return_inverse=True, return_counts=True) if len(found) else None
+    slots = np.unique(regions[:, :2], axis=0, return_inverse=True, return_counts=True) if len(regions) else None
     shared = slots[2][slots[1].reshape(-1)] > 1 if slots else np.zeros(0, bool)
-    return Atoms(p.denominator, parts, ptr, found[:, 1], found[:, 2], first, shared.astype(np.int64), bound)
+    return Atoms(p.denominator, cuts, ptr, regions[:, 1], regions[:, 2], first, shared.astype(np.int64), bound)
 
 
-def _laid_out(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:
+def _lay_out_regions(rank: Longs, reach: Longs, ranks: int) -> tuple[Longs, Longs]:
     """Regions one behind the other at each rank, with a place between them that nothing has: so that what ends in one
     is no neighbour of what begins in the next."""
     ends = np.concatenate([[0], np.cumsum(reach + 1)])

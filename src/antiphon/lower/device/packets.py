@@ -34,8 +34,8 @@ _Came = tuple[int, Place, int]  # a slot, and where its data is wanted
 class Opening(NamedTuple):
     """Of a rank in a stream: whom it tells that it has begun, and who must have begun before it puts."""
 
-    told: tuple[int, ...]
-    asked: tuple[int, ...]
+    notified: tuple[int, ...]
+    awaited: tuple[int, ...]
 
 
 @dataclass(eq=False)
@@ -43,8 +43,8 @@ class Boxes:
     """How many slots each rank has. All are as long: `whole` units and `part` of one at most, in `atoms` at most."""
 
     slots: list[int]
-    whole: int = 0
-    part: int = 0
+    units: int = 0
+    numerator: int = 0
     atoms: int = 1
     openings: list[list[Opening]] = field(default_factory=list)  # by stream, then by rank
 
@@ -54,108 +54,110 @@ def hears(program: Program) -> bool:
     return others.fit(program) and bool((program.collective.weights > 0).all())
 
 
-def by_packets(made: Streams, known: Atoms) -> tuple[Streams, Boxes]:
+def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
     """Steps of one_sided that ask no switch for anything. Linear in steps, but for those that are sent on (MANY)."""
-    boxes, found = Boxes([0] * (len(known.region_ptr) - 1)), list[list[list[Step]]]()
-    for ranks in made:
+    boxes, packet_streams = Boxes([0] * (len(addresses.region_ptr) - 1)), list[list[list[Step]]]()
+    for ranks in streams:
         sent: dict[tuple[int, int], list[list[_Came]]] = defaultdict(list)
-        halves = [_Sender(known, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
-        taken = [_taken(rank, steps, sent) for rank, steps in enumerate(halves)]
-        found.append([_synced(rank, _shortened(rank, steps, known), known) for rank, steps in enumerate(taken)])
-        ways = sorted(way for way, messages in sent.items() if any(messages))
+        sent_steps = [_Sender(addresses, boxes, rank, sent).steps(steps) for rank, steps in enumerate(ranks)]
+        unpacked = [_insert_unpacks(rank, steps, sent) for rank, steps in enumerate(sent_steps)]
+        packet_streams.append(
+            [_insert_syncs(rank, _shorten(rank, steps, addresses), addresses) for rank, steps in enumerate(unpacked)]
+        )
+        connections = sorted(connection for connection, messages in sent.items() if any(messages))
         boxes.openings.append(
             [
-                Opening(tuple(a for a, b in ways if b == rank), tuple(b for a, b in ways if a == rank))
+                Opening(tuple(a for a, b in connections if b == rank), tuple(b for a, b in connections if a == rank))
                 for rank in range(len(ranks))
             ]
         )
-    return found, boxes
+    return packet_streams, boxes
 
 
 @dataclass(eq=False)
 class _Sender:
     """Of a rank: its puts as packets; its signals say what came to whom, one after another, and are gone."""
 
-    known: Atoms
+    addresses: Atoms
     boxes: Boxes
     rank: int
     sent: dict[tuple[int, int], list[list[_Came]]]
     pending: dict[int, list[_Came]] = field(default_factory=lambda: defaultdict(list))
 
     def steps(self, steps: Sequence[Step]) -> list[Step]:
-        found = []
+        kept_steps = []
         for step in steps:
             if step.kind == SIGNAL:
                 for peer in step.peers:
                     self.sent[self.rank, peer].append(self.pending.pop(peer, []))
             elif step.kind in (PUT, FOLD, WAIT):
-                found.append(step._replace(moves=tuple(map(self._packed, step.moves))))
+                kept_steps.append(step._replace(moves=tuple(map(self._pack_move, step.moves))))
             elif step.kind != SYNC:
                 raise ValueError("switches know no packets")
-        return found
+        return kept_steps
 
-    def _packed(self, move: Move) -> Move:
-        boxes, count = self.boxes, self.known.count
+    def _pack_move(self, move: Move) -> Move:
+        boxes, count = self.boxes, self.addresses.count
         slot = boxes.slots[move.peer]
         boxes.slots[move.peer] += 1
         self.pending[move.peer].append((slot, move.target, move.size))
-        first = self.known.line(self.rank, move.source) % count
-        whole, last = divmod(first + move.size, count)
-        parts, unit = self.known.parts, self.known.denominator
-        length = whole * unit + int(parts[last]) - int(parts[first])
-        longest = max(length, boxes.whole * unit + boxes.part)
-        boxes.whole, boxes.part = divmod(longest, unit)
+        first = self.addresses.line(self.rank, move.source) % count
+        last_unit, last = divmod(first + move.size, count)
+        cuts, unit = self.addresses.cuts, self.addresses.denominator
+        length = last_unit * unit + int(cuts[last]) - int(cuts[first])
+        longest = max(length, boxes.units * unit + boxes.numerator)
+        boxes.units, boxes.numerator = divmod(longest, unit)
         boxes.atoms = max(boxes.atoms, move.size)
         return move._replace(target=(PACKETS, slot))
 
 
-def _taken(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Came]]]) -> list[Step]:
+def _insert_unpacks(rank: int, steps: Sequence[Step], sent: dict[tuple[int, int], list[list[_Came]]]) -> list[Step]:
     """With what has come where the signal for it was waited for."""
-    found, heard = list[Step](), Counter[int]()
+    all_steps, signal_counts = list[Step](), Counter[int]()
     for step in steps:
         if step.kind != WAIT:
-            found.append(step)
+            all_steps.append(step)
             continue
         for peer in step.peers:
-            for slot, target, size in sent[peer, rank][heard[peer]]:
-                found.append(Step(FOLD, (), (), target, ((PACKETS, slot),), size))
-            heard[peer] += 1
-    return found
+            for slot, target, size in sent[peer, rank][signal_counts[peer]]:
+                all_steps.append(Step(FOLD, (), (), target, ((PACKETS, slot),), size))
+            signal_counts[peer] += 1
+    return all_steps
 
 
-def _shortened(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
-    return _added(rank, _sent_on(rank, steps, known), known)
+def _shorten(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
+    return _add_as_packets(rank, _forward_results(rank, steps, addresses), addresses)
 
 
-def _sent_on(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
+def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     """What a put sends just as an earlier step has made it goes out with that step."""
     if len(steps) > MANY:
         return steps
-    found, made = list[Step](), dict[tuple[Place, int], int]()
+    kept_steps, makers = list[Step](), dict[tuple[Place, int], int]()
     for step in steps:
         if step.kind == PUT:
-            left = []
+            remaining = []
             for move in step.moves:
-                at = made.get((move.source, move.size))
+                at = makers.get((move.source, move.size))
                 if at is None:
-                    left.append(move)
+                    remaining.append(move)
                 else:
-                    found[at] = found[at]._replace(moves=(*found[at].moves, move))
-            if left:
-                found.append(step._replace(moves=tuple(left)))
+                    kept_steps[at] = kept_steps[at]._replace(moves=(*kept_steps[at].moves, move))
+            if remaining:
+                kept_steps.append(step._replace(moves=tuple(remaining)))
             continue
-        over = known.touched(rank, step.into, step.size)
-        made = {key: at for key, at in made.items() if not _meet(known.touched(rank, *key), over)}
-        made[step.into, step.size] = len(found)
-        found.append(step)
-    return found
+        over = addresses.touched(rank, step.into, step.size)
+        makers = {key: at for key, at in makers.items() if not _overlap(addresses.touched(rank, *key), over)}
+        makers[step.into, step.size] = len(kept_steps)
+        kept_steps.append(step)
+    return kept_steps
 
 
-def _meet(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
-    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+def _overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
+    return first[0] == second[0] and first[1] < second[2] and second[1] < first[2]
 
 
-def _added(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
+def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
     """What comes into scratch and is read by one fold alone, that adds it as packets."""
     room = 1 + max((place[1] + size for step in steps for place, size in _places(step)), default=0)
     read, written = (np.zeros(room + 1, np.int64) for _ in range(2))
@@ -166,14 +168,14 @@ def _added(rank: int, steps: list[Step], known: Atoms) -> list[Step]:
         if step.kind == FOLD and step.into[0] == SCRATCH:
             written[[step.into[1], step.into[1] + step.size]] += [1, -1]
     once = (np.cumsum(read) == 1) & (np.cumsum(written) == 1)
-    wanted = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
+    fold_operands = {(place, step.size) for step in steps if step.kind == FOLD for place in step.operands}
     instead = dict[Place, Place]()
     for step in steps:
         place = step.into
         if (
             step.kind == FOLD and step.operands[0][0] == PACKETS and len(step.operands) == 1 and not step.moves
-            and place[0] == SCRATCH and (place, step.size) in wanted and once[place[1] : place[1] + step.size].all()
-            and not known.shared[known.region(rank, place[1])]
+            and place[0] == SCRATCH and (place, step.size) in fold_operands
+            and once[place[1] : place[1] + step.size].all() and not addresses.shared[addresses.region(rank, place[1])]
         ):  # fmt: skip
             instead[place] = step.operands[0]
     return [
@@ -197,9 +199,9 @@ def _places(step: Step) -> Iterator[tuple[Place, int]]:
         yield step.into, step.size
 
 
-def _synced(rank: int, steps: Sequence[Step], known: Atoms) -> list[Step]:
+def _insert_syncs(rank: int, steps: Sequence[Step], addresses: Atoms) -> list[Step]:
     """What threads take of packets they wait for themselves; only data needs a sync."""
-    line = RankSteps(rank, known.touched)
+    line = RankSteps(rank, addresses.touched)
     for step in steps:
         line.touch(step, list(_reads(step)), [(step.into, step.size)] if step.kind == FOLD else ())
-    return line.made
+    return line.steps

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.columns import Longs, ranges
-from antiphon.core.interpret.buffers import sides
+from antiphon.core.interpret.buffers import Side, sides
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
 
 WORD = 2**64 - 1
@@ -24,7 +24,7 @@ BITS = 2 * APART  # their number stands above
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong, and where: which of `kind` (hang, race, wrong, empty, input, left) it is, and a sentence."""
+    """A fault: its `kind` (hang, race, wrong, empty, input, left), and a sentence that says what and where."""
 
     kind: str
     what: str
@@ -35,15 +35,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Case:
-    """What all cells hold at first, and what they must hold in the end, as numbers of `values`, of which the first is
-    nothing. `cells`: those whose end is known, with `ends`; the first of them, so many as `kept` says, are what the
-    user handed over, and no result."""
+    """The initial and the required final values of cells, as indices into `values`, whose first is empty. `cells`: the
+    cells with a required value, in `ends`; the first `preserved` of them are user inputs that are no results."""
 
     values: list[int]
-    given: Longs
+    initial: Longs
     cells: Longs
     ends: Longs
-    kept: int
+    preserved: int
 
     @staticmethod
     def of(code: Code, random: Random) -> Case:
@@ -53,7 +52,7 @@ class Case:
         for block, name in set(zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True)):
             names[block, name] = len(values)
             of_block.setdefault(block, []).append(len(values))
-            values += [_one(random.getrandbits(128)) for _ in range(grain)]
+            values += [_contribution(random.getrandbits(128)) for _ in range(grain)]
         sums: dict[tuple[int, ...], int] = {}
 
         def total(several: list[int]) -> int:
@@ -67,56 +66,55 @@ class Case:
             return sums[key]
 
         every = {block: total(several) for block, several in of_block.items()}
-        held: dict[tuple[int, int], list[int]] = {}
+        by_place: dict[tuple[int, int], list[int]] = {}
         columns = (relation.pre_rank, relation.pre_block, relation.pre_id)
         for rank, block, name in zip(*(column.tolist() for column in columns), strict=True):
-            held.setdefault((rank, block), []).append(names[block, name])
-        holds = {place: total(several) for place, several in held.items()}
+            by_place.setdefault((rank, block), []).append(names[block, name])
+        holds = {place: total(several) for place, several in by_place.items()}
         wants: dict[tuple[int, int], int] = {}
         columns = (relation.post_rank, relation.post_block, relation.post_want)
         for rank, block, want in zip(*(column.tolist() for column in columns), strict=True):
-            some = [names[block, name] for name in relation.wants[want]] if want >= 0 else []
-            wants[rank, block] = total(some) if want >= 0 else every[block]
+            contributions = [names[block, name] for name in relation.wants[want]] if want >= 0 else []
+            wants[rank, block] = total(contributions) if want >= 0 else every[block]
 
-        def columns_of(side: object, kind: int, has: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
-            rows = [(cell, has[rank, block]) for rank, block, cell in _cells(code, side, kind)]
-            table, many = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
-            return ranges(table[:, 0], many), ranges(table[:, 1], many)
+        def columns_of(side: Side, kind: int, has: dict[tuple[int, int], int]) -> tuple[Longs, Longs]:
+            rows = [(cell, has[rank, block]) for rank, block, cell in cells_of_side(code, side, kind)]
+            table, counts = np.array(rows, np.int64).reshape(-1, 2), np.full(len(rows), grain)
+            return ranges(table[:, 0], counts), ranges(table[:, 1], counts)
 
         cells, ends = columns_of(first, INPUT, holds)
-        given = np.zeros(int(code.places.begin[-1]), np.int64)
-        given[cells] = ends
-        results, wanted = columns_of(last, OUTPUT, wants)
-        kept = np.ones(len(given), bool)
-        kept[results] = False
-        cells = cells[kept[cells]]
+        initial = np.zeros(int(code.places.begin[-1]), np.int64)
+        initial[cells] = ends
+        results, required = columns_of(last, OUTPUT, wants)
+        preserved = np.ones(len(initial), bool)
+        preserved[results] = False
+        cells = cells[preserved[cells]]
         return Case(
-            values, given, np.concatenate([cells, results]), np.concatenate([given[cells], wanted]), len(cells)
+            values, initial, np.concatenate([cells, results]), np.concatenate([initial[cells], required]), len(cells)
         )  # fmt: skip
 
 
-def _one(drawn: int) -> int:
+def _contribution(drawn: int) -> int:
     """One contribution of 128 random bits."""
     return (1 << BITS) + (drawn >> 64 << APART) + (drawn & WORD)
 
 
-def words(held: list[int]) -> NDArray[np.uint64]:
+def words(sums: list[int]) -> NDArray[np.uint64]:
     """The same in columns, each sum modulo 2^64, the number of contributions last."""
-    columns = [[value >> shift & WORD for value in held] for shift in (0, APART, BITS)]
+    columns = [[value >> shift & WORD for value in sums] for shift in (0, APART, BITS)]
     return np.array(columns, np.uint64).T.copy()
 
 
-def _cells(code: Code, side: object, kind: int) -> list[tuple[int, int, int]]:
+def cells_of_side(code: Code, side: Side, kind: int) -> list[tuple[int, int, int]]:
     """Rank, block and first cell of every block of a side."""
-    rank, block, start = (getattr(side, name) for name in ("rank", "block", "start"))
-    begin = code.places.begin[rank] if code.in_place else code.places.first[rank, kind]
-    cells = begin + start * code.grain
-    return list(zip(rank.tolist(), block.tolist(), cells.tolist(), strict=True))
+    begin = code.places.begin[side.rank] if code.in_place else code.places.first[side.rank, kind]
+    cells = begin + side.start * code.grain
+    return list(zip(side.rank.tolist(), side.block.tolist(), cells.tolist(), strict=True))
 
 
 @dataclass
 class Run:
-    """How a run ended. `order`: instructions as they happened, as rows (`Code.begin`)."""
+    """The result of a run. `order`: instructions in the order of their execution, as rows (`Code.begin`)."""
 
     fault: Fault | None
     order: list[int]
@@ -129,7 +127,7 @@ def execute(
     turns. With `last` and `until`, the one comes after the other, where it can."""
     random = Random(seed or 0)
     longest = 1 if seed is None or last is not None else (1, 64, 4)[seed % 3]
-    return _Machine(code, Case.of(code, random), random if seed is not None else None).go(longest, last, until)
+    return _Machine(code, Case.of(code, random), random if seed is not None else None).run(longest, last, until)
 
 
 Sleepers = dict[int, list[int]]
@@ -139,11 +137,11 @@ _NOTHING: list[int] = []
 class _Machine:
     def __init__(self, code: Code, case: Case, random: Random | None) -> None:
         self.code, self.case, self.random = code, case, random
-        self.cells = [case.values[at] for at in case.given.tolist()]
-        self.blocks = [there.instructions for there in code.blocks]
+        self.cells = [case.values[at] for at in case.initial.tolist()]
+        self.blocks = [block.instructions for block in code.blocks]
         self.begin = code.begin.tolist()
         self.at = [0] * len(code.blocks)
-        self.queues: list[deque[list[int]]] = [deque() for _ in code.ways]
+        self.queues: list[deque[list[int]]] = [deque() for _ in code.connections]
         self.counters = list(code.start)
         # Blocks asleep until another block is farther, a semaphore gets one, a queue is no longer empty, or full.
         self.on_block: Sleepers = {}
@@ -153,15 +151,15 @@ class _Machine:
         self.order: list[int] = []
         self.fault: Fault | None = None
 
-    def go(self, longest: int, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
-        """Blocks that can go on are drawn; one that cannot sleeps on the first thing that it lacks. A block that is
+    def run(self, longest: int, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
+        """Draw blocks that can proceed; one that cannot sleeps on its first missing condition. A block that is
         drawn does one instruction, or up to so many."""
-        ready = [block for block, there in enumerate(self.blocks) if there]
-        held: list[int] = []
+        ready = [block for block, instructions in enumerate(self.blocks) if instructions]
+        delayed: list[int] = []
         random = self.random.random if self.random is not None else None
-        while (ready or held) and self.fault is None:
+        while (ready or delayed) and self.fault is None:
             if not ready:
-                ready, held, last = held, [], None
+                ready, delayed, last = delayed, [], None
             if random is None:
                 block = ready.pop(0)
             else:
@@ -169,39 +167,39 @@ class _Machine:
                 block, ready[place] = ready[place], ready[-1]
                 ready.pop()
             if last is not None and last == (block, self.at[block]):
-                held.append(block)
+                delayed.append(block)
                 continue
             turns = int(random() * longest) + 1 if random is not None and longest > 1 else 1
-            if self._go_on(block, turns, ready):
+            if self._advance(block, turns, ready):
                 ready.append(block)
             if last is not None and until == (block, self.at[block] - 1):
-                ready, held, last = ready + held, [], None
-        return Run(self.fault or self._unfinished() or self._outcome(), self.order)
+                ready, delayed, last = ready + delayed, [], None
+        return Run(self.fault or self._find_hang() or self._find_wrong(), self.order)
 
-    def _go_on(self, block: int, turns: int, ready: list[int]) -> bool:
+    def _advance(self, block: int, turns: int, ready: list[int]) -> bool:
         """Up to so many instructions of a block, and whether it may have another: if not, it has ended, or sleeps."""
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
-        for one in instructions[index : index + turns] if turns > 1 else (instructions[index],):
-            for other, step in one.wait:
+        for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
+            for other, step in instruction.wait:
                 if at[other] <= step:
                     self.on_block.setdefault(other, []).append(block)
                     return False
-            for number in one.acquire:
+            for number in instruction.acquire:
                 if not counters[number]:
                     self.on_semaphore.setdefault(number, []).append(block)
                     return False
-            pop, push = one.pop, one.push
+            pop, push = instruction.pop, instruction.push
             if pop >= 0 and not self.queues[pop]:
                 self.on_full.setdefault(pop, []).append(block)
                 return False
             if push >= 0 and self.code.slots and len(self.queues[push]) >= self.code.slots:
                 self.on_empty.setdefault(push, []).append(block)
                 return False
-            if (one.read or pop >= 0) and not self._move(block, index, one, ready):
+            if (instruction.read or pop >= 0) and not self._move_data(block, index, instruction, ready):
                 return False
-            for number in one.acquire:
+            for number in instruction.acquire:
                 counters[number] -= 1
-            for number in one.release:
+            for number in instruction.release:
                 counters[number] += 1
                 if number in self.on_semaphore:
                     ready += self.on_semaphore.pop(number)
@@ -212,51 +210,51 @@ class _Machine:
                 ready += self.on_block.pop(block)
         return index < len(instructions)
 
-    def _move(self, block: int, index: int, one: Instruction, ready: list[int]) -> bool:
+    def _move_data(self, block: int, index: int, instruction: Instruction, ready: list[int]) -> bool:
         """What it takes and reads, combined, where it goes; False where there is nothing to read, or not so much."""
-        cells, count, value = self.cells, one.count, _NOTHING
-        if one.pop >= 0:
-            value = self.queues[one.pop].popleft()
-            if one.pop in self.on_empty:
-                ready += self.on_empty.pop(one.pop)
+        cells, count, value = self.cells, instruction.count, _NOTHING
+        if instruction.pop >= 0:
+            value = self.queues[instruction.pop].popleft()
+            if instruction.pop in self.on_empty:
+                ready += self.on_empty.pop(instruction.pop)
             if len(value) != count:
                 return self._fail("wrong", block, index, f"takes {count} chunks from a message of {len(value)}")
         if count == 1:
             total = value[0] if value else 0
-            for first in one.read:
+            for first in instruction.read:
                 if not cells[first]:
-                    return self._nothing(block, index, first)
+                    return self._fail_empty(block, index, first)
                 total += cells[first]
-            for first in one.write:
+            for first in instruction.write:
                 cells[first] = total
             value = [total]
         else:
-            for first in one.read:
-                here = cells[first : first + count]
-                if 0 in here:
-                    return self._nothing(block, index, first + here.index(0))
-                value = [a + b for a, b in zip(value, here, strict=True)] if value else here
-            for first in one.write:
+            for first in instruction.read:
+                operand = cells[first : first + count]
+                if 0 in operand:
+                    return self._fail_empty(block, index, first + operand.index(0))
+                value = [a + b for a, b in zip(value, operand, strict=True)] if value else operand
+            for first in instruction.write:
                 cells[first : first + count] = value
-        if one.push >= 0:
-            self.queues[one.push].append(value)
-            if one.push in self.on_full:
-                ready += self.on_full.pop(one.push)
+        if instruction.push >= 0:
+            self.queues[instruction.push].append(value)
+            if instruction.push in self.on_full:
+                ready += self.on_full.pop(instruction.push)
         return True
 
-    def _nothing(self, block: int, index: int, cell: int) -> bool:
+    def _fail_empty(self, block: int, index: int, cell: int) -> bool:
         place = self.code.places.tell(cell)
         return self._fail("empty", block, index, f"reads {place}, where nothing has been written yet")
 
-    def _fail(self, kind: str, block: int, index: int, what: str) -> bool:
-        self.fault = Fault(kind, f"{self.code.tell(block, index)}: {what}")
+    def _fail(self, kind: str, block: int, index: int, message: str) -> bool:
+        self.fault = Fault(kind, f"{self.code.tell(block, index)}: {message}")
         return False
 
-    def _unfinished(self) -> Fault | None:
-        """A hang: a block that cannot go on, and what it lacks; one that waits for no other such block, if there is."""
+    def _find_hang(self) -> Fault | None:
+        """Return a hang: a blocked block and its missing condition; if possible one that waits for no blocked block."""
         lacking = {
-            block: (what, number)
-            for what, sleepers in (
+            block: (lack, number)
+            for lack, sleepers in (
                 ("block", self.on_block), ("semaphore", self.on_semaphore), ("full", self.on_full),
                 ("empty", self.on_empty),
             )
@@ -274,55 +272,56 @@ class _Machine:
             "semaphore": lambda: (
                 f"waits for {self.code.named[number] if self.code.named else 'a signal'}, which never comes"
             ),
-            "full": lambda: f"waits for a message from rank {self.code.ways[number][0]} that is never sent",
+            "full": lambda: f"waits for a message from rank {self.code.connections[number][0]} that is never sent",
             "empty": lambda: (
-                f"waits for rank {self.code.ways[number][1]} to take one of the {self.code.slots} messages under way"
+                f"waits for rank {self.code.connections[number][1]} to take one of the {self.code.slots} messages "
+                "under way"
             ),
         }[kind]()
-        others = f"; {len(stuck) - 1} more blocks are stuck" if len(stuck) > 1 else ""
-        return Fault("hang", f"{self.code.tell(block, self.at[block])}: never done: {reason}{others}")
+        others_text = f"; {len(stuck) - 1} more blocks are stuck" if len(stuck) > 1 else ""
+        return Fault("hang", f"{self.code.tell(block, self.at[block])}: never done: {reason}{others_text}")
 
-    def _outcome(self) -> Fault | None:
+    def _find_wrong(self) -> Fault | None:
         for number, queue in enumerate(self.queues):
             if queue:
-                source, target, channel = self.code.ways[number]
-                puts = [row for row in self.code.spots(self.order) if self._at(row).push == number]
-                what = f"rank {target} never takes this message on channel {channel}"
-                what += f"; {len(queue)} of rank {source} are left"
-                return Fault("left", f"{self.code.tell(*puts[-len(queue)])}: {what}")
+                source, target, channel = self.code.connections[number]
+                puts = [row for row in self.code.spots(self.order) if self._instruction_at(row).push == number]
+                message = f"rank {target} never takes this message on channel {channel}"
+                message += f"; {len(queue)} of rank {source} are left"
+                return Fault("left", f"{self.code.tell(*puts[-len(queue)])}: {message}")
         case, values = self.case, self.case.values
-        wanted = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.ends.tolist(), strict=True)}
-        wrong = {cell for cell, value in wanted.items() if self.cells[cell] != value}
+        required = {cell: values[at] for cell, at in zip(case.cells.tolist(), case.ends.tolist(), strict=True)}
+        wrong = {cell for cell, value in required.items() if self.cells[cell] != value}
         if not wrong:
             return None
         cell, writer = self._first_written(wrong)
         who = self.code.tell(*writer) if writer else f"rank {self.code.places.rank(cell)}, no step of any block"
-        if cell in case.cells[case.kept :]:
-            said = f"ends with {self._said(cell, wanted[cell])}"
-            return Fault("wrong", f"{who}: {self.code.places.tell(cell)} {said}")
+        if cell in case.cells[case.preserved :]:
+            message_end = f"ends with {self._content_text(cell, required[cell])}"
+            return Fault("wrong", f"{who}: {self.code.places.tell(cell)} {message_end}")
         return Fault("input", f"{who}: {self.code.places.tell(cell)} is written over, and is no result")
 
-    def _at(self, row: tuple[int, int]) -> Instruction:
+    def _instruction_at(self, row: tuple[int, int]) -> Instruction:
         return self.code.blocks[row[0]].instructions[row[1]]
 
     def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
         """Of these cells the one that got what it has first, and from whom: what others got wrong may come from there.
         Nobody, where none was ever written."""
-        left = set(cells)
-        found: tuple[int, tuple[int, int] | None] = (min(left), None)
+        remaining = set(cells)
+        first_written: tuple[int, tuple[int, int] | None] = (min(remaining), None)
         for row in reversed(self.code.spots(self.order)):
-            one = self._at(row)
-            for first in one.write:
-                mine = left.intersection(range(first, first + one.count))
-                if mine:
-                    found = min(mine), row
-                    left -= mine
-        return found
+            instruction = self._instruction_at(row)
+            for first in instruction.write:
+                written = remaining.intersection(range(first, first + instruction.count))
+                if written:
+                    first_written = min(written), row
+                    remaining -= written
+        return first_written
 
-    def _said(self, cell: int, wanted: int) -> str:
+    def _content_text(self, cell: int, required: int) -> str:
         have = self.cells[cell] >> BITS
         if not have:
             return "nothing"
-        if have != wanted >> BITS:
-            return f"{have} contributions instead of {wanted >> BITS}"
+        if have != required >> BITS:
+            return f"{have} contributions instead of {required >> BITS}"
         return "other contributions than it should"

@@ -1,4 +1,4 @@
-"""The verdict on a code: it ends, in every legal order, with what the collective says; or what is wrong, and where."""
+"""Check a code: in every legal order it ends with the result of the collective; else return the first fault."""
 
 from __future__ import annotations
 
@@ -20,239 +20,248 @@ MOST_TRIED = 64  # races whose other order is tried
 
 @uncollected()
 def judge(code: Code, *, orders: int = ORDERS, seed: int = 0) -> Fault | None:
-    """None where the code is right.
+    """Return the first fault of a code, or None if it is right.
 
-    It runs in `orders` random orders with messages whole, and in one with all of them in as many parts as ever, as they
-    go when chunks are large. That none hangs holds for all orders: what an instruction waits for does not depend on
-    data. Then all accesses to a cell must be ordered. Where two are not, a run in the other order is made: a fault if
-    that ends with other data, and none if the order makes no difference (of two that add to a cell it always does:
-    the one may miss what the other adds). The runs of a large code whose accesses are all ordered are made many
-    instructions at a time: the first, too, where no run is needed to know the order (`_right`).
+    The code runs in `orders` random orders with undivided messages, and once with messages split as for large chunks.
+    If none of these hangs, no order does: waits do not depend on data. Then all accesses to a cell must be ordered.
+    Where two are not, a run in the other order decides: it is a fault if that ends with other data (two additions to a
+    cell always are: one may miss the other). A large code whose accesses are all ordered runs many instructions at a
+    time; the first run, too, if its order is known without one (`_is_right_by_waves`).
     """
-    many = int(code.begin[-1]) >= MANY
-    seed += many  # blocks get farther ahead then, which is faster
-    if many and _right(code, orders, seed):
+    is_large = int(code.begin[-1]) >= MANY
+    seed += is_large  # blocks get farther ahead then, which is faster
+    if is_large and _is_right_by_waves(code, orders, seed):
         return None
     run = execute(code, seed)
     if run.fault is not None:
         if run.fault.kind not in ("wrong", "input"):
             return run.fault
-        return _races(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
-    chunkwise = _chunkwise(code, seed)
+        return _find_race(Order.of(code, Flat.of(code, run.order)), seed, wrong=run.fault)[0] or run.fault
+    chunkwise = _find_chunkwise(code, seed)
     if chunkwise is not None:
         return chunkwise
-    asked = Order.of(code, Flat.of(code, run.order))
-    if code.held and not _ends_held(asked):
+    happens_before = Order.of(code, Flat.of(code, run.order))
+    if code.delays and not _ends_held(happens_before):
         slower = execute(held_up(code), seed)
         if slower.fault is not None and slower.fault.kind == "hang":
             return slower.fault
-    fault, ordered = _races(asked, seed)
+    fault, ordered = _find_race(happens_before, seed)
     if fault is not None:
         return fault
-    waves = Waves(asked) if many and ordered and asked.whole else None
-    for more in range(1, orders):
-        if waves is None or not waves.right(seed + more):
-            run = execute(code, seed + more)
+    waves = Waves(happens_before) if is_large and ordered and happens_before.complete else None
+    for extra in range(1, orders):
+        if waves is None or not waves.right(seed + extra):
+            run = execute(code, seed + extra)
             if run.fault is not None:
                 return run.fault
     return None
 
 
-def _right(code: Code, orders: int, seed: int) -> bool:
+def _is_right_by_waves(code: Code, orders: int, seed: int) -> bool:
     """Whether a large code is seen to be right without a run of one instruction after another: its order is the same
     in all of them, as nearly always, and says enough. What is wrong, those say."""
-    asked = Order.of(code, Flat.of(code, ()))
-    if not asked.whole:
+    happens_before = Order.of(code, Flat.of(code, ()))
+    if not happens_before.complete:
         return False
-    waves = Waves(asked)
-    if not all(waves.right(seed + more) for more in range(orders)):
+    waves = Waves(happens_before)
+    if not all(waves.right(seed + run) for run in range(orders)):
         return False
-    asked.flat = Flat.of(code, waves.order)
+    happens_before.flat = Flat.of(code, waves.order)
     return (
-        (not code.held or _ends_held(asked))
-        and _chunkwise(code, seed) is None
-        and _races(asked, seed, most=0) == (None, True)
+        (not code.delays or _ends_held(happens_before))
+        and _find_chunkwise(code, seed) is None
+        and _find_race(happens_before, seed, max_tried=0) == (None, True)
     )
 
 
-def _chunkwise(code: Code, seed: int) -> Fault | None:
+def _find_chunkwise(code: Code, seed: int) -> Fault | None:
     """What goes wrong with messages in as many parts as ever."""
     if not any(
-        one.count > code.least and (one.pop >= 0 or one.push >= 0)
+        instruction.count > code.message_chunks and (instruction.pop >= 0 or instruction.push >= 0)
         for block in code.blocks
-        for one in block.instructions
+        for instruction in block.instructions
     ):
         return None
     fault = execute(spread(code), seed).fault
     if fault is None:
         return None
-    each = "each is a message of its own" if code.least == 1 else f"a message holds {code.least} of them"
+    each = (
+        "each is a message of its own" if code.message_chunks == 1 else f"a message holds {code.message_chunks} of them"
+    )
     return Fault(fault.kind, f"{fault.what}, where chunks are so large that {each}")
 
 
-def _ends_held(asked: Order) -> bool:
+def _ends_held(happens_before: Order) -> bool:
     """Whether it surely ends where what is held up waits."""
-    return asked.whole and ends(asked, [_rows(asked.flat, before, one) for one, before in asked.code.held])
+    return happens_before.complete and ends(
+        happens_before,
+        [_row_pair(happens_before.flat, earlier, later) for later, earlier in happens_before.code.delays],
+    )
 
 
-def _races(
-    asked: Order, seed: int, wrong: Fault | None = None, most: int = MOST_TRIED
+def _find_race(
+    happens_before: Order, seed: int, wrong: Fault | None = None, max_tried: int = MOST_TRIED
 ) -> tuple[Fault | None, bool]:  # fmt: skip
     """The first two accesses that nothing orders, where the other order ends otherwise; and whether there are none that
-    nothing orders. `wrong`: how this run ended. `most`: of so many the other order is tried."""
-    code, flat = asked.code, asked.flat
+    nothing orders. `wrong`: how this run ended. `max_tried`: of so many the other order is tried."""
+    code, flat = happens_before.code, happens_before.flat
     accesses = Accesses.of(code, flat)
     before, after, cell, written = accesses.pairs()
     pair, first = np.unique((before * len(flat.block) + after) * 2 + written, return_index=True)
     before, after, cell, written = pair // 2 // len(flat.block), pair // 2 % len(flat.block), cell[first], pair % 2 > 0
-    bad = np.flatnonzero(asked.unordered(before, after))
+    bad = np.flatnonzero(happens_before.unordered(before, after))
     for number, at in enumerate(bad.tolist()):
-        one, other = (_named(flat, int(rows[at])) for rows in (before, after))
-        early, late = (other, one) if wrong is None else (one, other)
-        what = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
-        what += f" {code.places.tell(int(cell[at]))}"
-        if number >= most or _loses(code, one, other, int(cell[at])):
-            return Fault("race", what), False
-        run = execute(code, seed, last=one, until=other)
+        first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
+        early, late = (second_spot, first_spot) if wrong is None else (first_spot, second_spot)
+        message = f"{code.tell(*early)} does not wait for {code.tell(*late)}, and both touch"
+        message += f" {code.places.tell(int(cell[at]))}"
+        if number >= max_tried or _loses_addition(code, first_spot, second_spot, int(cell[at])):
+            return Fault("race", message), False
+        run = execute(code, seed, last=first_spot, until=second_spot)
         if (wrong is None) != (run.fault is None):
             ended = wrong or run.fault
             assert ended is not None
-            return Fault("race", f"{what}: where it comes first, {ended.what}"), False
+            return Fault("race", f"{message}: where it comes first, {ended.what}"), False
     if wrong is not None:
         return None, False
     if code.inorder:
-        rows = np.array([_rows(flat, *pair) for pair in code.inorder], np.int64)
-        for at in np.flatnonzero(asked.unordered(rows[:, 0], rows[:, 1])).tolist():
-            one, other = code.inorder[at]
+        rows = np.array([_row_pair(flat, *pair) for pair in code.inorder], np.int64)
+        for at in np.flatnonzero(happens_before.unordered(rows[:, 0], rows[:, 1])).tolist():
+            first_spot, second_spot = code.inorder[at]
             return Fault(
-                "race", f"{code.tell(*other)} does not wait for {code.tell(*one)}, and both ask one proxy"
+                "race", f"{code.tell(*second_spot)} does not wait for {code.tell(*first_spot)}, and both ask one proxy"
             ), False
-    if any(one.loose for block in code.blocks for one in block.instructions):
+    if any(first_spot.loose for block in code.blocks for first_spot in block.instructions):
         unseen = np.flatnonzero(written)[Order.of(code, flat, firm=True).unordered(before[written], after[written])]
         for at in unseen[~np.isin(unseen, bad)].tolist():
-            one, other = (_named(flat, int(rows[at])) for rows in (before, after))
-            what = (
-                f"{code.tell(*other)}: knows only by a relaxed signal that {code.tell(*one)} is done, and may not yet"
-            )
-            return Fault("race", f"{what} see what that writes to {code.places.tell(int(cell[at]))}"), False
-    return (_from_outside(code, accesses, asked) or _left(code)) if code.apart else None, not len(bad)
+            first_spot, second_spot = (_spot_of(flat, int(rows[at])) for rows in (before, after))
+            message = f"{code.tell(*second_spot)}: knows only by a relaxed signal that {code.tell(*first_spot)} is "
+            message += "done, and may not yet"
+            return Fault("race", f"{message} see what that writes to {code.places.tell(int(cell[at]))}"), False
+    return (
+        _find_outside_access(code, accesses, happens_before) or _find_unbalanced(code)
+    ) if code.apart else None, not len(bad)
 
 
-def _loses(code: Code, one: tuple[int, int], other: tuple[int, int], cell: int) -> bool:
+def _loses_addition(code: Code, first_spot: tuple[int, int], second_spot: tuple[int, int], cell: int) -> bool:
     """Whether one of two adds to a cell that the other writes: what it read may be old when it writes the sum."""
     reads, writes = [], []
-    for block, index in (one, other):
-        there = code.blocks[block].instructions[index]
-        reads.append(any(first <= cell < first + there.count for first in there.read))
-        writes.append(any(first <= cell < first + there.count for first in there.write))
+    for block, index in (first_spot, second_spot):
+        instruction = code.blocks[block].instructions[index]
+        reads.append(any(first <= cell < first + instruction.count for first in instruction.read))
+        writes.append(any(first <= cell < first + instruction.count for first in instruction.write))
     return all(writes) and any(reads)
 
 
-def _rows(flat: Flat, one: Row, other: Row) -> tuple[int, int]:
-    return int(flat.ptr[one[0]]) + one[1], int(flat.ptr[other[0]]) + other[1]
+def _row_pair(flat: Flat, first_spot: Row, second_spot: Row) -> tuple[int, int]:
+    return int(flat.ptr[first_spot[0]]) + first_spot[1], int(flat.ptr[second_spot[0]]) + second_spot[1]
 
 
-def _named(flat: Flat, row: int) -> tuple[int, int]:
+def _spot_of(flat: Flat, row: int) -> tuple[int, int]:
     block = int(flat.block[row])
     return block, row - int(flat.ptr[block])
 
 
-def _from_outside(code: Code, accesses: Accesses, asked: Order) -> Fault | None:
+def _find_outside_access(code: Code, accesses: Accesses, happens_before: Order) -> Fault | None:
     """Whoever touches cells of another rank must know that it has begun, and be done before it ends. Of a line
     the first of those that touch a rank, and the last, speak for all between. What goes on beside is not the rank."""
     rank_of = np.array([code.collective.ranks if block.beside else block.rank for block in code.blocks], np.int64)
-    ahead = np.array([one.ahead for block in code.blocks for one in block.instructions], bool)
-    flat = asked.flat
+    ahead = np.array([instruction.ahead for block in code.blocks for instruction in block.instructions], bool)
+    flat = happens_before.flat
     owner = code.places.owner(accesses.cell)
     far = np.flatnonzero(owner != rank_of[flat.block[accesses.row]])
     plain, early = (
-        np.unique(accesses.row[some] * code.collective.ranks + owner[some])
-        for some in _halves(far, ahead[accesses.row[far]])
+        np.unique(accesses.row[far_rows] * code.collective.ranks + owner[far_rows])
+        for far_rows in _partition(far, ahead[accesses.row[far]])
     )
-    line, place = asked.lines
+    line, place = happens_before.lines
     rows, ranks = plain // code.collective.ranks, plain % code.collective.ranks
     group = line[rows] * code.collective.ranks + ranks
     order = np.lexsort((place[rows], group))
     rows, ranks, group = rows[order], ranks[order], group[order]
     edge = starts(group)
-    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], before=True):
-        return Fault("race", f"{code.tell(*_named(flat, row))} does not know whether rank {rank} has begun")
+    for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=True):
+        return Fault("race", f"{code.tell(*_spot_of(flat, row))} does not know whether rank {rank} has begun")
     edge = np.append(edge[1:], True)[: len(edge)]
-    for row, rank in _unknown(asked, rank_of, rows[edge], ranks[edge], before=False):
-        return Fault("race", f"rank {rank} may end before {code.tell(*_named(flat, row))} is done with its data")
+    for row, rank in _find_unknown(happens_before, rank_of, rows[edge], ranks[edge], before=False):
+        return Fault("race", f"rank {rank} may end before {code.tell(*_spot_of(flat, row))} is done with its data")
     if not len(early):
         return None
-    ends = _ends(line, place)
-    heard = _heard(asked, rank_of, set(ends.tolist()), before=True)
-    known: dict[int, int] = defaultdict(int)  # of each rank from whom it has heard in the end, as bits
+    ends = _line_ends(line, place)
+    heard_from = _collect_heard(happens_before, rank_of, set(ends.tolist()), before=True)
+    heard_at_end: dict[int, int] = defaultdict(int)  # of each rank from whom it has heard in the end, as bits
     for row in ends.tolist():
-        known[int(rank_of[flat.block[row]])] |= heard[row]
+        heard_at_end[int(rank_of[flat.block[row]])] |= heard_from[row]
     rows, ranks = early // code.collective.ranks, early % code.collective.ranks
     _, first = np.unique(rank_of[flat.block[rows]] * code.collective.ranks + ranks, return_index=True)
     for at in np.sort(first).tolist():
         row, rank = int(rows[at]), int(ranks[at])
-        if not known[int(rank_of[flat.block[row]])] >> rank & 1:
-            what = "its rank ends without having heard of that, and may be two calls ahead"
-            return Fault("race", f"{code.tell(*_named(flat, row))} writes at rank {rank}: {what}")
+        if not heard_at_end[int(rank_of[flat.block[row]])] >> rank & 1:
+            message = "its rank ends without having heard of that, and may be two calls ahead"
+            return Fault("race", f"{code.tell(*_spot_of(flat, row))} writes at rank {rank}: {message}")
     return None
 
 
-def _left(code: Code) -> Fault | None:
+def _find_unbalanced(code: Code) -> Fault | None:
     """A semaphore that does not end as it began."""
-    more = [0] * len(code.start)
+    balance = [0] * len(code.start)
     last: dict[tuple[int, bool], tuple[int, int]] = {}
-    for block, there in enumerate(code.blocks):
-        for index, one in enumerate(there.instructions):
-            for some, sign in ((one.release, 1), (one.acquire, -1)):
-                for semaphore in some:
-                    more[semaphore] += sign
+    for block, its_block in enumerate(code.blocks):
+        for index, instruction in enumerate(its_block.instructions):
+            for semaphores, sign in ((instruction.release, 1), (instruction.acquire, -1)):
+                for semaphore in semaphores:
+                    balance[semaphore] += sign
                     last[semaphore, sign > 0] = block, index
-    for semaphore, left in enumerate(more):
-        if left:
+    for semaphore, surplus in enumerate(balance):
+        if surplus:
             name = code.named[semaphore] if code.named else f"semaphore {semaphore}"
-            what = (
-                f"gives {left} more to {name} than is taken"
-                if left > 0
-                else f"takes {-left} more of {name} than is given"
+            message = (
+                f"gives {surplus} more to {name} than is taken"
+                if surplus > 0
+                else f"takes {-surplus} more of {name} than is given"
             )
-            return Fault("left", f"{code.tell(*last[semaphore, left > 0])}: {what}; the next call would find it so")
+            return Fault(
+                "left", f"{code.tell(*last[semaphore, surplus > 0])}: {message}; the next call would find it so"
+            )
     return None
 
 
-def _halves(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
+def _partition(rows: Longs, chosen: Bools) -> tuple[Longs, Longs]:
     return rows[~chosen], rows[chosen]
 
 
-def _ends(line: Longs, place: Longs) -> Longs:
+def _line_ends(line: Longs, place: Longs) -> Longs:
     """The rows with which lines end."""
     order = np.lexsort((place, line))
-    found: Longs = order[np.append(starts(line[order])[1:], True)[: len(order)]]
-    return found
+    last_rows: Longs = order[np.append(starts(line[order])[1:], True)[: len(order)]]
+    return last_rows
 
 
-def _unknown(asked: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before: bool) -> Iterator[tuple[int, int]]:
+def _find_unknown(
+    happens_before: Order, rank_of: Longs, rows: Longs, ranks: Longs, *, before: bool
+) -> Iterator[tuple[int, int]]:
     """Rows and ranks of which nothing says that the rank has begun before the row, or ends after it. Most hear it
     straight from that rank, or tell it; for the others it is said, block by block, what all have heard."""
-    flat, many = asked.flat, asked.code.collective.ranks + 1
-    mine, far = (asked.dst, asked.src) if before else (asked.src, asked.dst)
-    line, place = asked.lines
-    key = line[mine] * many + rank_of[flat.block[far]]
-    order = np.lexsort((place[mine] if before else -place[mine], key))
-    found, at = np.unique(key[order], return_index=True)
-    wanted = line[rows] * many + ranks
-    row = np.searchsorted(found, wanted)
-    told = np.append(found, -1)[row] == wanted
-    soonest = place[mine][order][at[row[told]]]
-    told[told] = soonest <= place[rows][told] if before else soonest >= place[rows][told]
-    if told.all():
+    flat, key_base = happens_before.flat, happens_before.code.collective.ranks + 1
+    own_rows, far = (happens_before.dst, happens_before.src) if before else (happens_before.src, happens_before.dst)
+    line, place = happens_before.lines
+    key = line[own_rows] * key_base + rank_of[flat.block[far]]
+    order = np.lexsort((place[own_rows] if before else -place[own_rows], key))
+    keys, at = np.unique(key[order], return_index=True)
+    asked_keys = line[rows] * key_base + ranks
+    row = np.searchsorted(keys, asked_keys)
+    is_direct = np.append(keys, -1)[row] == asked_keys
+    soonest = place[own_rows][order][at[row[is_direct]]]
+    is_direct[is_direct] = soonest <= place[rows][is_direct] if before else soonest >= place[rows][is_direct]
+    if is_direct.all():
         return
-    heard = _heard(asked, rank_of, set(rows[~told].tolist()), before=before)
-    for row, rank in zip(rows[~told].tolist(), ranks[~told].tolist(), strict=True):
-        if not heard[row] >> rank & 1:
+    heard_from = _collect_heard(happens_before, rank_of, set(rows[~is_direct].tolist()), before=before)
+    for row, rank in zip(rows[~is_direct].tolist(), ranks[~is_direct].tolist(), strict=True):
+        if not heard_from[row] >> rank & 1:
             yield row, rank
 
 
-def _heard(asked: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dict[int, int]:
+def _collect_heard(happens_before: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dict[int, int]:
     """Of each row the ranks, as bits, some row of which comes before it; or after it. One pass over all edges, in the
     order in which rows happened, or backwards.
 
@@ -262,22 +271,22 @@ def _heard(asked: Order, rank_of: Longs, rows: set[int], *, before: bool) -> dic
     >>> flat = Some(block=np.array([0, 0, 1, 1]), when=np.array([0, 1, 2, 3]))
     >>> code = Some(collective=Some(ranks=2))
     >>> order = Some(flat=flat, code=code, src=np.array([1]), dst=np.array([3]))
-    >>> _heard(order, np.array([0, 1]), {2, 3}, before=True)
+    >>> _collect_heard(order, np.array([0, 1]), {2, 3}, before=True)
     {1: 1, 2: 2, 3: 3}
     """
-    flat, ranks = asked.flat, asked.code.collective.ranks
-    src, dst = (asked.src, asked.dst) if before else (asked.dst, asked.src)
+    flat, ranks = happens_before.flat, happens_before.code.collective.ranks
+    src, dst = (happens_before.src, happens_before.dst) if before else (happens_before.dst, happens_before.src)
     leaving = np.union1d(src, np.fromiter(rows, np.int64, len(rows)))
     event = np.concatenate([2 * flat.when[dst] + (not before), 2 * flat.when[leaving] + before])
     order = np.argsort(event if before else -event, kind="stable")
     bits = [1 << rank if rank < ranks else 0 for rank in rank_of.tolist()]  # by block
-    found: dict[int, int] = {}
+    heard_bits: dict[int, int] = {}
     block = flat.block[np.concatenate([dst, leaving])][order].tolist()
     come = np.concatenate([src, np.full(len(leaving), -1)])[order].tolist()
     leave = np.concatenate([dst, leaving])[order].tolist()
-    for here, one, row in zip(block, come, leave, strict=True):
-        if one >= 0:
-            bits[here] |= found[one]
+    for its_block, source, row in zip(block, come, leave, strict=True):
+        if source >= 0:
+            bits[its_block] |= heard_bits[source]
         else:
-            found[row] = bits[here]
-    return found
+            heard_bits[row] = bits[its_block]
+    return heard_bits

@@ -1,28 +1,30 @@
-"""What a code does, as a schedule: so what others wrote is verified, bounded, priced, drawn and run as all else is.
+"""Lift a code to a schedule, so that foreign files can be verified, bounded, priced, drawn and run like any plan.
 
-A chunk that a rank holds is a **version**: what it had at first, what one message brought, or the sum of two versions.
-Copies within a rank make no new one. Two walks over one legal order of the code:
+A chunk that a rank holds is a **version**: its initial value, the content of one message, or the sum of two versions.
+Copies within a rank make no new version. Two passes over one legal order of the code:
 
-1. `_Replay`: which versions there are, and when. A message goes in the first step in which its data is all there and
-   the one before it on its way has gone. Flags and blocks say nothing about steps.
-2. `_Placing`: where each lies (a slot of its chunk). A message that is only added to another version is a reduction
-   into the slot of that, if nobody needs what was there later; else it is a copy into a slot whose version nobody needs
-   any more. Sums of two versions that both lie somewhere are rows within the rank, between the steps of messages.
+1. `_Replay`: the versions and their times. A message is sent in the first step in which its data is complete and the
+   message before it on its connection has been sent. Flags and blocks do not determine steps.
+2. `_Placing`: where each version lies (a slot of its chunk). A message that is only added to another version is a
+   reduction into the slot of that, if its old content is not needed later; else it is a copy into a slot whose version
+   is not needed any more. Sums of two versions that both lie in slots are rows within the rank, between the steps of
+   messages.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from antiphon.core.columns import Longs, narrow
-from antiphon.core.interpret.buffers import sides
+from antiphon.core.interpret.buffers import Side, sides
 from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
 from antiphon.lower.machine.code import INPUT, OUTPUT, Code, Instruction
-from antiphon.lower.machine.execute import execute
+from antiphon.lower.machine.execute import cells_of_side, execute
 
 Time = tuple[int, int]  # a step of messages (0), and the steps within ranks behind it: 1, 2, ...
 AT_END = (1 << 40, 0)
@@ -77,8 +79,8 @@ def schedule_of(code: Code) -> Schedule:
     run = execute(code, None)
     if run.fault is not None:
         raise Invalid(run.fault.what)
-    events, wanted = _Replay(code).go(code.spots(run.order))
-    return _Placing(code, events, wanted).go()
+    events, outputs = _Replay(code).go(code.spots(run.order))
+    return _Placing(code, events, outputs).go()
 
 
 # ---- which versions there are, and when ----
@@ -100,87 +102,84 @@ class _Replay:
         first, last = sides(code.collective, code.in_place)
         for rank, chunk, cell in self._chunks(first, INPUT):
             self.cells[cell] = Version(rank, chunk)
-        queues: list[deque[tuple[int, list[Version | None]]]] = [deque() for _ in code.ways]
+        queues: list[deque[tuple[int, list[Version | None]]]] = [deque() for _ in code.connections]
         for block, index in order:
-            one, rank = code.blocks[block].instructions[index], code.blocks[block].rank
+            instruction, rank = code.blocks[block].instructions[index], code.blocks[block].rank
             value: list[Version | None] | None = None
-            if one.pop >= 0:
-                step, taken = queues[one.pop].popleft()
-                value = [self._arrived(version, rank, step) for version in taken]
-            for cell in one.read:
-                here = self._moved(block, self.cells[cell : cell + one.count], self.owner[cell], rank)
-                value = here if value is None else [self._sum(b, a) for a, b in zip(value, here, strict=True)]
+            if instruction.pop >= 0:
+                step, message = queues[instruction.pop].popleft()
+                value = [self._receive(version, rank, step) for version in message]
+            for cell in instruction.read:
+                operand = self._move(block, self.cells[cell : cell + instruction.count], self.owner[cell], rank)
+                value = operand if value is None else [self._sum(b, a) for a, b in zip(value, operand, strict=True)]
             if value is None:
-                self._signalled(block, one)
+                self._count_signal(block, instruction)
                 continue
-            for cell in one.write:
-                there = self._moved(block, value, rank, self.owner[cell])
-                self.cells[cell : cell + one.count] = there
-            if one.push >= 0:
-                queues[one.push].append((self._step(value, (-1, one.push, 0), fresh=True), value))
-            self._signalled(block, one)
-        wanted = []
+            for cell in instruction.write:
+                moved = self._move(block, value, rank, self.owner[cell])
+                self.cells[cell : cell + instruction.count] = moved
+            if instruction.push >= 0:
+                queues[instruction.push].append(
+                    (self._message_step(value, (-1, instruction.push, 0), fresh=True), value)
+                )
+            self._count_signal(block, instruction)
+        outputs = []
         for _, _, cell in self._chunks(last, OUTPUT):
             version = self.cells[cell]
             assert version is not None
             version.last = AT_END
             version.sent += 1
-            wanted.append(version)
-        return self.events, wanted
+            outputs.append(version)
+        return self.events, outputs
 
-    def _chunks(self, side: object, kind: int) -> list[tuple[int, int, int]]:
-        """Rank, chunk and cell of all that a side of the collective holds."""
-        code = self.code
-        rank, block, start = (getattr(side, name) for name in ("rank", "block", "start"))
-        begin = code.places.begin[rank] if code.in_place else code.places.first[rank, kind]
-        part = np.arange(code.grain)
-        cell = (begin + start * code.grain)[:, None] + part
-        chunk = block[:, None] + part * code.collective.blocks
-        columns = (np.repeat(rank, code.grain), chunk.ravel(), cell.ravel())
-        return list(zip(*(column.tolist() for column in columns), strict=True))
+    def _chunks(self, side: Side, kind: int) -> Iterator[tuple[int, int, int]]:
+        """Rank, chunk and cell of every chunk of a side of the collective."""
+        for rank, block, first in cells_of_side(self.code, side, kind):
+            for at in range(self.code.grain):
+                yield rank, block + at * self.code.collective.blocks, first + at
 
-    def _signalled(self, block: int, one: Instruction) -> None:
-        if one.release:
+    def _count_signal(self, block: int, instruction: Instruction) -> None:
+        if instruction.release:
             self.told[block] = self.told.get(block, 0) + 1
 
-    def _step(self, value: list[Version | None], way: tuple[int, int, int], fresh: bool) -> int:
+    def _message_step(self, value: list[Version | None], connection: tuple[int, int, int], fresh: bool) -> int:
         """In which step a message with all that goes: behind the one before it on its way, or with it."""
         ready = max((version.first_step for version in value if version is not None), default=0)
-        before = self.gone.get(way, -1)
+        before = self.gone.get(connection, -1)
         step = max(ready, before + 1 if fresh else before)
-        self.gone[way] = step
+        self.gone[connection] = step
         return step
 
-    def _moved(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
+    def _move(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
         """What a block reads at another rank, or writes there: a message of its own."""
         if src == dst:
             return value
-        told = self.told.get(block, 0)
-        way, now = (block, src, dst), (block, src, dst + (told + 1) * self.code.collective.ranks)
-        if now not in self.gone and way in self.gone:
-            self.gone[now] = self.gone[way] + 1
-        step = self._step(value, now, fresh=False)
-        self.gone[way] = max(self.gone.get(way, -1), step)
-        return [self._arrived(version, dst, step) for version in value]
+        signals = self.told.get(block, 0)
+        connection, current = (block, src, dst), (block, src, dst + (signals + 1) * self.code.collective.ranks)
+        if current not in self.gone and connection in self.gone:
+            self.gone[current] = self.gone[connection] + 1
+        step = self._message_step(value, current, fresh=False)
+        self.gone[connection] = max(self.gone.get(connection, -1), step)
+        return [self._receive(version, dst, step) for version in value]
 
-    def _arrived(self, version: Version | None, rank: int, step: int) -> Version | None:
+    def _receive(self, version: Version | None, rank: int, step: int) -> Version | None:
         """The same here: another version where it comes from another rank."""
         if version is None or version.rank == rank:
             return version
-        here = Version(rank, version.chunk, (step, 0), source=version)
-        self.events.append(here)
+        copy = Version(rank, version.chunk, (step, 0), source=version)
+        self.events.append(copy)
         version.sent += 1
-        version.last = max(version.last, here.time)
-        return here
+        version.last = max(version.last, copy.time)
+        return copy
 
-    def _sum(self, one: Version | None, other: Version | None) -> Version | None:
-        if one is None or other is None:
-            return one or other
-        step = max(one.time[0], other.time[0])
-        within = max(term.time[1] for term in (one, other) if term.time[0] == step)
-        total = Version(one.rank, one.chunk, (step, within + 2), terms=(one, other))  # 1 is left for a copy
+    def _sum(self, first: Version | None, second: Version | None) -> Version | None:
+        if first is None or second is None:
+            return first or second
+        step = max(first.time[0], second.time[0])
+        within = max(term.time[1] for term in (first, second) if term.time[0] == step)
+        total = Version(first.rank, first.chunk, (step, within + 2), terms=(first, second))  # 1 is left for a copy
         self.events.append(total)
-        for term in (one, other):
+        for term in (first, second):
             term.sums.append(total.time)
         return total
 
@@ -189,120 +188,120 @@ class _Replay:
 
 
 class _Placing:
-    def __init__(self, code: Code, events: list[Version], wanted: list[Version]) -> None:
-        self.code, self.wanted = code, wanted
+    def __init__(self, code: Code, events: list[Version], outputs: list[Version]) -> None:
+        self.code, self.wanted = code, outputs
         self.events = sorted(events, key=lambda version: version.time)
         self.slots: dict[tuple[int, int], list[Slot | None]] = {}
         self.rows: list[tuple[Time, int, int, int, int, int, int]] = []
 
     def go(self) -> Schedule:
         code = self.code
-        for version in self._first():
-            self._lay(version, 0)
+        for version in self._initial_versions():
+            self._put_in_slot(version, 0)
         for version in self.events:
             if version.terms is not None:
-                self._add(version, *version.terms)
+                self._add_sum(version, *version.terms)
             elif not version.passing:
                 assert version.source is not None
-                self._copy(version, version.source, version.time)
-        self._settle()
-        time, chunk, src, dst, op, src_slot, dst_slot = _columns(self.rows)
-        some = bool(np.any(src_slot) or np.any(dst_slot))
-        made = Schedule(
+                self._add_copy(version, version.source, version.time)
+        self._move_outputs()
+        time, chunk, src, dst, op, src_slot, dst_slot = _step_columns(self.rows)
+        has_slots = bool(np.any(src_slot) or np.any(dst_slot))
+        schedule = Schedule(
             code.collective, cut(code.collective, code.grain), narrow(time), narrow(chunk), narrow(src), narrow(dst),
-            op.astype(np.uint8), src_slot=narrow(src_slot) if some else None,
-            dst_slot=narrow(dst_slot) if some else None,
+            op.astype(np.uint8), src_slot=narrow(src_slot) if has_slots else None,
+            dst_slot=narrow(dst_slot) if has_slots else None,
         )  # fmt: skip
-        return made.sorted()
+        return schedule.sorted()
 
-    def _first(self) -> list[Version]:
+    def _initial_versions(self) -> list[Version]:
         """All versions that were there in the beginning and are used."""
-        found: dict[int, Version] = {}
+        initial_versions: dict[int, Version] = {}
         for version in (*self.events, *self.wanted):
             for before in (version, version.source, *(version.terms or ())):
                 if before is not None and before.source is None and before.terms is None:
-                    found[id(before)] = before
-        return list(found.values())
+                    initial_versions[id(before)] = before
+        return list(initial_versions.values())
 
-    def _settle(self) -> None:
+    def _move_outputs(self) -> None:
         """What is wanted lies in slot 0 in the end."""
         end = max((row[0][0] for row in self.rows), default=0)
         for version in self.wanted:
             if version.slot != 0:
-                self._row((end, 1 << 20), version, version.rank, COPY, 0)
+                self._add_row((end, 1 << 20), version, version.rank, COPY, 0)
 
-    def _lay(self, version: Version, slot: int) -> Slot:
-        mine = self.slots.setdefault((version.rank, version.chunk), [None])
-        mine += [None] * (slot + 1 - len(mine))
-        there = mine[slot]
+    def _put_in_slot(self, version: Version, slot: int) -> Slot:
+        chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
+        chunk_slots += [None] * (slot + 1 - len(chunk_slots))
+        slot_content = chunk_slots[slot]
         version.slot = slot
-        if there is None:
-            there = mine[slot] = Slot(version)
+        if slot_content is None:
+            slot_content = chunk_slots[slot] = Slot(version)
         else:
-            there.read = max(there.read, there.version.last)
-        there.version = version
-        return there
+            slot_content.read = max(slot_content.read, slot_content.version.last)
+        slot_content.version = version
+        return slot_content
 
-    def _free(self, version: Version, time: Time) -> int:
+    def _free_slot(self, version: Version, time: Time) -> int:
         """The first slot that nobody reads after this, and that was written before."""
-        mine = self.slots.setdefault((version.rank, version.chunk), [None])
-        for number, slot in enumerate(mine):
+        chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
+        for number, slot in enumerate(chunk_slots):
             if slot is None or (max(slot.read, slot.version.needed()) <= time and slot.written < time):
                 return number
-        return len(mine)
+        return len(chunk_slots)
 
-    def _copy(self, version: Version, source: Version, time: Time) -> None:
-        slot = self._free(version, time)
-        there = self._lay(version, slot)
-        self._row(time, source, version.rank, COPY, slot)
-        there.copied = there.written = time
+    def _add_copy(self, version: Version, source: Version, time: Time) -> None:
+        slot = self._free_slot(version, time)
+        slot_content = self._put_in_slot(version, slot)
+        self._add_row(time, source, version.rank, COPY, slot)
+        slot_content.copied = slot_content.written = time
 
-    def _add(self, total: Version, one: Version, other: Version) -> None:
+    def _add_sum(self, total: Version, first: Version, second: Version) -> None:
         """The sum, in the slot of one of the two if nobody reads that later, else in a new one."""
-        moving = [term for term in (one, other) if term.slot < 0]
-        lying = [term for term in (one, other) if term.slot >= 0]
-        base = next((term for term in lying if self._may_go(term, moving, total)), None)
+        moving = [term for term in (first, second) if term.slot < 0]
+        lying = [term for term in (first, second) if term.slot >= 0]
+        base = next((term for term in lying if self._is_reusable(term, moving, total)), None)
         if base is None and len(moving) == 2:
             base = Version(total.rank, total.chunk)
-            self._lay(base, len(self.slots.setdefault((total.rank, total.chunk), [None])))  # nothing is there
+            self._put_in_slot(base, len(self.slots.setdefault((total.rank, total.chunk), [None])))  # nothing is there
         elif base is None and moving:
             base = moving.pop()
             assert base.source is not None
-            self._copy(base, base.source, base.time)
+            self._add_copy(base, base.source, base.time)
         elif base is None:  # both are needed later: a copy of one, to which the other is added
-            first = lying.pop()
+            copied = lying.pop()
             base = Version(total.rank, total.chunk, (total.time[0], total.time[1] - 1))
-            self._copy(base, first, base.time)
-        there = self._lay(total, base.slot)
+            self._add_copy(base, copied, base.time)
+        slot_content = self._put_in_slot(total, base.slot)
         for term in moving:
             assert term.source is not None
-            self._reduce(there, term.time, term.source, base)
+            self._add_reduction(slot_content, term.time, term.source, base)
         for term in lying:
             if term is not base:
-                self._reduce(there, total.time, term, base)
+                self._add_reduction(slot_content, total.time, term, base)
 
-    def _may_go(self, base: Version, moving: list[Version], total: Version) -> bool:
+    def _is_reusable(self, base: Version, moving: list[Version], total: Version) -> bool:
         """Whether what is added to this may be added where it lies: nobody reads it later."""
-        there = self.slots[base.rank, base.chunk][base.slot]
-        assert there is not None
+        slot_content = self.slots[base.rank, base.chunk][base.slot]
+        assert slot_content is not None
         first = min([term.time for term in moving] or [total.time])
-        return max(base.needed(total.time), there.read) <= first and there.copied < first
+        return max(base.needed(total.time), slot_content.read) <= first and slot_content.copied < first
 
-    def _reduce(self, there: Slot, time: Time, source: Version, base: Version) -> None:
-        self._row(time, source, base.rank, REDUCE, base.slot)
-        there.written = max(there.written, time)
+    def _add_reduction(self, slot_content: Slot, time: Time, source: Version, base: Version) -> None:
+        self._add_row(time, source, base.rank, REDUCE, base.slot)
+        slot_content.written = max(slot_content.written, time)
 
-    def _row(self, time: Time, source: Version, dst: int, op: int, slot: int) -> None:
+    def _add_row(self, time: Time, source: Version, dst: int, op: int, slot: int) -> None:
         self.rows.append((time, source.chunk, source.rank, dst, op, source.slot, slot))
 
 
-def _columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Longs, ...]:
+def _step_columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Longs, ...]:
     """Times become steps, without gaps. What ranks do within themselves is counted for each of their chunks: the third
     thing that happens to one of them need not wait for the second of another.
 
     >>> times = [(0, 0), (2, 5), (2, 0), (2, 9)]
     >>> rows = [(time, chunk, 0, 1, 0, 0, 0) for time, chunk in zip(times, [0, 0, 1, 1])]
-    >>> step, chunk, *_ = _columns(rows)
+    >>> step, chunk, *_ = _step_columns(rows)
     >>> step.tolist(), chunk.tolist()
     ([0, 2, 1, 2], [0, 0, 1, 1])
     """
@@ -310,7 +309,11 @@ def _columns(rows: list[tuple[Time, int, int, int, int, int, int]]) -> tuple[Lon
     for (step, inner), chunk, _, rank, *_ in rows:
         if inner:
             within.setdefault((rank, chunk, step), set()).add(inner)
-    place = {(*key, inner): number for key, some in within.items() for number, inner in enumerate(sorted(some), 1)}
+    place = {
+        (*key, inner): number
+        for key, inner_times in within.items()
+        for number, inner in enumerate(sorted(inner_times), 1)
+    }
     times = [(step, place[rank, chunk, step, inner] if inner else 0) for (step, inner), chunk, _, rank, *_ in rows]
     number = {time: at for at, time in enumerate(sorted(set(times)))}
     table = np.array([(number[time], *row[1:]) for time, row in zip(times, rows, strict=True)], np.int64).reshape(-1, 7)

@@ -49,25 +49,27 @@ class _Moves:
         >>> [column.tolist() for column in moves.writes]
         [[0, 0, 1, 2], [7, 9]]
         """
-        every = [one for block in code.blocks for one in block.instructions]
-        pop, push = (np.array([getattr(one, name) for one in every], np.int64) for name in ("pop", "push"))
-        takes, puts = (np.flatnonzero(way >= 0) for way in (pop, push))
+        every = [instruction for block in code.blocks for instruction in block.instructions]
+        pop, push = (
+            np.array([getattr(instruction, name) for instruction in every], np.int64) for name in ("pop", "push")
+        )
+        takes, puts = (np.flatnonzero(queue >= 0) for queue in (pop, push))
         takes, puts = takes[np.argsort(pop[takes], kind="stable")], puts[np.argsort(push[puts], kind="stable")]
         source = np.full(len(every), -1, np.int64)
-        many = min(len(takes), len(puts))  # the same, unless the code never ends
-        source[takes[:many]] = puts[:many]  # the k-th put into a way is the k-th taken
-        moves = [one.count if one.read or one.pop >= 0 else 0 for one in every]
+        paired = min(len(takes), len(puts))  # the same, unless the code never ends
+        source[takes[:paired]] = puts[:paired]  # the k-th put into a way is the k-th taken
+        moves = [instruction.count if instruction.read or instruction.pop >= 0 else 0 for instruction in every]
         count = np.array(moves, np.int64)
         return _Moves(
-            count, np.concatenate([[0], np.cumsum(count)]), listed([one.read for one in every]),
-            listed([one.write for one in every]), source,
+            count, np.concatenate([[0], np.cumsum(count)]), listed([instruction.read for instruction in every]),
+            listed([instruction.write for instruction in every]), source,
         )  # fmt: skip
 
 
 class Waves:
     def __init__(self, order: Order) -> None:
         self.code, rows = order.code, len(order.flat.block)
-        src, dst = _edges(order)
+        src, dst = _all_edges(order)
         by = np.argsort(src, kind="stable")
         self.ptr, self.after = pointers(src[by], rows), dst[by]
         self.before = np.bincount(dst, minlength=rows)
@@ -78,26 +80,26 @@ class Waves:
         """Whether a run in an order drawn by `seed` ends as it should."""
         random = Random(seed)
         case = Case.of(self.code, random)
-        held, share = words(case.values), random.choice((1.0, 0.5, 0.25))
-        cells = held[case.given]
+        values_as_words, share = words(case.values), random.choice((1.0, 0.5, 0.25))
+        cells = values_as_words[case.initial]
         values = np.zeros((int(self.moves.slot[-1]), cells.shape[1]), np.uint64)
         draw = np.random.default_rng(seed)
-        left, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
+        missing, ready, done = self.before.copy(), np.flatnonzero(self.before == 0), list[Longs]()
         while len(ready):
             now = draw.random(len(ready)) < share
             if not now.any():
                 now[int(draw.integers(len(ready)))] = True
-            some = ready[now]
-            if not self._move(some, cells, values):
+            chosen = ready[now]
+            if not self._move_data(chosen, cells, values):
                 return False
-            done.append(some)
-            after = self.after[ranges(self.ptr[some], self.ptr[some + 1] - self.ptr[some])]
-            np.subtract.at(left, after, 1)
-            ready = np.concatenate([ready[~now], np.unique(after[left[after] == 0])])
+            done.append(chosen)
+            after = self.after[ranges(self.ptr[chosen], self.ptr[chosen + 1] - self.ptr[chosen])]
+            np.subtract.at(missing, after, 1)
+            ready = np.concatenate([ready[~now], np.unique(after[missing[after] == 0])])
         self.order = np.concatenate([self.order[:0], *done])
-        return len(self.order) == len(left) and bool((cells[case.cells] == held[case.ends]).all())
+        return len(self.order) == len(missing) and bool((cells[case.cells] == values_as_words[case.ends]).all())
 
-    def _move(self, rows: Longs, cells: Words, values: Words) -> bool:
+    def _move_data(self, rows: Longs, cells: Words, values: Words) -> bool:
         """False where there is nothing to read, or a message is of another length."""
         moves = self.moves
         rows = rows[moves.count[rows] > 0]
@@ -109,32 +111,32 @@ class Waves:
         values[ranges(slot[takes], count[takes])] = values[ranges(moves.slot[source], count[takes])]
         ptr, first = moves.reads
         number, end = ptr[rows], ptr[rows + 1]
-        while (more := number < end).any():  # one operand of all rows after another
-            found = cells[ranges(first[number[more]], count[more])]
-            if not found[:, -1].all():
+        while (has_operand := number < end).any():  # one operand of all rows after another
+            operand = cells[ranges(first[number[has_operand]], count[has_operand])]
+            if not operand[:, -1].all():
                 return False
-            values[ranges(slot[more], count[more])] += found
-            number, end, slot, count = number[more] + 1, end[more], slot[more], count[more]
+            values[ranges(slot[has_operand], count[has_operand])] += operand
+            number, end, slot, count = number[has_operand] + 1, end[has_operand], slot[has_operand], count[has_operand]
         ptr, first = moves.writes
-        many = ptr[rows + 1] - ptr[rows]
-        targets = first[ranges(ptr[rows], many)]
-        length = np.repeat(moves.count[rows], many)
-        cells[ranges(targets, length)] = values[ranges(np.repeat(moves.slot[rows], many), length)]
+        target_counts = ptr[rows + 1] - ptr[rows]
+        targets = first[ranges(ptr[rows], target_counts)]
+        length = np.repeat(moves.count[rows], target_counts)
+        cells[ranges(targets, length)] = values[ranges(np.repeat(moves.slot[rows], target_counts), length)]
         return True
 
 
-def _edges(order: Order) -> tuple[Longs, Longs]:
+def _all_edges(order: Order) -> tuple[Longs, Longs]:
     """Those of the order, and from each row to the next of its block."""
     follows = np.flatnonzero(~starts(order.flat.block))
     return np.concatenate([follows - 1, order.src]), np.concatenate([follows, order.dst])
 
 
-def ends(order: Order, more: list[tuple[int, int]]) -> bool:
+def ends(order: Order, extra_edges: list[tuple[int, int]]) -> bool:
     """Whether a code that gets through does so where these rows come before those, too: nothing goes around."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    rows, extra = len(order.flat.block), np.array(more, np.int64).reshape(-1, 2)
-    src, dst = (np.concatenate([some, extra[:, at]]) for at, some in enumerate(_edges(order)))
+    rows, extra = len(order.flat.block), np.array(extra_edges, np.int64).reshape(-1, 2)
+    src, dst = (np.concatenate([column, extra[:, at]]) for at, column in enumerate(_all_edges(order)))
     graph = csr_array((np.ones(len(src), np.int8), (src, dst)), shape=(rows, rows))
     return int(connected_components(graph, connection="strong", return_labels=False)) == rows

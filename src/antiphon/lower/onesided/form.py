@@ -73,14 +73,18 @@ class Moves:
             is_single &= program.part_ptr[rows + 1] - program.part_ptr[rows] == 1
         single = np.flatnonzero(is_single)
         send_part, receive_part = program.part_ptr[send[single]], program.part_ptr[receive[single]]
-        source, target = ((bound.buffer[part], bound.begin[part]) for part in (send_part, receive_part))
+        source, target = ((bound.buffer[part_rows], bound.begin[part_rows]) for part_rows in (send_part, receive_part))
         columns = (*source, *target, bound.length[send_part])
-        multiple = [(at, *move) for at in np.flatnonzero(~is_single & ~self.empty).tolist() for move in self._cut(at)]
+        multiple = [
+            (at, *move) for at in np.flatnonzero(~is_single & ~self.empty).tolist() for move in self._cut_moves(at)
+        ]
         cut_moves = np.array(multiple, np.int64).reshape(-1, 6).T
         message = np.concatenate([single, cut_moves[0]])
         order = np.argsort(message, kind="stable")
         self.message = message[order]
-        self.columns = [np.concatenate(parts)[order] for parts in zip(columns, cut_moves[1:], strict=True)]
+        self.columns = [
+            np.concatenate(column_parts)[order] for column_parts in zip(columns, cut_moves[1:], strict=True)
+        ]
         self.first = pointers(self.message, len(send))
 
     def of(self, rank: int) -> Callable[[int], list[Move]]:
@@ -98,9 +102,9 @@ class Moves:
 
         return of
 
-    def _cut(self, at: int) -> list[tuple[int, int, int, int, int]]:
+    def _cut_moves(self, at: int) -> list[tuple[int, int, int, int, int]]:
         sent, received = (self._parts(int(rows[at])) for rows in self.program.pairs)
-        return [(*move.source, *move.target, move.size) for move in _cut(0, sent, received)]
+        return [(*move.source, *move.target, move.size) for move in _cut_moves(0, sent, received)]
 
     def _parts(self, row: int) -> list[tuple[int, int, int]]:
         bound, rows = self.bound, slice(int(self.program.part_ptr[row]), int(self.program.part_ptr[row + 1]))
@@ -108,7 +112,7 @@ class Moves:
         return list(zip(*columns, strict=True))
 
 
-def _cut(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
+def _cut_moves(peer: int, sent: list[tuple[int, int, int]], received: list[tuple[int, int, int]]) -> list[Move]:
     moves: list[Move] = []
     into = iter(received)
     target: Place = (0, 0)

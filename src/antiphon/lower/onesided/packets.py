@@ -1,11 +1,12 @@
-"""The same by packets: data with flags beside it, which tell by themselves when they have come. For small data.
+"""The steps of a program by packets: data with flags next to it, which show when it has arrived. For small data.
 
-Every message goes to a place of its own in the scratch of its receiver, so nobody asks whether that is free, and nobody
-signals. Who receives waits for the packets: a fold adds them as they come, all else is unpacked to where it is wanted.
-In a step a rank puts first and then receives, so nobody waits for what comes later.
+Every message has a place of its own in the scratch of its receiver, so it needs neither a credit nor a signal. The
+receiver waits for the packets: a fold adds them as they come, all other packets are unpacked to their destination. In a
+step a rank puts first and then receives, so no wait depends on a later step.
 
-Calls take turns between two scratch buffers. So a rank may be one call ahead of another, never two: before its end it
-must have heard from all that it writes to. It has, where the result of everyone depends on everyone's data (`fit`).
+Calls alternate between two scratch buffers. So a rank may be one call ahead of another, never two: before its end it
+must have received from all ranks that it writes to. It has, where the result of every rank depends on the data of every
+rank (`fit`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
 )
-from antiphon.lower.onesided.steps import Fold, RankSteps, together
+from antiphon.lower.onesided.steps import Fold, RankSteps, operand_batches, together
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -43,14 +44,14 @@ KINDS = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
 def fit(program: Program) -> bool:
-    """Whether everyone hears from everyone, and no switch is asked for anything."""
+    """Whether every rank receives from every rank, and the program uses no switch."""
     collective = program.collective
     switched = bool(len(program.joint)) and int(program.joint.max(initial=-1)) >= 0
     return collective.kind in KINDS and len(collective.members) == collective.ranks and not switched
 
 
 class ByPackets:
-    """The steps of a program that is fit, and that uses no scratch again."""
+    """The steps of a program that is `fit` and does not reuse scratch."""
 
     def __init__(self, program: Program, bound: Bound) -> None:
         self.program, self.bound = program, bound
@@ -58,13 +59,13 @@ class ByPackets:
         folds = np.flatnonzero(program.kind == FOLDS)
         self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
 
-    def dealt(self, most: int) -> tuple[int, Callable[[int], list[list[Step]]], Bound]:
-        """In how many streams it goes, at most `most`; the steps of a rank in each, made when they are asked for; and
-        its addresses, with as many chunks of scratch as they take, where a chunk of packets lies at twice its number.
-        Linear in operations, times their parts.
+    def dealt(self, max_streams: int) -> tuple[int, Callable[[int], list[list[Step]]], Bound]:
+        """Return the number of streams, at most `max_streams`; a function that makes the steps of a rank in each; and
+        the addresses with the scratch that these need, where a chunk of packets lies at twice its number. Linear in
+        operations, times their parts.
         """
         program = self.program
-        stream = streams(program, most, Switched.none(program))
+        stream = streams(program, max_streams, Switched.none(program))
         count, times = int(stream.max(initial=-1)) + 1, int(program.when.max(initial=0)) // 2 + 1
         turn = stream * times + program.when // 2
         sent = _Sent.of(program, program.pairs.send[self.moves.message], self.moves.columns, turn)
@@ -75,10 +76,10 @@ class ByPackets:
         sizes[:, SCRATCH] = places.sizes()
 
         def steps(rank: int) -> list[list[Step]]:
-            made: list[list[Step]] = [[] for _ in range(count)]
-            for at, turns in groupby(work.turns(rank), lambda one: one.number // times):
-                made[at] = _Rank(rank).steps(turns)
-            return made
+            by_stream: list[list[Step]] = [[] for _ in range(count)]
+            for at, turns in groupby(work.turns(rank), lambda rank_turn: rank_turn.number // times):
+                by_stream[at] = _Rank(rank).steps(turns)
+            return by_stream
 
         return count, steps, replace(self.bound, sizes=sizes)
 
@@ -104,10 +105,10 @@ class _Sent(NamedTuple):
         keys = [turn[send], program.rank[send].astype(np.int64), program.peer[send].astype(np.int64)]
         source, begin, target, at, size = (column[order] for column in moves)
         head = np.ones(len(order), bool)
-        head[1:] = np.any([one[1:] != one[:-1] for one in (*keys, source, target)], axis=0)
-        head[1:] |= np.any([one[1:] != (one + size)[:-1] for one in (begin, at)], axis=0)
+        head[1:] = np.any([column[1:] != column[:-1] for column in (*keys, source, target)], axis=0)
+        head[1:] |= np.any([column[1:] != (column + size)[:-1] for column in (begin, at)], axis=0)
         total = np.diff(np.append(np.cumsum(size)[head] - size[head], size.sum()))
-        turn, rank, peer, source, begin, target, at = (one[head] for one in (*keys, source, begin, target, at))
+        turn, rank, peer, source, begin, target, at = (column[head] for column in (*keys, source, begin, target, at))
         by = order_of(peer, program.ranks)
         before = np.cumsum(total[by]) - total[by]
         slot = np.empty(len(by), np.int64)
@@ -116,10 +117,10 @@ class _Sent(NamedTuple):
 
 
 class _Places:
-    """Scratch, anew: slots of packets, and behind them the data that is still wanted as such.
+    """The layout of scratch: slots of packets, and behind them the chunks that are needed as plain data.
 
-    What comes into scratch, once, and is read by folds alone is added as packets, and is nowhere as data. `data`: of
-    each chunk of scratch whether it is.
+    A chunk that is written once, by a message, and read by folds only is added as packets and never stored as data.
+    `data`: of each chunk of scratch whether it is stored.
     """
 
     def __init__(self, program: Program, bound: Bound, sent: _Sent, folds: Longs) -> None:
@@ -129,36 +130,38 @@ class _Places:
         come, size = self.first[sent.peer[into]] + sent.at[into], sent.size[into]
         self.slot_of = np.full(int(self.first[-1]) + 1, -1, np.int64)  # of each chunk that comes by packets
         self.slot_of[ranges(come, size)] = ranges(sent.slot[into], size)
-        part = ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
-        part = part[bound.buffer[part] == SCRATCH]
-        read = self.first[program.rank[program.part_op[part]]] + bound.begin[part]
-        self.data = self._otherwise(program, bound)
-        self._settle(_wide(come, size), _wide(read, bound.length[part]))
+        operands = ranges(program.part_ptr[folds] + 1, np.diff(program.part_ptr)[folds] - 1)
+        operands = operands[bound.buffer[operands] == SCRATCH]
+        read = self.first[program.rank[program.part_op[operands]]] + bound.begin[operands]
+        self.data = self._needed_as_data(program, bound)
+        self._unify_stretches(_long_slices(come, size), _long_slices(read, bound.length[operands]))
         self.place = np.concatenate([[0], np.cumsum(self.data)])  # of each chunk how many before it are data
 
-    def _otherwise(self, program: Program, bound: Bound) -> Bools:
-        """What anything but one message writes, or anything but folds reads."""
+    def _needed_as_data(self, program: Program, bound: Bound) -> Bools:
+        """Return the chunks not written by exactly one message, or read by anything but folds."""
         inside = bound.buffer == SCRATCH
         kind, rank = program.kind[program.part_op], program.rank[program.part_op]
         result = np.zeros(len(inside), bool)
         result[program.part_ptr[:-1][program.kind == FOLDS]] = True
         written, other = (
-            _covered(self.first[rank[some]] + bound.begin[some], bound.length[some], len(self.slot_of))
-            for some in (inside & ((kind == RECEIVE) | result), inside & ((kind == SEND) | result))
+            _count_coverage(
+                self.first[rank[selected]] + bound.begin[selected], bound.length[selected], len(self.slot_of)
+            )
+            for selected in (inside & ((kind == RECEIVE) | result), inside & ((kind == SEND) | result))
         )
-        found: Bools = (written > 1) | (other > 0)
-        return found
+        stays_data: Bools = (written > 1) | (other > 0)
+        return stays_data
 
-    def _settle(self, come: list[slice], read: list[slice]) -> None:
-        """What a message brings, and what a fold reads, is packets as a whole or none of it: which says nothing of what
-        is one chunk, as nearly all is."""
-        for some in read:
-            if (np.diff(self.slot_of[some]) != 1).any():
-                self.data[some] = True
-        many = -1
-        while many != (many := int(self.data.sum())):
-            for some in (*come, *read):
-                self.data[some] |= self.data[some].any()
+    def _unify_stretches(self, come: list[slice], read: list[slice]) -> None:
+        """Treat all chunks of a message, and of a fold's operand, alike: all packets or all data. Single chunks, by far
+        the most, need nothing."""
+        for chunks in read:
+            if (np.diff(self.slot_of[chunks]) != 1).any():
+                self.data[chunks] = True
+        data_count = -1
+        while data_count != (data_count := int(self.data.sum())):
+            for chunks in (*come, *read):
+                self.data[chunks] |= self.data[chunks].any()
 
     def packets(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
         """In which slot these are, if they are packets alone; else -1."""
@@ -173,38 +176,38 @@ class _Places:
 
     def sizes(self) -> Longs:
         """Chunks of scratch of every rank."""
-        more = np.diff(self.place[self.first])
-        return np.where(more > 0, 2 * self.slots + more, self.slots)
+        data_sizes = np.diff(self.place[self.first])
+        return np.where(data_sizes > 0, 2 * self.slots + data_sizes, self.slots)
 
 
-def _wide(low: Longs, size: Longs) -> list[slice]:
+def _long_slices(low: Longs, size: Longs) -> list[slice]:
     """Those of several chunks."""
     wide = size > 1
     return list(map(slice, low[wide].tolist(), (low + size)[wide].tolist()))
 
 
-def _covered(low: Longs, length: Longs, room: int) -> Longs:
+def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
     """Of each of so many chunks how many stretches cover it.
 
-    >>> _covered(np.array([0, 1]), np.array([2, 3]), 5).tolist()
+    >>> _count_coverage(np.array([0, 1]), np.array([2, 3]), 5).tolist()
     [1, 2, 1, 1, 0]
     """
     ends = np.bincount(low, minlength=room + 1) - np.bincount(low + length, minlength=room + 1)
-    found: Longs = np.cumsum(ends[:room])
-    return found
+    coverage: Longs = np.cumsum(ends[:room])
+    return coverage
 
 
 class _Turn(NamedTuple):
-    """What a rank does in one step of a stream. `taken`: packets with where they are wanted as data."""
+    """What a rank does in one step of a stream. `unpacked`: packets with where they are wanted as data."""
 
     number: int
     moves: list[Move]
-    taken: list[tuple[Place, Place, int]]
+    unpacked: list[tuple[Place, Place, int]]
     folds: list[Fold]
 
 
 class _RankWork:
-    """What every rank does, at the addresses that it has in the end."""
+    """The work of every rank, at its final addresses."""
 
     def __init__(
         self, program: Program, bound: Bound, turn: Longs, sent: _Sent, folds: Longs, places: _Places
@@ -213,16 +216,16 @@ class _RankWork:
         self.by_rank = order_of(sent.rank, ranks)
         self.sent_ptr = pointers(sent.rank[self.by_rank], ranks)
         self.begin = places.moved(sent.rank, sent.source, sent.begin)
-        taken = np.flatnonzero(places.packets(sent.peer, sent.target, sent.at) < 0)
-        self.taken = taken[order_of(sent.peer[taken], ranks)]
-        self.taken_ptr = pointers(sent.peer[self.taken], ranks)
+        unpacked = np.flatnonzero(places.packets(sent.peer, sent.target, sent.at) < 0)
+        self.unpacked = unpacked[order_of(sent.peer[unpacked], ranks)]
+        self.unpacked_ptr = pointers(sent.peer[self.unpacked], ranks)
         self.at = places.moved(sent.peer, sent.target, sent.at)
         self.fold_ptr = pointers(program.rank[folds], ranks)
         self.size = bound.length[program.part_ptr[folds]]
-        many = np.diff(program.part_ptr)[folds]
-        self.part_ptr = np.concatenate([[0], np.cumsum(many)])
-        part, fold = ranges(program.part_ptr[folds], many), np.repeat(np.arange(len(folds)), many)
-        rank, buffer, begin = program.rank[folds][fold], bound.buffer[part], bound.begin[part]
+        part_counts = np.diff(program.part_ptr)[folds]
+        self.part_ptr = np.concatenate([[0], np.cumsum(part_counts)])
+        part_rows, fold = ranges(program.part_ptr[folds], part_counts), np.repeat(np.arange(len(folds)), part_counts)
+        rank, buffer, begin = program.rank[folds][fold], bound.buffer[part_rows], bound.begin[part_rows]
         slot = places.packets(rank, buffer, begin)
         slot[self.part_ptr[:-1]] = -1  # the result
         order = order_of(2 * fold + (slot >= 0), 2 * len(folds))  # data first, then packets
@@ -232,32 +235,37 @@ class _RankWork:
     def turns(self, rank: int) -> Iterator[_Turn]:
         """Those of a rank, in order."""
         sent = self.sent
-        mine = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
-        theirs = self.taken[self.taken_ptr[rank] : self.taken_ptr[rank + 1]]
+        own_sends = self.by_rank[self.sent_ptr[rank] : self.sent_ptr[rank + 1]]
+        own_arrivals = self.unpacked[self.unpacked_ptr[rank] : self.unpacked_ptr[rank + 1]]
         moves = list(
-            map(Move, _list(sent.peer[mine]), _pairs(sent.source[mine], self.begin[mine]), _packets(sent.slot[mine]),
-            _list(sent.size[mine]))
+            map(
+                Move, _as_list(sent.peer[own_sends]), _places_of(sent.source[own_sends], self.begin[own_sends]),
+                _packet_places(sent.slot[own_sends]), _as_list(sent.size[own_sends]),
+            )
         )  # fmt: skip
-        into = _pairs(sent.target[theirs], self.at[theirs])
-        taken = list(zip(_packets(sent.slot[theirs]), into, _list(sent.size[theirs]), strict=True))
-        some = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
-        folds = self._folds(some.start, some.stop)
-        numbers = (sent.turn[mine], sent.turn[theirs], self.turn[some])
+        into = _places_of(sent.target[own_arrivals], self.at[own_arrivals])
+        arrivals = list(
+            zip(_packet_places(sent.slot[own_arrivals]), into, _as_list(sent.size[own_arrivals]), strict=True)
+        )
+        own_folds = slice(int(self.fold_ptr[rank]), int(self.fold_ptr[rank + 1]))
+        folds = self._folds_of(own_folds.start, own_folds.stop)
+        numbers = (sent.turn[own_sends], sent.turn[own_arrivals], self.turn[own_folds])
         every = distinct(np.concatenate(numbers))
         low, high = (
-            zip(*(_list(np.searchsorted(one, every, side)) for one in numbers), strict=True) for side in _SIDES
+            zip(*(_as_list(np.searchsorted(turn_column, every, side)) for turn_column in numbers), strict=True)
+            for side in _SIDES
         )
-        for number, (a, b, c), (d, e, f) in zip(_list(every), low, high, strict=True):
-            yield _Turn(number, moves[a:d], taken[b:e], folds[c:f])
+        for number, (a, b, c), (d, e, f) in zip(_as_list(every), low, high, strict=True):
+            yield _Turn(number, moves[a:d], arrivals[b:e], folds[c:f])
 
-    def _folds(self, low: int, high: int) -> list[Fold]:
-        ptr = _list(self.part_ptr[low : high + 1])
+    def _folds_of(self, low: int, high: int) -> list[Fold]:
+        ptr = _as_list(self.part_ptr[low : high + 1])
         first, last = (ptr[0], ptr[-1])
-        places = list(_pairs(self.buffer[first:last], self.place[first:last]))
+        places = list(_places_of(self.buffer[first:last], self.place[first:last]))
         return [
             Fold((row,), places[begin - first], tuple(places[begin - first + 1 : end - first]), size)
             for row, (begin, end), size in zip(
-                _list(self.folds[low:high]), pairwise(ptr), _list(self.size[low:high]), strict=True
+                _as_list(self.folds[low:high]), pairwise(ptr), _as_list(self.size[low:high]), strict=True
             )
         ]
 
@@ -267,54 +275,52 @@ class _Rank:
 
     def __init__(self, rank: int) -> None:
         self.line = RankSteps(rank)
-        self.held: list[Fold] = []  # what the next puts may take along
+        self.pending: list[Fold] = []  # what the next puts may take along
 
     def steps(self, turns: Iterable[_Turn]) -> list[Step]:
         for turn in turns:
-            left = self._fold(turn.moves) if self.held else turn.moves
-            if left:
-                self.line.put(PACK, left)
-            for packets, into, size in turn.taken:
-                self._unpack(packets, into, size)
-            self.held = together(turn.folds) if turn.folds else []
-        self._fold([])
-        return self.line.made
+            remaining = self._write_folds(turn.moves) if self.pending else turn.moves
+            if remaining:
+                self.line.put(PACK, remaining)
+            for packets, into, size in turn.unpacked:
+                self._write_unpack(packets, into, size)
+            self.pending = together(turn.folds) if turn.folds else []
+        self._write_folds([])
+        return self.line.steps
 
-    def _fold(self, asked: list[Move]) -> list[Move]:
-        """Do the folds that were held, with the packets of what they make; gives the moves that are left."""
-        left = asked
-        for fold in self.held:
+    def _write_folds(self, moves: list[Move]) -> list[Move]:
+        """Write the pending folds, with packets of their results; return the remaining moves."""
+        remaining = moves
+        for fold in self.pending:
             data = [place for place in fold.operands if place[0] != PACKETS]
             packets = [place for place in fold.operands if place[0] == PACKETS]
             along: list[Move] = []
-            if left and data and packets:
-                along = [move for move in left if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
-                left = [move for move in left if move not in along]
+            if remaining and data and packets:
+                along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
+                remaining = [move for move in remaining if move not in along]
             if not data:
-                self._unpack(packets.pop(0), fold.into, fold.size)
+                self._write_unpack(packets.pop(0), fold.into, fold.size)
                 data = [fold.into]
             if len(data) > 1 or not packets:
-                data = self._combined(data, fold)
+                data = self._fold_data(data, fold)
             while packets:
                 now, packets = packets[: MOST_OPERANDS - 1], packets[MOST_OPERANDS - 1 :]
-                self._touch(ADD, (*data, *now), fold.into, fold.size, tuple(along) if not packets else ())
+                self._write(ADD, (*data, *now), fold.into, fold.size, tuple(along) if not packets else ())
                 data = [fold.into]
-        self.held = []
-        return left
+        self.pending = []
+        return remaining
 
-    def _combined(self, data: list[Place], fold: Fold) -> list[Place]:
+    def _fold_data(self, data: list[Place], fold: Fold) -> list[Place]:
         """The sum of what is data."""
-        rest = sorted(data, key=lambda place: place != fold.into)
-        while rest and rest != [fold.into]:
-            now, rest = rest[:MOST_OPERANDS], rest[MOST_OPERANDS:]
-            self._touch(FOLD, tuple(now), fold.into, fold.size)
-            rest = [fold.into, *rest] if rest else []
+        if data != [fold.into]:
+            for batch, _ in operand_batches(data, fold.into, MOST_OPERANDS):
+                self._write(FOLD, batch, fold.into, fold.size)
         return [fold.into]
 
-    def _unpack(self, packets: Place, into: Place, size: int) -> None:
-        self._touch(UNPACK, (packets,), into, size)
+    def _write_unpack(self, packets: Place, into: Place, size: int) -> None:
+        self._write(UNPACK, (packets,), into, size)
 
-    def _touch(
+    def _write(
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
     ) -> None:
         """What threads read of packets they wait for themselves; only data needs a sync."""
@@ -322,13 +328,13 @@ class _Rank:
         self.line.combine(Step(kind, (), along, into, operands, size), read)
 
 
-def _list(column: Longs) -> list[int]:
+def _as_list(column: Longs) -> list[int]:
     return column.tolist()
 
 
-def _pairs(buffer: Longs, begin: Longs) -> Iterator[Place]:
+def _places_of(buffer: Longs, begin: Longs) -> Iterator[Place]:
     return zip(buffer.tolist(), begin.tolist(), strict=True)
 
 
-def _packets(slot: Longs) -> Iterator[Place]:
+def _packet_places(slot: Longs) -> Iterator[Place]:
     return zip(repeat(PACKETS), slot.tolist())

@@ -1,24 +1,23 @@
-"""What every rank does in every stream: step by step, so that nobody waits for what comes later.
+"""The steps of every rank in every stream, ordered so that no rank waits for a later step: this excludes deadlocks.
 
-In a step a rank first tells who may write into its places (a credit), then waits for its own credits, puts, signals,
-and waits for what is put into its places; then it folds. What it asks switches for it does before it puts, once all
-who are concerned have given their credit. Everything that a rank waits for is done by others in the
-same step or earlier, and credits and puts wait only for earlier steps: so among the ranks that are behind all others
-one can always go on.
+In a step a rank first signals which ranks may write into its places (a credit), then waits for its own credits, puts,
+signals, and waits for puts into its places; then it folds. Operations of switches come before its puts, once all ranks
+concerned have given their credit. Every wait is for the same step of other ranks or an earlier one, and credits and
+puts wait only for earlier steps: so among the ranks that are furthest behind one can always proceed.
 
 Between two ranks signals are only counted. They are sent and awaited in the same order: by step, credits first.
 
-`RankSteps` writes the steps of a rank down, with a sync wherever one needs it. `OneSided` says which they are.
+`RankSteps` writes the steps of a rank, with a sync wherever one is needed. `OneSided` decides which they are.
 
-Pulled instead of pushed, a step has no credits: a rank signals who may read its places, waits until it may read those
-of others, gets what it needs into places of its own, signals that it has, and waits until others have. So in a step
-nobody waits for what somebody does later in it, and behind it all of its places are its own again.
+Pulled instead of pushed, a step has no credits: a rank signals which ranks may read its places, waits until it may read
+those of others, gets its data into places of its own, signals that it has, and waits until others have. So no wait in a
+step depends on a later action in it, and after it all of a rank's places are its own again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -66,7 +65,7 @@ class RankSteps:
 
     rank: int
     touched: Touched = plainly
-    made: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     ones: dict[Place, bool] = field(default_factory=dict)
     wide: list[tuple[int, int, int, bool]] = field(default_factory=list)
     awaited: bool = False
@@ -76,7 +75,7 @@ class RankSteps:
         return bool(self.ones or self.wide)
 
     def sync(self) -> None:
-        self.made.append(_SYNC)
+        self.steps.append(_SYNC)
         self.ones, self.wide, self.awaited = {}, [], False
 
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
@@ -84,9 +83,9 @@ class RankSteps:
         touched, rank = self.touched, self.rank
         accesses = [(*touched(rank, place, size), False) for place, size in reads]
         accesses += [(*touched(rank, place, size), True) for place, size in writes]
-        if self.awaited or self._meets(accesses):
+        if self.awaited or self._conflicts(accesses):
             self.sync()
-        self.made.append(step)
+        self.steps.append(step)
         for buffer, begin, end, writes_it in accesses:
             if end - begin == 1:
                 self.ones[buffer, begin] = writes_it or self.ones.get((buffer, begin), False)
@@ -108,7 +107,7 @@ class RankSteps:
         if meets:
             self.sync()
             ones = self.ones
-        self.made.append(step)
+        self.steps.append(step)
         for place in reads:
             ones.setdefault(place, False)
         for place in writes:
@@ -132,7 +131,7 @@ class RankSteps:
                 batch = tuple(from_buffer[low : low + MOST_PEERS])
                 self.touch(Step(kind, (), batch), [(move.source, move.size) for move in batch])
 
-    def _meets(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
+    def _conflicts(self, accesses: list[tuple[int, int, int, bool]]) -> bool:
         ones, wide = self.ones, self.wide
         for buffer, begin, end, writes in accesses:
             if end - begin == 1:
@@ -172,58 +171,75 @@ def together(folds: list[Fold]) -> list[Fold]:
     return out
 
 
-# ---- who does what, step by step ----
+def operand_batches(
+    operands: Sequence[Place], into: Place, max_operands: int
+) -> Iterator[tuple[tuple[Place, ...], bool]]:
+    """Split the operands of a fold: the result so far is the first operand of each later batch. Yield also whether a
+    batch is the last.
+
+    >>> list(operand_batches([(0, 1), (0, 2), (1, 0)], (1, 0), 2))
+    [(((1, 0), (0, 1)), False), (((1, 0), (0, 2)), True)]
+    """
+    remaining = sorted(operands, key=lambda place: place != into)
+    while remaining:
+        batch, remaining = tuple(remaining[:max_operands]), remaining[max_operands:]
+        yield batch, not remaining
+        remaining = [into, *remaining] if remaining else []
+
+
+# ---- the work of ranks, step by step ----
 
 
 def one_sided(
-    program: Program, bound: Bound, most: int, known: Switched | None = None, touched: Touched = plainly,
+    program: Program, bound: Bound, max_streams: int, switched: Switched | None = None, touched: Touched = plainly,
     operands: int = MOST_OPERANDS, pull: bool = False,
 ) -> Streams:  # fmt: skip
-    """The steps of a program, its addresses counted in chunks, in at most `most` streams; what is `known` of it is done
-    by switches. `touched`: the buffer, and from where to where, that a rank touches by a place and a size. `operands`:
-    of a fold that is one step. `pull`: who receives gets, of what no switch does. O(n log n)."""
-    whole = OneSided(program, bound, known, touched, operands)
-    dealt = _Pulled(whole, streams(program, most, whole.known)) if pull else whole.dealt(most)
+    """Return the steps of a program, its addresses counted in chunks, in at most `max_streams` streams. `switched`: its
+    operations that switches perform. `touched`: the buffer and range that a rank touches by a place and a size.
+    `operands`: of a fold that is one step. `pull`: receivers get instead of senders putting (except by switches).
+    O(n log n)."""
+    work = OneSided(program, bound, switched, touched, operands)
+    dealt = _Pulled(work, streams(program, max_streams, work.switched)) if pull else work.dealt(max_streams)
     every = [dealt.steps(rank) for rank in range(program.ranks)]
     return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
 
 
 class OneSided:
-    """The same for whoever tries several numbers of streams, and needs one rank after another."""
+    """The data of `one_sided` for callers that try several numbers of streams, or need one rank at a time."""
 
     def __init__(
-        self, program: Program, bound: Bound, known: Switched | None = None, touched: Touched = plainly,
+        self, program: Program, bound: Bound, switched: Switched | None = None, touched: Touched = plainly,
         operands: int = MOST_OPERANDS,
     ) -> None:  # fmt: skip
         self.program, self.bound, self.touched, self.operands = program, bound, touched, operands
-        self.known = known or Switched.none(program)
+        self.switched = switched or Switched.none(program)
         self.moves = Moves(program, bound)
         send, receive = program.pairs
         self.receive = receive.tolist()
-        credit = credits(program, farther=not self.known.switches)
-        self.told: Bools = credit | self.known.bare[send]  # what must be told before
-        self.credit = self.told.tolist()
-        self.bare = self.known.bare[send].tolist()
+        credit = credits(program, farther=not self.switched.switches)
+        self.needs_credit: Bools = credit | self.switched.bare[send]  # what must be told before
+        self.credit = self.needs_credit.tolist()
+        self.bare = self.switched.bare[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
         self.part = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
         self.length, self.ptr = bound.length.tolist(), program.part_ptr.tolist()
-        folds = np.flatnonzero((program.kind == FOLDS) & ~self.known.gone)
+        folds = np.flatnonzero((program.kind == FOLDS) & ~self.switched.dropped)
         self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
 
-    def dealt(self, most: int) -> _Dealt:
-        return _Dealt(self, streams(self.program, most, self.known))
+    def dealt(self, max_streams: int) -> _Dealt:
+        return _Dealt(self, streams(self.program, max_streams, self.switched))
 
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    """What a rank does in one step of a stream."""
+    """The work of a rank in one step of a stream."""
 
     moves: list[Move] = field(default_factory=list)
-    to: list[int] = field(default_factory=list)  # to whom it puts
-    awaited: list[int] = field(default_factory=list)  # who puts to it
-    asked: list[int] = field(default_factory=list)  # whose credit it needs first
-    credits: list[int] = field(default_factory=list)  # to whom it gives one
+    to: list[int] = field(default_factory=list)  # ranks that it puts to
+    awaited: list[int] = field(default_factory=list)  # ranks that put to it
+    needs_credit: list[int] = field(default_factory=list)  # ranks whose credit it needs first
+    credits: list[int] = field(default_factory=list)  # ranks that it gives a credit
     after: set[int] = field(default_factory=set)  # folds that must be done before these credits
     folds: list[Fold] = field(default_factory=list)
     switches: list[Step] = field(default_factory=list)
@@ -232,7 +248,7 @@ class _Turn:
 @dataclass(eq=False)
 class _RankTurns:
     turns: dict[int, _Turn] = field(default_factory=lambda: defaultdict(_Turn))
-    begun: list[int] = field(default_factory=list)  # who must know that this rank has begun
+    begun: list[int] = field(default_factory=list)  # ranks to be notified that this rank has begun
 
 
 class _Dealt:
@@ -254,100 +270,102 @@ class _Dealt:
     ([0, 1, 2, 3, 0, 2, 1, 3], [0, 4, 6, 8])
     """
 
-    def __init__(self, whole: OneSided, stream: Longs) -> None:
-        self.whole, self.stream = whole, stream
+    def __init__(self, work: OneSided, stream: Longs) -> None:
+        self.work, self.stream = work, stream
         self.count = int(stream.max(initial=-1)) + 1
-        program, send = whole.program, whole.program.pairs.send
+        program, send = work.program, work.program.pairs.send
         number, step = stream[send], program.when[send] // 2
         source, target = program.rank[send], program.peer[send]
         order = np.lexsort((target, source, step, number))
-        order = order[~(whole.known.gone[send] | whole.moves.empty)[order]]
+        order = order[~(work.switched.dropped[send] | work.moves.empty)[order]]
         columns = np.stack([column[order] for column in (number, step, source, target)])
         edge = np.ones(len(order), bool)
         edge[1:] = (columns[:, 1:] != columns[:, :-1]).any(axis=0)
         self.first = np.append(np.flatnonzero(edge), len(order)).tolist()
         self.rows = order.tolist()
         groups = columns[:, edge]
-        fresh = _fresh(program.ranks, groups)
-        told = np.flatnonzero(edge)
-        asked = np.logical_or.reduceat(whole.told[order], told) if len(told) else edge
-        self.group = list(zip(*(column.tolist() for column in (*groups, fresh, asked)), strict=True))
+        fresh = _find_first_messages(program.ranks, groups)
+        heads = np.flatnonzero(edge)
+        credit_needed = np.logical_or.reduceat(work.needs_credit[order], heads) if len(heads) else edge
+        self.group = list(zip(*(column.tolist() for column in (*groups, fresh, credit_needed)), strict=True))
         ends = groups[2:].T.ravel()  # of each group its two ranks
         by = np.argsort(ends, kind="stable")
         self.groups, self.group_ptr = (by // 2).tolist(), pointers(ends, program.ranks)
 
     def steps(self, rank: int) -> list[list[Step]]:
         """What a rank does in each stream."""
-        work = [_RankTurns() for _ in range(self.count)]
-        self._deal_messages(rank, work)
-        self._deal_folds(rank, work)
-        known = self.whole.known
-        for number, switch in zip(self.stream[known.asked].tolist(), known.switches, strict=True):
+        turns_by_stream = [_RankTurns() for _ in range(self.count)]
+        self._deal_messages(rank, turns_by_stream)
+        self._deal_folds(rank, turns_by_stream)
+        switched = self.work.switched
+        for number, switch in zip(self.stream[switched.requests].tolist(), switched.switches, strict=True):
             if switch.rank == rank:
                 kind = SWITCH if switch.combines else SPREAD
                 step = Step(kind, switch.ranks, (), switch.target, (switch.source,), switch.size)
-                work[number].turns[switch.step].switches.append(step)
-        return [self._written(rank, turns).steps() for turns in work]
+                turns_by_stream[number].turns[switch.step].switches.append(step)
+        return [self._writer(rank, turns).steps() for turns in turns_by_stream]
 
-    def _written(self, rank: int, work: _RankTurns) -> _Rank:
-        return _Rank(rank, work, self.whole.touched, self.whole.operands)
+    def _writer(self, rank: int, work: _RankTurns) -> _Rank:
+        return _Rank(rank, work, self.work.touched, self.work.operands)
 
-    def _deal_messages(self, rank: int, work: list[_RankTurns]) -> None:
+    def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
         """Before the first message the sender must know that the receiver has begun: it says so, unless a credit does,
         or what the sender has had from there in an earlier step.
 
         What a switch multicasts is no put, but a credit before and a signal behind: that the receiver's place is free,
         and what it gives to the sum is there."""
-        whole, bare, moves = self.whole, self.whole.bare, self.whole.moves.of(rank)
+        work, bare, moves = self.work, self.work.bare, self.work.moves.of(rank)
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
-            number, step, source, target, fresh, told = self.group[group]
+            number, step, source, target, fresh, credit_needed = self.group[group]
             rows = self.rows[self.first[group] : self.first[group + 1]]
-            turn = work[number].turns[step]
+            turn = turns_by_stream[number].turns[step]
             if source == rank:
-                if len(rows) == 1 and not told:
+                if len(rows) == 1 and not credit_needed:
                     turn.moves += moves(rows[0])
                 else:
                     turn.moves += joined([move for at in rows if not bare[at] for move in moves(at)])
                 turn.to.append(target)
-                if told or fresh:
-                    turn.asked.append(target)
+                if credit_needed or fresh:
+                    turn.needs_credit.append(target)
                 continue
             turn.awaited.append(source)
-            if told:
+            if credit_needed:
                 turn.credits.append(source)
-                self._after([at for at in rows if whole.credit[at]], turn)
+                self._await_before_credit([at for at in rows if work.credit[at]], turn)
             elif fresh:
-                work[number].begun.append(source)
+                turns_by_stream[number].begun.append(source)
 
-    def _after(self, rows: list[int], turn: _Turn) -> None:
-        whole = self.whole
+    def _await_before_credit(self, rows: list[int], turn: _Turn) -> None:
+        work = self.work
         for at in rows:
-            receive = whole.receive[at]
-            for row in {receive, whole.known.send_of.get(receive, receive)}:
-                turn.after.update(whole.wait[whole.wait_ptr[row] : whole.wait_ptr[row + 1]])
+            receive = work.receive[at]
+            for row in {receive, work.switched.send_of.get(receive, receive)}:
+                turn.after.update(work.wait[work.wait_ptr[row] : work.wait_ptr[row + 1]])
 
-    def _deal_folds(self, rank: int, work: list[_RankTurns]) -> None:
-        whole = self.whole
-        rows = whole.folds[whole.fold_ptr[rank] : whole.fold_ptr[rank + 1]]
-        columns = (rows, self.stream[rows], whole.program.when[rows] // 2)
+    def _deal_folds(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
+        work = self.work
+        rows = work.folds[work.fold_ptr[rank] : work.fold_ptr[rank + 1]]
+        columns = (rows, self.stream[rows], work.program.when[rows] // 2)
         for row, number, step in zip(*(column.tolist() for column in columns), strict=True):
-            first = whole.ptr[row]
-            if whole.length[first]:
-                into, *operands = whole.part[first : whole.ptr[row + 1]]
-                work[number].turns[step].folds.append(Fold((row,), into, tuple(operands), whole.length[first]))
+            first = work.ptr[row]
+            if work.length[first]:
+                into, *operands = work.part[first : work.ptr[row + 1]]
+                turns_by_stream[number].turns[step].folds.append(
+                    Fold((row,), into, tuple(operands), work.length[first])
+                )
 
 
 class _Pulled(_Dealt):
     """The same where who receives gets."""
 
-    def __init__(self, whole: OneSided, stream: Longs) -> None:
-        super().__init__(whole, stream)
-        self.of = [whole.moves.of(rank) for rank in range(whole.program.ranks)]
+    def __init__(self, work: OneSided, stream: Longs) -> None:
+        super().__init__(work, stream)
+        self.of = [work.moves.of(rank) for rank in range(work.program.ranks)]
 
-    def _deal_messages(self, rank: int, work: list[_RankTurns]) -> None:
+    def _deal_messages(self, rank: int, turns_by_stream: list[_RankTurns]) -> None:
         for group in self.groups[self.group_ptr[rank] : self.group_ptr[rank + 1]]:
             number, step, source, target, _, _ = self.group[group]
-            turn = work[number].turns[step]
+            turn = turns_by_stream[number].turns[step]
             if source == rank:
                 turn.to.append(target)
                 continue
@@ -355,17 +373,17 @@ class _Pulled(_Dealt):
             turn.moves += joined([move._replace(peer=source) for at in rows for move in self.of[source](at)])
             turn.awaited.append(source)
 
-    def _written(self, rank: int, work: _RankTurns) -> _Rank:
-        return _Puller(rank, work, self.whole.touched, self.whole.operands)
+    def _writer(self, rank: int, work: _RankTurns) -> _Rank:
+        return _Puller(rank, work, self.work.touched, self.work.operands)
 
 
-def _fresh(ranks: int, groups: Longs) -> Bools:
+def _find_first_messages(ranks: int, groups: Longs) -> Bools:
     """Of each group (stream, step, source, target), in order, whether it is the first of its way, and nothing came back
     on that way in an earlier step.
 
     In step 0 from 0 to 1, in step 1 back, which is known to be ready, and from 1 to 2:
 
-    >>> _fresh(3, np.array([[0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 0, 2]]))
+    >>> _find_first_messages(3, np.array([[0, 0, 0], [0, 1, 1], [0, 1, 1], [1, 0, 2]]))
     array([ True, False,  True])
     """
     number, step, source, target = groups
@@ -385,63 +403,59 @@ class _Rank:
     def __init__(self, rank: int, work: _RankTurns, touched: Touched, operands: int) -> None:
         self.work, self.operands = work, operands
         self.line = RankSteps(rank, touched)
-        self.held: list[Fold] = []  # what the next puts may take along
+        self.pending: list[Fold] = []  # what the next puts may take along
 
     def steps(self) -> list[Step]:
-        self._tell(SIGNAL, self.work.begun)
+        self._signal_or_wait(SIGNAL, self.work.begun)
         for number in sorted(self.work.turns):
             turn = self.work.turns[number]
-            if turn.after and any(not turn.after.isdisjoint(fold.rows) for fold in self.held):
-                self._fold([])
+            if turn.after and any(not turn.after.isdisjoint(fold.rows) for fold in self.pending):
+                self._write_folds([])
             if turn.credits:
-                self._tell(SIGNAL, turn.credits)
-            if turn.asked:
-                self._tell(WAIT, turn.asked)
-            remaining = self._fold(turn.moves) if self.held else turn.moves
+                self._signal_or_wait(SIGNAL, turn.credits)
+            if turn.needs_credit:
+                self._signal_or_wait(WAIT, turn.needs_credit)
+            remaining = self._write_folds(turn.moves) if self.pending else turn.moves
             for step in turn.switches:
                 self.line.combine(step, step.operands[:1])
             if remaining:
                 self.line.put(PUT, remaining)
             if turn.to:
-                self._tell(SIGNAL, turn.to)
+                self._signal_or_wait(SIGNAL, turn.to)
             if turn.awaited:
-                self._tell(WAIT, turn.awaited)
-            self.held = together(turn.folds) if turn.folds else []
-        self._fold([])
-        return self.line.made
+                self._signal_or_wait(WAIT, turn.awaited)
+            self.pending = together(turn.folds) if turn.folds else []
+        self._write_folds([])
+        return self.line.steps
 
-    def _tell(self, kind: int, peers: list[int]) -> None:
+    def _signal_or_wait(self, kind: int, peers: list[int]) -> None:
         if not peers:
             return
         if kind == SIGNAL and (self.line.fresh or self.line.awaited):
             self.line.sync()
         for low in range(0, len(peers), MOST_PEERS):
-            self.line.made.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
+            self.line.steps.append(Step(kind, tuple(peers[low : low + MOST_PEERS])))
         self.line.awaited |= kind == WAIT
 
-    def _fold(self, moves: list[Move]) -> list[Move]:
+    def _write_folds(self, moves: list[Move]) -> list[Move]:
         """Do the folds that were held, with the puts of what they make; gives the puts that are left."""
         remaining = moves
-        for fold in self.held:
+        for fold in self.pending:
             along = [move for move in remaining if (move.source, move.size) == (fold.into, fold.size)][:MOST_PEERS]
             if len(fold.operands) == 1:
                 along = []
             remaining = [move for move in remaining if move not in along] if along else remaining
-            self._combine(fold.into, fold.operands, fold.size, tuple(along))
-        self.held = []
+            self._write_fold(fold.into, fold.operands, fold.size, tuple(along))
+        self.pending = []
         return remaining
 
-    def _combine(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
-        """Where there are more operands than a step takes, what has been combined so far is one of the next."""
+    def _write_fold(self, into: Place, operands: tuple[Place, ...], count: int, along: tuple[Move, ...]) -> None:
+        """Write a fold, in several steps where it has more operands than a step supports; the last takes the moves."""
         if len(operands) <= self.operands:
             self.line.combine(Step(FOLD, (), along, into, operands, count), operands)
             return
-        rest = sorted(operands, key=lambda place: place != into)
-        while rest:
-            now, rest = rest[: self.operands], rest[self.operands :]
-            self.line.combine(Step(FOLD, (), along if not rest else (), into, tuple(now), count), now)
-            if rest:
-                rest = [into, *rest]
+        for batch, is_last in operand_batches(operands, into, self.operands):
+            self.line.combine(Step(FOLD, (), along if is_last else (), into, batch, count), batch)
 
 
 class _Puller(_Rank):
@@ -450,14 +464,14 @@ class _Puller(_Rank):
     def steps(self) -> list[Step]:
         for number in sorted(self.work.turns):
             turn = self.work.turns[number]
-            self._fold([])
-            self._tell(SIGNAL, turn.to)
-            self._tell(WAIT, turn.awaited)
+            self._write_folds([])
+            self._signal_or_wait(SIGNAL, turn.to)
+            self._signal_or_wait(WAIT, turn.awaited)
             for low in range(0, len(turn.moves), MOST_PEERS):
                 batch = tuple(turn.moves[low : low + MOST_PEERS])
                 self.line.touch(Step(GET, (), batch), [], [(move.target, move.size) for move in batch])
-            self._tell(SIGNAL, turn.awaited)
-            self._tell(WAIT, turn.to)
-            self.held = together(turn.folds) if turn.folds else []
-        self._fold([])
-        return self.line.made
+            self._signal_or_wait(SIGNAL, turn.awaited)
+            self._signal_or_wait(WAIT, turn.to)
+            self.pending = together(turn.folds) if turn.folds else []
+        self._write_folds([])
+        return self.line.steps

@@ -1,4 +1,4 @@
-"""Two decisions about the messages of a program: in which stream each goes, and which need a credit.
+"""Two decisions about the messages of a program: the stream of each, and whether it needs a credit.
 
 A **credit** is the receiver's signal that a place is free, where its sender cannot know that by itself."""
 
@@ -13,11 +13,11 @@ from antiphon.lower.onesided.switched import Switched
 
 
 def credits(program: Program, *, farther: bool) -> Bools:
-    """Of each message whether its receiver must. O(n log n), and with `farther` a step for every time of the program.
+    """Return which messages need a credit of their receiver. O(n log n), and with `farther` a step for every time.
 
-    A place is free, as far as its sender knows, where the receive waits for nothing, or for what came from that sender,
-    or has reached it, in an earlier step; or, `farther`, for what leads to the send by way of whatever ranks: the sum
-    that comes back around a ring says that its first term has been read. (Not where switches do what leads there.)
+    The sender knows that a place is free where the receive waits for nothing, or for messages from that sender, or to
+    it, in an earlier step; or, `farther`, for operations that happen before the send by way of any ranks: the sum that
+    comes back around a ring implies that its first term has been read. (Not where switches are on that path.)
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
@@ -38,7 +38,7 @@ def credits(program: Program, *, farther: bool) -> Bools:
     send[p.pairs.receive] = p.pairs.send
     unknown = np.flatnonzero(~is_known & (send[p.wait_op] >= 0))
     if farther and len(unknown):
-        first, behind = _trees(program, send)
+        first, behind = _number_trees(program, send)
         before, after = first[p.wait[unknown]], first[send[p.wait_op[unknown]]]
         is_known[unknown] = (before <= after) & (after < behind[p.wait[unknown]])
     lacking = np.bincount(p.wait_op[~is_known], minlength=p.operations)
@@ -46,7 +46,7 @@ def credits(program: Program, *, farther: bool) -> Bools:
     return needed
 
 
-def _trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
+def _number_trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
     """Operations in trees: above a receive stands its send, above others the latest that they wait for. They are
     numbered so that what stands below one has the numbers from its own on: the first, and the one behind the last."""
     p = program
@@ -76,9 +76,9 @@ def _trees(program: Program, send: Longs) -> tuple[Longs, Longs]:
 # ---- streams ----
 
 
-def streams(program: Program, most: int, known: Switched) -> Longs:
-    """Of each operation its stream, of at most `most`. What waits for each other, a send and its receive, and what one
-    switch does are in the same; the rest is dealt out so that every rank has about as much to do in each.
+def streams(program: Program, max_streams: int, switched: Switched) -> Longs:
+    """Return the stream of each operation, of at most `max_streams`. Operations that wait for each other, a send and
+    its receive, and the operations of one switch share a stream; beyond that, streams balance the work of every rank.
 
     >>> from antiphon.core.example import of_rows
     >>> from antiphon.lower.lowering import lower
@@ -88,20 +88,20 @@ def streams(program: Program, most: int, known: Switched) -> Longs:
     >>> streams(program, 2, Switched.none(program)).tolist()
     [0, 0, 1, 0, 0, 1]
     """
-    component = _parts(program, known)
+    component = _find_components(program, switched)
     component_count = int(component.max(initial=-1)) + 1
-    if component_count <= most:
+    if component_count <= max_streams:
         return component
-    return _dealt(program, component, component_count, most)[component]
+    return _balance(program, component, component_count, max_streams)[component]
 
 
-def _parts(program: Program, known: Switched) -> Longs:
+def _find_components(program: Program, switched: Switched) -> Longs:
     """Connected components, numbered by their first operation."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
 
-    helped = np.flatnonzero(known.part >= 0)
-    asked_sends = np.array([*known.asked, 0], np.int64)[known.part[helped]]
+    helped = np.flatnonzero(switched.switch_of >= 0)
+    asked_sends = np.array([*switched.requests, 0], np.int64)[switched.switch_of[helped]]
     src = np.concatenate([program.wait_op, program.pairs.send, helped])
     dst = np.concatenate([program.wait, program.pairs.receive, asked_sends])
     shape = (program.operations, program.operations)
@@ -114,7 +114,7 @@ def _parts(program: Program, known: Switched) -> Longs:
     return number[label]
 
 
-def _dealt(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
+def _balance(program: Program, component: Longs, component_count: int, stream_count: int) -> Longs:
     """Of each part its stream: the one where its busiest rank has the least to do. Parts between two ranks go by pairs:
     a channel serves both ways."""
     rank, work = program.rank, np.where(program.kind == JOIN, 0, 1)

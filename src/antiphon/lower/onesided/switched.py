@@ -1,4 +1,4 @@
-"""What switches can do of a program: joints that are one operation of a rank on the same place at all ranks of a group.
+"""The part of a program that switches can perform: joints that are one operation on the same place of a group of ranks.
 
 - A reduction to a rank, then the multicast of just its result from there: the rank reads one place at all ranks
   through the switch, which adds, and writes one place at all of them.
@@ -39,14 +39,14 @@ class Switch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Switched:
-    """`asked`: of each switch a send of its rank. `part`: of each operation the switch that does it, or -1. `gone`:
-    those that nobody does any more. `bare`: sends and receives that only say that it is done. `send_of`: of a bare
-    receive the send of the same rank into the reduction, which the switch now does at its place."""
+    """`requests`: of each switch a send of its rank. `switch_of`: of each operation the switch that performs it, or -1.
+    `dropped`: operations that switches replace. `bare`: sends and receives that only signal completion. `send_of`: of a
+    bare receive the send of the same rank into the reduction, which the switch now performs instead."""
 
     switches: list[Switch]
-    asked: list[int]
-    part: Longs
-    gone: Bools
+    requests: list[int]
+    switch_of: Longs
+    dropped: Bools
     bare: Bools
     send_of: dict[int, int]
 
@@ -58,33 +58,33 @@ class Switched:
     @property
     def groups(self) -> list[tuple[tuple[int, ...], int]]:
         """The ranks and the buffer of all places, in the one order in which all ranks set them up."""
-        return sorted({(one.ranks, place[0]) for one in self.switches for place in (one.source, one.target)
-                       if one.combines or place is one.target})  # fmt: skip
+        return sorted({(switch.ranks, place[0]) for switch in self.switches for place in (switch.source, switch.target)
+                       if switch.combines or place is switch.target})  # fmt: skip
 
 
-def switched(program: Program, bound: Bound, what: str) -> Switched:
-    """All joints of a program. Unsupported, in the name of `what`, where one is nothing that a rank can ask a switch
-    for. O(n log n)."""
+def switched(program: Program, bound: Bound, format_name: str) -> Switched:
+    """Return the operations of switches for all joints of a program. Unsupported, in the name of `format_name`, where a
+    joint is no operation of switches. O(n log n)."""
     if int(program.joint.max(initial=-1)) < 0:
         return Switched.none(program)
-    return _Finder(program, bound, what).found()
+    return _Finder(program, bound, format_name).found()
 
 
-def squeezed(program: Program, bound: Bound, known: Switched) -> Bound:
-    """The same without the scratch that only operations used that are gone.
+def squeezed(program: Program, bound: Bound, switched: Switched) -> Bound:
+    """Return the addresses without the scratch that only dropped operations used.
 
     >>> from antiphon.core.example import star
     >>> from antiphon.core.program.kinds import bind
     >>> from antiphon.lower.lowering import lower
     >>> program = lower(star())
     >>> bound, known = bind(program, 1), Switched.none(program)
-    >>> some = squeezed(program, bound, replace(known, gone=program.rank == 0))  # all that rank 0 did
+    >>> some = squeezed(program, bound, replace(known, dropped=program.rank == 0))  # all that rank 0 did
     >>> bound.sizes.tolist(), some.sizes.tolist()
     ([[1, 1, 2], [1, 1, 0], [1, 1, 0]], [[1, 1, 0], [1, 1, 0], [1, 1, 0]])
     """
-    if any(place[0] == SCRATCH for one in known.switches for place in (one.source, one.target)):
+    if any(place[0] == SCRATCH for switch in switched.switches for place in (switch.source, switch.target)):
         return bound  # it lies at one address for all ranks
-    used = (bound.buffer == SCRATCH) & ~known.gone[program.part_op]
+    used = (bound.buffer == SCRATCH) & ~switched.dropped[program.part_op]
     room, part_rank = bound.sizes[:, SCRATCH], program.rank[program.part_op]
     first = np.concatenate([[0], np.cumsum(room)])
     at = first[part_rank[used]] + bound.begin[used]
@@ -108,126 +108,141 @@ class _Joint(NamedTuple):
 
 
 class _Finder:
-    def __init__(self, program: Program, bound: Bound, what: str) -> None:
-        self.program, self.what = program, what
+    def __init__(self, program: Program, bound: Bound, format_name: str) -> None:
+        self.program, self.format_name = program, format_name
         self.rank, self.kind = program.rank.tolist(), program.kind.tolist()
         self.ptr = program.part_ptr.tolist()
         self.part: list[Place] = list(zip(bound.buffer.tolist(), bound.begin.tolist(), strict=True))
         self.length: list[int] = bound.length.tolist()
-        self.known = Switched.none(program)
+        self.switched = Switched.none(program)
         self.readers: dict[tuple[int, Place], list[int]] = {}  # folds, by rank and what they read
         self.writers: dict[tuple[int, Place], list[int]] = {}  # and what they write
         for row in np.flatnonzero(program.kind == FOLD).tolist():
-            into, *operands = self._parts(row)
+            into, *operands = self._places_of(row)
             self.writers.setdefault((self.rank[row], into), []).append(row)
             for place in operands:
                 self.readers.setdefault((self.rank[row], place), []).append(row)
 
     def found(self) -> Switched:
-        joints = self._joints()
+        joints = self._collect_joints()
         reductions = {self._fold_of(joint): joint for joint in joints if len(joint.sources) > 1}
         for joint in joints:
             if len(joint.sources) == 1:
-                self._multicast(joint, reductions)
+                self._add_multicast(joint, reductions)
         if reductions:
-            raise self._cannot("has no reduction by switches without the multicast of its sum to all who gave to it")
+            raise self._unsupported(
+                "has no reduction by switches without the multicast of its sum to all who gave to it"
+            )
         self._check_order()
-        return self.known
+        return self.switched
 
-    def _cannot(self, why: str) -> Unsupported:
-        return Unsupported(f"{self.what}: {why}; {INSTEAD}")
+    def _unsupported(self, why: str) -> Unsupported:
+        return Unsupported(f"{self.format_name}: {why}; {INSTEAD}")
 
-    def _joints(self) -> list[_Joint]:
+    def _collect_joints(self) -> list[_Joint]:
         """Those of several rows."""
         p = self.program
         rows = np.flatnonzero(p.joint >= 0)
         rows = rows[np.lexsort((rows, p.rank[rows], p.joint[rows]))]
-        found: dict[int, _Joint] = {}
+        by_number: dict[int, _Joint] = {}
         for row, number in zip(rows.tolist(), p.joint[rows].tolist(), strict=True):
-            joint = found.setdefault(number, _Joint([], [], [], []))
+            joint = by_number.setdefault(number, _Joint([], [], [], []))
             sends = self.kind[row] == SEND
             (joint.sends if sends else joint.receives).append(row)
             ends = joint.sources if sends else joint.targets
             if ends[-1:] != [self.rank[row]]:
                 ends.append(self.rank[row])
-        return [joint for joint in found.values() if len(joint.sends) > 1]
+        return [joint for joint in by_number.values() if len(joint.sends) > 1]
 
-    def _parts(self, row: int) -> list[Place]:
+    def _places_of(self, row: int) -> list[Place]:
         return self.part[self.ptr[row] : self.ptr[row + 1]]
 
-    def _place(self, rows: list[int]) -> tuple[Place, int]:
+    def _common_place(self, rows: list[int]) -> tuple[Place, int]:
         """The one place that all these messages name, and its size."""
-        found = {(self._parts(row)[0], self.length[self.ptr[row]]) for row in rows}
-        if len(found) > 1:
-            raise self._cannot(NOT_ALIKE)
-        return found.pop()
+        places = {(self._places_of(row)[0], self.length[self.ptr[row]]) for row in rows}
+        if len(places) > 1:
+            raise self._unsupported(NOT_ALIKE)
+        return places.pop()
 
     def _fold_of(self, joint: _Joint) -> int:
         """The fold that adds what a reduction brings to one operand of its own."""
         if len(joint.targets) > 1:
-            raise self._cannot("has no reduction by switches that is sent on from there without touching a rank")
-        arrived = {self._parts(row)[0] for row in joint.receives}
+            raise self._unsupported("has no reduction by switches that is sent on from there without touching a rank")
+        arrived = {self._places_of(row)[0] for row in joint.receives}
         for fold in self.readers.get((joint.targets[0], min(arrived)), []):
-            operands = self._parts(fold)[1:]
-            if arrived < set(operands) and self._waits(fold, joint.receives) and len(operands) == len(arrived) + 1:
+            operands = self._places_of(fold)[1:]
+            if arrived < set(operands) and self._waits_for(fold, joint.receives) and len(operands) == len(arrived) + 1:
                 return fold
-        raise self._cannot("has no reduction by switches to which its end adds anything but one operand of its own")
+        raise self._unsupported(
+            "has no reduction by switches to which its end adds anything but one operand of its own"
+        )
 
-    def _waits(self, row: int, rows: list[int]) -> bool:
+    def _waits_for(self, row: int, rows: list[int]) -> bool:
         p = self.program
         return set(rows) <= set(p.wait[p.wait_ptr[row] : p.wait_ptr[row + 1]].tolist())
 
-    def _multicast(self, joint: _Joint, reductions: dict[int, _Joint]) -> None:
+    def _add_multicast(self, joint: _Joint, reductions: dict[int, _Joint]) -> None:
         rank = joint.sources[0]
-        source, size = self._place(joint.sends)
-        target = self._place(joint.receives)[0]
-        fold = next((one for one in self.writers.get((rank, source), []) if self._feeds(one, joint, reductions)), None)
-        gone: list[int] = []
+        source, size = self._common_place(joint.sends)
+        target = self._common_place(joint.receives)[0]
+        fold = next(
+            (
+                writer
+                for writer in self.writers.get((rank, source), [])
+                if self._feeds_reduction(writer, joint, reductions)
+            ),
+            None,
+        )
+        dropped: list[int] = []
         if fold is not None:
             first = reductions.pop(fold)
-            place = self._place(first.sends)[0]
-            own = set(self._parts(fold)[1:]) - {self._parts(row)[0] for row in first.receives}
+            place = self._common_place(first.sends)[0]
+            own = set(self._places_of(fold)[1:]) - {self._places_of(row)[0] for row in first.receives}
             if source != target or own != {place}:
-                raise self._cannot(NOT_ALIKE)
-            gone = [fold, *first.sends, *first.receives]
+                raise self._unsupported(NOT_ALIKE)
+            dropped = [fold, *first.sends, *first.receives]
             send = {self.rank[row]: row for row in first.sends}
-            self.known.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
+            self.switched.send_of.update((row, send[self.rank[row]]) for row in joint.receives)
             source = place
         elif source != target:
-            gone = [one for one in self.writers.get((rank, target), []) if self._parts(one)[1:] == [source]]
-            if len(gone) != 1:
-                raise self._cannot("switches write at the rank that asks them, too, and it has something else there")
+            dropped = [
+                writer for writer in self.writers.get((rank, target), []) if self._places_of(writer)[1:] == [source]
+            ]
+            if len(dropped) != 1:
+                raise self._unsupported(
+                    "switches write at the rank that asks them, too, and it has something else there"
+                )
         bare = joint.sends + joint.receives
-        self.known.gone[gone] = True
-        self.known.bare[bare] = True
-        self.known.part[gone + bare] = len(self.known.switches)
+        self.switched.dropped[dropped] = True
+        self.switched.bare[bare] = True
+        self.switched.switch_of[dropped + bare] = len(self.switched.switches)
         ranks, step = tuple(sorted([rank, *joint.targets])), int(self.program.when[bare[0]]) // 2
-        self.known.asked.append(joint.sends[0])
-        self.known.switches.append(Switch(rank, ranks, source, target, size, step, fold is not None))
+        self.switched.requests.append(joint.sends[0])
+        self.switched.switches.append(Switch(rank, ranks, source, target, size, step, fold is not None))
 
-    def _feeds(self, fold: int, joint: _Joint, reductions: dict[int, _Joint]) -> bool:
+    def _feeds_reduction(self, fold: int, joint: _Joint, reductions: dict[int, _Joint]) -> bool:
         """Whether the sum of a reduction, and nothing else, goes to all who gave to it."""
-        known = reductions.get(fold)
+        reduction = reductions.get(fold)
         return (
-            known is not None
-            and known.sources == joint.targets
-            and all(self._waits(send, [fold]) for send in joint.sends)
+            reduction is not None
+            and reduction.sources == joint.targets
+            and all(self._waits_for(send, [fold]) for send in joint.sends)
         )
 
     def _check_order(self) -> None:
         """A switch reads and writes all its places at once, in the step of the multicast. What one of its operations
         waited for must be done in an earlier step; what waited for one must come later: in a later step, or behind it
         in this one (folds, and what its own rank sends)."""
-        p, mine = self.program, self.known.part
-        if not self.known.switches:
+        p, switch_of = self.program, self.switched.switch_of
+        if not self.switched.switches:
             return
-        step, rank = (np.array([one[at] for one in self.known.switches]) for at in (5, 0))
-        when = np.where(mine >= 0, step[mine], p.when // 2)
+        step, rank = (np.array([switch[at] for switch in self.switched.switches]) for at in (5, 0))
+        when = np.where(switch_of >= 0, step[switch_of], p.when // 2)
         after, before = p.wait_op, p.wait
-        apart = mine[after] != mine[before]
-        early = apart & (mine[after] >= 0) & (when[before] >= when[after])
-        behind = (p.kind[after] == FOLD) | ((p.kind[after] == SEND) & (p.rank[after] == rank[mine[before]]))
-        late = apart & (mine[before] >= 0) & (mine[after] < 0)
+        apart = switch_of[after] != switch_of[before]
+        early = apart & (switch_of[after] >= 0) & (when[before] >= when[after])
+        behind = (p.kind[after] == FOLD) | ((p.kind[after] == SEND) & (p.rank[after] == rank[switch_of[before]]))
+        late = apart & (switch_of[before] >= 0) & (switch_of[after] < 0)
         late &= (when[after] < when[before]) | ((when[after] == when[before]) & ~behind)
         if np.any(early | late):
-            raise self._cannot("what switches add they multicast at once, and here something comes between")
+            raise self._unsupported("what switches add they multicast at once, and here something comes between")
