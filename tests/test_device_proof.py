@@ -139,7 +139,7 @@ def test_steps_that_do_not_wait_are_found(folder: Path) -> None:
     """A queue that goes on though an event has not come."""
     some = [made("ring", "allreduce", "full:ranks=3"), made("direct", "reducescatter", "full:ranks=3")]
     file = written(folder / "unawaited", [Call(one, 1000, "int32", "sum", seed=1) for one in some])
-    before = "while (!event.come.load(std::memory_order_acquire)) rest();"
+    before = "while (!event.happened.load(std::memory_order_acquire)) rest();"
     driver = compiled(
         folder, "unawaited-steps", "-fsanitize=thread", changed=("threads_queues.h", before, "(void)event;")
     )
@@ -156,7 +156,7 @@ def test_no_race_by_switches(folder: Path) -> None:
     assert code == 0, said
 
 
-UNFLAGGED = "while ((u32)((found = peek(box + i)) >> 32) != flag)", "while (!(found = peek(box + i)) || !flag)"
+UNFLAGGED = "while ((u32)((packet = peek(box + i)) >> 32) != flag)", "while (!(packet = peek(box + i)) || !flag)"
 
 
 @pytest.mark.slow

@@ -7,86 +7,86 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned int seed);
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t limit, unsigned int seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t limit);
 
-enum { MOST = 1 << 16, KEPT = 512 };
+enum { MAX_BYTES = 1 << 16, MAX_KEPT = 512 };
 
 typedef struct {
     uint8_t *bytes;
     size_t size;
-} input;
+} fuzz_input;
 
-static input seeds[KEPT], made[KEPT];
-static size_t seed_count, made_count;
+static fuzz_input seeds[MAX_KEPT], mutated[MAX_KEPT];
+static size_t seed_count, mutated_count;
 static uint64_t state;
 
-static uint32_t draw(uint64_t below) {
+static uint32_t draw_number(uint64_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((state >> 33) % (below ? below : 1));
 }
 
-size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most) {
-    if (!size || (size < most && !draw(4))) return data[size] = (uint8_t)draw(256), size + 1;
-    if (!draw(8)) return 1 + draw(size);
-    data[draw(size)] = (uint8_t)draw(256);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t limit) {
+    if (!size || (size < limit && !draw_number(4))) return data[size] = (uint8_t)draw_number(256), size + 1;
+    if (!draw_number(8)) return 1 + draw_number(size);
+    data[draw_number(size)] = (uint8_t)draw_number(256);
     return size;
 }
 
-static input read_file(const char *path) {
-    input one = {malloc(MOST), 0};
+static fuzz_input read_file(const char *path) {
+    fuzz_input input = {malloc(MAX_BYTES), 0};
     FILE *from = fopen(path, "rb");
-    if (!from || !one.bytes) exit(2);
-    one.size = fread(one.bytes, 1, MOST, from);
+    if (!from || !input.bytes) exit(2);
+    input.size = fread(input.bytes, 1, MAX_BYTES, from);
     fclose(from);
-    return one;
+    return input;
 }
 
 /* If this one ends the process, it is what to look at. */
-static void try(const input *one, const char *last) {
+static void try_input(const fuzz_input *input, const char *last) {
     FILE *to = fopen(last, "wb");
-    if (!to || fwrite(one->bytes, 1, one->size, to) != one->size || fclose(to)) exit(2);
-    LLVMFuzzerTestOneInput(one->bytes, one->size);
+    if (!to || fwrite(input->bytes, 1, input->size, to) != input->size || fclose(to)) exit(2);
+    LLVMFuzzerTestOneInput(input->bytes, input->size);
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
 
 int main(int count, char **arguments) {
     if (count == 2) { /* one file, run once: what a crash has left */
-        input one = read_file(arguments[1]);
-        LLVMFuzzerTestOneInput(one.bytes, one.size);
-        free(one.bytes);
+        fuzz_input input = read_file(arguments[1]);
+        LLVMFuzzerTestOneInput(input.bytes, input.size);
+        free(input.bytes);
         return 0;
     }
     if (count != 5) return fprintf(stderr, "usage: %s FILE | %s SEEDS EXECUTIONS SEED LAST\n", arguments[0], arguments[0]), 2;
     struct dirent **names = NULL;
-    int found = scandir(arguments[1], &names, NULL, by_name);
-    for (int i = 0; i < found; i++) {
+    int seed_files = scandir(arguments[1], &names, NULL, by_name);
+    for (int i = 0; i < seed_files; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%s", arguments[1], names[i]->d_name);
-        if (names[i]->d_name[0] != '.' && seed_count < KEPT) seeds[seed_count++] = read_file(path);
+        if (names[i]->d_name[0] != '.' && seed_count < MAX_KEPT) seeds[seed_count++] = read_file(path);
         free(names[i]);
     }
     free(names);
     if (!seed_count) return fprintf(stderr, "%s: no seeds\n", arguments[1]), 2;
     uint64_t executions = strtoull(arguments[2], NULL, 10);
     state = strtoull(arguments[3], NULL, 10) * 2 + 1;
-    for (size_t i = 0; i < seed_count; i++) try(&seeds[i], arguments[4]);
-    static uint8_t bytes[MOST];
+    for (size_t i = 0; i < seed_count; i++) try_input(&seeds[i], arguments[4]);
+    static uint8_t bytes[MAX_BYTES];
     for (uint64_t i = 0; i < executions; i++) {
-        const input *from = &seeds[draw(seed_count)];
-        if (draw(3) && made_count) from = &made[draw(made_count)];
+        const fuzz_input *from = &seeds[draw_number(seed_count)];
+        if (draw_number(3) && mutated_count) from = &mutated[draw_number(mutated_count)];
         memcpy(bytes, from->bytes, from->size);
-        size_t size = LLVMFuzzerCustomMutator(bytes, from->size, MOST, draw(UINT32_MAX));
-        try(&(input){bytes, size}, arguments[4]);
-        if (!draw(16)) {
-            input *place = &made[made_count < KEPT ? made_count++ : draw(KEPT)];
+        size_t size = LLVMFuzzerCustomMutator(bytes, from->size, MAX_BYTES, draw_number(UINT32_MAX));
+        try_input(&(fuzz_input){bytes, size}, arguments[4]);
+        if (!draw_number(16)) {
+            fuzz_input *place = &mutated[mutated_count < MAX_KEPT ? mutated_count++ : draw_number(MAX_KEPT)];
             free(place->bytes);
             if (!(place->bytes = malloc(size + 1))) exit(2);
             memcpy(place->bytes, bytes, size), place->size = size;
         }
     }
-    for (size_t i = 0; i < KEPT; i++) free(seeds[i].bytes), free(made[i].bytes);
+    for (size_t i = 0; i < MAX_KEPT; i++) free(seeds[i].bytes), free(mutated[i].bytes);
     fprintf(stderr, "Done %llu runs\n", (unsigned long long)executions);
     return 0;
 }

@@ -14,18 +14,18 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MOST_BUFFER = 1 << 20, MOST_SCRATCH = 1 << 24, MOST_RANKS = 6, MOST_PROGRAMS = 4, TURNS = 6, MANY = 1 << 12 };
+enum { MOST_BUFFER = 1 << 20, MOST_SCRATCH = 1 << 24, MOST_RANKS = 6, MOST_PROGRAMS = 4, TURNS = 6, MAX_COUNT = 1 << 12 };
 
 static uint64_t state;
 
-static uint32_t draw(uint32_t below) {
+static uint32_t draw_number(uint32_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((state >> 33) % below);
 }
 
-static void insist(int holds, const char *what) {
+static void insist(int holds, const char *promise) {
     if (holds) return;
-    fprintf(stderr, "broken promise: %s\n", what);
+    fprintf(stderr, "broken promise: %s\n", promise);
     abort();
 }
 
@@ -35,46 +35,46 @@ typedef struct {
     ap_wire base;
     uint32_t *under_way;
     size_t count, space;
-    uint64_t seen; /* of what was sent, so that it is read */
+    uint64_t digest; /* of what was sent, so that it is read */
 } nowhere;
 
-static int note(nowhere *w, uint32_t number) {
+static int note_message(nowhere *w, uint32_t number) {
     if (w->count == w->space) {
         w->space = 2 * w->space + 64;
-        uint32_t *more = realloc(w->under_way, w->space * sizeof *more);
-        if (!more) abort();
-        w->under_way = more;
+        uint32_t *larger = realloc(w->under_way, w->space * sizeof *larger);
+        if (!larger) abort();
+        w->under_way = larger;
     }
     w->under_way[w->count++] = number;
     return AP_OK;
 }
 
-static int send(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
+static int send_message(ap_wire *self, uint32_t peer, uint32_t channel, const void *data, size_t bytes, uint32_t number,
                 ap_error *error) {
     nowhere *w = (nowhere *)self;
     (void)error;
     insist(bytes > 0 && peer < self->ranks, "a message has bytes and goes to a rank");
-    for (size_t i = 0; i < bytes; i++) w->seen = w->seen * 31 + ((const unsigned char *)data)[i] + channel;
-    return note(w, number);
+    for (size_t i = 0; i < bytes; i++) w->digest = w->digest * 31 + ((const unsigned char *)data)[i] + channel;
+    return note_message(w, number);
 }
 
-static int receive(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
+static int receive_message(ap_wire *self, uint32_t peer, uint32_t channel, void *data, size_t bytes, uint32_t number,
                    ap_error *error) {
     (void)error;
     insist(bytes > 0 && peer < self->ranks, "a message has bytes and comes from a rank");
     memset(data, (int)(channel + number) & 63, bytes);
-    return note((nowhere *)self, number);
+    return note_message((nowhere *)self, number);
 }
 
-static int completed(ap_wire *self, int block, double timeout, uint32_t *numbers, int most, int *count,
+static int complete_messages(ap_wire *self, int block, double timeout, uint32_t *numbers, int limit, int *count,
                      ap_error *error) {
     nowhere *w = (nowhere *)self;
     insist(!block || w->count, "nobody waits for nothing");
     (void)timeout, (void)error;
     *count = 0;
-    int wanted = block || draw(2) ? 1 + (int)draw(4) : 0;
-    for (; w->count && *count < most && *count < wanted; ++*count) {
-        size_t at = draw((uint32_t)w->count);
+    int needed = block || draw_number(2) ? 1 + (int)draw_number(4) : 0;
+    for (; w->count && *count < limit && *count < needed; ++*count) {
+        size_t at = draw_number((uint32_t)w->count);
         numbers[*count] = w->under_way[at];
         w->under_way[at] = w->under_way[--w->count];
     }
@@ -94,15 +94,15 @@ static void check_scratch(const ap_plan *plan, const ap_program *program, int in
     insist(plan->sizes[AP_SCRATCH] <= written, "scratch is no more than what is written there");
 }
 
-static void *exactly(uint64_t bytes) {
-    void *made = malloc(bytes ? bytes : 1);
-    if (!made) abort();
-    memset(made, 1, bytes);
-    return made;
+static void *allocate_exactly(uint64_t bytes) {
+    void *memory = malloc(bytes ? bytes : 1);
+    if (!memory) abort();
+    memset(memory, 1, bytes);
+    return memory;
 }
 
-static void run(ap_plan *plan, uint32_t ranks, int in_place, int type) {
-    nowhere wire = {.base = {.send = send, .receive = receive, .completed = completed, .ranks = ranks}};
+static void run_plan(ap_plan *plan, uint32_t ranks, int in_place, int type) {
+    nowhere wire = {.base = {.send = send_message, .receive = receive_message, .completed = complete_messages, .ranks = ranks}};
     ap_error error = {0, ""};
     ap_needs needs;
     const uint64_t item = ap_type_size(type);
@@ -110,8 +110,8 @@ static void run(ap_plan *plan, uint32_t ranks, int in_place, int type) {
     if (needs.scratch * item > MOST_SCRATCH) return;
     int small = needs.input * item <= MOST_BUFFER && needs.output * item <= MOST_BUFFER;
     uint64_t bytes[2] = {small ? needs.input * item : 64, small ? needs.output * item : 64};
-    void *input = exactly(bytes[0]), *output = exactly(bytes[1]);
-    int operation = (int)draw(AP_OPERATORS);
+    void *input = allocate_exactly(bytes[0]), *output = allocate_exactly(bytes[1]);
+    int operation = (int)draw_number(AP_OPERATORS);
     if (small && bytes[1])
         insist(ap_run(plan, input, bytes[0], output, bytes[1] - 1, type, operation, &wire.base, 0.5, &error) != AP_OK,
                "an output that is too small is refused");
@@ -135,26 +135,26 @@ static void try_program(const ap_program *program) {
     ap_facts facts;
     ap_error error = {0, ""};
     ap_describe(program, &facts);
-    int left = MANY; /* instances to be run: a file may have a million */
-    for (int turn = 0; turn < TURNS && left > 0; turn++) {
-        uint32_t rank = draw((facts.ranks < MOST_RANKS ? facts.ranks : MOST_RANKS - 1) + 1); /* one of them is none */
-        int in_place = (int)draw(2);
-        uint64_t unit = units[draw(sizeof units / sizeof *units)];
+    int remaining = MAX_COUNT; /* instances to be run: a file may have a million */
+    for (int turn = 0; turn < TURNS && remaining > 0; turn++) {
+        uint32_t rank = draw_number((facts.ranks < MOST_RANKS ? facts.ranks : MOST_RANKS - 1) + 1); /* one of them is none */
+        int in_place = (int)draw_number(2);
+        uint64_t unit = units[draw_number(sizeof units / sizeof *units)];
         ap_plan *plan = ap_prepare(program, rank, in_place, unit, &error);
         if (!plan) continue;
         check_scratch(plan, program, in_place);
-        uint64_t split = splits[draw(4)];
+        uint64_t split = splits[draw_number(4)];
         if (split != AP_USUAL_SPLIT) ap_split(plan, split, &error);
-        run(plan, facts.ranks, in_place, (int)draw(AP_TYPES));
-        left -= (int)plan->layout.instances + 1;
-        if (!draw(4)) run(plan, facts.ranks, in_place, (int)draw(AP_TYPES)); /* another type: laid out anew */
+        run_plan(plan, facts.ranks, in_place, (int)draw_number(AP_TYPES));
+        remaining -= (int)plan->layout.instances + 1;
+        if (!draw_number(4)) run_plan(plan, facts.ranks, in_place, (int)draw_number(AP_TYPES)); /* another type: laid out anew */
         ap_release(plan);
     }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ap_error error = {0, ""};
-    unsigned char *bytes = exactly(size); /* nobody else's memory behind it, and at a multiple of 16 */
+    unsigned char *bytes = allocate_exactly(size); /* nobody else's memory behind it, and at a multiple of 16 */
     memcpy(bytes, data, size);
     state = ap_crc32(bytes, size);
     if (ap_is_book(bytes, size)) {

@@ -43,7 +43,7 @@ SOCKETS = ("transport_sockets.c", "sockets_io.c", "sockets_streams.c", "sockets_
 # No reordering of sums, no fused multiply-add: every processor gives the same bits.
 FLAGS = (
     "-D_GNU_SOURCE", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra",
-    "-fvisibility=hidden",  # exports.c, device.h tell what is seen
+    "-fvisibility=hidden",  # exports.c, device.h name what is visible
 )  # fmt: skip
 GPU_FLAGS = ("-std=c++17", "-O3", "-shared")
 HOST = "-fPIC,-fvisibility=hidden,-Wall,-Wextra"
@@ -55,8 +55,8 @@ HIPCC_ADVICE = "take AMD's ROCm with hipcc"
 
 @dataclass(frozen=True)
 class Target:
-    """A library: its sources in a folder, and the compiler for it: the variable that names it, its name, its language
-    (empty: as their names end) and what it is asked for."""
+    """A library: its sources in a folder, and its compiler: the environment variable and the default name, the language
+    (empty: by suffix), the flags, and advice where it is missing."""
 
     sources: tuple[str, ...]
     folder: Path = NATIVE
@@ -84,8 +84,8 @@ TARGETS = {
     "hip": Target(("cuda.cu",), DEVICE, "HIPCC", "hipcc", "hip", HIPCC_FLAGS, HIPCC_ADVICE),
 }  # fmt: skip
 PRELOADED = "mpi"  # before programs, for whom this Python compiles tables
-PATIENCE = 300.0
-LEAST_FREE = 2**20  # bytes of a disk: below that no compiler gets on
+COMPILE_SECONDS = 300.0  # timeout of a compiler
+MIN_FREE_BYTES = 2**20  # of a disk: compilers need some
 
 
 def library(target: str = "mpi", compiler: str = "") -> Path:
@@ -98,10 +98,16 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
     """
     if target not in TARGETS:
         raise unknown("target of the engine", target, TARGETS)
-    command, known = _compiler(target, compiler), TARGETS[target]
-    about = [_text(target), *command, *known.flags, *_names(target), _identity(tuple(command), target)]
-    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()
-    folder = _folder(digest[:20])
+    command, settings = _find_compiler(target, compiler), TARGETS[target]
+    identity = [
+        _hash_sources(target),
+        *command,
+        *settings.flags,
+        *_purpose_flags(target),
+        _identify_compiler(tuple(command), target),
+    ]
+    digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()
+    folder = _make_folder(digest[:20])
     path = folder / f"libantiphon_{target}.so"
     if not path.exists():
         _compile(command, target, path)
@@ -109,29 +115,32 @@ def library(target: str = "mpi", compiler: str = "") -> Path:
 
 
 @cache
-def _text(target: str) -> str:
-    """What the sources say, in short; they do not change while a process lives."""
-    text = [path.read_bytes() for path in _sources(target)]
+def _hash_sources(target: str) -> str:
+    """Return a digest of the sources, which do not change while a process lives."""
+    text = [path.read_bytes() for path in _source_paths(target)]
     text += [path.read_bytes() for path in sorted(TARGETS[target].folder.glob("*.h"))]
     return hashlib.sha256(b"\0".join(text)).hexdigest()
 
 
-def _folder(name: str) -> Path:
-    """The folder of one state in the cache, made where it is not there; in a cache for several users, where theirs
-    cannot be believed, in a part of our own."""
-    for part in (native_folder(), native_folder().with_name(f"native-{os.geteuid()}")):
-        folder = part / name
+def _make_folder(name: str) -> Path:
+    """Return the folder of that name in the cache, made if needed.
+
+    Where a cache for several users cannot be trusted, it is in a root of this user's own."""
+    for root in (native_folder(), native_folder().with_name(f"native-{os.geteuid()}")):
+        folder = root / name
         try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            for one in (part, folder):
-                one.mkdir(mode=0o755, exist_ok=True)
+            root.parent.mkdir(parents=True, exist_ok=True)
+            for directory in (root, folder):
+                directory.mkdir(mode=0o755, exist_ok=True)
         except PermissionError:
-            if part.exists():
+            if root.exists():
                 continue  # theirs
-            raise _unwritten(part.parent, os.strerror(errno.EACCES)) from None
+            raise _not_writable(root.parent, os.strerror(errno.EACCES)) from None
         except OSError as error:
-            raise _unwritten(folder, error.strerror) from None
-        if all(is_ours(one, folder=True) for one in (part, folder)) and all(map(is_ours, folder.glob("lib*.so"))):
+            raise _not_writable(folder, error.strerror) from None
+        if all(is_ours(directory, folder=True) for directory in (root, folder)) and all(
+            map(is_ours, folder.glob("lib*.so"))
+        ):
             return folder
     raise Invalid(
         f"{folder}: somebody else owns it or may write into it, so that nothing is loaded from there; "
@@ -139,57 +148,59 @@ def _folder(name: str) -> Path:
     )
 
 
-def _unwritten(folder: Path, why: str | None) -> Invalid:
+def _not_writable(folder: Path, why: str | None) -> Invalid:
     return Invalid(f"{folder}: {why}; set ANTIPHON_CACHE to a folder that can be written")
 
 
-def _sources(target: str) -> list[Path]:
+def _source_paths(target: str) -> list[Path]:
     return [TARGETS[target].folder / name for name in TARGETS[target].sources]
 
 
-def _names(target: str) -> list[str]:
-    """What it is for. Under LD_PRELOAD tables are compiled by this Python with this package."""
+def _purpose_flags(target: str) -> list[str]:
+    """Return the macros that name the target. Under LD_PRELOAD tables are compiled by this Python with this package."""
     if TARGETS[target].folder == DEVICE:
         return []
     purpose = [f"-DAP_FOR_{target.upper()}"]
     if target != PRELOADED:
         return purpose
-    told = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
-    return [*purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in told.items())]
+    macros = {"AP_PYTHON": sys.executable, "AP_PACKAGE": str(NATIVE.parents[2]), "AP_VERSION": __version__}
+    return [*purpose, *(f"-D{name}={json.dumps(text, ensure_ascii=False)}" for name, text in macros.items())]
 
 
 def native_folder() -> Path:
-    """Where libraries are kept."""
-    found = cache_folder("native", always=True)
-    if found is None:
+    """Return the folder of compiled libraries."""
+    folder = cache_folder("native", always=True)
+    if folder is None:
         raise Missing("there is no home folder to keep the engine in; set XDG_CACHE_HOME to a folder")
-    return found
+    return folder
 
 
-def _compiler(target: str, given: str) -> list[str]:
-    known = TARGETS[target]
-    text = given or os.environ.get(known.variable, "")
+def _find_compiler(target: str, command_line: str) -> list[str]:
+    settings = TARGETS[target]
+    text = command_line or os.environ.get(settings.variable, "")
     if text:
         command = shlex.split(text)
         if not command or shutil.which(command[0]) is None:
-            raise Missing(f"{quote(text)}: no such program; name your compiler by --compiler or in ${known.variable}")
+            raise Missing(
+                f"{quote(text)}: no such program; name your compiler by --compiler or in ${settings.variable}"
+            )
         return command
-    beside = Path(sys.executable).with_name(known.compiler)
-    if os.access(beside, os.X_OK):
-        return [str(beside)]
-    found = shutil.which(known.compiler)
-    if found is not None:
-        return [found]
-    if known.compiler == "nvcc" and (wheel := _nvcc_of_a_wheel()):
+    installed = Path(sys.executable).with_name(settings.compiler)
+    if os.access(installed, os.X_OK):
+        return [str(installed)]
+    path = shutil.which(settings.compiler)
+    if path is not None:
+        return [path]
+    if settings.compiler == "nvcc" and (wheel := _find_nvcc_of_wheel()):
         return wheel
     raise Missing(
-        f"the engine is compiled with {known.compiler}, which is not on the PATH: {known.advice}, or set "
-        f"${known.variable}"
+        f"the engine is compiled with {settings.compiler}, which is not on the PATH: {settings.advice}, or set "
+        f"${settings.variable}"
     )
 
 
-def _nvcc_of_a_wheel() -> list[str]:
-    """It lies in a folder of its own, and does not look for libraries where the wheels have them."""
+def _find_nvcc_of_wheel() -> list[str]:
+    """Return the command of nvcc in a wheel, which does not look for libraries where the wheels have them."""
     for folder in sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/cu*"), reverse=True):
         if os.access(folder / "bin" / "nvcc", os.X_OK):
             return [str(folder / "bin" / "nvcc"), f"-L{folder / 'lib'}"]
@@ -197,102 +208,102 @@ def _nvcc_of_a_wheel() -> list[str]:
 
 
 @cache
-def _identity(command: tuple[str, ...], target: str) -> str:
-    """All macros that the compiler and mpi.h define: these name both versions. Of nvcc what it says."""
-    kept = _identity_kept(command) if target != "mpi" and TARGETS[target].compiler != "nvcc" else None
-    if kept is not None and is_ours(kept.parent, folder=True) and is_ours(kept):
+def _identify_compiler(command: tuple[str, ...], target: str) -> str:
+    """Return all macros that the compiler and mpi.h define, which name both versions; of nvcc its --version."""
+    cached = _identity_cache_path(command) if target != "mpi" and TARGETS[target].compiler != "nvcc" else None
+    if cached is not None and is_ours(cached.parent, folder=True) and is_ours(cached):
         with contextlib.suppress(OSError):
-            return kept.read_text(encoding="utf-8")
-    found = _compiler_says(command, target)
-    if kept is not None:
-        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            part = Path(folder) / "part"
-            part.write_text(found, encoding="utf-8")
-            part.replace(kept)
-    return found
+            return cached.read_text(encoding="utf-8")
+    identity = _ask_compiler(command, target)
+    if cached is not None:
+        with contextlib.suppress(OSError), tempfile.TemporaryDirectory(dir=cached.parent) as folder:
+            unfinished = Path(folder) / "part"
+            unfinished.write_text(identity, encoding="utf-8")
+            unfinished.replace(cached)
+    return identity
 
 
-def _identity_kept(command: tuple[str, ...]) -> Path | None:
-    """Where what a compiler says of itself is kept, by what it is; None where it cannot be told.
+def _identity_cache_path(command: tuple[str, ...]) -> Path | None:
+    """Return the file that caches a compiler's identity; None where the compiler cannot be found.
 
-    To ask takes longer than all else that starts a group of processes."""
+    Running the compiler takes longer than all else that starts a group of processes."""
     path = shutil.which(command[0])
     try:
         real = Path(path or "").resolve(strict=True)
         state = real.stat()
-        folder = _folder("compilers")
+        folder = _make_folder("compilers")
     except (OSError, AntiphonError):
         return None
     about = [*command, str(real), str(state.st_mtime_ns), str(state.st_size), os.environ.get("CPATH", "")]
     return folder / hashlib.sha256("\0".join(about).encode()).hexdigest()[:20]
 
 
-def _compiler_says(command: tuple[str, ...], target: str) -> str:
+def _ask_compiler(command: tuple[str, ...], target: str) -> str:
     if TARGETS[target].compiler == "nvcc":
-        done = _run([*command[:1], "--version"])
+        result = _run_command([*command[:1], "--version"])
     else:
         include = ["-include", "mpi.h"] if target == "mpi" else []
-        done = _run([*command, "-E", "-dM", *include, "-x", "c", os.devnull])
-    if done.returncode:
+        result = _run_command([*command, "-E", "-dM", *include, "-x", "c", os.devnull])
+    if result.returncode:
         with_mpi = " with mpi.h" if target == "mpi" else ""
-        why = f"{command[0]} cannot compile{with_mpi}: {complaint(done.stderr.splitlines())}"
+        why = f"{command[0]} cannot compile{with_mpi}: {complaint(result.stderr.splitlines())}"
         raise Missing(f"{why}; {TARGETS[target].advice}")
-    return "\n".join(sorted(done.stdout.splitlines()))
+    return "\n".join(sorted(result.stdout.splitlines()))
 
 
 def _compile(command: list[str], target: str, path: Path) -> None:
-    _tidy(path.parent.parent)
-    made = path.with_name(f"{_own()}{secrets.token_hex(4)}.so")
+    _remove_unfinished(path.parent.parent)
+    unfinished = path.with_name(f"{_unfinished_prefix()}{secrets.token_hex(4)}.so")
     try:
-        os.close(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        raise _unwritten(path.parent, error.strerror) from None
+        raise _not_writable(path.parent, error.strerror) from None
     try:
-        known = TARGETS[target]
-        language = ["-x", known.language] if known.language not in ("", "c") else []
-        words = [*known.flags, *_names(target), *language, *map(str, _sources(target))]
-        _call([*command, *words, "-o", str(made)], path.parent, known.advice)
-        made.chmod(0o755)
-        made.replace(path)  # others may be building the same
+        settings = TARGETS[target]
+        language = ["-x", settings.language] if settings.language not in ("", "c") else []
+        words = [*settings.flags, *_purpose_flags(target), *language, *map(str, _source_paths(target))]
+        _run_compiler([*command, *words, "-o", str(unfinished)], path.parent, settings.advice)
+        unfinished.chmod(0o755)
+        unfinished.replace(path)  # others may be building the same
     finally:
-        made.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
-def _call(command: list[str], place: Path, advice: str) -> None:
-    done = _run(command)
-    if done.returncode:
-        why = complaint(done.stderr.splitlines()) or f"exit code {done.returncode}"
-        full = _full(why, place)
-        if full is not None:
-            raise full
+def _run_compiler(command: list[str], place: Path, advice: str) -> None:
+    result = _run_command(command)
+    if result.returncode:
+        why = complaint(result.stderr.splitlines()) or f"exit code {result.returncode}"
+        disk_error = _disk_error(why, place)
+        if disk_error is not None:
+            raise disk_error
         raise Missing(f"{command[0]} could not compile the engine: {why}; {advice}")
 
 
-def _own() -> str:
-    """How the unfinished files of this process begin: by host, as several may share a folder."""
+def _unfinished_prefix() -> str:
+    """Return how names of this process's unfinished files begin: by host, as several may share a folder."""
     return f"tmp-{socket.gethostname()}-{os.getpid()}-"
 
 
-def _tidy(part: Path) -> None:
-    """Remove what builds that were killed have left."""
-    for left in part.glob("*/tmp*.so"):
+def _remove_unfinished(root: Path) -> None:
+    """Remove the files of builds that were killed."""
+    for unfinished in root.glob("*/tmp*.so"):
         with contextlib.suppress(OSError):
-            if left.lstat().st_uid == os.geteuid() and not _alive(left):
-                left.unlink()
+            if unfinished.lstat().st_uid == os.geteuid() and not _is_building(unfinished):
+                unfinished.unlink()
 
 
-def _alive(left: Path) -> bool:
-    """Whether a build may still write there."""
-    host, _, process = left.name.removeprefix("tmp-").rpartition("-")[0].rpartition("-")
+def _is_building(unfinished: Path) -> bool:
+    """Whether a build may still write to that file."""
+    host, _, process = unfinished.name.removeprefix("tmp-").rpartition("-")[0].rpartition("-")
     if host == socket.gethostname() and process.isdigit():
         return Path("/proc", process).exists() if Path("/proc/self").exists() else True
-    return time.time() - left.lstat().st_mtime < 2 * PATIENCE
+    return time.time() - unfinished.lstat().st_mtime < 2 * COMPILE_SECONDS
 
 
-def _full(why: str, folder: Path) -> Invalid | None:
-    """Whether a disk is full, or the user's share of it: compilers say so in any language, or crash."""
+def _disk_error(why: str, folder: Path) -> Invalid | None:
+    """Return an error if a disk or the user's quota is full: compilers say so in any language, or crash."""
     for place, variable in ((folder, "ANTIPHON_CACHE"), (Path(tempfile.gettempdir()), "TMPDIR")):
-        if shutil.disk_usage(place).free < LEAST_FREE:
+        if shutil.disk_usage(place).free < MIN_FREE_BYTES:
             return Invalid(f"{place}: {os.strerror(errno.ENOSPC)}; free some, or set {variable} to another disk")
     if any(os.strerror(code).lower() in why.lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)):
         return Invalid(f"the engine cannot be written: {why}; free some space, or set ANTIPHON_CACHE or TMPDIR to "
@@ -300,13 +311,14 @@ def _full(why: str, folder: Path) -> Invalid | None:
     return None
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """In a group of its own, which is told to end when this call does: compilers then remove what they have begun."""
+def _run_command(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process group of its own, which is terminated when this call ends: compilers then remove their
+    unfinished files."""
     try:
         with Starting() as starting:
             process = starting.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, errors="replace")
-            out, said = process.communicate(timeout=PATIENCE)
-        return subprocess.CompletedProcess(command, process.returncode, out, said)
+            out, errors = process.communicate(timeout=COMPILE_SECONDS)
+        return subprocess.CompletedProcess(command, process.returncode, out, errors)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(
             f"{command[0]} does not run ({type(error).__name__}); name another in $MPICC, $CC, $CXX, $NVCC or $HIPCC"

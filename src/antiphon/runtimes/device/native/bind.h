@@ -1,4 +1,7 @@
-/* A table at a size: where atoms begin, and what is held against the buffers of the caller before anything runs. Host only. */
+/* A table at a size: where atoms begin, and the checks of the caller's buffers before anything runs. Host only.
+ *
+ * Threading: as its plan. Ownership: a Table refers to the words of its plan, which keeps them.
+ */
 #pragma once
 #include <stdio.h>
 #include <string.h>
@@ -31,18 +34,19 @@ static inline i64 share_of(i64 unit, i64 part, i64 denominator) { return (i64)((
 
 /* Why a table cannot be read, or NULL. Whoever makes tables is believed in what they mean, not in where they point. */
 static const char *read_table(const i64 *words, i64 count, Table *table) {
-    enum { HEAD = sizeof(Head) / sizeof(i64), MOST = 1 << 28 };
+    enum { HEAD = sizeof(Head) / sizeof(i64), MAX_NUMBERS = 1 << 28 };
     if (count < HEAD) return "it is cut off";
     Head &h = table->head;
     memcpy(&h, words, sizeof(Head));
     if (memcmp(&h.magic, "ANTIDEVT", 8) || h.version != MAGIC_WORD_VERSION) return "it is no table of this version";
     const i64 sizes[] = {h.parts, h.classes, h.regions, h.blocks, h.steps, h.arguments};
     for (i64 size : sizes)
-        if (size < 0 || size > MOST) return "a table of it is too long";
-    if (h.ranks < 1 || h.ranks > 1 << 20 || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 || h.denominator < 1 ||
-        h.packets < 0 || h.packets > MOST || h.atoms < 0 || h.atoms > MOST || (h.atoms && !h.classes))
+        if (size < 0 || size > MAX_NUMBERS) return "a table of it is too long";
+    if (h.ranks < 1 || h.ranks > 1 << 20 || h.rank < 0 || h.rank >= h.ranks || h.parts < 1 || h.regions < 2 ||
+        h.denominator < 1 || h.packets < 0 || h.packets > MAX_NUMBERS || h.atoms < 0 || h.atoms > MAX_NUMBERS ||
+        (h.atoms && !h.classes))
         return "its head is damaged";
-    if ((__int128)h.regions * (3 + h.classes) > MOST) return "a table of it is too long";
+    if ((__int128)h.regions * (3 + h.classes) > MAX_NUMBERS) return "a table of it is too long";
     const i64 *at = words + HEAD;
     table->parts = at, at += h.parts;
     table->classes = (const Class *)at, at += 2 * h.classes;
@@ -57,18 +61,20 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
             return "its cuts do not ascend";
     for (i64 i = 0; i < h.classes; ++i)
         if (table->classes[i].whole < 0 || table->classes[i].whole > MOST_WEIGHT || table->classes[i].part < 0 ||
-            table->classes[i].part > h.denominator || table->slots[i] < 0 || table->slots[i] > MOST)
+            table->classes[i].part > h.denominator || table->slots[i] < 0 || table->slots[i] > MAX_NUMBERS)
             return "a class of slots is damaged";
     for (i64 i = 0; i < h.regions; ++i)
         if (table->region(i).buffer < 0 || table->region(i).buffer >= BUFFERS + (h.atoms > 0) || table->region(i).part < 0 ||
             table->region(i).part >= h.parts || table->region(i).whole < -MOST_PLACE || table->region(i).whole > MOST_PLACE)
             return "a region is nowhere";
-    const auto lie_there = [](i64 first, i64 some, i64 all) { return first >= 0 && some >= 0 && first <= all && some <= all - first; };
+    const auto in_range = [](i64 first, i64 length, i64 all) {
+        return first >= 0 && length >= 0 && first <= all && length <= all - first;
+    };
     for (i64 i = 0; i < h.blocks; ++i)
-        if (!lie_there(table->blocks[i].first, table->blocks[i].count, h.steps)) return "a block has steps that are not there";
+        if (!in_range(table->blocks[i].first, table->blocks[i].count, h.steps)) return "a block has steps that are not there";
     for (i64 i = 0; i < h.steps; ++i) {
         const Step &s = table->steps[i];
-        if (s.kind < 0 || s.kind >= KINDS || !lie_there(s.first, s.count, h.arguments))
+        if (s.kind < 0 || s.kind >= KINDS || !in_range(s.first, s.count, h.arguments))
             return "a step has arguments that are not there";
         const bool folds = s.kind == FOLD || s.kind == SWITCH || s.kind == SPREAD;
         if ((folds && (s.more < 1 || s.more >= s.count)) || (s.kind == DIVIDE && (s.more < 1 || s.count != 1)) ||
@@ -88,7 +94,8 @@ static const char *read_table(const i64 *words, i64 count, Table *table) {
         for (i64 k = 0; k < s.count && (s.kind == SIGNAL || s.kind == WAIT); ++k)
             if (a[k].number >= 1 << ROUND_BITS) return "two ranks have more signals than can be told apart";
         for (i64 k = 0; k < s.count && s.kind == PUT; k += 2)
-            if (table->region(a[k + 1].region).buffer != PACKETS && (a[k].part != a[k + 1].part || a[k].number != a[k + 1].number))
+            if (table->region(a[k + 1].region).buffer != PACKETS &&
+                (a[k].part != a[k + 1].part || a[k].number != a[k + 1].number))
                 return "a place is put to one of another length";
         if (s.kind == DIVIDE && table->region(a[0].region).buffer == PACKETS) return "what lies in packets is divided";
     }
@@ -103,8 +110,8 @@ struct Size {
 
 static i64 stride_of(const Table &t, i64 unit, i64 number) {
     const Class &c = t.classes[number];
-    const __int128 found = (__int128)c.whole * unit + ((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator;
-    return found < MOST_ELEMENTS ? (i64)found : MOST_ELEMENTS;
+    const __int128 total = (__int128)c.whole * unit + ((__int128)unit * c.part + t.head.denominator - 1) / t.head.denominator;
+    return total < MOST_ELEMENTS ? (i64)total : MOST_ELEMENTS;
 }
 
 /* Packets of a slot. */
@@ -115,8 +122,8 @@ static i64 slot_of(const Table &t, i64 unit, i64 width) {
 /* Bytes of packets that come to this rank in a call, at most. */
 static i64 box_of(const Table &t, i64 unit, i64 width) {
     if (!t.head.atoms) return 0;
-    const __int128 found = (__int128)t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64);
-    return found < MOST_ELEMENTS ? (i64)found : MOST_ELEMENTS;
+    const __int128 total = (__int128)t.head.packets * slot_of(t, unit, width) * (i64)sizeof(u64);
+    return total < MOST_ELEMENTS ? (i64)total : MOST_ELEMENTS;
 }
 
 static Size size_of(const Table &t, i64 unit, i64 width) {
@@ -155,7 +162,7 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
         i64 atoms = 0;
         for (i64 k = 0; k < s.count; ++k) {
             const Argument &a = t.arguments[s.first + k];
-            if (k == 0 || (s.kind == PUT && k % 2 == 0)) { /* the first tells how much */
+            if (k == 0 || (s.kind == PUT && k % 2 == 0)) { /* the first one gives the length */
                 const i64 end = a.part + a.number;
                 length = element(a.whole + end / t.head.parts, end % t.head.parts) - element(a.whole, a.part);
                 atoms = a.number;
@@ -173,37 +180,37 @@ static bool lies_within(const Table &t, const Size &size, const i64 *lengths) {
 }
 
 /* Why a rank can make no call of this table with such units, or NULL. */
-static inline const char *unfit(const Table &t, u32 rank, u32 ranks, i64 unit) {
+static inline const char *check_unit(const Table &t, u32 rank, u32 ranks, i64 unit) {
     if (t.head.rank != rank || t.head.ranks != ranks) return "its table is that of another rank, or of another number of ranks";
     return unit < 0 || unit > MOST_ELEMENTS ? "a unit has no such number of elements" : NULL;
 }
 
 /* Why a call cannot be made, or NULL. */
-static const char *refused(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
+static const char *check_buffers(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
     if (lanes < 1 || (u64)t.head.blocks * lanes > blocks) return "its streams and lanes need more blocks than the rank has";
     if (rounds < 1 || rounds >= 1u << (CALL_BITS - ROUND_BITS)) return "a call has from 1 to 4095 rounds";
     return lies_within(t, size, lengths) ? NULL : t.head.atoms ? "a buffer or a box is too short" : "a buffer is too short";
 }
 
 /* The same where calls are often like the one before: that takes time with every step of the table. */
-class Held {
+class BufferCheck {
     std::vector<i64> last;
 
   public:
-    const char *refused(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
+    const char *check_buffers(const Table &t, const Size &size, const i64 *lengths, u32 blocks, u32 lanes, u32 rounds) {
         const i64 how[] = {size.unit, size.width, blocks, lanes, rounds};
-        const size_t count = 3 * (size_t)t.head.ranks, more = sizeof how / sizeof *how;
-        if (last.size() == count + more && !memcmp(last.data(), how, sizeof how) &&
-            !memcmp(last.data() + more, lengths, count * sizeof(i64)))
+        const size_t count = 3 * (size_t)t.head.ranks, prefix = sizeof how / sizeof *how;
+        if (last.size() == count + prefix && !memcmp(last.data(), how, sizeof how) &&
+            !memcmp(last.data() + prefix, lengths, count * sizeof(i64)))
             return NULL;
-        const char *why = ::refused(t, size, lengths, blocks, lanes, rounds);
+        const char *problem = ::check_buffers(t, size, lengths, blocks, lanes, rounds);
         last.clear();
-        if (!why) last.assign(how, how + more), last.insert(last.end(), lengths, lengths + count);
-        return why;
+        if (!problem) last.assign(how, how + prefix), last.insert(last.end(), lengths, lengths + count);
+        return problem;
     }
 };
 
 /* Which of two numbers of calls is the later one: they are less than half a circle apart. */
-static inline u64 furthest(u64 one, u64 other) {
-    return (i64)((one << CALL_BITS) - (other << CALL_BITS)) < 0 ? other : one;
+static inline u64 latest_call(u64 first, u64 second) {
+    return (i64)((first << CALL_BITS) - (second << CALL_BITS)) < 0 ? second : first;
 }

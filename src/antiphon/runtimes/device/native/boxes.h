@@ -1,4 +1,7 @@
-/* When the boxes of packets may be used again (packets.h). Host only. */
+/* When the boxes of packets may be used again (packets.h). Host only.
+ *
+ * Threading: as its rank. Ownership: no memory.
+ */
 #pragma once
 #include "packets.h"
 #include "signals.h"
@@ -9,17 +12,17 @@
  * for. Flags come again after 2^32 calls: long before that half a box is emptied, before two calls in a row, by their number
  * alone; nobody puts packets there until he is told that the call has begun. */
 class Boxes {
-    u64 heard = 0; /* the next call, if at the end of the one before all had heard from all */
-    bool known = false;
+    u64 synchronized_call = 0; /* the next call, if at the end of the one before all had heard from all */
+    bool is_synchronized = false;
 
   public:
     /* Whether this call must wait for others to begin. `packets`: whether it goes by them; `hears`: whether at its end all have
      * heard from all, where there is anything to move. */
     bool opens(u64 call, bool packets, bool hears) {
-        const bool waits = !known || heard != call || empties(call);
-        known = packets && hears;
-        heard = (call + 1) % ((u64)1 << (64 - CALL_BITS));
+        const bool waits = !is_synchronized || synchronized_call != call || empties(call);
+        is_synchronized = packets && hears;
+        synchronized_call = (call + 1) % ((u64)1 << (64 - CALL_BITS));
         return waits;
     }
-    void stopped() { known = false; }
+    void stopped() { is_synchronized = false; }
 };

@@ -32,7 +32,7 @@
 
 namespace {
 
-/* What a rank has done of a stream. `copies`: asked for, and not waited for yet. */
+/* How far a rank is in a stream. `copies`: enqueued, and not waited for yet. */
 struct Follower {
     Rank &rank;
     const Table &table;
@@ -48,11 +48,11 @@ struct Follower {
 struct Staging {
     char *memory = nullptr;
     u32 turn = 0;
-    Event *left[2] = {nullptr, nullptr};
+    Event *drained[2] = {nullptr, nullptr};
 };
 
 class ByHost {
-    std::map<std::tuple<u32, u32, u32, i64>, Event *> told; /* by stream, from, to, number */
+    std::map<std::tuple<u32, u32, u32, i64>, Event *> signal_events; /* by stream, from, to, number */
     size_t events = 0;
     u64 call;
     u32 lanes;
@@ -60,7 +60,7 @@ class ByHost {
     bool staged;
     size_t width;
     std::map<std::pair<u32, u32>, Staging> stages; /* by rank and peer */
-    std::vector<const u32 *> here; /* of each rank of this process what stops it, else NULL */
+    std::vector<const u32 *> stop_of; /* of each rank of this process what stops it, else NULL */
 
     /* Where among the signals of a rank those of a sender are, in this stream. */
     static i64 place(const Follower &f, i64 sender) { return (i64)f.stream * f.table.head.ranks + sender; }
@@ -75,7 +75,7 @@ class ByHost {
 
     /* What copies have done, all that comes later in the stream may use. */
     void gather(Follower &f) {
-        for (Event *one : f.copies) ask_wait(own(f), *one);
+        for (Event *signal : f.copies) ask_wait(own(f), *signal);
         f.copies.clear();
     }
 
@@ -101,44 +101,48 @@ class ByHost {
     Event *copy_by_stages(Follower &f, u32 to, Queue &link, char *target, const char *source, size_t bytes) {
         Queue &onward = queue_of(f.rank, (u32)(f.table.head.blocks + f.table.head.ranks) + to);
         Staging &stage = stages[{(u32)f.table.head.rank, to}];
-        if (!stage.memory && !(stage.memory = stage_of(link))) return wrong = "no room in the memory of the host", &recorded(link);
+        if (!stage.memory && !(stage.memory = stage_of(link)))
+            return wrong = "no room in the memory of the host", &recorded(link);
         for (size_t done = 0; done < bytes; done += STAGE) {
-            const size_t some = bytes - done < STAGE ? bytes - done : (size_t)STAGE;
+            const size_t chunk = bytes - done < STAGE ? bytes - done : (size_t)STAGE;
             const u32 half = stage.turn++ % 2;
             char *const between = stage.memory + half * (size_t)STAGE;
-            if (stage.left[half]) ask_wait(link, *stage.left[half]);
-            ask_copy(link, between, source + done, some);
+            if (stage.drained[half]) ask_wait(link, *stage.drained[half]);
+            ask_copy(link, between, source + done, chunk);
             ask_wait(onward, recorded(link));
-            ask_copy(onward, target + done, between, some);
-            stage.left[half] = &recorded(onward);
+            ask_copy(onward, target + done, between, chunk);
+            stage.drained[half] = &recorded(onward);
         }
-        return stage.left[(stage.turn - 1) % 2];
+        return stage.drained[(stage.turn - 1) % 2];
     }
 
-    /* A step; false: what it waits for has not been asked for yet. */
+    /* Enqueues a step; false: what it waits for has not been enqueued yet. */
     bool step(Follower &f) {
         const Step &step = f.table.steps[f.at];
         const Argument *a = f.table.arguments + step.first;
         switch (step.kind) {
-        case SIGNAL: /* behind a sync, if anything is to be told */
+        case SIGNAL: /* behind a sync, if there is anything to signal */
             for (i64 k = 0; k < step.count; ++k)
-                if (!here[(size_t)a[k].rank])
+                if (!stop_of[(size_t)a[k].rank])
                     ask_tell(own(f), f.rank.peers[(size_t)a[k].rank].signals + place(f, f.table.head.rank),
                              signal_of(call, 0, a[k].number));
                 else
-                    told[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] = &recorded(own(f));
+                    signal_events[std::make_tuple(f.stream, (u32)f.table.head.rank, (u32)a[k].rank, a[k].number)] = &recorded(
+                        own(f));
             break;
         case WAIT:
             for (; f.part < step.count; ++f.part) {
-                const Argument &one = a[f.part];
-                if (!here[(size_t)one.rank]) {
+                const Argument &signal = a[f.part];
+                if (!stop_of[(size_t)signal.rank]) {
                     const size_t me = (size_t)f.table.head.rank;
-                    ask_await(own(f), f.rank.peers[me].signals + place(f, one.rank), signal_of(call, 0, one.number), here[me]);
+                    ask_await(own(f), f.rank.peers[me].signals + place(f, signal.rank), signal_of(call, 0, signal.number),
+                              stop_of[me]);
                     continue;
                 }
-                const auto found = told.find(std::make_tuple(f.stream, (u32)one.rank, (u32)f.table.head.rank, one.number));
-                if (found == told.end()) return false;
-                ask_wait(own(f), *found->second);
+                const auto event = signal_events.find(
+                    std::make_tuple(f.stream, (u32)signal.rank, (u32)f.table.head.rank, signal.number));
+                if (event == signal_events.end()) return false;
+                ask_wait(own(f), *event->second);
             }
             break;
         case SYNC: gather(f); break;
@@ -155,8 +159,9 @@ class ByHost {
   public:
     const char *wrong = nullptr;
 
-    ByHost(u64 call, u32 lanes, int way, int type, std::vector<const u32 *> here)
-        : call(call), lanes(lanes), by_copies(way != BY_STEPS), staged(way == BY_STAGES), width(WIDTHS[type]), here(std::move(here)) {}
+    ByHost(u64 call, u32 lanes, int method, int type, std::vector<const u32 *> stop_of)
+        : call(call), lanes(lanes), by_copies(method != BY_STEPS), staged(method == BY_STAGES), width(WIDTHS[type]),
+          stop_of(std::move(stop_of)) {}
 
     /* Why it cannot be done, or NULL. Among the ranks that are behind all others one can always go on. */
     const char *go(std::vector<Follower> &all) {
@@ -174,24 +179,25 @@ class ByHost {
 
 }  // namespace
 
-int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int way,
+int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, int method,
                char *const *buffers, const i64 *lengths, double seconds) {
     std::vector<Follower> all;
-    std::vector<const u32 *> here;
+    std::vector<const u32 *> stop_of;
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         Plan &plan = *(Plan *)plans[i];
-        if (plan.table.head.atoms) return why = "packets go by one kernel, not by steps", 1;
+        if (plan.table.head.atoms) return failure = "packets go by one kernel, not by steps", 1;
         if (prepare(rank, plan, 0, unit, type, op, 1, 1, buffers, lengths)) return 1;
         const Size &size = size_at(plan);
-        here.resize((size_t)plan.table.head.ranks);
-        here[(size_t)plan.table.head.rank] = begin_queues(rank);
+        stop_of.resize((size_t)plan.table.head.ranks);
+        stop_of[(size_t)plan.table.head.rank] = begin_queues(rank);
         for (i64 k = 0; k < plan.table.head.blocks; ++k) {
             const Block &block = plan.table.blocks[k];
-            all.push_back({rank, plan.table, {size.cuts.data(), plan.table.head.parts, unit}, size.shift.data(), (u32)k, block.first, block.first + block.count, 0, {}});
+            const Line line = {size.cuts.data(), plan.table.head.parts, unit};
+            all.push_back({rank, plan.table, line, size.shift.data(), (u32)k, block.first, block.first + block.count, 0, {}});
         }
     }
-    ByHost host(call, lanes ? lanes : 1, way, type, here);
+    ByHost host(call, lanes ? lanes : 1, method, type, stop_of);
     const char *wrong = host.go(all);
     bool late = false;
     const double end = now() + (seconds > 0 ? seconds : 1e9);
@@ -199,6 +205,6 @@ int ad_by_host(u32 count, void *const *ranks, void *const *plans, u64 call, i64 
     for (u32 i = 0; i < count && late; ++i) stop_queues(*(Rank *)ranks[i]);
     int code = 0;
     for (u32 i = 0; i < count; ++i) code |= end_queues(*(Rank *)ranks[i]);
-    if (wrong) return why = wrong, 1;
-    return code ? 1 : late ? (why = "its time was up", -1) : 0;
+    if (wrong) return failure = wrong, 1;
+    return code ? 1 : late ? (failure = "its time was up", -1) : 0;
 }

@@ -1,5 +1,10 @@
 /* The kernel on GPUs of NVIDIA and AMD, one or several of this process. Ranks go round the devices; all ranks of one device
- * are one cooperative launch, so that all their blocks are there at once, and none waits for one that cannot begin. */
+ * are one cooperative launch, so that all their blocks are resident at once, and none waits for one that cannot begin.
+ *
+ * Threading: one thread of the host for all ranks of this process; what a device does is ordered by its stream.
+ * Ownership: a Device lives as long as the process, with its stream; a Rank owns its peers and queues, a Plan its tables on the
+ *   device. Buffers are the caller's.
+ */
 #if defined(__HIPCC__)
 #include <hip/hip_runtime.h>
 #define cuda(NAME) hip##NAME
@@ -24,11 +29,11 @@
 #include "device.h"
 #include "kernel.h"
 
-#define FAILS(CALL) ((code = (CALL)) != cuda(Success) && (why = cuda(GetErrorString)(code)))
+#define FAILS(CALL) ((code = (CALL)) != cuda(Success) && (failure = cuda(GetErrorString)(code)))
 
 namespace {
 
-thread_local const char *why = "";
+thread_local const char *failure = "";
 
 #define EACH_TYPE(PREFIX)                                                                                                \
     {                                                                                                                    \
@@ -72,7 +77,7 @@ struct Rank {
     u32 rank, ranks, blocks, threads;
     Device *device;
     std::vector<Peer> peers;
-    Peer *peers_there = nullptr;
+    Peer *peers_on_device = nullptr;
     Run run{};
     u32 used = 0;
     bool failed = false;
@@ -80,14 +85,14 @@ struct Rank {
     Boxes boxes;
 };
 
-/* The table and what it is at the size of the last call, there. */
+/* The table and what it is at the size of the last call, on the device. */
 struct Plan {
     std::vector<i64> words;
     Table table;
     Rank *rank = nullptr;
-    i64 *there = nullptr, *sized = nullptr;
+    i64 *on_device = nullptr, *sized = nullptr;
     Size size{-1, 0, {}, {}};
-    Held held;
+    BufferCheck check;
 };
 
 std::vector<Device *> devices;
@@ -103,31 +108,32 @@ Device *device_of(u32 rank) {
     cuda(Error_t) code;
     if (FAILS(cuda(GetDeviceCount)(&count)) || count < 1) return nullptr;
     if (devices.empty()) devices.resize((size_t)count);
-    Device *&found = devices[rank % (u32)count];
-    if (found) return found;
-    Device *made = new Device;
-    made->number = (int)(rank % (u32)count);
-    if (FAILS(cuda(SetDevice)(made->number)) || FAILS(cuda(StreamCreateWithFlags)(&made->stream, cuda(StreamNonBlocking))) ||
-        FAILS(cuda(HostAlloc)((void **)&made->stop_here, sizeof(u32), cuda(HostAllocMapped))) ||
-        FAILS(cuda(HostGetDevicePointer)((void **)&made->stop, made->stop_here, 0)))
-        return delete made, nullptr;
-    if (!told_of(*made, count)) return delete made, nullptr;
-    *made->stop_here = 0;
+    Device *&entry = devices[rank % (u32)count];
+    if (entry) return entry;
+    Device *device = new Device;
+    device->number = (int)(rank % (u32)count);
+    if (FAILS(cuda(SetDevice)(device->number)) ||
+        FAILS(cuda(StreamCreateWithFlags)(&device->stream, cuda(StreamNonBlocking))) ||
+        FAILS(cuda(HostAlloc)((void **)&device->stop_here, sizeof(u32), cuda(HostAllocMapped))) ||
+        FAILS(cuda(HostGetDevicePointer)((void **)&device->stop, device->stop_here, 0)))
+        return delete device, nullptr;
+    if (!describe(*device, count)) return delete device, nullptr;
+    *device->stop_here = 0;
     for (int other = 0; other < count; ++other) {
         int reaches = 0;
-        if (other == made->number || FAILS(cuda(DeviceCanAccessPeer)(&reaches, made->number, other)) || !reaches) continue;
+        if (other == device->number || FAILS(cuda(DeviceCanAccessPeer)(&reaches, device->number, other)) || !reaches) continue;
         code = cuda(DeviceEnablePeerAccess)(other, 0);
         if (code != cuda(Success)) (void)cuda(GetLastError)(); /* it may have been enabled by the program */
     }
-    return found = made;
+    return entry = device;
 }
 
-template <typename T> T *taken_there(const T *values, size_t count) {
+template <typename T> T *copy_to_device(const T *values, size_t count) {
     cuda(Error_t) code;
-    T *there = nullptr;
-    if (FAILS(cuda(Malloc)((void **)&there, count * sizeof(T) + 16))) return nullptr;
-    if (FAILS(cuda(Memcpy)(there, values, count * sizeof(T), cuda(MemcpyHostToDevice)))) return nullptr;
-    return there;
+    T *copy = nullptr;
+    if (FAILS(cuda(Malloc)((void **)&copy, count * sizeof(T) + 16))) return nullptr;
+    if (FAILS(cuda(Memcpy)(copy, values, count * sizeof(T), cuda(MemcpyHostToDevice)))) return nullptr;
+    return copy;
 }
 
 /* All ranks of a device that have begun, as one. */
@@ -140,17 +146,18 @@ int launch(Device &device) {
     for (const Rank *rank : device.begun) {
         runs.push_back(rank->run), first.push_back(blocks);
         blocks += rank->used, threads = rank->threads;
-        if (rank->run.type != device.begun[0]->run.type) return why = "ranks of one device call with several types", 1;
+        if (rank->run.type != device.begun[0]->run.type) return failure = "ranks of one device call with several types", 1;
     }
     const int type = device.begun[0]->run.type;
     device.begun.clear();
     if (!blocks) return 0;
-    if (FAILS(cuda(MemcpyAsync)(device.runs, runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice), device.stream)) ||
-        FAILS(cuda(MemcpyAsync)(device.first, first.data(), first.size() * sizeof(u32), cuda(MemcpyHostToDevice),
-                                device.stream)))
+    if (FAILS(
+            cuda(MemcpyAsync)(device.runs, runs.data(), runs.size() * sizeof(Run), cuda(MemcpyHostToDevice), device.stream)) ||
+        FAILS(
+            cuda(MemcpyAsync)(device.first, first.data(), first.size() * sizeof(u32), cuda(MemcpyHostToDevice), device.stream)))
         return 1;
-    Launch what = {device.runs, device.first, (u32)runs.size()};
-    void *arguments[] = {&what};
+    Launch launch = {device.runs, device.first, (u32)runs.size()};
+    void *arguments[] = {&launch};
     if (FAILS(cuda(LaunchCooperativeKernel)(KERNELS[type], dim3(blocks), dim3(threads), arguments, 0, device.stream))) return 1;
     return device.running = true, 0;
 }
@@ -166,7 +173,7 @@ double now() {
 #include "cuda_joints.h"
 #include "cuda_queues.h"
 
-const char *ad_why() { return why; }
+const char *ad_why() { return failure; }
 
 void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     cuda(Error_t) code;
@@ -176,7 +183,7 @@ void *ad_rank_new(u32 number, u32 ranks, u32 blocks, u32 threads) {
     rank->peers.resize(ranks);
     device->ranks.push_back(rank);
     (void)cuda(Free)(device->runs), (void)cuda(Free)(device->first);
-    if (FAILS(cuda(SetDevice)(device->number)) || FAILS(cuda(Malloc)((void **)&rank->peers_there, ranks * sizeof(Peer))) ||
+    if (FAILS(cuda(SetDevice)(device->number)) || FAILS(cuda(Malloc)((void **)&rank->peers_on_device, ranks * sizeof(Peer))) ||
         FAILS(cuda(Malloc)((void **)&device->runs, device->ranks.size() * sizeof(Run))) ||
         FAILS(cuda(Malloc)((void **)&device->first, device->ranks.size() * sizeof(u32))))
         return nullptr;
@@ -189,7 +196,7 @@ void ad_rank_free(void *rank_) {
     for (size_t i = 0; i < all.size(); ++i)
         if (all[i] == rank) all.erase(all.begin() + (ptrdiff_t)i--);
     drop_queues(*rank);
-    (void)cuda(Free)(rank->peers_there);
+    (void)cuda(Free)(rank->peers_on_device);
     delete rank;
 }
 
@@ -256,9 +263,10 @@ void *ad_plan_new(void *rank, const i64 *words, i64 count) {
     cuda(Error_t) code;
     Plan *plan = new Plan;
     plan->words.assign(words, words + count), plan->rank = (Rank *)rank;
-    why = read_table(plan->words.data(), count, &plan->table);
-    const i64 sized = why ? 0 : plan->table.head.parts + 1 + plan->table.head.regions;
-    if (!why && !FAILS(cuda(SetDevice)(plan->rank->device->number)) && (plan->there = taken_there(words, (size_t)count)) &&
+    failure = read_table(plan->words.data(), count, &plan->table);
+    const i64 sized = failure ? 0 : plan->table.head.parts + 1 + plan->table.head.regions;
+    if (!failure && !FAILS(cuda(SetDevice)(plan->rank->device->number)) &&
+        (plan->on_device = copy_to_device(words, (size_t)count)) &&
         !FAILS(cuda(Malloc)((void **)&plan->sized, (size_t)sized * sizeof(i64))))
         return plan;
     delete plan;
@@ -267,7 +275,7 @@ void *ad_plan_new(void *rank, const i64 *words, i64 count) {
 
 void ad_plan_free(void *plan_) {
     Plan *plan = (Plan *)plan_;
-    (void)cuda(Free)(plan->there), (void)cuda(Free)(plan->sized);
+    (void)cuda(Free)(plan->on_device), (void)cuda(Free)(plan->sized);
     delete plan;
 }
 
@@ -281,30 +289,31 @@ int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 la
             const i64 *lengths) {
     cuda(Error_t) code;
     const Table &t = plan.table;
-    if ((why = unfit(t, rank.rank, rank.ranks, unit))) return 1;
+    if ((failure = check_unit(t, rank.rank, rank.ranks, unit))) return 1;
     const bool sized = plan.size.unit == unit && plan.size.width == (i64)WIDTHS[type];
     const Size size = sized ? plan.size : size_of(t, unit, (i64)WIDTHS[type]);
-    if (t.head.atoms && !rank.peers[0].box) return why = "ranks have no boxes for packets", 1;
-    if ((why = plan.held.refused(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
+    if (t.head.atoms && !rank.peers[0].box) return failure = "ranks have no boxes for packets", 1;
+    if ((failure = plan.check.check_buffers(t, size, lengths, rank.blocks, lanes, rounds))) return 1;
     if (FAILS(cuda(SetDevice)(rank.device->number))) return 1;
     if (!sized) {
         plan.size = size;
-        std::vector<i64> both = size.cuts;
-        both.insert(both.end(), size.shift.begin(), size.shift.end());
-        if (FAILS(cuda(Memcpy)(plan.sized, both.data(), both.size() * sizeof(i64), cuda(MemcpyHostToDevice)))) return 1;
+        std::vector<i64> sized_table = size.cuts;
+        sized_table.insert(sized_table.end(), size.shift.begin(), size.shift.end());
+        if (FAILS(cuda(Memcpy)(plan.sized, sized_table.data(), sized_table.size() * sizeof(i64), cuda(MemcpyHostToDevice))))
+            return 1;
     }
     bool moved = false;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) {
-            char *&known = rank.peers[i].buffer[k];
-            moved |= known != buffers[3 * i + (u32)k];
-            known = buffers[3 * i + (u32)k];
+            char *&buffer = rank.peers[i].buffer[k];
+            moved |= buffer != buffers[3 * i + (u32)k];
+            buffer = buffers[3 * i + (u32)k];
         }
-    if (moved && FAILS(cuda(Memcpy)(rank.peers_there, rank.peers.data(), rank.ranks * sizeof(Peer), cuda(MemcpyHostToDevice))))
+    if (moved && FAILS(cuda(Memcpy)(rank.peers_on_device, rank.peers.data(), rank.ranks * sizeof(Peer), cuda(MemcpyHostToDevice))))
         return 1;
-    const auto there = [&](const void *table) { return plan.there + ((const i64 *)table - plan.words.data()); };
-    rank.run = {(const Step *)there(t.steps), (const Argument *)there(t.arguments), (const Block *)there(t.blocks),
-                there(t.regions), plan.sized + size.cuts.size(), rank.peers_there, rank.device->stop,
+    const auto address_of = [&](const void *table) { return plan.on_device + ((const i64 *)table - plan.words.data()); };
+    rank.run = {(const Step *)address_of(t.steps), (const Argument *)address_of(t.arguments), (const Block *)address_of(t.blocks),
+                address_of(t.regions), plan.sized + size.cuts.size(), rank.peers_on_device, rank.device->stop,
                 {plan.sized, t.head.parts, unit}, call, t.head.classes, rank.rank, rank.ranks, lanes, rounds, type, op, t.head.atoms > 0, 1, nullptr, {}};
     for (int k = 0; k < BUFFERS; ++k) rank.run.joint[k] = joints.address(buffers + k, rank.ranks);
     return 0;
@@ -315,9 +324,10 @@ int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
     cuda(Error_t) code;
     Device &device = *rank.device;
     rank.run.opens = rank.boxes.opens(call, head.atoms > 0, head.hears && unit > 0);
-    u64 *mine = rank.peers[rank.rank].box;
-    if (mine && empties(call) &&
-        (FAILS(cuda(SetDevice)(device.number)) || FAILS(cuda(MemsetAsync)(mine + half_of(call), 0, BOX * sizeof(u64), device.stream))))
+    u64 *box = rank.peers[rank.rank].box;
+    if (box && empties(call) &&
+        (FAILS(cuda(SetDevice)(device.number)) ||
+         FAILS(cuda(MemsetAsync)(box + half_of(call), 0, BOX * sizeof(u64), device.stream))))
         return 1;
     *device.stop_here = 0;
     rank.used = (u32)head.blocks * lanes;
@@ -327,12 +337,12 @@ int make_ready(Rank &rank, const Head &head, u64 call, i64 unit, u32 lanes) {
 
 /* What has begun of a call that cannot, ends. */
 void take_back(void *const *ranks, u32 count) {
-    const char *first = why;
+    const char *first = failure;
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->device->begun.clear();
     std::vector<int> failed(count);
     (void)ad_wait(count, ranks, 1e-9, failed.data());
     for (u32 i = 0; i < count; ++i) ((Rank *)ranks[i])->boxes.stopped();
-    why = first;
+    failure = first;
 }
 
 }  // namespace
@@ -340,9 +350,11 @@ void take_back(void *const *ranks, u32 count) {
 int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
              char *const *buffers, const i64 *lengths) {
     for (u32 i = 0; i < count; ++i)
-        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths)) return (int)i + 1;
+        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths))
+            return (int)i + 1;
     for (u32 i = 0; i < count; ++i)
-        if (make_ready(*(Rank *)ranks[i], ((Plan *)plans[i])->table.head, call, unit, lanes)) return take_back(ranks, count), (int)i + 1;
+        if (make_ready(*(Rank *)ranks[i], ((Plan *)plans[i])->table.head, call, unit, lanes))
+            return take_back(ranks, count), (int)i + 1;
     for (u32 i = 0; i < count; ++i) {
         Device &device = *((Rank *)ranks[i])->device;
         if (!device.begun.empty() && launch(device)) return take_back(ranks, count), (int)i + 1;
@@ -358,20 +370,20 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
         Rank &rank = *(Rank *)ranks[i];
         Device &device = *rank.device;
         if (FAILS(cuda(SetDevice)(device.number))) {
-            failed[i] = 1, wrong = why;
+            failed[i] = 1, wrong = failure;
             continue;
         }
         while ((code = cuda(StreamQuery)(device.stream)) == cuda(ErrorNotReady))
             if (seconds > 0 && now() > end && !*device.stop_here) {
                 *device.stop_here = 1;
-                for (Rank *one : device.ranks) one->failed = true;
+                for (Rank *peer : device.ranks) peer->failed = true;
             }
         if (code != cuda(Success)) wrong = cuda(GetErrorString)(code);
         if (rank.failed) rank.boxes.stopped();
         failed[i] = rank.failed || code != cuda(Success);
         if (failed[i] && !wrong) wrong = "its time was up";
     }
-    return wrong ? (why = wrong, 1) : 0;
+    return wrong ? (failure = wrong, 1) : 0;
 }
 
 #include "by_steps.h"
@@ -385,7 +397,8 @@ void *stream_of(Rank &rank) { return rank.device->stream; }
 int end_streams(void *const *ranks, u32 count) {
     cuda(Error_t) code;
     for (u32 i = 0; i < count; ++i)
-        if (FAILS(cuda(SetDevice)(device_of(*(Rank *)ranks[i]))) || FAILS(cuda(StreamSynchronize)(((Rank *)ranks[i])->device->stream)))
+        if (FAILS(cuda(SetDevice)(device_of(*(Rank *)ranks[i]))) ||
+            FAILS(cuda(StreamSynchronize)(((Rank *)ranks[i])->device->stream)))
             return 1;
     return 0;
 }

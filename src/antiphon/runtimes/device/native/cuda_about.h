@@ -1,19 +1,19 @@
-/* Devices in words. Part of cuda.cu. */
+/* Describing devices in words. Part of cuda.cu. */
 #pragma once
 
 namespace {
 
 /* What it is, where, and how well others are reached. */
-bool told_of(Device &device, int count) {
+bool describe(Device &device, int count) {
     cuda(Error_t) code;
-    cuda(DeviceProp) found;
+    cuda(DeviceProp) properties;
     char bus[64] = "", text[512];
     int driver = 0;
-    if (FAILS(cuda(GetDeviceProperties)(&found, device.number)) || FAILS(cuda(DeviceGetPCIBusId)(bus, sizeof bus, device.number)) ||
-        FAILS(cuda(DriverGetVersion)(&driver)))
+    if (FAILS(cuda(GetDeviceProperties)(&properties, device.number)) ||
+        FAILS(cuda(DeviceGetPCIBusId)(bus, sizeof bus, device.number)) || FAILS(cuda(DriverGetVersion)(&driver)))
         return false;
-    snprintf(text, sizeof text, "%s %d.%d, %d processors, driver %d, %s", found.name, found.major, found.minor,
-             found.multiProcessorCount, driver, bus);
+    snprintf(text, sizeof text, "%s %d.%d, %d processors, driver %d, %s", properties.name, properties.major, properties.minor,
+             properties.multiProcessorCount, driver, bus);
     device.about = text;
     for (int other = 0; other < count; ++other) {
         int well = 0;

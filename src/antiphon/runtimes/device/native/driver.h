@@ -42,45 +42,47 @@ ON_DEVICE u64 drawn(u64 from) {
 /* Of a block of data: element `at` of what has this name. */
 ON_DEVICE T made_up(i64 block, i64 name, i64 at) {
     const u64 place = ((u64)block * 0x9E3779B97F4A7C15u) ^ ((u64)at * 0x165667B19E3779F9u);
-    const u64 one = drawn(place ^ ((u64)name * 0xC2B2AE3D27D4EB4Fu)) % 1000;
-    i64 value = (i64)one % (MOST_NAMES < 32 ? 8 : 2);
+    const u64 draw = drawn(place ^ ((u64)name * 0xC2B2AE3D27D4EB4Fu)) % 1000;
+    i64 value = (i64)draw % (MOST_NAMES < 32 ? 8 : 2);
     if (Grows<Rule>::yes)
-        value = one < 30 ? 2 : 1;
-    T made;
-    narrowed((typename Of<T>::wide)value, &made);
-    return made;
+        value = draw < 30 ? 2 : 1;
+    T element;
+    narrowed((typename Of<T>::wide)value, &element);
+    return element;
 }
 
-ON_DEVICE T given(const Given &row, const i64 *names, i64 at, bool whole) {
+ON_DEVICE T expected_value(const Given &row, const i64 *names, i64 at, bool whole) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
     W sum = widened(made_up(row.block, names[row.first], at));
-    for (i64 k = 1; k < row.names; ++k) sum = Rule::template both<W, U>(sum, widened(made_up(row.block, names[row.first + k], at)));
-    T made;
-    narrowed(sum, &made);
-    if (AVERAGE && whole && row.names > 1) narrowed(shared_by(widened(made), row.names), &made);
-    return made;
+    for (i64 k = 1; k < row.names; ++k)
+        sum = Rule::template combine_pair<W, U>(sum, widened(made_up(row.block, names[row.first + k], at)));
+    T value;
+    narrowed(sum, &value);
+    if (AVERAGE && whole && row.names > 1) narrowed(shared_by(widened(value), row.names), &value);
+    return value;
 }
 
-ON_DEVICE bool differs(const T *one, const T *other) {
+ON_DEVICE bool differs(const T *first, const T *second) {
     for (size_t i = 0; i < sizeof(T); ++i)
-        if (((const unsigned char *)one)[i] != ((const unsigned char *)other)[i]) return true;
+        if (((const unsigned char *)first)[i] != ((const unsigned char *)second)[i]) return true;
     return false;
 }
 
 /* Fills rows of a rank, or counts what is not as it must be. */
-ON_DEVICE u64 each_row(const Given *rows, i64 count, const i64 *names, i64 rank, T *buffer, i64 unit, u32 from, u32 step, bool fills) {
+ON_DEVICE u64 each_row(const Given *rows, i64 count, const i64 *names, i64 rank, T *buffer, i64 unit, u32 from, u32 step,
+                       bool fills) {
     u64 wrong = 0;
     for (i64 i = from; i < count; i += step) {
         const Given &row = rows[i];
         if (row.rank != rank) continue;
         for (i64 at = my_thread(); at < row.length * unit; at += my_threads()) {
-            const T right = given(row, names, at, !fills);
-            T *here = buffer + row.begin * unit + at;
+            const T right = expected_value(row, names, at, !fills);
+            T *place = buffer + row.begin * unit + at;
             if (fills)
-                *here = right;
+                *place = right;
             else
-                wrong += differs(here, &right);
+                wrong += differs(place, &right);
         }
     }
     return wrong;
@@ -102,31 +104,33 @@ struct Size {
 
 static Size size_of(i64 unit, const Layout &layout) {
     Size size = {&layout, unit, {}, {}, 0};
-    const i64 whole = layout.denominator;
-    for (i64 i = 0; i < layout.parts; ++i) size.cuts.push_back((i64)((__int128)unit * layout.part[i] / whole));
+    const i64 denominator = layout.denominator;
+    for (i64 i = 0; i < layout.parts; ++i) size.cuts.push_back((i64)((__int128)unit * layout.part[i] / denominator));
     size.cuts.push_back(unit);
     for (i64 i = 0; i < layout.classes; ++i)
-        size.strides.push_back(layout.of_class[2 * i] * unit + (i64)(((__int128)unit * layout.of_class[2 * i + 1] + whole - 1) / whole));
+        size.strides.push_back(layout.of_class[2 * i] * unit +
+                               (i64)(((__int128)unit * layout.of_class[2 * i + 1] + denominator - 1) / denominator));
     if (layout.atoms) size.slot = packets_of(size.strides.back() * (i64)sizeof(T), layout.atoms);
     return size;
 }
 
 static i64 scratch_of(const Size &size, i64 rank) {
     i64 sum = 0;
-    for (size_t i = 0; i < size.strides.size(); ++i) sum += size.layout->slots[rank * size.layout->classes + (i64)i] * size.strides[i];
+    for (size_t i = 0; i < size.strides.size(); ++i)
+        sum += size.layout->slots[rank * size.layout->classes + (i64)i] * size.strides[i];
     return sum;
 }
 
 /* Of all ways. */
 static i64 most_scratch(const std::vector<Size> &sizes, i64 rank) {
-    i64 most = 0;
-    for (const Size &one : sizes) most = std::max(most, scratch_of(one, rank));
-    return most;
+    i64 largest = 0;
+    for (const Size &size : sizes) largest = std::max(largest, scratch_of(size, rank));
+    return largest;
 }
 static i64 most_blocks(const std::vector<Call> &calls) {
-    i64 most = 0;
-    for (const Call &one : calls) most = std::max(most, STREAMS * (i64)one.lanes);
-    return most;
+    i64 largest = 0;
+    for (const Call &call : calls) largest = std::max(largest, STREAMS * (i64)call.lanes);
+    return largest;
 }
 
 /* Whether packets have room in the boxes. */
@@ -146,7 +150,7 @@ const double PATIENCE = 60; /* seconds for calls in a row */
 
 /* ---- the same for all ---- */
 
-struct Asked {
+struct Options {
     i64 begin, end, factor, calls, warm, lanes, rounds, threads, packets;
 };
 
@@ -154,11 +158,11 @@ struct Asked {
 static i64 bytes_of(const char *text) {
     char *unit;
     const double number = strtod(text, &unit);
-    const char letter = (char)(*unit & ~32), *const known = "KMG";
-    const char *const found = letter ? strchr(known, letter) : NULL; /* a blank leaves none */
-    const char *const end = unit + (found != NULL);
+    const char letter = (char)(*unit & ~32), *const prefixes = "KMG";
+    const char *const prefix = letter ? strchr(prefixes, letter) : NULL; /* a blank leaves none */
+    const char *const end = unit + (prefix != NULL);
     if (unit == text || !(number >= 0 && number <= DBL_MAX) || (*end && strcmp(end, "B"))) return -1;
-    const double bytes = number * (found ? (double)((i64)1 << (10 * (found - known + 1))) : 1);
+    const double bytes = number * (prefix ? (double)((i64)1 << (10 * (prefix - prefixes + 1))) : 1);
     return bytes < 1e18 ? (i64)bytes : (i64)1e18; /* more than there is */
 }
 
@@ -168,46 +172,46 @@ static void help(const char *name) {
     exit(2);
 }
 
-static Asked asked_for(int argc, char **argv) {
-    Asked asked = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
+static Options read_options(int argc, char **argv) {
+    Options options = {BUFFER_WEIGHT * LAYOUTS[0].denominator * (i64)sizeof(T), 1 << 20, 4, 20, 3, 0, 0, THREADS, -1};
     for (int i = 1; i < argc; i += 2) {
         const i64 value = i + 1 < argc ? bytes_of(argv[i + 1]) : -1;
         if (argv[i][0] != '-' || !argv[i][1] || argv[i][2] || value < 0) help(argv[0]);
         switch (argv[i][1]) {
-        case 'b': asked.begin = value; break;
-        case 'e': asked.end = value; break;
-        case 'f': asked.factor = value; break;
-        case 'n': asked.calls = value; break;
-        case 'w': asked.warm = value; break;
-        case 'l': asked.lanes = value; break;
-        case 'r': asked.rounds = value; break;
-        case 't': asked.threads = value; break;
-        case 'p': asked.packets = value; break;
+        case 'b': options.begin = value; break;
+        case 'e': options.end = value; break;
+        case 'f': options.factor = value; break;
+        case 'n': options.calls = value; break;
+        case 'w': options.warm = value; break;
+        case 'l': options.lanes = value; break;
+        case 'r': options.rounds = value; break;
+        case 't': options.threads = value; break;
+        case 'p': options.packets = value; break;
         default: help(argv[0]);
         }
     }
-    if (asked.factor < 2) asked.factor = 2;
-    if (asked.begin < BUFFER_WEIGHT * (i64)sizeof(T)) asked.begin = BUFFER_WEIGHT * (i64)sizeof(T);
-    if (asked.threads < 1) asked.threads = THREADS;
-    if (asked.threads > most_threads()) asked.threads = most_threads();
-    if (asked.end < asked.begin) asked.end = asked.begin;
-    return asked;
+    if (options.factor < 2) options.factor = 2;
+    if (options.begin < BUFFER_WEIGHT * (i64)sizeof(T)) options.begin = BUFFER_WEIGHT * (i64)sizeof(T);
+    if (options.threads < 1) options.threads = THREADS;
+    if (options.threads > most_threads()) options.threads = most_threads();
+    if (options.end < options.begin) options.end = options.begin;
+    return options;
 }
 
-/* Of the device if nothing is asked for: how many lanes, and a round for each MiB that a lane has to do. */
-static void share_out(const Asked &asked, i64 nbytes, const Layout &layout, Call *call) {
-    const i64 room = most_lanes(asked.threads), lanes = asked.lanes ? asked.lanes : nbytes >> 17;
-    call->lanes = (u32)(!layout.sliced || lanes < 1 ? 1 : lanes > room ? room : lanes);
-    const i64 rounds = asked.rounds ? asked.rounds : nbytes / call->lanes >> 20;
+/* Unless options say so: as many lanes as the device has room for, and a round for each MiB that a lane has to do. */
+static void share_out(const Options &options, i64 nbytes, const Layout &layout, Call *call) {
+    const i64 capacity = most_lanes(options.threads), lanes = options.lanes ? options.lanes : nbytes >> 17;
+    call->lanes = (u32)(!layout.sliced || lanes < 1 ? 1 : lanes > capacity ? capacity : lanes);
+    const i64 rounds = options.rounds ? options.rounds : nbytes / call->lanes >> 20;
     call->rounds = (u32)(!layout.sliced || rounds < 1 ? 1 : rounds > 64 ? 64 : rounds);
 }
 
-static double seconds_of(Devices &devices, u32 way, u64 *number, i64 threads) {
+static double seconds_of(Devices &devices, u32 method, u64 *number, i64 threads) {
     enum { TRIES = 5 };
     std::vector<double> spent;
     for (int k = 0; k <= TRIES; ++k) {
         const double began = now();
-        devices.begin(++*number, threads, way);
+        devices.begin(++*number, threads, method);
         if (devices.finish()) break;
         if (k) spent.push_back(now() - began);
     }
@@ -215,51 +219,56 @@ static double seconds_of(Devices &devices, u32 way, u64 *number, i64 threads) {
     return spent.empty() ? PATIENCE : spent[spent.size() / 2];
 }
 
-/* As asked for, else the faster one; packets only where they have room. */
-static u32 way_of(const Asked &asked, i64 nbytes, const std::vector<Size> &sizes, Devices &devices, u64 *number) {
-    if (sizes.size() < 2 || !asked.packets || !fits(sizes[1])) return 0;
-    if (asked.packets > 0) return 1;
+/* As the options say, else the faster one; packets only where they have room. */
+static u32 way_of(const Options &options, i64 nbytes, const std::vector<Size> &sizes, Devices &devices, u64 *number) {
+    if (sizes.size() < 2 || !options.packets || !fits(sizes[1])) return 0;
+    if (options.packets > 0) return 1;
     if (nbytes > MOST_PACKED) return 0;
-    const double plain = seconds_of(devices, 0, number, asked.threads);
-    return seconds_of(devices, 1, number, asked.threads) < plain;
+    const double plain = seconds_of(devices, 0, number, options.threads);
+    return seconds_of(devices, 1, number, options.threads) < plain;
 }
 
-static int run(const Asked &asked) {
+static int run(const Options &options) {
     begin_devices();
     printf("# %s\n# %lld ranks on %s, %s, %lld threads a block%s\n#\n", TITLE, (long long)RANKS, device_name(),
-           IN_PLACE ? "in place" : "out of place", (long long)asked.threads, DEVICE_NOTE);
-    printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s %8s\n", "size", "count", "type", "op", "lanes", "rounds", "way", "time", "algbw", "busbw", "#wrong");
-    printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s\n", "(B)", "(elements)", "", "", "", "", "", "(us)", "(GB/s)", "(GB/s)");
+           IN_PLACE ? "in place" : "out of place", (long long)options.threads, DEVICE_NOTE);
+    printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s %8s\n", "size", "count", "type", "op", "lanes", "rounds", "way",
+           "time", "algbw", "busbw", "#wrong");
+    printf("# %10s %12s %8s %6s %5s %6s %8s %10s %8s %8s\n", "(B)", "(elements)", "", "", "", "", "", "(us)", "(GB/s)",
+           "(GB/s)");
     u64 all_wrong = 0, number = 0;
-    for (i64 bytes = asked.begin; bytes <= asked.end; bytes = bytes > asked.end / asked.factor ? asked.end + 1 : bytes * asked.factor) {
+    for (i64 bytes = options.begin; bytes <= options.end;
+         bytes = bytes > options.end / options.factor ? options.end + 1 : bytes * options.factor) {
         const i64 unit = bytes / (BUFFER_WEIGHT * (i64)sizeof(T)), elements = unit * BUFFER_WEIGHT;
         const i64 nbytes = elements * (i64)sizeof(T);
         std::vector<Size> sizes;
         std::vector<Call> calls;
         for (const Layout &layout : LAYOUTS) {
-            const u32 way = (u32)sizes.size();
+            const u32 method = (u32)sizes.size();
             sizes.push_back(size_of(unit, layout));
-            calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, way, 1, sizes.back().slot});
-            share_out(asked, nbytes, layout, &calls.back());
-            if (way && !asked.rounds) calls.back().rounds = 1;
+            calls.push_back({NULL, NULL, {NULL, layout.parts, unit}, NULL, 0, 1, 1, method, 1, sizes.back().slot});
+            share_out(options, nbytes, layout, &calls.back());
+            if (method && !options.rounds) calls.back().rounds = 1;
         }
         Devices devices(sizes, calls);
-        const u32 way = way_of(asked, nbytes, sizes, devices, &number);
-        const Call &call = calls[way];
+        const u32 method = way_of(options, nbytes, sizes, devices, &number);
+        const Call &call = calls[method];
         devices.fill();
-        devices.begin(++number, asked.threads, way);
+        devices.begin(++number, options.threads, method);
         bool stopped = devices.finish();
         u64 wrong = stopped ? (u64)elements : devices.wrong();
-        for (i64 k = 0; k < asked.warm && !stopped; ++k) devices.begin(++number, asked.threads, way);
+        for (i64 k = 0; k < options.warm && !stopped; ++k) devices.begin(++number, options.threads, method);
         stopped = stopped || devices.finish();
         const double began = now();
-        for (i64 k = 0; k < asked.calls && !stopped; ++k) devices.begin(++number, asked.threads, way);
+        for (i64 k = 0; k < options.calls && !stopped; ++k) devices.begin(++number, options.threads, method);
         stopped = stopped || devices.finish();
-        const double seconds = (now() - began) / (double)(asked.calls ? asked.calls : 1), speed = (double)nbytes / seconds * 1e-9;
+        const double seconds = (now() - began) / (double)(options.calls ? options.calls : 1),
+                     speed = (double)nbytes / seconds * 1e-9;
         if (!IN_PLACE && !stopped) wrong += devices.wrong();
         all_wrong += wrong + stopped;
-        printf("  %10lld %12lld %8s %6s %5u %6u %8s %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements, TYPE_NAME,
-               OPERATOR_NAME, call.lanes, call.rounds, way ? "packets" : "signals", seconds * 1e6, speed, speed * BUS, (unsigned long long)wrong);
+        printf("  %10lld %12lld %8s %6s %5u %6u %8s %10.2f %8.2f %8.2f %8llu\n", (long long)nbytes, (long long)elements,
+               TYPE_NAME, OPERATOR_NAME, call.lanes, call.rounds, method ? "packets" : "signals", seconds * 1e6, speed,
+               speed * BUS, (unsigned long long)wrong);
         if (stopped) break;
     }
     printf("# %s\n", all_wrong ? "WRONG" : "all right");
@@ -267,9 +276,9 @@ static int run(const Asked &asked) {
 }
 
 int main(int argc, char **argv) {
-    const Asked asked = asked_for(argc, argv);
+    const Options options = read_options(argc, argv);
     try {
-        return run(asked);
+        return run(options);
     } catch (const std::bad_alloc &) {
         fprintf(stderr, "there is no memory for so many bytes\n");
         return 3;

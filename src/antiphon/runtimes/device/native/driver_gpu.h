@@ -1,4 +1,7 @@
-/* All ranks go round the GPUs of this machine; those of one GPU are one cooperative launch. */
+/* All ranks go round the GPUs of this machine; those of one GPU are one cooperative launch.
+ *
+ * Threading: one thread of the host; a stream for each GPU. Ownership: Devices owns all memory and streams.
+ */
 #pragma once
 #if defined(__HIPCC__)
 #define cuda(NAME) hip##NAME
@@ -18,9 +21,9 @@ typedef cudaDeviceProp Properties;
 enum { THREADS = 512 };
 const char *const DEVICE_NOTE = "";
 
-static void checked(cuda(Error_t) code, const char *what) {
+static void checked(cuda(Error_t) code, const char *function) {
     if (code == cuda(Success)) return;
-    fprintf(stderr, "%s: %s\n", what, cuda(GetErrorString)(code));
+    fprintf(stderr, "%s: %s\n", function, cuda(GetErrorString)(code));
     exit(3);
 }
 #define DO(NAME, ...) checked(cuda(NAME)(__VA_ARGS__), #NAME)
@@ -31,9 +34,9 @@ AS_KERNEL void __launch_bounds__(THREADS) antiphon_plan(const Call call, u32 dev
 }
 
 AS_KERNEL void __launch_bounds__(THREADS) antiphon_rows(i64 rank, T *buffer, i64 unit, bool fills, unsigned long long *wrong) {
-    const u64 found = fills ? each_row(HELD, HELD_ROWS, NAMES, rank, buffer, unit, blockIdx.x, gridDim.x, true)
+    const u64 wrong_here = fills ? each_row(HELD, HELD_ROWS, NAMES, rank, buffer, unit, blockIdx.x, gridDim.x, true)
                             : each_row(WANTED, WANTED_ROWS, NAMES, rank, buffer, unit, blockIdx.x, gridDim.x, false);
-    if (found) atomicAdd(wrong, (unsigned long long)found);
+    if (wrong_here) atomicAdd(wrong, (unsigned long long)wrong_here);
 }
 
 static int device_count = 0;
@@ -63,8 +66,8 @@ static i64 most_lanes(i64 threads) {
     int each = 0, units = 0;
     DO(OccupancyMaxActiveBlocksPerMultiprocessor, &each, antiphon_plan, (int)threads, 0);
     DO(DeviceGetAttribute, &units, DEVICE_UNITS, 0);
-    const i64 room = (i64)each * units / (ranks_on(0) * STREAMS);
-    return room < 1 ? 1 : room;
+    const i64 capacity = (i64)each * units / (ranks_on(0) * STREAMS);
+    return capacity < 1 ? 1 : capacity;
 }
 
 class Devices {
@@ -74,29 +77,29 @@ class Devices {
     Boxes boxes;
     std::vector<cuda(Stream_t)> streams;
     std::vector<void *> memory;
-    unsigned long long *found;
+    unsigned long long *wrong_count;
     u32 *stop;
 
-    void *room(size_t bytes, const void *values = NULL) {
-        void *made = NULL;
-        DO(Malloc, &made, bytes + 16);
-        DO(Memset, made, 0x55, bytes + 16);
-        if (values) DO(Memcpy, made, values, bytes, cuda(MemcpyHostToDevice));
-        memory.push_back(made);
-        return made;
+    void *allocate(size_t bytes, const void *values = NULL) {
+        void *block = NULL;
+        DO(Malloc, &block, bytes + 16);
+        DO(Memset, block, 0x55, bytes + 16);
+        if (values) DO(Memcpy, block, values, bytes, cuda(MemcpyHostToDevice));
+        memory.push_back(block);
+        return block;
     }
 
   public:
     Devices(const std::vector<Size> &sizes, const std::vector<Call> &like) : sizes(sizes) {
-        DO(HostAlloc, (void **)&stop, sizeof(u32) + sizeof *found, cuda(HostAllocMapped) | cuda(HostAllocPortable));
+        DO(HostAlloc, (void **)&stop, sizeof(u32) + sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         *stop = 0;
-        DO(HostAlloc, (void **)&found, sizeof *found, cuda(HostAllocMapped) | cuda(HostAllocPortable));
+        DO(HostAlloc, (void **)&wrong_count, sizeof *wrong_count, cuda(HostAllocMapped) | cuda(HostAllocPortable));
         for (i64 rank = 0; rank < RANKS; ++rank) {
             DO(SetDevice, (int)(rank % device_count));
-            const auto elements = [&](i64 count) { return (T *)room((size_t)count * sizeof(T)); };
+            const auto elements = [&](i64 count) { return (T *)allocate((size_t)count * sizeof(T)); };
             const auto none = [&](i64 count) {
                 const std::vector<u64> zeros((size_t)count);
-                return (u64 *)room(zeros.size() * sizeof(u64), zeros.data());
+                return (u64 *)allocate(zeros.size() * sizeof(u64), zeros.data());
             };
             T *const input = elements(sizes[0].unit * INPUTS[rank]), *const output = elements(sizes[0].unit * OUTPUTS[rank]);
             T *const scratch = elements(most_scratch(sizes, rank));
@@ -109,31 +112,31 @@ class Devices {
             DO(StreamCreateWithFlags, &stream, cuda(StreamNonBlocking));
             streams.push_back(stream);
             calls.push_back(like);
-            const Memory *const everywhere = (const Memory *)room(of.size() * sizeof(Memory), of.data());
-            for (size_t way = 0; way < sizes.size(); ++way) {
-                const Size &size = sizes[way];
-                Call &call = calls.back()[way];
+            const Memory *const everywhere = (const Memory *)allocate(of.size() * sizeof(Memory), of.data());
+            for (size_t method = 0; method < sizes.size(); ++method) {
+                const Size &size = sizes[method];
+                Call &call = calls.back()[method];
                 call.of = everywhere;
-                call.line.cuts = (const i64 *)room(size.cuts.size() * sizeof(i64), size.cuts.data());
-                call.strides = (const i64 *)room(size.strides.size() * sizeof(i64), size.strides.data());
+                call.line.cuts = (const i64 *)allocate(size.cuts.size() * sizeof(i64), size.cuts.data());
+                call.strides = (const i64 *)allocate(size.strides.size() * sizeof(i64), size.strides.data());
                 DO(HostGetDevicePointer, (void **)&call.stop, stop, 0);
             }
         }
     }
     ~Devices() {
-        for (void *one : memory) (void)cuda(Free)(one);
-        for (cuda(Stream_t) one : streams) (void)cuda(StreamDestroy)(one);
-        (void)cuda(FreeHost)(stop), (void)cuda(FreeHost)(found);
+        for (void *entry : memory) (void)cuda(Free)(entry);
+        for (cuda(Stream_t) entry : streams) (void)cuda(StreamDestroy)(entry);
+        (void)cuda(FreeHost)(stop), (void)cuda(FreeHost)(wrong_count);
     }
 
     void rows(bool fills) {
         for (i64 rank = 0; rank < RANKS; ++rank) {
             const int device = (int)(rank % device_count);
             DO(SetDevice, device);
-            unsigned long long *there;
-            DO(HostGetDevicePointer, (void **)&there, found, 0);
+            unsigned long long *wrong_on_device;
+            DO(HostGetDevicePointer, (void **)&wrong_on_device, wrong_count, 0);
             antiphon_rows<<<64, THREADS, 0, streams[(size_t)device]>>>(
-                rank, fills && !IN_PLACE ? of[(size_t)rank].input : of[(size_t)rank].output, sizes[0].unit, fills, there);
+                rank, fills && !IN_PLACE ? of[(size_t)rank].input : of[(size_t)rank].output, sizes[0].unit, fills, wrong_on_device);
             checked(cuda(GetLastError)(), "rows");
             DO(StreamSynchronize, streams[(size_t)device]);
         }
@@ -147,19 +150,19 @@ class Devices {
         rows(true);
     }
     u64 wrong() {
-        *found = 0;
+        *wrong_count = 0;
         rows(false);
-        return *found;
+        return *wrong_count;
     }
 
-    void begin(u64 number, i64 threads, u32 way) {
-        const u32 opens = boxes.opens(number, way > 0, sizes[way].layout->hears && sizes[way].unit > 0);
+    void begin(u64 number, i64 threads, u32 method) {
+        const u32 opens = boxes.opens(number, method > 0, sizes[method].layout->hears && sizes[method].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank) {
             DO(SetDevice, (int)(rank % device_count));
             DO(MemsetAsync, of[(size_t)rank].box + half_of(number), 0, BOX * sizeof(u64), streams[(size_t)(rank % device_count)]);
         }
         for (int device = 0; device < device_count; ++device) {
-            Call call = calls[(size_t)device][way];
+            Call call = calls[(size_t)device][method];
             call.number = number, call.opens = opens;
             u32 first = (u32)device, step = (u32)device_count;
             void *arguments[] = {&call, &first, &step};

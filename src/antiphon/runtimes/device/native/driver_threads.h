@@ -1,4 +1,7 @@
-/* All ranks on threads of a processor: for proof, not for speed. */
+/* All ranks on threads of a processor: for proof, not for speed.
+ *
+ * Threading: a call starts a thread for each thread of each block, and joins them. Ownership: Devices owns all memory.
+ */
 #pragma once
 #include <thread>
 
@@ -11,13 +14,13 @@ static void begin_devices() {}
 static const char *device_name() { return "threads of a processor"; }
 
 static i64 most_threads() {
-    const i64 room = MOST_THREADS / (RANKS * STREAMS);
-    return room < 1 ? 1 : room;
+    const i64 capacity = MOST_THREADS / (RANKS * STREAMS);
+    return capacity < 1 ? 1 : capacity;
 }
 
 static i64 most_lanes(i64 threads) {
-    const i64 room = MOST_THREADS / (RANKS * STREAMS * threads);
-    return room > 4 ? 4 : room < 1 ? 1 : room;
+    const i64 capacity = MOST_THREADS / (RANKS * STREAMS * threads);
+    return capacity > 4 ? 4 : capacity < 1 ? 1 : capacity;
 }
 
 class Devices {
@@ -29,7 +32,7 @@ class Devices {
     std::vector<Memory> of;
     u32 stop = 0;
 
-    T *room(i64 elements) {
+    T *allocate(i64 elements) {
         memory.emplace_back((size_t)elements + 16);
         return memory.back().data();
     }
@@ -39,14 +42,15 @@ class Devices {
         const auto none = [&](i64 count) { return words.emplace_back((size_t)count), words.back().data(); };
         const i64 unit = sizes[0].unit;
         for (i64 rank = 0; rank < RANKS; ++rank) {
-            T *const input = room(unit * INPUTS[rank]), *const output = room(unit * OUTPUTS[rank]);
-            T *const scratch = room(most_scratch(sizes, rank));
+            T *const input = allocate(unit * INPUTS[rank]), *const output = allocate(unit * OUTPUTS[rank]);
+            T *const scratch = allocate(most_scratch(sizes, rank));
             u64 *const signals = none(most_blocks(like) * RANKS);
             of.push_back({input, output, scratch, signals, sizes.size() > 1 ? none(2 * BOX) : nullptr});
         }
-        for (size_t way = 0; way < sizes.size(); ++way) {
-            Call &call = calls[way];
-            call.of = of.data(), call.stop = &stop, call.line.cuts = sizes[way].cuts.data(), call.strides = sizes[way].strides.data();
+        for (size_t method = 0; method < sizes.size(); ++method) {
+            Call &call = calls[method];
+            call.of = of.data(), call.stop = &stop, call.line.cuts = sizes[method].cuts.data(),
+            call.strides = sizes[method].strides.data();
         }
     }
 
@@ -66,25 +70,26 @@ class Devices {
     }
 
     /* A call of all ranks, to its end. */
-    void begin(u64 number, i64 threads, u32 way) {
-        Call &call = calls[way];
-        call.number = number, call.opens = boxes.opens(number, way > 0, sizes[way].layout->hears && sizes[way].unit > 0);
+    void begin(u64 number, i64 threads, u32 method) {
+        Call &call = calls[method];
+        call.number = number,
+        call.opens = boxes.opens(number, method > 0, sizes[method].layout->hears && sizes[method].unit > 0);
         for (i64 rank = 0; rank < RANKS && sizes.size() > 1 && empties(number); ++rank)
             for (i64 i = 0; i < BOX; ++i) of[rank].box[half_of(number) + i] = 0;
         const i64 blocks = STREAMS * call.lanes;
         std::vector<Meeting> meetings((size_t)(RANKS * blocks));
-        std::atomic<i64> left{RANKS * blocks * threads};
+        std::atomic<i64> running{RANKS * blocks * threads};
         std::vector<std::thread> all;
         for (i64 i = 0; i < RANKS * blocks * threads; ++i)
             all.emplace_back([&, i] {
                 const i64 block = i / threads;
                 self.thread = (u32)(i % threads), self.threads = (u32)threads, self.meeting = &meetings[(size_t)block];
                 run_block(call, block / blocks, (u32)(block % blocks));
-                left.fetch_sub(1);
+                running.fetch_sub(1);
             });
-        for (const double end = now() + PATIENCE; left.load() && now() < end;) rest();
-        if (left.load()) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-        for (std::thread &one : all) one.join();
+        for (const double end = now() + PATIENCE; running.load() && now() < end;) rest();
+        if (running.load()) __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+        for (std::thread &thread : all) thread.join();
     }
 
     /* Whether a call had to be stopped. */

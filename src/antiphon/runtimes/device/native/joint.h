@@ -129,10 +129,10 @@ template <typename T, typename Rule> struct Loads {
         for (size_t i = 0; i < 16 / sizeof(T); ++i) {
             typename Of<T>::wide sum = widened(((const T *)joined_at(at, ranks - 1))[i]);
             for (i64 rank = ranks - 2; rank >= 0; --rank)
-                sum = Rule::template both<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(((const T *)joined_at(at, rank))[i]));
-            T made;
-            narrowed(sum, &made);
-            memcpy((char *)out + i * sizeof(T), &made, sizeof(T));
+                sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(((const T *)joined_at(at, rank))[i]));
+            T value;
+            narrowed(sum, &value);
+            memcpy((char *)out + i * sizeof(T), &value, sizeof(T));
         }
     }
 };
@@ -170,9 +170,9 @@ ON_DEVICE void jointly(const Line &line, Span span, Share share, const T *from, 
     each_slice(line, span, share, Wide<T>::EACH, [&](i64 low, i64 high) {
         i64 head = (i64)((16 - ((uintptr_t)(to + low) & 15)) & 15) / (i64)sizeof(T);
         const bool alike = (((uintptr_t)(to + low) ^ (uintptr_t)(from + low)) & 15) == 0 && (uintptr_t)(to + low) % sizeof(T) == 0;
-        i64 many = alike && high - low > head ? (high - low - head) / Wide<T>::EACH : 0;
-        if (!many) head = high - low;
-        for (i64 i = my_thread(); i < many; i += my_threads()) {
+        i64 vectors = alike && high - low > head ? (high - low - head) / Wide<T>::EACH : 0;
+        if (!vectors) head = high - low;
+        for (i64 i = my_thread(); i < vectors; i += my_threads()) {
             const i64 at = low + head + i * Wide<T>::EACH;
             Sixteen value;
             if (own)
@@ -181,8 +181,8 @@ ON_DEVICE void jointly(const Line &line, Span span, Share share, const T *from, 
                 Switches<T, Rule>::load(from + at, &value);
             switch_store(to + at, value);
         }
-        const i64 done = low + head + many * Wide<T>::EACH;
-        for (i64 i = my_thread(); i < head + (many ? high - done : 0); i += my_threads()) rest(i < head ? low + i : done + i - head);
+        const i64 done = low + head + vectors * Wide<T>::EACH;
+        for (i64 i = my_thread(); i < head + (vectors ? high - done : 0); i += my_threads()) rest(i < head ? low + i : done + i - head);
     });
     see_through();
 }

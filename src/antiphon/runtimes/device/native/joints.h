@@ -1,4 +1,8 @@
-/* Memory that all ranks of this process have alike, as the host knows it: by address and rank. Host only. */
+/* Memory that all ranks of this process have alike, as the host knows it: by address and rank. Host only.
+ *
+ * Threading: a lock for the list; `any` lets calls without such memory skip it. Ownership: the list only; who maps the memory
+ *   frees it.
+ */
 #pragma once
 #include <atomic>
 #include <mutex>
@@ -14,22 +18,22 @@ struct Joint {
 
 class Joints {
     std::mutex lock;
-    std::vector<Joint> known;
+    std::vector<Joint> list;
     std::atomic<bool> any{false}; /* most groups have none, and ask for each call */
 
   public:
-    void add(const Joint &one) {
+    void add(const Joint &joint) {
         const std::lock_guard<std::mutex> hold(lock);
-        known.push_back(one), any.store(true);
+        list.push_back(joint), any.store(true);
     }
     /* The one that begins there at rank 0, which is known no more. */
-    Joint taken(const void *memory) {
+    Joint take(const void *memory) {
         const std::lock_guard<std::mutex> hold(lock);
-        for (size_t i = 0; i < known.size(); ++i)
-            if (known[i].of[0] == memory) {
-                const Joint found = known[i];
-                known.erase(known.begin() + (ptrdiff_t)i), any.store(!known.empty());
-                return found;
+        for (size_t i = 0; i < list.size(); ++i)
+            if (list[i].of[0] == memory) {
+                const Joint joint = list[i];
+                list.erase(list.begin() + (ptrdiff_t)i), any.store(!list.empty());
+                return joint;
             }
         return {};
     }
@@ -37,20 +41,20 @@ class Joints {
     char *address(char *const *places, u32 ranks) {
         if (!any.load()) return nullptr;
         const std::lock_guard<std::mutex> hold(lock);
-        for (const Joint &one : known) {
-            if (one.of.size() != ranks || places[0] < one.of[0] || places[0] >= one.of[0] + one.bytes) continue;
-            const ptrdiff_t at = places[0] - one.of[0];
+        for (const Joint &joint : list) {
+            if (joint.of.size() != ranks || places[0] < joint.of[0] || places[0] >= joint.of[0] + joint.bytes) continue;
+            const ptrdiff_t at = places[0] - joint.of[0];
             bool alike = true;
-            for (u32 i = 0; i < ranks; ++i) alike &= places[3 * i] == one.of[i] + at;
-            if (alike) return one.all + at;
+            for (u32 i = 0; i < ranks; ++i) alike &= places[3 * i] == joint.of[i] + at;
+            if (alike) return joint.all + at;
         }
         return nullptr;
     }
     /* What stands behind this multicast address, if anything does. */
     Joint behind(const void *at) {
         const std::lock_guard<std::mutex> hold(lock);
-        for (const Joint &one : known)
-            if ((const char *)at >= one.all && (const char *)at < one.all + one.bytes) return one;
+        for (const Joint &joint : list)
+            if ((const char *)at >= joint.all && (const char *)at < joint.all + joint.bytes) return joint;
         return {};
     }
 };

@@ -64,10 +64,10 @@ template <typename T> struct InTable {
     const Argument *to;
     i64 count;
     const Argument *from;
-    i64 many;
+    i64 operand_count;
 
     ON_MEMBER i64 results() const { return count; }
-    ON_MEMBER i64 operands() const { return many; }
+    ON_MEMBER i64 operands() const { return operand_count; }
     ON_MEMBER T *result(i64 k) const { return address<T>(run, to[k]); }
     ON_MEMBER const T *operand(i64 k) const { return address<T>(run, from[k]); }
 };
@@ -79,11 +79,11 @@ template <typename T> struct InBoxes {
     const Argument *to;
     i64 count;
     const Argument *from;
-    i64 many;
+    i64 operand_count;
 
     ON_MEMBER const Argument &place(i64 k) const { return k < count ? to[k] : from[k - count]; }
     ON_MEMBER i64 results() const { return count; }
-    ON_MEMBER i64 all() const { return count + many; }
+    ON_MEMBER i64 all() const { return count + operand_count; }
     ON_MEMBER u64 *box(i64 k) const {
         const Argument &a = place(k);
         return region_buffer(run, a.region) == PACKETS ? run.peers[a.rank].box + half + run.shift[a.region] : nullptr;
@@ -108,7 +108,7 @@ template <typename T> ON_DEVICE int carry_packets(const Run &run, const Now &now
 }
 
 #ifdef BY_SWITCHES
-/* What switches are asked for, by them; false: they cannot. */
+/* A step by switches; false: they cannot do it. */
 template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first, &from = a[step.more];
     const i64 to_buffer = region_buffer(run, a->region), from_buffer = region_buffer(run, from.region);
@@ -117,16 +117,16 @@ template <typename T, typename Rule> ON_DEVICE bool by_switches(const Run &run, 
     if (!to || (!own && (!all || !Switches<T, Rule>::can)) || step.more != (i64)run.ranks) return false;
     if (!own && step.count != 2 * (i64)run.ranks) return false;
     T *const into = (T *)(to + ((char *)address<T>(run, *a) - run.peers[a->rank].buffer[to_buffer]));
-    const T *const here = address<T>(run, from);
-    const T *const read = own ? here : (const T *)(all + ((const char *)here - run.peers[from.rank].buffer[from_buffer]));
+    const T *const source = address<T>(run, from);
+    const T *const read = own ? source : (const T *)(all + ((const char *)source - run.peers[from.rank].buffer[from_buffer]));
     const InTable<T> places = {run, a, step.more, a + step.more, step.count - step.more};
     jointly<T, Rule>(run.line, {a->part, a->number}, share, read, own, into, [&](i64 at) {
         typename Of<T>::wide sum = widened(places.operand(0)[at]);
         for (i64 k = 1; k < places.operands(); ++k)
-            sum = Rule::template both<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(places.operand(k)[at]));
-        T made;
-        narrowed(sum, &made);
-        for (i64 k = 0; k < places.results(); ++k) places.result(k)[at] = made;
+            sum = Rule::template combine_pair<typename Of<T>::wide, typename Of<T>::adds>(sum, widened(places.operand(k)[at]));
+        T result;
+        narrowed(sum, &result);
+        for (i64 k = 0; k < places.results(); ++k) places.result(k)[at] = result;
     });
     return true;
 }
@@ -147,30 +147,31 @@ template <typename T> ON_DEVICE bool by_switches(const Run &, const Step &, Shar
 /* A step that touches data. */
 template <typename T> ON_DEVICE void carry_out(const Run &run, const Step &step, Share share) {
     const Argument *a = run.arguments + step.first;
-    const auto span = [](const Argument &one) { return Span{one.part, one.number}; };
+    const auto span = [](const Argument &argument) { return Span{argument.part, argument.number}; };
     if (step.kind == PUT)
         for (i64 k = 0; k < step.count; k += 2)
             combine<T, Sum>(run.line, span(a[k + 1]), share, InTable<T>{run, a + k + 1, 1, a + k, 1});
     else if (step.kind == DIVIDE) {
         if (run.op == AVG) divide<T>(run.line, span(a[0]), share, address<T>(run, a[0]), step.more);
     } else if (step.kind == PERMUTE)
-        permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16), [&](i64 k) { return address<T>(run, a[k]); });
+        permute<T>(run.line, span(a[0]), share, step.count, (u32)(step.first * 16),
+                   [&](i64 k) { return address<T>(run, a[k]); });
     else if (!by_switches<T>(run, step, share))
         combine_by<T>(run.op, run.line, span(a[0]), share,
                       InTable<T>{run, a, step.more, a + step.more, step.count - step.more});
 }
 
 /* One thread for each signal: whether all have come, or the call was stopped. */
-ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *mine, u32 round) {
+ON_DEVICE int await(const Run &run, u64 call, const Step &step, const u64 *signals, u32 round) {
     for (i64 k = my_thread(); k < step.count; k += my_threads()) {
         const Argument &a = run.arguments[step.first + k];
-        if (!has_come(mine + a.rank, signal_of(call, round, a.number), run.stop)) return 1;
+        if (!has_come(signals + a.rank, signal_of(call, round, a.number), run.stop)) return 1;
     }
     return 0;
 }
 
-/* Behind a `meet`, if anything is to be told. A peer is told by the same thread each time, so that its numbers ascend even
- * where no `meet` lies between. */
+/* Behind a `meet`, if there is anything to signal. A peer is signalled by the same thread each time, so that its numbers ascend
+ * even where no `meet` lies between. */
 ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 round) {
     for (i64 k = 0; k < step.count; ++k) {
         const Argument &a = run.arguments[step.first + k];
@@ -183,7 +184,7 @@ ON_DEVICE void tell(const Run &run, u64 call, const Step &step, i64 place, u32 r
 template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
     const u32 stream = number / run.lanes, lane = number % run.lanes;
     const i64 place = (i64)number * run.ranks;
-    const u64 *mine = run.peers[run.rank].signals + place;
+    const u64 *signals = run.peers[run.rank].signals + place;
     const Block block = run.blocks[stream];
     const Now now = now_of(run);
     int failed = 0;
@@ -195,7 +196,7 @@ template <typename T> ON_DEVICE int run_block(const Run &run, u32 number) {
             if (step.kind == SIGNAL)
                 tell(run, now.call, step, place, round);
             else if (step.kind == WAIT)
-                failed |= await(run, now.call, step, mine, round);
+                failed |= await(run, now.call, step, signals, round);
             else if (step.kind == SYNC) {
                 if (meet(failed)) return 1;
             } else if (!run.packets || step.kind == DIVIDE)

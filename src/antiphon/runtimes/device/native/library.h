@@ -1,4 +1,4 @@
-/* The library's own collectives (NCCL, RCCL), to be measured beside ours: opened by name when it is asked for, so that nothing
+/* The library's own collectives (NCCL, RCCL), to be measured beside ours: opened by name on demand, so that nothing
  * is linked with it. Types and operators have its numbers (numbers.h). Before this a device says:
  *
  *     int device_of(const Rank &)                    on which device a rank is
@@ -30,20 +30,21 @@ struct Library {
     std::vector<void *> ranks;
     std::vector<Comm> comms;
 
-    template <typename Function> bool found(const char *name, Function *function) {
+    template <typename Function> bool look_up(const char *name, Function *function) {
         *(void **)function = dlsym(file, name);
         return *function != nullptr;
     }
     bool open(const char *path) {
         file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        return file && found("ncclCommInitAll", &init) && found("ncclCommDestroy", &destroy) && found("ncclGroupStart", &start) &&
-               found("ncclGroupEnd", &end) && found("ncclGetErrorString", &error) && found("ncclAllReduce", &allreduce) &&
-               found("ncclReduce", &reduce) && found("ncclBroadcast", &broadcast) && found("ncclAllGather", &allgather) &&
-               found("ncclReduceScatter", &reducescatter) && found("ncclSend", &send) && found("ncclRecv", &receive);
+        return file && look_up("ncclCommInitAll", &init) && look_up("ncclCommDestroy", &destroy) &&
+               look_up("ncclGroupStart", &start) && look_up("ncclGroupEnd", &end) && look_up("ncclGetErrorString", &error) &&
+               look_up("ncclAllReduce", &allreduce) && look_up("ncclReduce", &reduce) && look_up("ncclBroadcast", &broadcast) &&
+               look_up("ncclAllGather", &allgather) && look_up("ncclReduceScatter", &reducescatter) &&
+               look_up("ncclSend", &send) && look_up("ncclRecv", &receive);
     }
     ~Library() {
-        for (Comm one : comms)
-            if (one) (void)destroy(one);
+        for (Comm comm : comms)
+            if (comm) (void)destroy(comm);
     }
 
     /* What rank `me` asks for. `from`, `to`: its buffers; `count`: elements of a block. Kinds as in a program file. */
@@ -52,7 +53,7 @@ struct Library {
         const Comm comm = comms[(size_t)me];
         void *const stream = stream_of(*(Rank *)ranks[(size_t)me]);
         const size_t block = count * WIDTHS[type];
-        const int many = (int)ranks.size();
+        const int ranks_here = (int)ranks.size();
         int code = 0;
         switch (kind) {
         case BROADCAST: return broadcast(from, to, count, type, root, comm, stream);
@@ -61,11 +62,12 @@ struct Library {
         case REDUCESCATTER: return reducescatter(from, to, count, type, op, comm, stream);
         case ALLREDUCE: return allreduce(from, to, count, type, op, comm, stream);
         }
-        for (int peer = 0; peer < many && !code; ++peer) {
+        for (int peer = 0; peer < ranks_here && !code; ++peer) {
             const bool gives = kind == ALLTOALL || (kind == SCATTER && me == root) || (kind == GATHER && peer == root);
             const bool gets = kind == ALLTOALL || (kind == SCATTER && peer == root) || (kind == GATHER && me == root);
             if (gives) code = send(from + (kind == GATHER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
-            if (gets && !code) code = receive(to + (kind == SCATTER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
+            if (gets && !code)
+                code = receive(to + (kind == SCATTER ? 0 : (size_t)peer * block), count, type, peer, comm, stream);
         }
         return code;
     }
@@ -74,28 +76,28 @@ struct Library {
 }  // namespace
 
 void *ad_library_new(u32 count, void *const *ranks, const char *path) {
-    Library *made = new Library;
+    Library *library = new Library;
     std::vector<int> devices;
-    for (u32 i = 0; i < count; ++i) devices.push_back(device_of(*(const Rank *)ranks[i])), made->ranks.push_back(ranks[i]);
-    why = "there is no such library, or it lacks what is asked for";
-    if (made->open(path)) {
-        made->comms.resize(count);
-        const int code = made->init(made->comms.data(), (int)count, devices.data());
-        if (!code) return made;
-        why = made->error(code), made->comms.clear();
+    for (u32 i = 0; i < count; ++i) devices.push_back(device_of(*(const Rank *)ranks[i])), library->ranks.push_back(ranks[i]);
+    failure = "there is no such library, or it lacks what is asked for";
+    if (library->open(path)) {
+        library->comms.resize(count);
+        const int code = library->init(library->comms.data(), (int)count, devices.data());
+        if (!code) return library;
+        failure = library->error(code), library->comms.clear();
     }
-    delete made;
+    delete library;
     return nullptr;
 }
 
 int ad_library_go(void *library, int kind, i64 count, int type, int op, int root, char *const *from, char *const *to) {
-    Library &mine = *(Library *)library;
-    int code = mine.start();
-    for (size_t i = 0; i < mine.ranks.size() && !code; ++i)
-        code = mine.ask(kind, (i64)i, from[i], to[i], (size_t)count, type, op, root);
-    const int ended = mine.end();
-    if (code || ended) return why = mine.error(code ? code : ended), 1;
-    return end_streams(mine.ranks.data(), (u32)mine.ranks.size());
+    Library &lib = *(Library *)library;
+    int code = lib.start();
+    for (size_t i = 0; i < lib.ranks.size() && !code; ++i)
+        code = lib.ask(kind, (i64)i, from[i], to[i], (size_t)count, type, op, root);
+    const int ended = lib.end();
+    if (code || ended) return failure = lib.error(code ? code : ended), 1;
+    return end_streams(lib.ranks.data(), (u32)lib.ranks.size());
 }
 
 void ad_library_free(void *library) { delete (Library *)library; }

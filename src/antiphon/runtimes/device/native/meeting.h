@@ -1,4 +1,7 @@
-/* Threads of a processor as those of a block. */
+/* Threads of a processor as those of a block: a barrier.
+ *
+ * Threading: all threads of a block call `meet`; the last one to arrive lets the others go on (release, acquire of `turn`).
+ */
 #pragma once
 #include <sched.h>
 #include <time.h>
@@ -11,8 +14,8 @@ namespace {
 
 /* Where the threads of a block meet. */
 struct Meeting {
-    std::atomic<u32> here{0}, turn{0};
-    std::atomic<int> failed{0}, told{0};
+    std::atomic<u32> arrived{0}, turn{0};
+    std::atomic<int> failed{0}, outcome{0};
 };
 
 struct Place {
@@ -26,7 +29,7 @@ thread_local Place self;
 u32 my_thread() { return self.thread; }
 u32 my_threads() { return self.threads; }
 
-/* There are more threads than processors: whoever waits for long lets the others run. */
+/* There are more threads than processors: a thread that waits for long yields. */
 void rest() {
     static thread_local u32 tries = 0;
     if (++tries % 32) sched_yield();
@@ -41,11 +44,11 @@ int meet(int failed) {
     Meeting &m = *self.meeting;
     const u32 turn = m.turn.load(std::memory_order_relaxed);
     if (failed) m.failed.store(1, std::memory_order_relaxed);
-    if (m.here.fetch_add(1, std::memory_order_acq_rel) + 1 == self.threads) {
-        m.told.store(m.failed.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
-        m.here.store(0, std::memory_order_relaxed);
+    if (m.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == self.threads) {
+        m.outcome.store(m.failed.exchange(0, std::memory_order_relaxed), std::memory_order_relaxed);
+        m.arrived.store(0, std::memory_order_relaxed);
         m.turn.store(turn + 1, std::memory_order_release);
     } else
         while (m.turn.load(std::memory_order_acquire) == turn) rest();
-    return m.told.load(std::memory_order_relaxed);
+    return m.outcome.load(std::memory_order_relaxed);
 }

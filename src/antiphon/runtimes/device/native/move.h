@@ -1,4 +1,7 @@
-/* Data that is copied, combined and divided, slice by slice. Where it lies, says who calls. */
+/* Copying, combining and dividing data, slice by slice. The caller says where it lies.
+ *
+ * Threading: by all threads of a block, each on elements of its own. Ownership: no memory.
+ */
 #pragma once
 #include "numbers.h"
 
@@ -72,13 +75,13 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
     typedef typename Of<T>::adds U;
     typedef Wide<T> Tile;
     const u32 me = my_thread(), threads = my_threads();
-    const i64 count = places.results(), many = places.operands();
+    const i64 count = places.results(), operands = places.operands();
     each_slice(line, span, share, Tile::EACH, [&](i64 from, i64 to) {
         /* All addresses equally far from a multiple of 16 bytes: then all but the ends goes so. */
         const uintptr_t odd = (uintptr_t)(places.result(0) + from) & 15;
         bool alike = odd % sizeof(T) == 0;
         for (i64 k = 1; k < count; ++k) alike &= ((uintptr_t)(places.result(k) + from) & 15) == odd;
-        for (i64 k = 0; k < many; ++k) alike &= ((uintptr_t)(places.operand(k) + from) & 15) == odd;
+        for (i64 k = 0; k < operands; ++k) alike &= ((uintptr_t)(places.operand(k) + from) & 15) == odd;
         i64 head = to - from, tiles = 0;
         if (alike && to - from >= 2 * (i64)Tile::TILE) {
             head = (i64)((16 - odd) & 15) / (i64)sizeof(T);
@@ -91,9 +94,9 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
             W sum[Tile::TILE];
             next.read(places.operand(0) + at);
             for (int i = 0; i < Tile::TILE; ++i) sum[i] = widened(next.value[i]);
-            for (i64 k = 1; k < many; ++k) {
+            for (i64 k = 1; k < operands; ++k) {
                 next.read(places.operand(k) + at);
-                for (int i = 0; i < Tile::TILE; ++i) sum[i] = Rule::template both<W, U>(sum[i], widened(next.value[i]));
+                for (int i = 0; i < Tile::TILE; ++i) sum[i] = Rule::template combine_pair<W, U>(sum[i], widened(next.value[i]));
             }
             for (int i = 0; i < Tile::TILE; ++i) narrowed(sum[i], &next.value[i]);
             for (i64 k = 0; k < count; ++k) next.write(places.result(k) + at);
@@ -101,10 +104,10 @@ OUT_OF_LINE void combine(const Line &line, Span span, Share share, const Places 
         for (i64 i = me; i < head + (to - tail); i += threads) {
             const i64 at = i < head ? from + i : tail + i - head;
             W sum = widened(places.operand(0)[at]);
-            for (i64 k = 1; k < many; ++k) sum = Rule::template both<W, U>(sum, widened(places.operand(k)[at]));
-            T made;
-            narrowed(sum, &made);
-            for (i64 k = 0; k < count; ++k) places.result(k)[at] = made;
+            for (i64 k = 1; k < operands; ++k) sum = Rule::template combine_pair<W, U>(sum, widened(places.operand(k)[at]));
+            T result;
+            narrowed(sum, &result);
+            for (i64 k = 0; k < count; ++k) places.result(k)[at] = result;
         }
     });
 }

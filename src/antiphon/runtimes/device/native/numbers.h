@@ -99,17 +99,17 @@ ON_DEVICE void narrowed(float x, half16 *out) { *out = as_half(x); }
 ON_DEVICE void narrowed(float x, brain16 *out) { *out = as_brain(x); }
 
 struct Sum {
-    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return (W)((U)x + (U)y); }
+    template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return (W)((U)x + (U)y); }
 };
 struct Prod {
-    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return (W)((U)x * (U)y); }
+    template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return (W)((U)x * (U)y); }
 };
 /* The comparison with itself lets what is not a number through. */
 struct Max {
-    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return ((x >= y) | (x != x)) ? x : y; }
+    template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return ((x >= y) | (x != x)) ? x : y; }
 };
 struct Min {
-    template <typename W, typename U> static ON_MEMBER W both(W x, W y) { return ((x <= y) | (x != x)) ? x : y; }
+    template <typename W, typename U> static ON_MEMBER W combine_pair(W x, W y) { return ((x <= y) | (x != x)) ? x : y; }
 };
 
 /* A sum of `count` numbers as their average: whole numbers are cut toward zero. */

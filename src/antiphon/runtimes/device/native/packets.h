@@ -27,12 +27,12 @@ template <typename T> struct Handful {
     /* Whether it has come, or the call was stopped. */
     ON_MEMBER bool take(const u64 *box, u32 flag, const u32 *stop) {
         for (int i = 0; i < PACKED; ++i) {
-            u64 found;
-            while ((u32)((found = peek(box + i)) >> 32) != flag) {
+            u64 packet;
+            while ((u32)((packet = peek(box + i)) >> 32) != flag) {
                 if (glance(stop)) return false;
                 rest();
             }
-            word[i] = (u32)found;
+            word[i] = (u32)packet;
         }
         return true;
     }
@@ -45,14 +45,14 @@ template <typename T> struct Handful {
 ON_BOTH i64 packets_of(i64 bytes, i64 atoms) { return bytes / 4 + atoms; }
 
 /* By a number of numbers.h. */
-template <typename T> ON_DEVICE typename Of<T>::wide both_by(int op, typename Of<T>::wide x, typename Of<T>::wide y) {
+template <typename T> ON_DEVICE typename Of<T>::wide combine_pair_by(int op, typename Of<T>::wide x, typename Of<T>::wide y) {
     typedef typename Of<T>::wide W;
     typedef typename Of<T>::adds U;
     switch (op) {
-    case PROD: return Prod::template both<W, U>(x, y);
-    case MAX: return Max::template both<W, U>(x, y);
-    case MIN: return Min::template both<W, U>(x, y);
-    default: return Sum::template both<W, U>(x, y);
+    case PROD: return Prod::template combine_pair<W, U>(x, y);
+    case MAX: return Max::template combine_pair<W, U>(x, y);
+    case MIN: return Min::template combine_pair<W, U>(x, y);
+    default: return Sum::template combine_pair<W, U>(x, y);
     }
 }
 
@@ -61,7 +61,7 @@ template <typename T> ON_DEVICE typename Of<T>::wide both_by(int op, typename Of
 template <typename T, typename Places>
 OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 flag, const u32 *stop, u32 *turn,
                         const Places &places) {
-    typedef Handful<T> Some;
+    typedef Handful<T> Hand;
     const u32 threads = my_threads(), me = my_thread();
     const i64 results = places.results(), all = places.all();
     i64 begin = 0, part = span.part;
@@ -70,30 +70,30 @@ OUT_OF_LINE int pass_on(int op, const Line &line, Span span, Share share, u32 fl
         const i64 low = sliced(length, share.slice, share.slices, Wide<T>::EACH);
         const i64 high = sliced(length, share.slice + 1, share.slices, Wide<T>::EACH);
         const i64 box = begin * (i64)sizeof(T) / 4 + atom + low * (i64)sizeof(T) / 4;
-        const i64 many = (high - low + Some::EACH - 1) / Some::EACH;
-        for (i64 i = (me + threads - *turn) % threads; i < many; i += threads) {
-            const i64 from = begin + low + i * Some::EACH, left = begin + high - from;
-            const int count = left < Some::EACH ? (int)left : (int)Some::EACH;
-            typename Of<T>::wide sum[Some::EACH] = {};
-            Some next;
-            for (int k = 0; k < Some::PACKED; ++k) next.word[k] = 0;
+        const i64 handfuls = (high - low + Hand::EACH - 1) / Hand::EACH;
+        for (i64 i = (me + threads - *turn) % threads; i < handfuls; i += threads) {
+            const i64 from = begin + low + i * Hand::EACH, remaining = begin + high - from;
+            const int count = remaining < Hand::EACH ? (int)remaining : (int)Hand::EACH;
+            typename Of<T>::wide sum[Hand::EACH] = {};
+            Hand next;
+            for (int k = 0; k < Hand::PACKED; ++k) next.word[k] = 0;
             for (i64 k = results; k < all; ++k) {
-                if (const u64 *there = places.box(k)) {
-                    if (!next.take(there + box + i * Some::PACKED, flag, stop)) return 1;
+                if (const u64 *packets = places.box(k)) {
+                    if (!next.take(packets + box + i * Hand::PACKED, flag, stop)) return 1;
                 } else
                     for (int e = 0; e < count; ++e) next.value[e] = places.at(k)[from + e];
                 for (int e = 0; e < count; ++e)
-                    sum[e] = k == results ? widened(next.value[e]) : both_by<T>(op, sum[e], widened(next.value[e]));
+                    sum[e] = k == results ? widened(next.value[e]) : combine_pair_by<T>(op, sum[e], widened(next.value[e]));
             }
             for (int e = 0; e < count; ++e) narrowed(sum[e], &next.value[e]);
             for (i64 k = 0; k < results; ++k) {
-                if (u64 *there = places.box(k))
-                    next.send(there + box + i * Some::PACKED, flag);
+                if (u64 *packets = places.box(k))
+                    next.send(packets + box + i * Hand::PACKED, flag);
                 else
                     for (int e = 0; e < count; ++e) places.at(k)[from + e] = next.value[e];
             }
         }
-        *turn = (u32)((*turn + many) % threads);
+        *turn = (u32)((*turn + handfuls) % threads);
         begin += length;
         part = part + 1 == line.parts ? 0 : part + 1;
     }

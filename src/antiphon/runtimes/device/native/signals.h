@@ -1,4 +1,4 @@
-/* Signals between ranks, and how they are told from those of other calls. */
+/* Signals between ranks, and how those of different calls are distinguished. */
 #pragma once
 #include "world.h"
 
@@ -11,8 +11,8 @@ ON_BOTH u64 signal_of(u64 call, u32 round, i64 number) {
 }
 
 /* By one thread: whether a signal has come, or the call was stopped. */
-ON_DEVICE bool has_come(const u64 *at, u64 wanted, const u32 *stop) {
-    while ((i64)(load(at) - wanted) < 0) {
+ON_DEVICE bool has_come(const u64 *at, u64 awaited, const u32 *stop) {
+    while ((i64)(load(at) - awaited) < 0) {
         if (glance(stop)) return false;
         rest();
     }

@@ -1,4 +1,9 @@
-/* The kernel on threads of a processor: blocks of threads for every rank, which wait for calls. */
+/* The kernel on threads of a processor: blocks of threads for every rank, which wait for calls.
+ *
+ * Threading: the caller's thread begins calls and waits for them; each rank has its own threads, which sleep by a Bell and count
+ *   down `busy` (acquire and release) when they are done. `failure` is per thread.
+ * Ownership: a Rank owns its threads, which its destructor joins; a Plan its words; `maps` memory shared with other processes.
+ */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -24,7 +29,7 @@ namespace {
 enum { MOST_THREADS = 4096 };
 const double MOST_SECONDS = 1e9;
 
-thread_local const char *why = "";
+thread_local const char *failure = "";
 
 /* What a type does. */
 template <typename Work> auto typed(int type, Work work) {
@@ -54,38 +59,38 @@ struct Plan {
     std::vector<i64> words;
     Table table;
     std::shared_ptr<Size> size; /* of the last call */
-    Held held;
+    BufferCheck check;
 };
 
 struct Event {
-    std::atomic<bool> come{false};
+    std::atomic<bool> happened{false};
 };
 
 /* What a thread does one after another. */
 class Queue {
     std::mutex lock;
-    std::condition_variable more, none;
-    std::deque<std::function<void()>> asked;
+    std::condition_variable work_added, none;
+    std::deque<std::function<void()>> tasks;
     bool over = false, idle = true, keeping = false;
-    std::vector<std::function<void()>> kept;
+    std::vector<std::function<void()>> recorded;
     std::thread worker{[this] { serve(); }};
 
     void serve() {
         std::unique_lock<std::mutex> hold(lock);
         for (;;) {
-            more.wait(hold, [&] { return over || !asked.empty(); });
-            if (asked.empty()) return;
-            const std::function<void()> work = std::move(asked.front());
-            asked.pop_front();
+            work_added.wait(hold, [&] { return over || !tasks.empty(); });
+            if (tasks.empty()) return;
+            const std::function<void()> work = std::move(tasks.front());
+            tasks.pop_front();
             hold.unlock(), work(), hold.lock();
-            idle = asked.empty();
+            idle = tasks.empty();
             if (idle) none.notify_all();
         }
     }
 
   public:
     std::vector<char> stage;
-    const u32 *const stop; /* of the rank: then what is asked for is not done */
+    const u32 *const stop; /* of the rank: then tasks are skipped */
 
     explicit Queue(const u32 *stop) : stop(stop) {}
     ~Queue() {
@@ -93,22 +98,22 @@ class Queue {
             const std::lock_guard<std::mutex> hold(lock);
             over = true;
         }
-        more.notify_all();
+        work_added.notify_all();
         worker.join();
     }
     void keep() {
         const std::lock_guard<std::mutex> hold(lock);
-        keeping = true, kept.clear();
+        keeping = true, recorded.clear();
     }
-    std::vector<std::function<void()>> what_was_kept() {
+    std::vector<std::function<void()>> take_recorded() {
         const std::lock_guard<std::mutex> hold(lock);
-        return keeping = false, std::move(kept);
+        return keeping = false, std::move(recorded);
     }
     void ask(std::function<void()> work) {
         const std::lock_guard<std::mutex> hold(lock);
-        if (keeping) return kept.push_back(std::move(work));
-        asked.push_back(std::move(work)), idle = false;
-        more.notify_one();
+        if (keeping) return recorded.push_back(std::move(work));
+        tasks.push_back(std::move(work)), idle = false;
+        work_added.notify_one();
     }
     void end() {
         std::unique_lock<std::mutex> hold(lock);
@@ -123,8 +128,8 @@ class Queue {
     }
 };
 
-/* A rank with its threads, which are started once. For each call whoever asks wakes one of them, and each wakes two others, of
- * its own rank and of those that begin with it: so he is through soon, however many there are. */
+/* A rank with its threads, which are started once. For each call the caller wakes one of them, and each wakes two others, of
+ * its own rank and of those that begin with it: so the caller returns soon, however many there are. */
 struct Rank {
     u32 rank, ranks, blocks, threads;
     std::vector<Peer> peers;
@@ -155,8 +160,8 @@ struct Rank {
 
     void end() {
         over = true;
-        for (Bell &one : bells) one.ring();
-        for (std::thread &one : pool) one.join();
+        for (Bell &bell : bells) bell.ring();
+        for (std::thread &thread : pool) thread.join();
     }
 
     void serve(u32 number) {
@@ -197,7 +202,7 @@ std::map<void *, Token> maps;
 
 void *mapped(int file, size_t bytes) {
     void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (memory == MAP_FAILED) return close(file), why = "no memory can be shared", nullptr;
+    if (memory == MAP_FAILED) return close(file), failure = "no memory can be shared", nullptr;
     const std::lock_guard<std::mutex> hold(mapping);
     maps[memory] = {getpid(), file, bytes};
     return memory;
@@ -212,14 +217,15 @@ bool is_mapped(void *memory) {
 
 #include "threads_joints.h"
 
-const char *ad_why() { return why; }
+const char *ad_why() { return failure; }
 
 void *ad_rank_new(u32 rank, u32 ranks, u32 blocks, u32 threads) {
-    if (!blocks || !threads || (u64)blocks * threads > MOST_THREADS) return why = "a rank has from 1 to 4096 threads", nullptr;
+    if (!blocks || !threads || (u64)blocks * threads > MOST_THREADS)
+        return failure = "a rank has from 1 to 4096 threads", nullptr;
     try {
         return new Rank(rank, ranks, blocks, threads);
     } catch (...) {
-        why = "no more threads can be started";
+        failure = "no more threads can be started";
         return nullptr;
     }
 }
@@ -233,10 +239,10 @@ void ad_memory_free(void *, void *memory) { is_mapped(memory) ? ad_memory_left(n
 
 void *ad_memory_shared(void *, size_t bytes, void *token) {
     const int file = memfd_create("antiphon", MFD_CLOEXEC);
-    if (file < 0 || ftruncate(file, (off_t)(bytes + !bytes))) return why = "no memory can be shared", nullptr;
-    const Token made = {getpid(), file, bytes + !bytes};
-    memset(token, 0, TOKEN), memcpy(token, &made, sizeof made);
-    return mapped(file, made.bytes);
+    if (file < 0 || ftruncate(file, (off_t)(bytes + !bytes))) return failure = "no memory can be shared", nullptr;
+    const Token own = {getpid(), file, bytes + !bytes};
+    memset(token, 0, TOKEN), memcpy(token, &own, sizeof own);
+    return mapped(file, own.bytes);
 }
 
 void *ad_memory_reached(void *, const void *token) {
@@ -245,16 +251,16 @@ void *ad_memory_reached(void *, const void *token) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)other.process, other.file);
     const int file = open(path, O_RDWR | O_CLOEXEC);
-    if (file < 0) return why = "memory of another process cannot be reached", nullptr;
+    if (file < 0) return failure = "memory of another process cannot be reached", nullptr;
     return mapped(file, other.bytes);
 }
 
 void ad_memory_left(void *, void *memory) {
     const std::lock_guard<std::mutex> hold(mapping);
-    const auto found = maps.find(memory);
-    if (found == maps.end()) return;
-    munmap(memory, found->second.bytes), close(found->second.file);
-    maps.erase(found);
+    const auto entry = maps.find(memory);
+    if (entry == maps.end()) return;
+    munmap(memory, entry->second.bytes), close(entry->second.file);
+    maps.erase(entry);
 }
 
 int ad_fetch(void *, void *to, const void *memory, size_t bytes) { return memcpy(to, memory, bytes), 0; }
@@ -270,8 +276,8 @@ void ad_rank_box(void *rank, u32 peer, u64 *box) { ((Rank *)rank)->peers[peer].b
 void *ad_plan_new(void *, const i64 *words, i64 count) {
     Plan *plan = new Plan;
     plan->words.assign(words, words + count);
-    why = read_table(plan->words.data(), count, &plan->table);
-    if (!why) return plan;
+    failure = read_table(plan->words.data(), count, &plan->table);
+    if (!failure) return plan;
     delete plan;
     return nullptr;
 }
@@ -289,12 +295,12 @@ const Size &size_at(const Plan &plan) { return *plan.size; }
 int prepare(Rank &rank, Plan &plan, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds, char *const *buffers,
             const i64 *lengths) {
     const Table &table = plan.table;
-    if ((why = unfit(table, rank.rank, rank.ranks, unit))) return 1;
+    if ((failure = check_unit(table, rank.rank, rank.ranks, unit))) return 1;
     if (!plan.size || plan.size->unit != unit || plan.size->width != (i64)WIDTHS[type])
         plan.size = std::make_shared<Size>(size_of(table, unit, (i64)WIDTHS[type]));
-    why = plan.held.refused(table, *plan.size, lengths, rank.blocks, lanes, rounds);
-    if (!why && table.head.atoms && !rank.peers[0].box) why = "ranks have no boxes for packets";
-    if (why) return 1;
+    failure = plan.check.check_buffers(table, *plan.size, lengths, rank.blocks, lanes, rounds);
+    if (!failure && table.head.atoms && !rank.peers[0].box) failure = "ranks have no boxes for packets";
+    if (failure) return 1;
     for (u32 i = 0; i < rank.ranks; ++i)
         for (int k = 0; k < BUFFERS; ++k) rank.peers[i].buffer[k] = buffers[3 * i + (u32)k];
     rank.run = {table.steps, table.arguments, table.blocks, table.regions, plan.size->shift.data(), rank.peers.data(), &rank.stop,
@@ -309,8 +315,8 @@ void go_on(Rank &rank) { __atomic_store_n(&rank.stop, 0, __ATOMIC_RELAXED); }
 
 /* Before it begins, with so many blocks. */
 void make_ready(Rank &rank, u64 call, u32 blocks) {
-    if (u64 *mine = rank.peers[rank.rank].box; mine && empties(call))
-        for (int i = 0; i < BOX; ++i) post(mine + half_of(call) + i, 0);
+    if (u64 *box = rank.peers[rank.rank].box; box && empties(call))
+        for (int i = 0; i < BOX; ++i) post(box + half_of(call) + i, 0);
     rank.used = blocks * rank.threads;
     rank.busy.store(rank.used ? rank.used : 1, std::memory_order_relaxed); /* the first one wakes others, at least */
     rank.failed.store(0, std::memory_order_relaxed);
@@ -319,7 +325,8 @@ void make_ready(Rank &rank, u64 call, u32 blocks) {
 /* All threads of these ranks, which are ready. */
 void begin(void *const *ranks, u32 count) {
     for (u32 i = 0; i < count; ++i)
-        for (u32 k = 0; k < 2; ++k) ((Rank *)ranks[i])->next[k] = 2 * i + 1 + k < count ? (Rank *)ranks[2 * i + 1 + k] : nullptr;
+        for (u32 k = 0; k < 2; ++k)
+            ((Rank *)ranks[i])->next[k] = 2 * i + 1 + k < count ? (Rank *)ranks[2 * i + 1 + k] : nullptr;
     if (count) ((Rank *)ranks[0])->bells[0].ring();
 }
 
@@ -328,7 +335,8 @@ void begin(void *const *ranks, u32 count) {
 int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 unit, int type, int op, u32 lanes, u32 rounds,
              char *const *buffers, const i64 *lengths) {
     for (u32 i = 0; i < count; ++i)
-        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths)) return (int)i + 1;
+        if (prepare(*(Rank *)ranks[i], *(Plan *)plans[i], call, unit, type, op, lanes, rounds, buffers, lengths))
+            return (int)i + 1;
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
         const Head &head = ((Plan *)plans[i])->table.head;
@@ -343,9 +351,9 @@ int ad_start(u32 count, void *const *ranks, void *const *plans, u64 call, i64 un
 int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
     timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
-    const double most = seconds < MOST_SECONDS ? seconds : MOST_SECONDS;
-    const i64 nanoseconds = end.tv_nsec + (i64)((most - (double)(i64)most) * 1e9);
-    end.tv_sec += (time_t)most + nanoseconds / 1000000000, end.tv_nsec = nanoseconds % 1000000000;
+    const double limit = seconds < MOST_SECONDS ? seconds : MOST_SECONDS;
+    const i64 nanoseconds = end.tv_nsec + (i64)((limit - (double)(i64)limit) * 1e9);
+    end.tv_sec += (time_t)limit + nanoseconds / 1000000000, end.tv_nsec = nanoseconds % 1000000000;
     int any = 0;
     for (u32 i = 0; i < count; ++i) {
         Rank &rank = *(Rank *)ranks[i];
@@ -356,7 +364,7 @@ int ad_wait(u32 count, void *const *ranks, double seconds, int *failed) {
         failed[i] = rank.failed.load(std::memory_order_relaxed) != 0;
         if (failed[i]) rank.boxes.stopped(), any = 1;
     }
-    why = "its time was up";
+    failure = "its time was up";
     return any;
 }
 

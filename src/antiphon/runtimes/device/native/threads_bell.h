@@ -1,4 +1,7 @@
-/* What a thread sleeps by until another one rings. Part of threads.cc. */
+/* A bell by which a thread sleeps until another one rings (a futex). Part of threads.cc.
+ *
+ * Threading: one thread waits, any may ring. Ownership: no memory.
+ */
 #pragma once
 #include <errno.h>
 #include <linux/futex.h>
@@ -12,26 +15,26 @@
 
 namespace {
 
-/* One thread waits, any may ring: what was rung before it waits is not lost. Nothing is asked of the system unless somebody
+/* One thread waits, any may ring: what was rung before it waits is not lost. There is no call of the system unless a thread
  * sleeps. */
 class alignas(64) Bell {
     enum : u32 { STILL, RUNG, ASLEEP };
     std::atomic<u32> state{STILL};
 
-    long ask(int what, u32 value, const timespec *until) {
-        return syscall(SYS_futex, &state, what | FUTEX_PRIVATE_FLAG, value, until, nullptr, FUTEX_BITSET_MATCH_ANY);
+    long call_futex(int operation, u32 value, const timespec *until) {
+        return syscall(SYS_futex, &state, operation | FUTEX_PRIVATE_FLAG, value, until, nullptr, FUTEX_BITSET_MATCH_ANY);
     }
 
   public:
     void ring() {
-        if (state.exchange(RUNG, std::memory_order_acq_rel) == ASLEEP) ask(FUTEX_WAKE, 1, nullptr);
+        if (state.exchange(RUNG, std::memory_order_acq_rel) == ASLEEP) call_futex(FUTEX_WAKE, 1, nullptr);
     }
     /* Whether it rang before `until`, as CLOCK_MONOTONIC counts; NULL: it waits until it does. */
     bool rings_by(const timespec *until) {
         u32 was = STILL;
         bool late = !state.compare_exchange_strong(was, ASLEEP, std::memory_order_acq_rel);
         while (!late && state.load(std::memory_order_acquire) == ASLEEP)
-            late = ask(FUTEX_WAIT_BITSET, ASLEEP, until) && errno == ETIMEDOUT;
+            late = call_futex(FUTEX_WAIT_BITSET, ASLEEP, until) && errno == ETIMEDOUT;
         return state.exchange(STILL, std::memory_order_acq_rel) == RUNG;
     }
 };

@@ -1,4 +1,8 @@
-/* Calls that are kept as they stand, to be made again. Part of threads.cc. */
+/* Calls that are recorded, to be made again. Part of threads.cc.
+ *
+ * Threading: as of cuda_graphs.h: the thread of the ranks, ad_graph_stop by any.
+ * Ownership: a Graph owns copies of its runs and peers, and refers to ranks and plans.
+ */
 #pragma once
 
 namespace {
@@ -19,14 +23,14 @@ struct Graph {
 };
 
 /* By the thread of a stream: to its end. */
-void make(Graph::OfRank &one) {
-    Rank &rank = *one.rank;
+void make(Graph::OfRank &rank_call) {
+    Rank &rank = *rank_call.rank;
     void *const alone = &rank;
-    rank.run = one.run, rank.boxes.stopped();
-    make_ready(rank, one.counter, one.used);
+    rank.run = rank_call.run, rank.boxes.stopped();
+    make_ready(rank, rank_call.counter, rank_call.used);
     begin(&alone, 1);
     rank.is_done_by(nullptr);
-    one.counter = (one.counter + 1) % ((u64)1 << (64 - CALL_BITS));
+    rank_call.counter = (rank_call.counter + 1) % ((u64)1 << (64 - CALL_BITS));
 }
 
 }  // namespace
@@ -41,18 +45,19 @@ void *ad_graph_new(u32 count, void *const *ranks, void *const *plans, i64 unit, 
         graph->all.push_back({&rank, rank.run, rank.peers, plan.size, (u32)plan.table.head.blocks * lanes, 0});
         graph->ranks.push_back(&rank);
     }
-    for (Graph::OfRank &one : graph->all) one.run.peers = one.peers.data(), one.run.counter = &one.counter;
+    for (Graph::OfRank &rank_call : graph->all)
+        rank_call.run.peers = rank_call.peers.data(), rank_call.run.counter = &rank_call.counter;
     return graph.release();
 }
 
 int ad_graph_begin(void *graph_, u64 call) {
     Graph &graph = *(Graph *)graph_;
-    for (Graph::OfRank &one : graph.all) {
-        one.counter = call;
-        one.rank->run = one.run;
-        one.rank->boxes.stopped();
-        go_on(*one.rank);
-        make_ready(*one.rank, call, one.used);
+    for (Graph::OfRank &rank_call : graph.all) {
+        rank_call.counter = call;
+        rank_call.rank->run = rank_call.run;
+        rank_call.rank->boxes.stopped();
+        go_on(*rank_call.rank);
+        make_ready(*rank_call.rank, call, rank_call.used);
     }
     begin(graph.ranks.data(), (u32)graph.ranks.size());
     return 0;
@@ -61,19 +66,19 @@ int ad_graph_begin(void *graph_, u64 call) {
 int ad_graph_count(void *graph_, u64 call) {
     Graph &graph = *(Graph *)graph_;
     graph.stopped.store(false);
-    for (Graph::OfRank &one : graph.all) one.counter = call, go_on(*one.rank);
+    for (Graph::OfRank &rank_call : graph.all) rank_call.counter = call, go_on(*rank_call.rank);
     return 0;
 }
 
 void ad_graph_stop(void *graph_) {
     Graph &graph = *(Graph *)graph_;
     graph.stopped.store(true);
-    for (Graph::OfRank &one : graph.all) __atomic_store_n(&one.rank->stop, 1, __ATOMIC_RELAXED);
+    for (Graph::OfRank &rank_call : graph.all) __atomic_store_n(&rank_call.rank->stop, 1, __ATOMIC_RELAXED);
 }
 
 int ad_graph_ask(void *graph, void *const *streams) {
     size_t number = 0;
-    for (Graph::OfRank &one : ((Graph *)graph)->all) ((Queue *)streams[number++])->ask([&one] { make(one); });
+    for (Graph::OfRank &rank_call : ((Graph *)graph)->all) ((Queue *)streams[number++])->ask([&rank_call] { make(rank_call); });
     return 0;
 }
 
@@ -81,23 +86,25 @@ int ad_graph_counted(void *graph_, u64 *call) {
     Graph &graph = *(Graph *)graph_;
     bool alike = true;
     *call = graph.all[0].counter;
-    for (const Graph::OfRank &one : graph.all) {
-        alike &= one.counter == *call && !one.rank->failed.load();
-        *call = furthest(*call, one.counter);
+    for (const Graph::OfRank &rank_call : graph.all) {
+        alike &= rank_call.counter == *call && !rank_call.rank->failed.load();
+        *call = latest_call(*call, rank_call.counter);
     }
-    if (graph.stopped.load()) return why = "these calls were stopped", 2;
-    return alike ? 0 : (why = "not all ranks have made the same calls", 1);
+    if (graph.stopped.load()) return failure = "these calls were stopped", 2;
+    return alike ? 0 : (failure = "not all ranks have made the same calls", 1);
 }
 
 void *ad_stream_new(void *rank) { return new Queue(&((Rank *)rank)->stop); }
 int ad_stream_end(void *, void *stream) { return ((Queue *)stream)->end(), 0; }
 void ad_stream_free(void *, void *stream) { delete (Queue *)stream; }
 int ad_stream_keep(void *, void *stream) { return ((Queue *)stream)->keep(), 0; }
-void *ad_stream_kept(void *, void *stream) { return new std::vector<std::function<void()>>(((Queue *)stream)->what_was_kept()); }
-int ad_kept_ask(void *, void *kept, void *stream) {
-    for (const std::function<void()> &work : *(std::vector<std::function<void()>> *)kept) ((Queue *)stream)->ask(work);
+void *ad_stream_kept(void *, void *stream) {
+    return new std::vector<std::function<void()>>(((Queue *)stream)->take_recorded());
+}
+int ad_kept_ask(void *, void *recording, void *stream) {
+    for (const std::function<void()> &work : *(std::vector<std::function<void()>> *)recording) ((Queue *)stream)->ask(work);
     return 0;
 }
-void ad_kept_free(void *kept) { delete (std::vector<std::function<void()>> *)kept; }
+void ad_kept_free(void *recording) { delete (std::vector<std::function<void()>> *)recording; }
 
 void ad_graph_free(void *graph) { delete (Graph *)graph; }

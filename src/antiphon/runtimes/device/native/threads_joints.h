@@ -1,11 +1,15 @@
-/* In place of switches that combine: behind an address that nobody may touch stands the memory of all ranks. Part of threads.cc. */
+/* In place of switches that combine: an address that must not be accessed stands for the memory of all ranks. Part of threads.cc.
+ *
+ * Threading: the list has a lock; a thread caches what it looked up until `joint_changes` counts on.
+ * Ownership: `joints` holds the memory until ad_joint_free.
+ */
 #pragma once
 #include "joints.h"
 
 namespace {
 
 Joints joints;
-thread_local Joint met; /* what was asked for last */
+thread_local Joint met; /* what was looked up last */
 thread_local u32 met_when = 0;
 std::atomic<u32> joint_changes{1};
 
@@ -20,25 +24,25 @@ const Joint &behind(const void *at) {
 
 i64 joined_ranks(const void *at) { return (i64)behind(at).of.size(); }
 char *joined_at(const void *at, i64 rank) {
-    const Joint &found = behind(at);
-    return found.of[(size_t)rank] + ((const char *)at - found.all);
+    const Joint &joint = behind(at);
+    return joint.of[(size_t)rank] + ((const char *)at - joint.all);
 }
 
 int ad_joint_new(u32 count, void *const *, size_t bytes, void **memory) {
-    Joint made = {{}, (bytes + 64) / 64 * 64, nullptr};
-    made.all = (char *)mmap(nullptr, made.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made.all == MAP_FAILED) return why = "no address for all ranks can be had", 1;
-    for (u32 i = 0; i < count; ++i) made.of.push_back((char *)(memory[i] = aligned_alloc(64, made.bytes)));
-    for (char *one : made.of) memset(one, 0, made.bytes);
-    joints.add(made), joint_changes.fetch_add(1);
+    Joint joint = {{}, (bytes + 64) / 64 * 64, nullptr};
+    joint.all = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (joint.all == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < count; ++i) joint.of.push_back((char *)(memory[i] = aligned_alloc(64, joint.bytes)));
+    for (char *address : joint.of) memset(address, 0, joint.bytes);
+    joints.add(joint), joint_changes.fetch_add(1);
     return 0;
 }
 
 void ad_joint_free(void *, void *memory) {
-    const Joint found = joints.taken(memory);
+    const Joint joint = joints.take(memory);
     joint_changes.fetch_add(1);
-    for (char *one : found.of) ad_memory_free(nullptr, one);
-    if (found.all) munmap(found.all, found.bytes);
+    for (char *address : joint.of) ad_memory_free(nullptr, address);
+    if (joint.all) munmap(joint.all, joint.bytes);
 }
 
 namespace {
@@ -46,8 +50,8 @@ size_t entered = 0; /* bytes of what ranks of this process have entered */
 }
 
 int ad_joint_make(void *, u32, size_t bytes, void *token) {
-    const Token made = {getpid(), -1, (bytes + 64) / 64 * 64};
-    memset(token, 0, TOKEN), memcpy(token, &made, sizeof made);
+    const Token joint = {getpid(), -1, (bytes + 64) / 64 * 64};
+    memset(token, 0, TOKEN), memcpy(token, &joint, sizeof joint);
     return 0;
 }
 
@@ -61,11 +65,11 @@ void *ad_joint_own(void *rank, void *token) { return ad_memory_shared(rank, ente
 void *ad_joint_reached(void *rank, const void *token) { return ad_memory_reached(rank, token); }
 
 int ad_joint_all(u32 ranks, void *const *memory) {
-    Joint made = {{}, entered, nullptr};
-    made.all = (char *)mmap(nullptr, made.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made.all == MAP_FAILED) return why = "no address for all ranks can be had", 1;
-    for (u32 i = 0; i < ranks; ++i) made.of.push_back((char *)memory[i]);
-    joints.add(made), joint_changes.fetch_add(1);
+    Joint joint = {{}, entered, nullptr};
+    joint.all = (char *)mmap(nullptr, joint.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (joint.all == MAP_FAILED) return failure = "no address for all ranks can be had", 1;
+    for (u32 i = 0; i < ranks; ++i) joint.of.push_back((char *)memory[i]);
+    joints.add(joint), joint_changes.fetch_add(1);
     return entered = 0;
 }
 

@@ -1,4 +1,7 @@
-/* What by_steps.h asks of threads: queues, each with a thread, and events. Part of threads.cc. */
+/* Queues of by_steps.h on threads: each has a thread; and events. Part of threads.cc.
+ *
+ * Threading: a Queue has a lock; events are atomic (acquire and release). Ownership: a rank owns its queues.
+ */
 #pragma once
 
 namespace {
@@ -8,7 +11,7 @@ Queue &queue_of(Rank &rank, u32 number) { return rank.queues.try_emplace(number,
 Event *event_of(Queue &, size_t number) {
     static thread_local std::deque<Event> events;
     while (events.size() <= number) events.emplace_back();
-    events[number].come.store(false, std::memory_order_relaxed);
+    events[number].happened.store(false, std::memory_order_relaxed);
     return &events[number];
 }
 
@@ -31,12 +34,12 @@ void ask_step(Queue &queue, const Run &run, const Step *step, u32 lanes) {
 }
 
 void ask_record(Queue &queue, Event &event) {
-    queue.ask([&event] { event.come.store(true, std::memory_order_release); });
+    queue.ask([&event] { event.happened.store(true, std::memory_order_release); });
 }
 
 void ask_wait(Queue &queue, Event &event) {
     queue.ask([&event] {
-        while (!event.come.load(std::memory_order_acquire)) rest();
+        while (!event.happened.load(std::memory_order_acquire)) rest();
     });
 }
 
@@ -58,15 +61,15 @@ const u32 *begin_queues(Rank &rank) {
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool queues_end_by(Rank &rank, double end) {
-    for (auto &one : rank.queues)
-        if (!one.second.end_by(end)) return false;
+    for (auto &queue : rank.queues)
+        if (!queue.second.end_by(end)) return false;
     return true;
 }
 
 void stop_queues(Rank &rank) { __atomic_store_n(&rank.stop, 1, __ATOMIC_RELAXED); }
 
 int end_queues(Rank &rank) {
-    for (auto &one : rank.queues) one.second.end();
+    for (auto &queue : rank.queues) queue.second.end();
     return 0;
 }
 

@@ -12,8 +12,8 @@ struct Memory {
     u64 *signals, *box;
 };
 
-/* One call of all ranks. `strides`: how long a slot of each class is. `way`: 0 with signals, 1 by packets (packets.h), of which
- * a slot has `slot`; `opens`: whether others must be waited for until they have begun. */
+/* One call of all ranks. `strides`: the length of a slot of each class. `way`: 0 with signals, 1 by packets (packets.h), of
+ * which a slot has `slot`; `opens`: whether others must be waited for until they have begun. */
 struct Call {
     const Memory *of;
     const u32 *stop;
@@ -27,8 +27,8 @@ struct Call {
 /* A number of a rank, in a circle. */
 ON_DEVICE i64 wrap(i64 rank) { return (rank % RANKS + RANKS) % RANKS; }
 
-/* Few places, which the compiler knows the number of. */
-template <int RESULTS, int OPERANDS> struct Few {
+/* A fixed number of places, which the compiler knows. */
+template <int RESULTS, int OPERANDS> struct Fixed {
     T *to[RESULTS];
     const T *from[OPERANDS];
 
@@ -47,10 +47,10 @@ struct Spot {
 /* Any of them: first all results. */
 struct Spots {
     const Spot *spot;
-    i64 to, many;
+    i64 to, total;
 
     ON_MEMBER i64 results() const { return to; }
-    ON_MEMBER i64 all() const { return many; }
+    ON_MEMBER i64 all() const { return total; }
     ON_MEMBER T *at(i64 k) const { return spot[k].data; }
     ON_MEMBER u64 *box(i64 k) const { return spot[k].box; }
 };
@@ -95,7 +95,7 @@ struct Work {
     ON_MEMBER T *output(i64 rank) const { return call.of[rank].output; }
     ON_MEMBER T *scratch(i64 rank) const { return call.of[rank].scratch; }
 
-    /* Each peer has a thread that tells it and waits for it. */
+    /* Each peer has a thread that signals it and waits for it. */
     ON_ITS_OWN void signal(i64 peer, i64 number) const {
         if ((u32)peer % my_threads() == my_thread())
             store(call.of[peer].signals + place + me, signal_of(call.number, pass, number));
@@ -113,20 +113,23 @@ struct Work {
     ON_MEMBER bool sync() { return meet(failed); }
 
     ON_ITS_OWN void copy(T *to, const T *from, Span span) const {
-        combine<T, Sum>(call.line, span, share, Few<1, 1>{{to}, {from}});
+        combine<T, Sum>(call.line, span, share, Fixed<1, 1>{{to}, {from}});
     }
-    template <int RESULTS, int OPERANDS> ON_MEMBER void fold(const Few<RESULTS, OPERANDS> &places, Span span) const {
+    template <int RESULTS, int OPERANDS> ON_MEMBER void fold(const Fixed<RESULTS, OPERANDS> &places, Span span) const {
         combine<T, Rule>(call.line, span, share, places);
     }
-    template <int RESULTS, int OPERANDS> ON_MEMBER void spread(const Few<RESULTS, OPERANDS> &places, Span span) const {
+    template <int RESULTS, int OPERANDS> ON_MEMBER void spread(const Fixed<RESULTS, OPERANDS> &places, Span span) const {
         combine<T, Sum>(call.line, span, share, places);
     }
 
     ON_MEMBER Spot at(T *place) const { return {place, nullptr}; }
-    ON_ITS_OWN Spot box(i64 rank, i64 slot) const { return {nullptr, call.of[rank].box + half_of(call.number) + slot * call.slot}; }
+    ON_ITS_OWN Spot box(i64 rank, i64 slot) const {
+        return {nullptr, call.of[rank].box + half_of(call.number) + slot * call.slot};
+    }
     /* Where any place may be packets: data that is combined, or copied where there is one operand. */
     ON_ITS_OWN void relay_all(const Spots &places, Span span) {
-        if (!failed) failed = pass_on<T>(NumberOf<Rule>::is, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
+        if (!failed)
+            failed = pass_on<T>(NumberOf<Rule>::is, call.line, span, share, flag_of(call.number), call.stop, &turn, places);
     }
     template <int RESULTS, int OPERANDS> ON_ITS_OWN void relay(const Spot (&places)[RESULTS + OPERANDS], Span span) {
         relay_all({places, RESULTS, RESULTS + OPERANDS}, span);

@@ -96,7 +96,7 @@ typedef struct {
 void ap_wire_call(ap_wire *wire, const ap_called *call);
 /* After AP_MISMATCH: what the other one called. */
 void ap_wire_theirs(const ap_wire *wire, ap_called *other);
-/* Before the end: AP_MISMATCH where a message of a call up to the last one lies here, which nobody took. (What comes later,
+/* Before the end: AP_MISMATCH where a message of a call up to the last one lies here that no receive took. (What comes later,
  * and what MPI keeps, is not seen.) */
 int ap_wire_left(ap_wire *wire, ap_error *error);
 /* Ends when all processes have begun the same call; no data moves. */

@@ -58,7 +58,7 @@ static ap_record record_of(const run *r, uint32_t instance, size_t bytes) {
     return (ap_record){r->clock, 0, bytes, s->peer, s->when + later, instance, (uint16_t)s->channel, s->kind, 0};
 }
 
-/* Reading the clock takes about as long as all else that is done to record something: once does for what happens at once. */
+/* Reading the clock takes about as long as the rest of recording: one reading serves for all that happens at once. */
 static int64_t read_clock(run *r) {
     if (!r->fresh) r->clock = ap_clock(r->trace), r->fresh = 1;
     return r->clock;

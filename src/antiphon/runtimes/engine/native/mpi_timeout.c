@@ -45,7 +45,7 @@ int ap_mpi_minimum(MPI_Comm comm, int own, int *minimum, double timeout, const c
     values[0] = own;
     code = PMPI_Iallreduce(&values[0], &values[1], 1, MPI_INT, MPI_MIN, comm, &request);
     failed = code ? ap_mpi_failed(error, "MPI_Iallreduce", code) : wait_for_all(&request, timeout, where, error);
-    if (failed) return failed; /* somebody may come yet, and MPI write there */
+    if (failed) return failed; /* a process may come yet, and MPI write there */
     *minimum = values[1];
     free(values);
     return AP_OK;

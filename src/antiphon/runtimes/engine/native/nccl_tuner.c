@@ -107,7 +107,7 @@ static char *read_file(const char *path, const char **problem) {
     return text;
 }
 
-/* The rules of the table for so many ranks and nodes are put into `out`; what is wrong, and in which line, else NULL. */
+/* Puts the rules of the table for out->ranks and out->nodes into `out`; what is wrong, and in which line, else NULL. */
 static const char *read_table(char *text, tuner *out, int *line) {
     int rules = 0;
     *line = 0;
@@ -181,7 +181,7 @@ static ncclResult_t destroy_tuner(void *context) {
     return ncclSuccess;
 }
 
-/* Before version 3 NCCL does as it is told, whether it can or not; what it cannot, it is not told. A protocol of its own
+/* Before version 3 NCCL obeys a choice, whether it can or not; so what it cannot do is not chosen. A protocol of its own
  * choice it has only where it chooses the algorithm as well. */
 static ncclResult_t choose_by_name(void *context, int collective, size_t nbytes, int collnet, int nvls, int together,
                                    int *algorithm, int *protocol, int *channels) {

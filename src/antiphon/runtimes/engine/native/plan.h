@@ -77,7 +77,7 @@ struct ap_plan {
     int broken;
 };
 
-/* How many bytes input, output and scratch have, with elements of so many. */
+/* Bytes of input, output and scratch, with elements of `item` bytes. */
 int ap_extents(const ap_plan *plan, size_t item, uint64_t bytes[3], ap_error *error);
 
 /* ap_ready, and all the memory that a run with this type needs is touched (prefault.h). */

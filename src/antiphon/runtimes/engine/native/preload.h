@@ -58,7 +58,7 @@ enum { AP_MAX_TABLES = 64, AP_TEXT = 400, AP_PATH = 1024 };
 
 typedef struct {
     uint64_t min_bytes; /* from which on plans are used that were not measured */
-    int32_t compares;   /* nobody has set min_bytes: the first calls of such plans are compared with the library's */
+    int32_t compares;   /* min_bytes is not set: the first calls of such plans are compared with the library's */
     double timeout;
     uint32_t new_calls; /* calls of a new communicator that are left to the library */
     int32_t report;
@@ -91,8 +91,8 @@ typedef struct {
     char problem[AP_TEXT]; /* what is wrong with a table or a setting */
     uint32_t tables;
     ap_table table[AP_MAX_TABLES];
-    int32_t *host; /* of each process of the world; NULL: nobody needs it */
-    int32_t *near; /* of each process of the world: those with the same number share memory, -1: with nobody */
+    int32_t *host; /* of each process of the world; NULL: not needed */
+    int32_t *near; /* of each process of the world: those with the same number share memory, -1: with none */
     MPI_Group world;
     _Atomic uint64_t fallbacks[AP_KINDS][AP_REASONS];
     _Atomic int served; /* whether any call ran by a plan */

@@ -266,6 +266,6 @@ void ap_auto_end(void) {
     complete_all_queries();
     if (!ap_preload.automatic) return;
     ap_auto_end_planner();
-    /* a table that only some processes have is in nobody's report */
+    /* a table that only some processes have is in no report */
     if (PMPI_Allreduce(&has_table, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD) || !all) ap_preload.tables = 0;
 }

@@ -228,7 +228,7 @@ typedef struct {
 
 /* By the caller's count and type, which need not be those of other processes. */
 static int set_bytes(buffer_side *s, const ap_data_type *data, ap_error *error) {
-    if (!s->blocks) return AP_OK; /* what is said of it means nothing */
+    if (!s->blocks) return AP_OK; /* its arguments mean nothing then */
     unsigned __int128 bytes = (unsigned __int128)s->count * (uint64_t)data->size * s->blocks;
     if (s->count < 0 || bytes > PTRDIFF_MAX) return ap_fail(error, AP_INVALID, "there is no memory of that size");
     s->size = data->size, s->bytes = (uint64_t)bytes;
@@ -405,7 +405,7 @@ static int wait_for_plans(call_state *x, int *code) {
     return -1;
 }
 
-/* What is left to the library must have cost next to nothing here. */
+/* A call that falls back to the library must cost next to nothing here. */
 int ap_serve(const ap_call *call, double **spent, int *code) {
     call_state x;
     *spent = NULL;

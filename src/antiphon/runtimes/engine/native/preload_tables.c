@@ -58,7 +58,7 @@ static int read_all(int file, double seconds, buffer *out) {
     }
 }
 
-/* A file, or a folder, of this user or root into which nobody else may write. */
+/* A file, or a folder, that this user or root owns and no other user may write to. */
 static int is_trusted(const struct stat *s, mode_t kind) {
     return (s->st_mode & S_IFMT) == kind && (s->st_uid == geteuid() || s->st_uid == 0) && !(s->st_mode & (S_IWGRP | S_IWOTH));
 }
@@ -234,7 +234,7 @@ static unsigned char *compile_table(const char *path, const char *path_to_store,
     int complete = read_patiently(from, path, &answer);
     close(from);
     if (!complete) kill(child, SIGKILL);
-    while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer tells whether all went well */
+    while (waitpid(child, &state, 0) < 0 && errno == EINTR) { /* the answer says whether it succeeded */
     }
     if (complete && answer.size > 5 && !memcmp(answer.bytes, "book\n", 5)) {
         *size = answer.size - 5;

@@ -18,7 +18,7 @@ typedef struct {
     uint32_t members;
 } ap_shared_name;
 
-/* Address space that so many take. */
+/* Address space for that many members. */
 uint64_t ap_shared_bytes(uint32_t members);
 /* By member 0; NULL where the system has no such memory. */
 ap_shared *ap_shared_make(uint32_t members, ap_shared_name *name);

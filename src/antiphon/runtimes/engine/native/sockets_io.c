@@ -129,7 +129,7 @@ void ap_sockets_pull(socket_wire *w, stream *s, size_t max_bytes) {
 
 /* ---- which are polled ---- */
 
-/* So many bytes must come by it before anything that is wanted of its rank is complete. */
+/* The fewest bytes that must come by it before any message that is wanted of its rank is complete. */
 static uint64_t sure_bytes(const socket_wire *w, const peer *p, const stream *s) {
     if (s->incoming) return s->incoming->bytes - s->received;
     if (w->rails > 1) return 1;

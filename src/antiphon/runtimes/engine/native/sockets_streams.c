@@ -31,7 +31,7 @@ static void end_message(socket_wire *w, stream *s) {
     recycle_message(&w->spare, m);
 }
 
-/* Room for so many bytes of what is coming and kept aside: never more than can be meant for this run. */
+/* Memory for `bytes` of a message that comes and is set aside: never more than can be meant for this run. */
 static int widen_message(socket_wire *w, uint32_t rank, message *m, uint64_t bytes) {
     peer *p = &w->peers[rank];
     uint64_t max_bytes = w->base.expected + BEYOND, other_bytes = p->aside_bytes - m->capacity;
@@ -49,7 +49,7 @@ int ap_sockets_widened(socket_wire *w, uint32_t rank, stream *s) {
     return s->received < m->capacity || m->capacity == m->bytes || !widen_message(w, rank, m, m->bytes);
 }
 
-/* Nobody has asked for it yet, but it is in the way of something that was. */
+/* No receive has asked for it yet, but it is in front of a message that one has. */
 static void put_aside(socket_wire *w, uint32_t rank, stream *s) {
     peer *p = &w->peers[rank];
     message *m = new_message(&w->spare);
@@ -150,7 +150,7 @@ static void keep_ahead(socket_wire *w, stream *s, const unsigned char *data, siz
 
 void ap_sockets_take(socket_wire *w, stream *s, const unsigned char *data, size_t bytes) {
     const uint32_t rank = ap_sockets_rank(w, s);
-    if (w->fault.code) return; /* nobody wants it any more */
+    if (w->fault.code) return; /* no receive wants it any more */
     size_t used = ap_sockets_ahead(s) ? 0 : use_bytes(w, rank, s, data, bytes);
     if (used < bytes && !w->fault.code) keep_ahead(w, s, data + used, bytes - used);
 }

@@ -52,7 +52,7 @@ int ap_compare(ap_wire *wire, const ap_called *other, ap_error *error);
 /* What another says to be in, or was in, and no message: only what cannot be is AP_MISMATCH. */
 int ap_compare_loosely(ap_wire *wire, const ap_called *other, ap_error *error);
 
-/* transport_threads.c: wires for so many ranks, to be closed each; false where there is no memory. */
+/* transport_threads.c: a wire for each rank, to be closed each; false where there is no memory. */
 int ap_threads_open(uint32_t ranks, ap_wire **wires);
 
 /* Fills `error`, unless it is NULL; returns the code. */

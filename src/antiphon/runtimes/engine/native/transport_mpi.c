@@ -102,7 +102,7 @@ static int complete_messages(ap_wire *self, int block, double timeout, uint32_t 
     }
 }
 
-/* Processes of this job on this host; 0: nobody has looked yet. */
+/* Processes of this job on this host; 0: not counted yet. */
 static int processes_here;
 
 /* A number for the computer whose processors these are, the same in all its namespaces and containers; two computers may

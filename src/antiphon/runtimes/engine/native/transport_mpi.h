@@ -7,7 +7,7 @@
 
 /* What is known of the processes of a communicator before its wire is opened. */
 typedef struct {
-    const int32_t *near; /* those that share memory have the same number, -1: shares with nobody */
+    const int32_t *near; /* those that share memory have the same number, -1: shares with none */
     const int *of;       /* of each process where that stands, MPI_UNDEFINED: nowhere; NULL: at its own place */
     uint64_t max_bytes;  /* address space that this process may take for it */
     uint64_t *used;      /* what it took */
@@ -18,7 +18,7 @@ typedef struct {
  * some share no memory, and calls are not compared. NULL and an error where MPI fails; AP_UNSUPPORTED, at all of them, where
  * somebody may not take as much memory as it needs. */
 ap_wire *ap_mpi_open(MPI_Comm comm, const int32_t *rank_of, uint32_t ranks, const ap_vicinity *vicinity, ap_error *error);
-/* Collective: for each process of `world` the first of those that it shares memory with, itself at least; -1: with nobody. */
+/* Collective: for each process of `world` the first of those that it shares memory with, itself at least; -1: with none. */
 int ap_mpi_near(MPI_Comm world, int32_t *near_of);
 /* Touches the memory of a wire, which calls would else do (prefault.h). */
 void ap_mpi_prefault(ap_wire *wire, ap_pace *pace);
