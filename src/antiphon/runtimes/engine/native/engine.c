@@ -181,7 +181,7 @@ static int fold_instance(run *r, uint32_t instance, const ap_step *s) {
     const void *local_operands[MAX_LOCAL_OPERANDS], **operands = local_operands;
     ap_stretch to = ap_piece_of(r->plan, s, instance, 0);
     uint32_t count = s->stretches - 1;
-    if (!to.length) return AP_OK;
+    if (!to.length || !count) return AP_OK;
     if (count > MAX_LOCAL_OPERANDS && !(operands = malloc(count * sizeof *operands)))
         return ap_fail(r->error, AP_MEMORY, "out of memory");
     for (uint32_t k = 0; k < count; k++) operands[k] = address_of(r, ap_piece_of(r->plan, s, instance, k + 1));

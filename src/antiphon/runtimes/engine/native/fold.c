@@ -17,8 +17,8 @@
 #define LARGER(T, U) (x >= y ? x : y)
 #define SMALLER(T, U) (x <= y ? x : y)
 /* The comparison with itself lets what is not a number through. */
-#define LARGER_FLOAT(T, U) ((x >= y) | (x != x) ? x : y)
-#define SMALLER_FLOAT(T, U) ((x <= y) | (x != x) ? x : y)
+#define LARGER_FLOAT(T, U) (((x >= y) | (x != x)) ? x : y)
+#define SMALLER_FLOAT(T, U) (((x <= y) | (x != x)) ? x : y)
 
 #define COMBINE(NAME, T, U, RULE)                                                     \
     AP_VECTORS static void NAME(void *out, const void *a, const void *b, size_t n) { \

@@ -91,7 +91,7 @@ static char *write_request(const char *facts, int processes, char cache_path[AP_
     for (int i = 0; i < processes; i++)
         at += (size_t)snprintf(text + at, capacity - at, "process %.*s\n", PROCESS_TEXT, facts + (size_t)i * PROCESS_TEXT);
     ap_sha256(text, at, digest);
-    if (cache_folder(folder)) snprintf(cache_path, AP_PATH, "%s/%s.plan", folder, digest);
+    if (cache_folder(folder) && snprintf(cache_path, AP_PATH, "%s/%s.plan", folder, digest) >= AP_PATH) cache_path[0] = 0;
     return text;
 }
 

@@ -156,8 +156,9 @@ typedef struct {
 
 /* MPICH refuses to unpack to MPI_BOTTOM: the same elements as seen from somewhere else. */
 static int type_seen_from(void *origin, MPI_Datatype type, int count, MPI_Datatype *moved_type) {
-    const MPI_Aint unpacks = PMPI_Aint_diff(MPI_BOTTOM, origin);
-    int code = PMPI_Type_create_hindexed(1, &count, &unpacks, type, moved_type);
+    const char *const bottom = MPI_BOTTOM;
+    const MPI_Aint displacement = PMPI_Aint_diff(bottom, origin);
+    int code = PMPI_Type_create_hindexed(1, &count, &displacement, type, moved_type);
     return code ? code : PMPI_Type_commit(moved_type);
 }
 
