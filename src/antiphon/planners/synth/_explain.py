@@ -16,23 +16,23 @@ def explain(instance: Instance, parts: int, steps: int, rounds: int, why: Imposs
     """One sentence: what is impossible, and the bound that forbids it."""
     weight = instance.input_weight
     name = f"{instance.collective.kind} on {instance.topology.name}"
-    asked = f"no algorithm with C = {parts * weight}, S = {steps}, R = {rounds} exists for {name}"
+    request = f"no algorithm with C = {parts * weight}, S = {steps}, R = {rounds} exists for {name}"
     if why.how == "distance":
         return f"no algorithm with S = {steps} exists for {name}: {_distance(instance)}"
     if why.how == "rounds":
         if rounds < steps:
-            return f"{asked}: each of its {steps} steps takes a round or more, so R is at least {steps}"
-        least = why.duals[0].worth.rounds_per_part / weight
+            return f"{request}: each of its {steps} steps takes a round or more, so R is at least {steps}"
+        lowest_ratio = why.duals[0].worth.rounds_per_part / weight
         return (
-            f"no algorithm with S = {steps} and R/C below {least} exists for {name} (asked: "
+            f"no algorithm with S = {steps} and R/C below {lowest_ratio} exists for {name} (asked: "
             f"{Fraction(rounds, parts * weight)}): {_prices(instance, why.duals[0])}"
         )
     if why.how == "splits":
         return (
-            f"{asked}: for each way of dealing {rounds} rounds out to {steps} steps some links have too little room "
+            f"{request}: for each way of dealing {rounds} rounds out to {steps} steps some links have too little room "
             f"({len(why.duals)} sets of prices prove it); with one of them: {_prices(instance, why.duals[0])}"
         )
-    return f"{asked}: a proof by resolution, checked step by step, goes through all possibilities"
+    return f"{request}: a proof by resolution, checked step by step, goes through all possibilities"
 
 
 def _distance(instance: Instance) -> str:
@@ -52,15 +52,15 @@ def _prices(instance: Instance, proved: Proved) -> str:
     for resource, step, price in proved.dual.prices.tolist():
         if resource < len(instance.bonds):
             ends = (int(instance.tail[resource]), int(instance.head[resource]))
-            what = ">".join(topology.node_name(node).removeprefix("rank ") for node in ends)
+            resource_name = ">".join(topology.node_name(node).removeprefix("rank ") for node in ends)
         else:
-            what = f"limit {topology.limits[resource - len(instance.bonds)].name}"
-        by_step[step].append(what if price == 1 else f"{what} x{price}")
-    told = []
+            resource_name = f"limit {topology.limits[resource - len(instance.bonds)].name}"
+        by_step[step].append(resource_name if price == 1 else f"{resource_name} x{price}")
+    clauses = []
     for step, names in sorted(by_step.items()):
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        told.append(f"in step {step + 1} the links {', '.join(names[:_SHOWN])}{more}")
+        rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        clauses.append(f"in step {step + 1} the links {', '.join(names[:_SHOWN])}{rest}")
     return (
-        f"counting what passes {'; '.join(told)}: the chunks of one part must pass {proved.worth.value} times, "
+        f"counting what passes {'; '.join(clauses)}: the chunks of one part must pass {proved.worth.value} times, "
         f"and a round has room for {max(proved.worth.budget)}"
     )

@@ -61,8 +61,8 @@ def decide(
     if search.cache is None:
         return _by_engines(search, task, tell, memory, turns)[0]
     question = search.question(parts, steps, rounds)
-    kept = search.cache.get(question)
-    if kept is None:
+    cached = search.cache.get(question)
+    if cached is None:
         before = search.purse.spent
         decided, ends = _by_engines(search, task, tell, memory, turns)
         prices = [end - before for end in [*ends, search.purse.spent]]
@@ -71,12 +71,12 @@ def decide(
         elif isinstance(decided, Impossible) and decided.resolution is not None:
             search.cache.put(question, Kept(prices, resolution=decided.resolution))
         return decided
-    search.purse.pay(kept.prices[min(turns, len(kept.prices)) - 1])
-    if len(kept.prices) > turns:
+    search.purse.pay(cached.prices[min(turns, len(cached.prices)) - 1])
+    if len(cached.prices) > turns:
         return None
-    if kept.moves is None:
-        return Impossible("search", resolution=kept.resolution)
-    return Solved(tuple(kept.moves), kept.engine)
+    if cached.moves is None:
+        return Impossible("search", resolution=cached.resolution)
+    return Solved(tuple(cached.moves), cached.engine)
 
 
 def _by_engines(search: Findings, task: Task, tell: Tell, memory: int | None, turns: int) -> tuple[Decided, list[int]]:
@@ -89,9 +89,9 @@ def _by_engines(search: Findings, task: Task, tell: Tell, memory: int | None, tu
             return gone_through, []
         split = gone_through
     if suits(search.instance):
-        found = _by_flow(search, task, split)
-        if found is not None:
-            return found, []
+        by_flow = _by_flow(search, task, split)
+        if by_flow is not None:
+            return by_flow, []
     return _by_turns(search, task, split, tell, memory, turns)
 
 
@@ -119,9 +119,9 @@ def _refuted(search: Findings, task: Task, conflicts: int) -> Impossible | None:
     search.purse.check()
     question = Question(task.parts, task.steps, task.rounds, ordered=True)
     effort = Effort(conflicts, seed=search.seed)
-    found, price = search.run(refute, search.instance, question, effort, search.purse.left())
+    refutation, price = search.run(refute, search.instance, question, effort, search.purse.left())
     search.purse.pay(price)
-    return None if found is None else Impossible("search", resolution=found.as_json())
+    return None if refutation is None else Impossible("search", resolution=refutation.as_json())
 
 
 def _by_turns(
@@ -130,15 +130,15 @@ def _by_turns(
     ends: list[int] = []
     done: set[tuple[int, tuple[int, ...] | None]] = set()  # refuted: (group, split)
     splits = [split] if split is not None else []
-    more = search.more_splits(task.parts, task.steps, task.rounds)
+    split_source = search.more_splits(task.parts, task.steps, task.rounds)
     for turn in range(turns):
         if turn == 1 and task.rounds == task.steps:  # mostly found by now, so not looked at before
             none = search.all_splits_forbidden(task.parts, task.steps, task.rounds)
             if isinstance(none, Impossible):
                 return none, ends
         if turn:
-            splits += _next_splits(more, splits, 2 * turn)
-        for number, chosen, solver, shuffle in _tries(search, task, splits, turn, more):
+            splits += _next_splits(split_source, splits, 2 * turn)
+        for number, chosen, solver, shuffle in _tries(search, task, splits, turn, split_source):
             if (number, chosen) in done:
                 continue
             if chosen is None and search.instance.arcs.exhaustive:
@@ -168,7 +168,7 @@ def _shown(split: tuple[int, ...] | None) -> str:
 
 
 def _tries(
-    search: Findings, task: Task, splits: list[tuple[int, ...]], turn: int, more: Iterator[tuple[int, ...]]
+    search: Findings, task: Task, splits: list[tuple[int, ...]], turn: int, split_source: Iterator[tuple[int, ...]]
 ) -> Iterator[tuple[int, tuple[int, ...] | None, str, int]]:
     """What is asked in a turn: (which group, split, solver, how variables are numbered), the likeliest first.
 
@@ -183,13 +183,15 @@ def _tries(
             for shuffle in range(SHUFFLES if number == 0 and not turn else 2 if number == 0 else 1):
                 yield number, chosen, "minisat", shuffle + turn * SHUFFLES
                 if not turn and len(splits) == 1 and task.rounds > task.steps and _quick_program(search, task):
-                    splits += _next_splits(more, splits, MIDDLE)  # the loop around goes on with these
+                    splits += _next_splits(split_source, splits, MIDDLE)  # the loop around goes on with these
             if number < 1 + turn:
                 yield number, chosen, "cadical", 0
 
 
-def _next_splits(more: Iterator[tuple[int, ...]], known: list[tuple[int, ...]], count: int) -> list[tuple[int, ...]]:
-    return [split for _, split in zip(range(count), more, strict=False) if split not in known]
+def _next_splits(
+    split_source: Iterator[tuple[int, ...]], splits: list[tuple[int, ...]], count: int
+) -> list[tuple[int, ...]]:
+    return [split for _, split in zip(range(count), split_source, strict=False) if split not in splits]
 
 
 def _quick_program(search: Findings, task: Task) -> bool:
@@ -207,11 +209,13 @@ def _ask(
 ) -> Answer:
     """In this process if it is quick, else in one of its own, which may be stopped or die: that is told."""
     search.purse.check()
-    left = search.purse.left()
+    effort_left = search.purse.left()
     if (effort.conflicts or 0) <= QUICK and _size(task) <= SMALL * len(group):
-        return sat(task, group, effort, solver, left)
+        return sat(task, group, effort, solver, effort_left)
     try:
-        answer: Answer = apart(sat, task, group, effort, solver, left, seconds=search.purse.seconds(), memory=memory)
+        answer: Answer = apart(
+            sat, task, group, effort, solver, effort_left, seconds=search.purse.seconds(), memory=memory
+        )
         return answer
     except Stopped:
         raise TimedOut(TOO_LATE) from None

@@ -88,18 +88,18 @@ def fingerprint(instance: Instance) -> str:
 @cache
 def makers() -> tuple[str, ...]:
     """What an answer may depend on beyond the question: releases of ours and of libraries, and our own text."""
-    here = Path(__file__).parent
+    folder_of_planner = Path(__file__).parent
     text = hashlib.sha256()
-    for folder in (here, here.parents[1] / "core" / "ksync"):
+    for folder in (folder_of_planner, folder_of_planner.parents[1] / "core" / "ksync"):
         for path in sorted(folder.glob("*.py")):
             text.update(path.read_bytes())
-    found = [__version__, text.hexdigest()]
+    versions = [__version__, text.hexdigest()]
     for library in _LIBRARIES:
         try:
-            found.append(metadata.version(library))
+            versions.append(metadata.version(library))
         except metadata.PackageNotFoundError:
-            found.append("")
-    return tuple(found)
+            versions.append("")
+    return tuple(versions)
 
 
 def asked_for(option: object) -> Cache | None:
@@ -118,51 +118,51 @@ class Cache:
         self.most = most
         self._written = 0
 
-    def get(self, asked: Question) -> Kept | None:
+    def get(self, question: Question) -> Kept | None:
         """The answer, checked; None where there is none."""
-        path = self._path(asked)
+        path = self._path(question)
         try:
             data = read_bytes(path, MOST_OF_ONE)
-            found = msgspec.json.decode(data, type=_File)
+            entry = msgspec.json.decode(data, type=_File)
         except (AntiphonError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, MemoryError):
             return None
-        answer = found.answer
-        known = found.format == FORMAT and found.question == asked.name and found.check == _check(answer)
-        known = known and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
-        if not known:
+        answer = entry.answer
+        valid = entry.format == FORMAT and entry.question == question.name and entry.check == _check(answer)
+        valid = valid and bool(answer.prices) and [0, *answer.prices] == sorted([0, *answer.prices])
+        if not valid:
             return None
         moves = answer.moves
-        if not (is_refuted(asked, answer.resolution) if moves is None else is_algorithm(asked, moves)):
+        if not (is_refuted(question, answer.resolution) if moves is None else is_algorithm(question, moves)):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now: to be removed last
         return answer
 
-    def put(self, asked: Question, answer: Kept) -> None:
-        data = msgspec.json.encode(_File(FORMAT, asked.name, _check(answer), answer))
+    def put(self, question: Question, answer: Kept) -> None:
+        data = msgspec.json.encode(_File(FORMAT, question.name, _check(answer), answer))
         if len(data) > MOST_OF_ONE:
             return
         with contextlib.suppress(OSError, AntiphonError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_bytes(self._path(asked), data)
+            write_bytes(self._path(question), data)
             if self._written % _EVERY == 0:
                 self._prune()
             self._written += 1
 
-    def _path(self, asked: Question) -> Path:
-        return self.folder / f"{asked.name}.json.gz"
+    def _path(self, question: Question) -> Path:
+        return self.folder / f"{question.name}.json.gz"
 
     def _prune(self) -> None:
         """Remove the least recently used of our files until they fit. O(files)."""
-        found: list[tuple[int, str, int]] = []
+        files: list[tuple[int, str, int]] = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if _OURS.fullmatch(entry.name):
                     with contextlib.suppress(OSError):  # others remove files, too
                         about = entry.stat(follow_symlinks=False)
-                        found.append((about.st_mtime_ns, entry.name, about.st_size))
-        total = sum(size for _, _, size in found)
-        for _, name, size in sorted(found):
+                        files.append((about.st_mtime_ns, entry.name, about.st_size))
+        total = sum(size for _, _, size in files)
+        for _, name, size in sorted(files):
             if total <= self.most:
                 return
             with contextlib.suppress(OSError):
@@ -174,17 +174,17 @@ def _check(answer: Kept) -> str:
     return hashlib.sha256(msgspec.json.encode(answer)).hexdigest()
 
 
-def is_algorithm(asked: Question, moves: Sequence[Move]) -> bool:
+def is_algorithm(question: Question, moves: Sequence[Move]) -> bool:
     """Whether these moves bring every chunk where it is wanted, within the steps and rounds. O(moves * path)."""
-    instance = asked.instance
+    instance = question.instance
     by_chunk: dict[tuple[int, int], list[tuple[int, int, int]]] = {
         (number, chunk): []
         for number, kind in enumerate(instance.kinds)
-        for chunk in range(kind.weight * asked.parts)
+        for chunk in range(kind.weight * question.parts)
     }  # fmt: skip
     for kind, chunk, path, step in moves:
         ends = _ends(instance, path)
-        if ends is None or not 0 <= step < asked.steps or (kind, chunk) not in by_chunk:
+        if ends is None or not 0 <= step < question.steps or (kind, chunk) not in by_chunk:
             return False
         by_chunk[kind, chunk].append((step, *ends))
     for (number, _), hops in by_chunk.items():
@@ -196,18 +196,23 @@ def is_algorithm(asked: Question, moves: Sequence[Move]) -> bool:
             since[head] = step + 1
         if any(dest not in since for dest in about.dests):
             return False
-    return max(asked.steps, sum(rounds_of(instance, moves))) <= asked.rounds
+    return max(question.steps, sum(rounds_of(instance, moves))) <= question.rounds
 
 
-def is_refuted(asked: Question, resolution: Mapping[str, Any] | None) -> bool:
+def is_refuted(question: Question, resolution: Mapping[str, Any] | None) -> bool:
     """Whether this proof by resolution shows that there is no algorithm. O(clauses + literals that it names)."""
     if resolution is None:
         return False
     try:
-        found = Refutation.of_json(resolution)
-        if (found.parts, found.steps, found.rounds, found.split) != (asked.parts, asked.steps, asked.rounds, None):
+        refutation = Refutation.of_json(resolution)
+        if (refutation.parts, refutation.steps, refutation.rounds, refutation.split) != (
+            question.parts,
+            question.steps,
+            question.rounds,
+            None,
+        ):
             return False
-        check_refutation(asked.instance, found)
+        check_refutation(question.instance, refutation)
     except AntiphonError:
         return False
     return True

@@ -49,10 +49,10 @@ class Posed:
         return replace(why, duals=tuple(map(self.proved, why.duals)), resolution=resolution)
 
     def point(self, point: Point) -> Point:
+        refuted = tuple(Refuted(lesser.parts, lesser.rounds, self.impossible(lesser.why)) for lesser in point.refuted)
         return replace(
-            point, instance=self.asked, moves=self.moves(point.moves), least=self.proved(point.least),
-            refuted=tuple(Refuted(one.parts, one.rounds, self.impossible(one.why)) for one in point.refuted),
-        )  # fmt: skip
+            point, instance=self.asked, moves=self.moves(point.moves), least=self.proved(point.least), refuted=refuted
+        )
 
 
 def posed(instance: Instance) -> Posed:
@@ -152,7 +152,7 @@ def _roles(instance: Instance) -> list[Hashable]:
     """Per rank: the kinds it holds and those it wants, by their weights and how many hold and want them."""
     like = [(k.weight, len(k.holders), len(k.dests)) for k in instance.kinds]
     out: list[Hashable] = []
-    for side in zip(*(part.T for part in _sides(instance)), strict=True):
+    for side in zip(*(side_rows.T for side_rows in _sides(instance)), strict=True):
         out.append(tuple(tuple(sorted(like[k] for k in np.flatnonzero(column).tolist())) for column in side))
     return out
 
@@ -162,17 +162,17 @@ def _settled(instance: Instance, roles: list[Hashable]) -> bool:
 
     Neighbours among those of one role will do: they make all. O(ranks * kinds), and what changes in O(ranks).
     """
-    whole = np.stack(_sides(instance), axis=1)  # kinds x sides x ranks
-    known = {row.tobytes(): kind.weight for row, kind in zip(whole, instance.kinds, strict=True)}
+    table = np.stack(_sides(instance), axis=1)  # kinds x sides x ranks
+    weights = {row.tobytes(): kind.weight for row, kind in zip(table, instance.kinds, strict=True)}
     alike: dict[Hashable, list[int]] = defaultdict(list)
     for rank, role in enumerate(roles):
         alike[role].append(rank)
     for same in alike.values():
         for a, b in itertools.pairwise(same):
-            touched = np.flatnonzero((whole[:, :, a] != whole[:, :, b]).any(axis=1))
-            swapped = whole[touched]
+            touched = np.flatnonzero((table[:, :, a] != table[:, :, b]).any(axis=1))
+            swapped = table[touched]
             swapped[:, :, [a, b]] = swapped[:, :, [b, a]]
             for kind, row in zip(touched.tolist(), swapped, strict=True):
-                if known.get(row.tobytes()) != instance.kinds[kind].weight:
+                if weights.get(row.tobytes()) != instance.kinds[kind].weight:
                     return False
     return True

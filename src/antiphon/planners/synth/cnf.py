@@ -23,16 +23,16 @@ class Clauses:
         if len(literals) <= 1:
             return list(literals)
         half = len(literals) // 2
-        left, right = self.count(literals[:half], most), self.count(literals[half:], most)
+        first, second = self.count(literals[:half], most), self.count(literals[half:], most)
         out = [self.new() for _ in range(min(len(literals), most + 1))]
-        for i in range(len(left) + 1):
-            for j in range(len(right) + 1):
+        for i in range(len(first) + 1):
+            for j in range(len(second) + 1):
                 if i + j == 0:
                     continue
                 clause = [out[min(i + j, len(out)) - 1]]
                 if i:
-                    clause.append(-left[i - 1])
+                    clause.append(-first[i - 1])
                 if j:
-                    clause.append(-right[j - 1])
+                    clause.append(-second[j - 1])
                 self.rows.append(clause)
         return out

@@ -68,7 +68,7 @@ class Propagation:
             heads[level] += 1
 
     def _visit(self, watch: list[list[Record]], false: int) -> Record | None:
-        value, kept = self.value, list[Record]()
+        value, still_watching = self.value, list[Record]()
         watching = watch[false]
         for place, record in enumerate(watching):
             other = record[1]
@@ -76,7 +76,7 @@ class Propagation:
                 other = record[1] = record[2]
                 record[2] = false
             if value[other] > 0:
-                kept.append(record)
+                still_watching.append(record)
                 continue
             for k in range(3, len(record)):
                 literal = record[k]
@@ -85,17 +85,17 @@ class Propagation:
                     watch[literal].append(record)
                     break
             else:
-                kept.append(record)
+                still_watching.append(record)
                 if value[other] < 0:
-                    watch[false] = kept + watching[place + 1 :]
+                    watch[false] = still_watching + watching[place + 1 :]
                     return record
                 self.assign(other, record)
-        watch[false] = kept
+        watch[false] = still_watching
         return None
 
     def chain(self, conflict: Record) -> Chain:
         """The clauses that led to this conflict, from the last back: resolved in turn, they clash once each."""
-        found = [conflict[0]]
+        chain = [conflict[0]]
         waiting = {abs(x) for x in conflict[1:]}
         for literal in reversed(self.trail):
             if not waiting:
@@ -105,9 +105,9 @@ class Propagation:
                 waiting.discard(variable)
                 reason = self.reason[variable]
                 if reason is not None:
-                    found.append(reason[0])
+                    chain.append(reason[0])
                     waiting.update(abs(x) for x in reason[1:] if x != literal)
-        return found
+        return chain
 
 
 class Elaboration:
@@ -166,15 +166,15 @@ class Elaboration:
         """(number, chain) of every lemma needed, in order; the last is the contradiction."""
         if self.conflict is None:
             raise RuntimeError("the proof does not reach a contradiction")
-        found = [(len(self.records), self._use(self.state.chain(self.conflict)))]
+        lemmas = [(len(self.records), self._use(self.state.chain(self.conflict)))]
         for step in reversed(self.steps):
             if step < 0:
                 self.state.attach(self.records[~step], self.used[~step])
                 continue
             self._remove(self.records[step])
             if self.used[step]:
-                found.append((step, self._use(self._show(self.records[step]))))
-        return found[::-1]
+                lemmas.append((step, self._use(self._show(self.records[step]))))
+        return lemmas[::-1]
 
     def _remove(self, record: Record) -> None:
         state = self.state
@@ -200,9 +200,9 @@ class Elaboration:
             conflict = state.propagate()
         if conflict is None:
             raise RuntimeError(f"a lemma of the proof does not follow by unit propagation: {record[1:]}")
-        found = state.chain(conflict)
+        chain = state.chain(conflict)
         state.undo(root, root)
-        return found
+        return chain
 
     def _use(self, chain: Chain) -> Chain:
         for number in chain:
@@ -218,25 +218,25 @@ class Elaboration:
 
 def _trimmed(work: Elaboration, steps: Sequence[tuple[int, Chain]]) -> list[Chain]:
     """Resolve forwards what is needed, each lemma as strong as it comes; keep what the last needs, numbered anew."""
-    known: dict[int, frozenset[int]] = {}
-    kept: dict[int, Chain] = {}
+    literals: dict[int, frozenset[int]] = {}
+    chains: dict[int, Chain] = {}
 
     def clause(number: int) -> frozenset[int]:
-        if number not in known:
-            known[number] = frozenset(work.records[number][1:])
-        return known[number]
+        if number not in literals:
+            literals[number] = frozenset(work.records[number][1:])
+        return literals[number]
 
     for number, chain in steps:
         goal = work.records[number][1:] if number < len(work.records) else []
-        kept[number], known[number] = _resolved(goal, [(n, clause(n)) for n in reversed(chain)])
-        if not known[number]:
+        chains[number], literals[number] = _resolved(goal, [(n, clause(n)) for n in reversed(chain)])
+        if not literals[number]:
             break
-    needed = {max(kept)}
-    for number in sorted(kept, reverse=True):
+    needed = {max(chains)}
+    for number in sorted(chains, reverse=True):
         if number in needed:
-            needed.update(kept[number])
-    new = {number: work.given + i for i, number in enumerate(n for n in kept if n in needed)}
-    return [[new.get(x, x) for x in kept[number]] for number in new]
+            needed.update(chains[number])
+    new = {number: work.given + i for i, number in enumerate(n for n in chains if n in needed)}
+    return [[new.get(x, x) for x in chains[number]] for number in new]
 
 
 def _resolved(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int]]]) -> tuple[Chain, frozenset[int]]:
@@ -244,18 +244,18 @@ def _resolved(goal: Iterable[int], hints: Iterable[tuple[int, frozenset[int]]]) 
     true = {-x for x in goal}
     reasons: list[tuple[int, int, frozenset[int]]] = []
     for number, literals in hints:
-        left = [x for x in literals if -x not in true]
-        if not left:
+        open_literals = [x for x in literals if -x not in true]
+        if not open_literals:
             break
-        if left[0] not in true:
-            true.add(left[0])
-            reasons.append((left[0], number, literals))
+        if open_literals[0] not in true:
+            true.add(open_literals[0])
+            reasons.append((open_literals[0], number, literals))
     else:
         raise RuntimeError("a chain of the proof leads to no contradiction")
     now, used = set(literals), [number]
-    for pivot, number, others in reversed(reasons):
+    for pivot, number, reason_literals in reversed(reasons):
         if -pivot in now:
             now.remove(-pivot)
-            now.update(x for x in others if x != pivot)
+            now.update(x for x in reason_literals if x != pivot)
             used.append(number)
     return used, frozenset(now)

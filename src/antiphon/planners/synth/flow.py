@@ -27,7 +27,7 @@ def suits(instance: Instance) -> bool:
     return all(len(kind.dests) == 1 for kind in instance.kinds)
 
 
-def flow(task: Task, group: Renamings, effort: Effort, left: int | None = None) -> Answer:
+def flow(task: Task, group: Renamings, effort: Effort, effort_left: int | None = None) -> Answer:
     """Whole numbers of chunks that flow alike under the whole group. Refuted: for this group, and this split.
 
     `left`: the effort that there is (purse.py); where it ends the search, all of it is the price."""
@@ -49,21 +49,21 @@ def flow(task: Task, group: Renamings, effort: Effort, left: int | None = None) 
         LinearConstraint(total, -np.inf, task.rounds),
     ]
     entries = program.fits.nnz + program.equal.nnz
-    most = effort.conflicts or _MOST_NODES
-    nodes = nodes_for(left, entries, most)
-    found = milp(
+    max_nodes = effort.conflicts or _MOST_NODES
+    nodes = nodes_for(effort_left, entries, max_nodes)
+    result = milp(
         np.zeros(program.variables), constraints=rows, integrality=np.ones(program.variables),
         bounds=Bounds(low, high), options={"node_limit": nodes},
     )  # fmt: skip
-    price = mixed_price(entries, found.mip_node_count or 0)
-    if found.x is None:
-        if found.status == LIMIT_REACHED and nodes < most:
-            price = left or 0
-        return Answer(None, found.status == 2, price)
+    price = mixed_price(entries, result.mip_node_count or 0)
+    if result.x is None:
+        if result.status == LIMIT_REACHED and nodes < max_nodes:
+            price = effort_left or 0
+        return Answer(None, result.status == 2, price)
     moves: list[Move] = []
     for number, orbit in enumerate(program.orbits):
         amount = program.amounts[number]
-        values = np.where(amount >= 0, np.round(found.x[amount]).astype(np.int64), 0)
+        values = np.where(amount >= 0, np.round(result.x[amount]).astype(np.int64), 0)
         for member, element in orbit.members.items():
             moved = np.empty_like(values)
             moved[group.bonds[element]] = values
@@ -73,7 +73,7 @@ def flow(task: Task, group: Renamings, effort: Effort, left: int | None = None) 
 
 def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
     """One path per chunk out of a whole flow (bonds x steps): traced back in time from where it ends."""
-    instance, left = task.instance, moved.copy()
+    instance, remaining = task.instance, moved.copy()
     into: dict[int, list[int]] = defaultdict(list)
     for bond, head in enumerate(instance.head.tolist()):
         into[head].append(bond)
@@ -84,42 +84,47 @@ def paths(task: Task, commodity: Commodity, moved: Table) -> Iterator[Move]:
     used: dict[int, int] = defaultdict(int)
     for dest, amount in commodity.demand.items():
         for _ in range(amount * task.parts):
-            source, way = _trace(instance, into, left, dest, task.steps, supply)
+            source, hops = _trace(instance, into, remaining, dest, task.steps, supply)
             if supply is not None:
                 supply[source] -= 1
             kind = kind_of[dest, source]
             chunk = used[kind]
             used[kind] += 1
-            yield from ((kind, chunk, path, step) for path, step in way)
+            yield from ((kind, chunk, path, step) for path, step in hops)
 
 
 def _trace(
-    instance: Instance, into: dict[int, list[int]], left: Table, node: int, time: int, supply: dict[int, int] | None
+    instance: Instance,
+    into: dict[int, list[int]],
+    remaining: Table,
+    node: int,
+    time: int,
+    supply: dict[int, int] | None,
 ) -> tuple[int, list[tuple[tuple[int, ...], int]]]:
     """A way that the flow left over came to this rank by this time; its flow is taken away. Back to a holder.
 
     What the flow brought to a rank in a step either came in or waited, so following any flow that comes in, the
     latest first, ends at a holder. At a source with a supply to give, waiting is what remains at time 0.
     """
-    way: list[tuple[tuple[int, ...], int]] = []
+    hops: list[tuple[tuple[int, ...], int]] = []
     while time > 0:
         step = time - 1
-        bond = next((b for b in into[node] if left[b, step] > 0), None)
+        bond = next((b for b in into[node] if remaining[b, step] > 0), None)
         if bond is None:
             time -= 1
             continue
         path = [bond]
-        left[bond, step] -= 1
+        remaining[bond, step] -= 1
         while (at := int(instance.tail[path[0]])) >= instance.ranks:
-            before = next(b for b in into[at] if left[b, step] > 0)
-            left[before, step] -= 1
+            before = next(b for b in into[at] if remaining[b, step] > 0)
+            remaining[before, step] -= 1
             path.insert(0, before)
         if straight := _simple(instance, path):  # else it came back to where it was
-            way.append((straight, step))
+            hops.append((straight, step))
         node, time = at, time - 1
     if supply is not None and not supply.get(node):
         raise RuntimeError("a flow does not come from where it should")
-    return node, _straight(instance, node, way[::-1])
+    return node, _straight(instance, node, hops[::-1])
 
 
 def _simple(instance: Instance, path: list[int]) -> tuple[int, ...]:
@@ -138,12 +143,12 @@ def _simple(instance: Instance, path: list[int]) -> tuple[int, ...]:
 
 
 def _straight(
-    instance: Instance, source: int, way: list[tuple[tuple[int, ...], int]]
+    instance: Instance, source: int, hops: list[tuple[tuple[int, ...], int]]
 ) -> list[tuple[tuple[int, ...], int]]:
     """The way without the circles it goes: back at a rank, the chunk may as well have waited there."""
     out: list[tuple[tuple[int, ...], int]] = []
     ranks = [source]
-    for path, step in way:
+    for path, step in hops:
         to = int(instance.head[path[-1]])
         if to in ranks:
             at = ranks.index(to)

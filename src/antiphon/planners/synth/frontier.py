@@ -96,30 +96,32 @@ def frontier(search: Findings, floor: Fraction, limits: Limits, tell: Tell = lam
     later: list[_Seen] = []
     pressed = False
     while (limits.steps is None or steps <= limits.steps) and (best is None or best > floor):
-        least = search.ratio(steps)
-        if best is None or least < best:
-            seen = _Seen(search, steps, least, best, limits, tell, pressed)
-            seen.soon()
-            point = seen.point()
+        lowest_ratio = search.ratio(steps)
+        if best is None or lowest_ratio < best:
+            state = _Seen(search, steps, lowest_ratio, best, limits, tell, pressed)
+            state.soon()
+            point = state.point()
             if point is not None:
                 best = point.ratio
                 yield point
-            pressed = seen.pressed
-            if seen.undecided and (seen.large or pressed):
-                later.append(seen)
+            pressed = state.pressed
+            if state.undecided and (state.large or pressed):
+                later.append(state)
         steps += 1
     for share in (PATIENCE, 1.0):  # with what is then left, those that took more than their share
-        for seen in later:
-            known = seen.point()
-            seen.again(share)
-            point = seen.point()
-            if point is not None and (known is None or (point.ratio, point.proof) != (known.ratio, known.proof)):
+        for state in later:
+            previous = state.point()
+            state.again(share)
+            point = state.point()
+            if point is not None and (
+                previous is None or (point.ratio, point.proof) != (previous.ratio, previous.proof)
+            ):
                 yield point
 
 
-def usual_steps(least: int) -> int:
+def usual_steps(fewest: int) -> int:
     """Where the search ends by itself if the bandwidth bound is met at no finite number of steps."""
-    return max(2 * least, least + 4)
+    return max(2 * fewest, fewest + 4)
 
 
 def is_large(instance: Instance, steps: int) -> bool:
@@ -179,8 +181,8 @@ class _Seen:
 
     def _left(self) -> list[Parts]:
         """The least demanding first: to refute it refutes more demanding ones, too."""
-        left = [one for one in self.undecided if self.tried.get(one, 0) < self.limits.turns]
-        return sorted(left, key=lambda one: (Fraction(*one), one))
+        candidates = [candidate for candidate in self.undecided if self.tried.get(candidate, 0) < self.limits.turns]
+        return sorted(candidates, key=lambda candidate: (Fraction(*candidate), candidate))
 
     def _go_through(
         self, candidates: Iterable[Parts], turns: int, share: float, *, one: bool = False, hasty: bool = False
@@ -227,8 +229,8 @@ class _Seen:
         search, (parts, rounds, decided) = self.search, self.found
         rounds = max(self.steps, sum(rounds_of(search.instance, decided.moves)))
         better = [
-            one for one in self.undecided
-            if one[1] * parts < rounds * one[0] and not self._known_impossible(*one)
+            candidate for candidate in self.undecided
+            if candidate[1] * parts < rounds * candidate[0] and not self._known_impossible(*candidate)
         ]  # fmt: skip
         ratio = Fraction(rounds, parts * search.instance.input_weight)
         proof = OPTIMAL if ratio == self.least else FOR_K if self._all_refuted(ratio) else BEST_FOUND
@@ -246,24 +248,24 @@ class _Seen:
 
 
 def _candidates(
-    steps: int, least: Fraction, best: Fraction | None, weight: int, limits: Limits
+    steps: int, lowest: Fraction, best: Fraction | None, weight: int, limits: Limits
 ) -> Iterator[tuple[int, int]]:
     """(parts, rounds) with least <= R / C < best, by ascending ratio, then fewer chunks."""
     k = USUAL_K if limits.k is None else limits.k
-    found: dict[tuple[int, int], Fraction] = {}
+    ratios: dict[tuple[int, int], Fraction] = {}
     for rounds in range(steps, steps + k + 1):
         fewest = 1 if best is None else math.floor(rounds / (best * weight)) + 1
-        most = math.floor(rounds / (least * weight)) if least else fewest
-        for parts in range(max(fewest, 1), min(most, limits.parts) + 1):
+        max_parts = math.floor(rounds / (lowest * weight)) if lowest else fewest
+        for parts in range(max(fewest, 1), min(max_parts, limits.parts) + 1):
             ratio = Fraction(rounds, parts * weight)
-            if ratio >= least and (best is None or ratio < best):
-                found[parts, rounds] = ratio
+            if ratio >= lowest and (best is None or ratio < best):
+                ratios[parts, rounds] = ratio
     if limits.k is None:
-        target = least * weight  # of rounds per part
+        target = lowest * weight  # of rounds per part
         met = [target.denominator * times for times in range(1, MULTIPLES + 1)]
         for parts in sorted({*range(1, MOST_PARTS + 1), *met}):
             rounds = max(steps, math.ceil(parts * target))
             ratio = Fraction(rounds, parts * weight)
             if parts <= limits.parts and (best is None or ratio < best):
-                found[parts, rounds] = ratio
-    yield from sorted(found, key=lambda one: (found[one], one))
+                ratios[parts, rounds] = ratio
+    yield from sorted(ratios, key=lambda candidate: (ratios[candidate], candidate))

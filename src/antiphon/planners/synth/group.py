@@ -41,7 +41,7 @@ class Renamings:
 
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> Renamings:
         index = np.asarray(rows)
-        return Renamings(*(part[index] for part in self._parts))
+        return Renamings(*(table[index] for table in self._parts))
 
     @property
     def _parts(self) -> tuple[Table, ...]:
@@ -49,13 +49,13 @@ class Renamings:
 
     @property
     def _widths(self) -> tuple[int, ...]:
-        return tuple(part.shape[1] for part in self._parts)
+        return tuple(table.shape[1] for table in self._parts)
 
 
 def orbits(images: Table) -> NDArray[np.int64]:
     """The least image of every point: equal for all of an orbit."""
-    found: NDArray[np.int64] = images.min(axis=0)
-    return found
+    least_images: NDArray[np.int64] = images.min(axis=0)
+    return least_images
 
 
 def trivial(instance: Instance) -> Renamings:
@@ -72,16 +72,16 @@ def group_of(instance: Instance, seed: int = 0) -> Renamings:
     O(elements * size of the instance).
     """
     none, shape = trivial(instance), _Shape(instance)
-    found = [row for row in _generators(shape) if row is not None]
-    if not found:
+    permutations = [row for row in _generators(shape) if row is not None]
+    if not permutations:
         return none
-    generators = np.array(found)
+    generators = np.array(permutations)
     short = generators[:, : sum(shape.telling)]
-    whole = _closure(short, shape.telling, MOST)
-    if whole is None:
-        chosen, whole = _part(short, shape.telling, seed)
+    closure = _closure(short, shape.telling, MOST)
+    if closure is None:
+        chosen, closure = _part(short, shape.telling, seed)
         generators = np.array([shape.element_of(row) for row in chosen]).reshape(len(chosen), generators.shape[1])
-    return _split(_written_out(whole, generators, none._widths), none._widths)
+    return _split(_written_out(closure, generators, none._widths), none._widths)
 
 
 def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 0) -> list[Renamings]:
@@ -100,25 +100,27 @@ def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 
     rng = np.random.default_rng(seed)
     chunks = parts * np.asarray(weights, np.int64)
     keeps = np.count_nonzero(group.arcs == np.arange(group.arcs.shape[1]), axis=1)
-    found: dict[frozenset[int], None] = {}
+    candidates: dict[frozenset[int], None] = {}
     for allowed in (keeps == 0, np.ones(len(group), bool)):
         best = 0
         for _ in range(_CLIMBS):
             for subgroup in _climb(group, number, allowed, chunks, rng):
-                found.setdefault(subgroup)
+                candidates.setdefault(subgroup)
                 best = max(best, len(subgroup))
             if best == group.arcs.shape[1]:
                 break  # no greater one keeps no arc in place
         if best > 1 and len(group) > 64:
             break
     alike: dict[tuple[object, ...], list[Renamings]] = {}
-    for subgroup in found:
+    for subgroup in candidates:
         elements = sorted(subgroup)
-        held = sorted(keeps[elements].tolist())
+        kept_arcs = sorted(keeps[elements].tolist())
         arcs = len(np.unique(orbits(group.arcs[elements])))
         shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
-        alike.setdefault((shared, -len(elements), tuple(held)), []).append(group.take(elements))
-    ordered = [one for key in sorted(alike) for one in alike[key][:2]]  # most of the others are mirrored ones
+        alike.setdefault((shared, -len(elements), tuple(kept_arcs)), []).append(group.take(elements))
+    ordered = [
+        subgroup_ for key in sorted(alike) for subgroup_ in alike[key][:2]
+    ]  # most of the others are mirrored ones
     return [*ordered, trivial_one]
 
 
@@ -127,14 +129,14 @@ def _climb(
     rng: np.random.Generator,
 ) -> Iterator[frozenset[int]]:  # fmt: skip
     """Ever greater subgroups of allowed elements, each from the one before by one element more."""
-    kept = group.kinds == np.arange(group.kinds.shape[1])
+    keeps_kind = group.kinds == np.arange(group.kinds.shape[1])
     candidates = np.flatnonzero(allowed & (np.arange(len(group)) > 0))
     generators: list[int] = []
     have = frozenset([0])
     for element in rng.permutation(candidates)[:_TRIES].tolist():
         if element in have:
             continue
-        closed = _inside(group, number, [*generators, element], allowed, kept, chunks)
+        closed = _inside(group, number, [*generators, element], allowed, keeps_kind, chunks)
         if closed is not None:
             generators.append(element)
             have = closed
@@ -148,24 +150,24 @@ def _inside(
     kept: NDArray[np.bool_], chunks: NDArray[np.int64],
 ) -> frozenset[int] | None:  # fmt: skip
     """The subgroup that these elements generate, as numbers of elements; None where it will not do."""
-    seen, fresh = {0}, [0]
+    generated, fresh = {0}, [0]
     keeping = kept[0].astype(np.int64)
     while fresh:
         after = []
         for element in fresh:
             for generator in picked:
                 other = number[group.nodes[generator][group.nodes[element]].tobytes()]
-                if other in seen:
+                if other in generated:
                     continue
                 if not allowed[other]:
                     return None
-                seen.add(other)
+                generated.add(other)
                 after.append(other)
                 keeping += kept[other]
                 if np.any(keeping > chunks):
                     return None
         fresh = after
-    return None if np.any(chunks % keeping) else frozenset(seen)
+    return None if np.any(chunks % keeping) else frozenset(generated)
 
 
 class _Shape:
@@ -191,9 +193,9 @@ class _Shape:
         if len(self.telling) == 1:
             tails, heads = (nodes[ends].tolist() for ends in (self.instance.tail, self.instance.head))
             bonds = np.array([self._bond[pair] for pair in zip(tails, heads, strict=True)], np.int64)
-        found = self.element(nodes, bonds)
-        assert found is not None
-        return found
+        element = self.element(nodes, bonds)
+        assert element is not None
+        return element
 
     def element(self, nodes: Table, bonds: Table) -> Table | None:
         """The whole permutation, or None where limits, kinds or arcs do not go to such."""
@@ -206,8 +208,8 @@ class _Shape:
 
     def _kinds(self, nodes: Table) -> Table | None:
         to = np.append(nodes, len(nodes))
-        found = _row_numbers(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
-        return found if found is not None and np.array_equal(self._weights[found], self._weights) else None
+        numbers = _row_numbers(self._kind, np.hstack([np.sort(to[side], axis=1) for side in self._sides]))
+        return numbers if numbers is not None and np.array_equal(self._weights[numbers], self._weights) else None
 
     @cached_property
     def _alike(self) -> dict[tuple[Fraction, frozenset[int]], list[int]]:
@@ -217,10 +219,10 @@ class _Shape:
         for bond, limits in enumerate(instance.limits_of):
             for limit in limits:
                 members[limit].append(bond)
-        known: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
+        by_shape: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
         for limit in range(count, len(members)):
-            known.setdefault((instance.capacity[limit], frozenset(members[limit])), []).append(limit)
-        return known
+            by_shape.setdefault((instance.capacity[limit], frozenset(members[limit])), []).append(limit)
+        return by_shape
 
     def _limits(self, bonds: Table) -> Table | None:
         count = len(bonds)
@@ -246,8 +248,8 @@ def _numbers(rows: Table) -> dict[bytes, int]:
 
 def _row_numbers(numbers: dict[bytes, int], rows: Table) -> Table | None:
     """The number of every row; None where one has none."""
-    found = [numbers.get(row.tobytes(), -1) for row in rows]
-    return None if -1 in found else np.array(found, np.int64)
+    row_numbers = [numbers.get(row.tobytes(), -1) for row in rows]
+    return None if -1 in row_numbers else np.array(row_numbers, np.int64)
 
 
 def _generators(shape: _Shape) -> Iterator[Table | None]:
@@ -291,29 +293,29 @@ def _after(element: Table, rows: Table, widths: Sequence[int]) -> Table:
 Products = list[tuple[int, Table]]  # (generator, elements before it): each batch makes the elements that follow
 
 
-def _closure(generators: Table, widths: Sequence[int], most: int) -> Products | None:
+def _closure(generators: Table, widths: Sequence[int], max_elements: int) -> Products | None:
     """How every product of these is made, the identity first; None if they are more than `most`."""
     identity = np.concatenate([np.arange(width) for width in widths])[None]
-    seen = {identity.tobytes()}
-    found: Products = []
+    known_elements = {identity.tobytes()}
+    products: Products = []
     fresh, first = identity, 0
     while len(fresh):
         after: list[Table] = []
         for number, generator in enumerate(generators):
-            made = _after(generator, fresh, widths)
+            images = _after(generator, fresh, widths)
             new = []
-            for place, row in enumerate(made):
-                if (name := row.tobytes()) not in seen:
-                    seen.add(name)
+            for place, row in enumerate(images):
+                if (name := row.tobytes()) not in known_elements:
+                    known_elements.add(name)
                     new.append(place)
-            if len(seen) > most:
+            if len(known_elements) > max_elements:
                 return None
             if new:
-                found.append((number, first + np.array(new)))
-                after.append(made[new])
+                products.append((number, first + np.array(new)))
+                after.append(images[new])
         first += len(fresh)
         fresh = np.concatenate(after) if after else identity[:0]
-    return found
+    return products
 
 
 def _written_out(products: Products, generators: Table, widths: Sequence[int]) -> Table:

@@ -58,17 +58,17 @@ def in_place(
     from pysat.solvers import Solver
 
     chunks, steps, rounds = point
-    made = _Encoding(instance, chunks, steps, rounds)
-    with Solver(name=SOLVERS[solver], bootstrap_with=made.clauses.rows) as asked:
+    encoding = _Encoding(instance, chunks, steps, rounds)
+    with Solver(name=SOLVERS[solver], bootstrap_with=encoding.clauses.rows) as engine:
         if effort.conflicts is not None:
-            asked.conf_budget(effort.conflicts)
-            found = asked.solve_limited()
+            engine.conf_budget(effort.conflicts)
+            satisfiable = engine.solve_limited()
         else:
-            found = asked.solve()
-        if not found:
-            return InPlace(None, refuted=found is False)
-        true = {literal for literal in asked.get_model() if literal > 0}
-    return InPlace(_schedule(instance, collective, chunks, made.sent(true)))
+            satisfiable = engine.solve()
+        if not satisfiable:
+            return InPlace(None, refuted=satisfiable is False)
+        true = {literal for literal in engine.get_model() if literal > 0}
+    return InPlace(_schedule(instance, collective, chunks, encoding.sent(true)))
 
 
 class _Encoding:
@@ -83,8 +83,8 @@ class _Encoding:
         self.fresh: dict[tuple[int, int, int], int] = {}  # chunk, rank, step
         for chunk in range(chunks):
             self._chunk(chunk)
-        most = rounds - steps + 1
-        extra = free_rounds(self.clauses, [most] * steps, rounds)
+        max_rounds = rounds - steps + 1
+        extra = free_rounds(self.clauses, [max_rounds] * steps, rounds)
         loads: dict[tuple[int, int], list[int]] = defaultdict(list)
         loaded = defaultdict(list)
         for arc, resource in zip(*(column.tolist() for column in instance.arcs.load), strict=True):
@@ -93,7 +93,7 @@ class _Encoding:
             for resource in loaded[arc]:
                 loads[resource, step].append(goes)
         for (resource, step), literals in sorted(loads.items()):
-            load_within(self.clauses, literals, instance.capacity[resource], extra[step], most)
+            load_within(self.clauses, literals, instance.capacity[resource], extra[step], max_rounds)
 
     def _chunk(self, chunk: int) -> None:
         out = self.clauses
@@ -119,36 +119,36 @@ class _Encoding:
         out.rows.append([-fresh, *(goes for goes, _ in coming)])
         out.rows += [[-fresh, -a, -b] for (a, _), (b, _) in itertools.combinations(coming, 2)]
         for i in self.members:
-            parts = [self._both(goes, holds[u, i]) for goes, u in coming]
-            parts.append(self._both(-fresh, holds[v, i]))
+            terms = [self._both(goes, holds[u, i]) for goes, u in coming]
+            terms.append(self._both(-fresh, holds[v, i]))
             now = after[i] = out.new()
-            out.rows.append([-now, *parts])
-            out.rows += [[-part, now] for part in parts]
-            out.rows += [[-a, -b] for a, b in itertools.combinations(parts, 2)]
+            out.rows.append([-now, *terms])
+            out.rows += [[-term, now] for term in terms]
+            out.rows += [[-a, -b] for a, b in itertools.combinations(terms, 2)]
             if step == self.steps - 1:
                 out.rows.append([now])
         return after
 
     def _both(self, a: int, b: int) -> int:
         out = self.clauses
-        both = out.new()
-        out.rows += [[-both, a], [-both, b], [both, -a, -b]]
-        return both
+        conjunction = out.new()
+        out.rows += [[-conjunction, a], [-conjunction, b], [conjunction, -a, -b]]
+        return conjunction
 
     def sent(self, true: set[int]) -> list[Sent]:
-        found = []
+        sends = []
         for (chunk, arc, step), goes in self.goes.items():
             if goes in true:
                 head = int(self.instance.arcs.head[arc])
-                found.append((step, chunk, arc, self.fresh[chunk, head, step] in true))
-        return sorted(found)
+                sends.append((step, chunk, arc, self.fresh[chunk, head, step] in true))
+        return sorted(sends)
 
 
 def _schedule(instance: Instance, collective: Collective, chunks: int, sent: list[Sent]) -> Schedule:
     """With parallel links filled in turn; what no rank makes use of is left out."""
     arcs = instance.arcs
     used: dict[tuple[int, int], int] = defaultdict(int)  # (step, bond): chunks of it that have a link
-    ways: dict[tuple[int, ...], int] = {}
+    route_numbers: dict[tuple[int, ...], int] = {}
     route = []
     rounds = rounds_of(instance, [(0, chunk, arcs.paths[arc], step) for step, chunk, arc, _ in sent])
     for step, _, arc, _ in sent:
@@ -156,12 +156,12 @@ def _schedule(instance: Instance, collective: Collective, chunks: int, sent: lis
         for bond in arcs.paths[arc]:
             links.append(link_of(instance, bond, used[step, bond], rounds[step]))
             used[step, bond] += 1
-        route.append(ways.setdefault(tuple(links), len(ways)))
+        route.append(route_numbers.setdefault(tuple(links), len(route_numbers)))
     table = np.array(sent, np.int64).reshape(-1, 4)
-    made = Schedule(
+    schedule = Schedule(
         collective, cut(collective, chunks), narrow(table[:, 0]), narrow(table[:, 1]),
         narrow(arcs.tail[table[:, 2]]), narrow(arcs.head[table[:, 2]]),
         np.where(table[:, 3] == 1, COPY, REDUCE).astype(np.uint8),
-        route=np.array(route, np.int32), routes=Routes.of(ways),
+        route=np.array(route, np.int32), routes=Routes.of(route_numbers),
     )  # fmt: skip
-    return clean(made)
+    return clean(schedule)

@@ -42,16 +42,16 @@ def refute(program: StepProgram, rounds: Sequence[int]) -> Proved:
 
 
 def _proved(program: StepProgram, rounds: Sequence[int] | None) -> Proved:
-    found = _solve(program, rounds)
+    solution = _solve(program, rounds)
     best: Proved | None = None
-    for dual in _exact(program, found):
+    for dual in _exact(program, solution):
         try:
             value = worth(program.instance, dual)
         except Invalid:
             continue
         if best is None or _strength(value, rounds) > _strength(best.worth, rounds):
-            best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(found.nit) * program.variables)
-        if float(_strength(best.worth, rounds)) >= found.fun * (1 - 1e-9):
+            best = Proved(dual, value, PROGRAM + PIVOT_COLUMN * int(solution.nit) * program.variables)
+        if float(_strength(best.worth, rounds)) >= solution.fun * (1 - 1e-9):
             break
     if best is None:
         raise RuntimeError("no exact dual came of the linear program")
@@ -78,14 +78,14 @@ def _solve(program: StepProgram, rounds: Sequence[int] | None) -> Any:
     cost = np.zeros(fits.shape[1])
     cost[: steps if rounds is None else 1] = 1.0
     method = "highs-ds" if fits.shape[1] < 4000 else "highs-ipm"
-    found = linprog(cost, A_ub=fits, b_ub=np.zeros(fits.shape[0]), A_eq=equal, b_eq=program.right, method=method)
-    if found.status != 0:
-        raise RuntimeError(f"the linear program over {steps} steps failed: {found.message}")
-    return found
+    result = linprog(cost, A_ub=fits, b_ub=np.zeros(fits.shape[0]), A_eq=equal, b_eq=program.right, method=method)
+    if result.status != 0:
+        raise RuntimeError(f"the linear program over {steps} steps failed: {result.message}")
+    return result
 
 
 def split(
-    program: StepProgram, parts: int, limit: int | None = None, left: int | None = None
+    program: StepProgram, parts: int, limit: int | None = None, effort_left: int | None = None
 ) -> tuple[list[int] | None, int]:
     """Whole rounds per step, as few as the program admits (at least one a step); None where they are over `limit`
     or none were found in MOST_NODES. And the price, of the effort that is `left`: all of it where that ended it.
@@ -93,8 +93,8 @@ def split(
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     steps = program.steps
-    cost, whole, low = (np.zeros(program.variables) for _ in range(3))
-    cost[:steps] = whole[:steps] = low[:steps] = 1.0
+    cost, integrality, low = (np.zeros(program.variables) for _ in range(3))
+    cost[:steps] = integrality[:steps] = low[:steps] = 1.0
     rows = [
         LinearConstraint(program.fits, -np.inf, 0.0),
         LinearConstraint(program.equal, program.right * parts, program.right * parts),
@@ -102,12 +102,14 @@ def split(
     if limit is not None:
         rows.append(LinearConstraint(cost[None], -np.inf, limit + 0.5))
     entries = program.fits.nnz + program.equal.nnz
-    nodes = nodes_for(left, entries, MOST_NODES)
-    found = milp(cost, constraints=rows, integrality=whole, bounds=Bounds(low, np.inf), options={"node_limit": nodes})
-    price = mixed_price(entries, found.mip_node_count or 0)
-    if found.status == LIMIT_REACHED and nodes < MOST_NODES:
-        price = max(price, left or 0)
-    return None if found.x is None else [round(r) for r in found.x[:steps]], price
+    nodes = nodes_for(effort_left, entries, MOST_NODES)
+    result = milp(
+        cost, constraints=rows, integrality=integrality, bounds=Bounds(low, np.inf), options={"node_limit": nodes}
+    )
+    price = mixed_price(entries, result.mip_node_count or 0)
+    if result.status == LIMIT_REACHED and nodes < MOST_NODES:
+        price = max(price, effort_left or 0)
+    return None if result.x is None else [round(r) for r in result.x[:steps]], price
 
 
 def spans(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], int]:
@@ -123,7 +125,7 @@ def spans(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], 
     low[:steps] = 1.0
     equal = vstack([program.equal, csr_array(total)], format="csr")
     right = np.concatenate([program.right * parts, [rounds]])
-    found, price = [], 0
+    extremes, price = [], 0
     for s in range(steps):
         for sign in (1.0, -1.0):
             cost = np.zeros(program.variables)
@@ -134,15 +136,15 @@ def spans(program: StepProgram, parts: int, rounds: int) -> tuple[list[Floats], 
             )  # fmt: skip
             price += PROGRAM + PIVOT_COLUMN * int(best.nit) * program.variables
             if best.status == 0:
-                found.append(best.x[:steps])
-    return found, price
+                extremes.append(best.x[:steps])
+    return extremes, price
 
 
-def _exact(program: StepProgram, found: Any) -> list[StepDual]:
+def _exact(program: StepProgram, solution: Any) -> list[StepDual]:
     """The float duals as whole numbers: by the least scales at which they are nearly whole, then finely."""
-    prices = _prices(program, -found.ineqlin.marginals)
-    shared = [_lengths(program, number, found) for number in range(len(program.orbits))]
-    values = [prices.ravel()] + [part.ravel() for pair in shared if pair is not None for part in pair]
+    prices = _prices(program, -solution.ineqlin.marginals)
+    shared = [_lengths(program, number, solution) for number in range(len(program.orbits))]
+    values = [prices.ravel()] + [table.ravel() for pair in shared if pair is not None for table in pair]
     flat = np.concatenate(values)
     top = float(np.abs(flat).max(initial=0.0))
     distinct = np.unique(np.round(flat / top, 9)) if top else flat[:0]
@@ -167,13 +169,13 @@ def _over(shared: list[Pair | None], top: float) -> list[Pair | None]:
 def _prices(program: StepProgram, duals: Floats) -> Floats:
     """A price per resource and step, spread evenly over orbits of resources."""
     count = len(program.resources)
-    held = duals[: count * program.steps].reshape(program.steps, count).T
+    per_orbit = duals[: count * program.steps].reshape(program.steps, count).T
     place = np.searchsorted(program.resources, program.resource_orbit)
     sizes = np.bincount(place, minlength=count)
-    return np.asarray((held / sizes[:, None])[place])
+    return np.asarray((per_orbit / sizes[:, None])[place])
 
 
-def _lengths(program: StepProgram, number: int, found: Any) -> Pair | None:
+def _lengths(program: StepProgram, number: int, solution: Any) -> Pair | None:
     """Lengths (dest, bond, step) of a commodity that spreads, averaged over what keeps it, and switch heights."""
     orbit = program.orbits[number]
     commodity = program.commodities[orbit.commodity]
@@ -185,7 +187,7 @@ def _lengths(program: StepProgram, number: int, found: Any) -> Pair | None:
     for share in program.shares:
         if share.orbit != number:
             continue
-        duals = -found.ineqlin.marginals[share.first : share.first + len(share.bond)]
+        duals = -solution.ineqlin.marginals[share.first : share.first + len(share.bond)]
         alone = np.zeros((bonds, program.steps))
         alone[share.bond, share.step] = duals
         sizes = np.bincount(share.orbit_of, minlength=bonds)
@@ -197,7 +199,7 @@ def _lengths(program: StepProgram, number: int, found: Any) -> Pair | None:
     for owner, switch, step, row in program.switch_rows:
         if owner == number:
             members = np.flatnonzero(node_orbit == switch)
-            heights[members, step] = -found.eqlin.marginals[row] / len(members)
+            heights[members, step] = -solution.eqlin.marginals[row] / len(members)
     scale = len(orbit.members)
     return lengths / (len(keepers) * scale), heights / scale
 
@@ -205,14 +207,14 @@ def _lengths(program: StepProgram, number: int, found: Any) -> Pair | None:
 def _rounded(program: StepProgram, prices: Floats, shared: list[Pair | None], scale: float) -> StepDual:
     """Whole numbers near these: lengths rounded down, and prices up so that they pay for all lengths."""
     instance = program.instance
-    whole = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
+    whole_prices = np.ceil(np.maximum(prices, 0.0) * scale - 1e-3).astype(np.int64)
     spreads: dict[int, Spread] = {}
     like: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
     lacking = np.zeros((len(instance.bonds), program.steps), np.int64)
-    cost = whole[: len(instance.bonds)].copy()
+    cost = whole_prices[: len(instance.bonds)].copy()
     for bond, limits in enumerate(instance.limits_of):
         for limit in limits:
-            cost[bond] += whole[limit]
+            cost[bond] += whole_prices[limit]
     for orbit, pair in zip(program.orbits, shared, strict=True):
         if pair is None:
             continue
@@ -228,8 +230,8 @@ def _rounded(program: StepProgram, prices: Floats, shared: list[Pair | None], sc
             kind = program.commodities[member].kinds[0]
             if kind != owner:
                 like[kind] = (owner, tuple(bonds.tolist()), tuple(nodes.tolist()))
-    whole[: len(instance.bonds)] += np.maximum(lacking, 0)
-    return StepDual(program.steps, _sparse(whole), spreads, like)
+    whole_prices[: len(instance.bonds)] += np.maximum(lacking, 0)
+    return StepDual(program.steps, _sparse(whole_prices), spreads, like)
 
 
 def _sparse(table: Table) -> Table:

@@ -42,10 +42,10 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     for name, value in (("chunks", chunks), ("steps", steps), ("rounds", rounds)):
         if value < 1:
             raise Invalid(f"{name}: expected a whole number from 1, got {value}")
-    way = way_to(work.topology, work.collective)
+    approach = way_to(work.topology, work.collective)
     if work.collective.kind == "allreduce":
-        return _allreduce(work, way, (chunks, steps, rounds))
-    search, problem = work.search(way)
+        return _allreduce(work, approach, (chunks, steps, rounds))
+    search, problem = work.search(approach)
     weight = work.collective.input_weight
     if chunks % weight:
         raise Invalid(
@@ -55,18 +55,18 @@ def one_point(work: Problem, chunks: int, steps: int, rounds: int) -> Schedule:
     try:
         point = _decided(work, search, problem, (chunks // weight, steps, rounds))
     except Infeasible as error:
-        if way.about != TURNED:
+        if approach.about != TURNED:
             raise
-        turned = f"a {way.collective.kind} of the machine with all links turned, run backwards"
+        turned = f"a {approach.collective.kind} of the machine with all links turned, run backwards"
         raise Infeasible(f"{work.collective.kind} is {turned}: {error}") from None
-    made = schedule_at(point, work.topology, work.collective, way.about)
-    assert made is not None
-    return with_certificate(made, point, way.about, None)
+    schedule = schedule_at(point, work.topology, work.collective, approach.about)
+    assert schedule is not None
+    return with_certificate(schedule, point, approach.about, None)
 
 
-def _decided(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Point:
+def _decided(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Point:
     """Infeasible with what proves it; NotFound where nothing does."""
-    parts, steps, rounds = asked
+    parts, steps, rounds = point_asked
     decided = decide(search, parts, steps, rounds, tell=work.tell, memory=work.memory)
     instance = search.instance
     chunks = parts * instance.input_weight
@@ -98,28 +98,28 @@ def _decided(work: Problem, search: Findings, problem: Posed, asked: Asked) -> P
 # ---- allreduce ----
 
 
-def _allreduce(work: Problem, way: Way, asked: Asked) -> Schedule:
+def _allreduce(work: Problem, approach: Way, point_asked: Asked) -> Schedule:
     """By the first form that has it: two halves, every input sent everywhere, in place."""
-    _refuse(_past_bounds(work, asked))
-    search, problem = work.search(way)
+    _refuse(_past_bounds(work, point_asked))
+    search, problem = work.search(approach)
     searched: list[dict[str, Any]] = []
-    for form, what, make in _FORMS:
+    for form, form_text, make in _FORMS:
         if len(searched) == 1:  # a program for every kind of root takes longer than to find halves that are there
-            _refuse(_past_parts(work, asked))
+            _refuse(_past_parts(work, point_asked))
         try:
-            made = make(work, search, problem, asked)
+            result = make(work, search, problem, point_asked)
         except Infeasible as error:
-            searched.append({"form": form, "what": what, "outcome": NONE, "why": str(error)})
+            searched.append({"form": form, "what": form_text, "outcome": NONE, "why": str(error)})
         except (NotFound, TimedOut) as error:
-            searched.append({"form": form, "what": what, "outcome": OPEN, "why": str(error)})
+            searched.append({"form": form, "what": form_text, "outcome": OPEN, "why": str(error)})
         else:
-            if isinstance(made, Schedule):
-                return made
-            searched.append({"form": form, "what": what, "outcome": UNFIT, "why": made})
-    told = "; ".join(f"as {one['form']} ({one['what']}): {one['why']}" for one in searched)
+            if isinstance(result, Schedule):
+                return result
+            searched.append({"form": form, "what": form_text, "outcome": UNFIT, "why": result})
+    attempts = "; ".join(f"as {attempt['form']} ({attempt['what']}): {attempt['why']}" for attempt in searched)
     raise NotFound(
-        f"planner sccl found no allreduce with C = {asked[0]}, S = {asked[1]}, R = {asked[2]} on {work.topology.name}, "
-        f"and nothing proves that there is none in another form; {told}",
+        f"planner sccl found no allreduce with C = {point_asked[0]}, S = {point_asked[1]}, R = {point_asked[2]} "
+        f"on {work.topology.name}, and nothing proves that there is none in another form; {attempts}",
         searched,
     )
 
@@ -134,9 +134,9 @@ def _any_form(work: Problem) -> str:
     return f"allreduce of any form on {work.topology.name}"
 
 
-def _past_bounds(work: Problem, asked: Asked) -> Iterator[str]:
+def _past_bounds(work: Problem, point_asked: Asked) -> Iterator[str]:
     """What the bounds forbid to an allreduce of any form."""
-    chunks, steps, rounds = asked
+    chunks, steps, rounds = point_asked
     machine, target = work.topology, work.collective
     limits = bound(machine, target).without_help
     name = _any_form(work)
@@ -150,29 +150,29 @@ def _past_bounds(work: Problem, asked: Asked) -> Iterator[str]:
         yield f"no {name} has R/C below {limits.inverse} (asked: {Fraction(rounds, chunks)}): {why}"
 
 
-def _past_parts(work: Problem, asked: Asked) -> Iterator[str]:
+def _past_parts(work: Problem, point_asked: Asked) -> Iterator[str]:
     """What programs over time forbid to the broadcasts and reductions in it. Roots that are alike pose one problem."""
-    chunks, steps, rounds = asked
+    chunks, steps, rounds = point_asked
     machine, target = work.topology, work.collective
-    seen: set[str] = set()
+    posed_before: set[str] = set()
     for root in target.members[:MOST_ROOTS]:
-        part = Collective("broadcast", target.ranks, target.members, (root,))
+        broadcast = Collective("broadcast", target.ranks, target.members, (root,))
         for turned in (False, True):
-            search, problem = work.search(Way(reverse(machine) if turned else machine, part, AS_PLANNED))
+            search, problem = work.search(Way(reverse(machine) if turned else machine, broadcast, AS_PLANNED))
             posed = fingerprint(search.instance)
-            if posed in seen:
+            if posed in posed_before:
                 continue
-            seen.add(posed)
-            none = search.forbidden(*asked)
+            posed_before.add(posed)
+            none = search.forbidden(*point_asked)
             if none is not None:
-                told = explain(problem.asked, *asked, problem.impossible(none))
+                explanation = explain(problem.asked, *point_asked, problem.impossible(none))
                 does = f"brings all inputs to rank {root}, a broadcast from there on the machine with its links turned"
                 does = does if turned else f"brings the input of rank {root} to all, as a broadcast does"
-                yield f"no {_any_form(work)} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {told}"
+                yield f"no {_any_form(work)} has C = {chunks}, S = {steps}, R = {rounds}: it {does}, and {explanation}"
 
 
-def _as_halves(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule | str:
-    chunks, steps, rounds = asked
+def _as_halves(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
+    chunks, steps, rounds = point_asked
     ranks = len(work.collective.members)
     if chunks % ranks or steps % 2 or rounds // 2 < steps // 2:
         return f"it needs C a multiple of {ranks}, S even, and R >= S"
@@ -182,23 +182,23 @@ def _as_halves(work: Problem, search: Findings, problem: Posed, asked: Asked) ->
         with_certificate(halves, point, COMPOSED, None))  # fmt: skip
 
 
-def _everywhere(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule:
-    point = _decided(work, search, problem, asked)
+def _everywhere(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule:
+    point = _decided(work, search, problem, point_asked)
     return with_certificate(everywhere(point, work.collective), point, AS_PLANNED, None, direct=True)
 
 
-def _in_place(work: Problem, search: Findings, problem: Posed, asked: Asked) -> Schedule | str:
+def _in_place(work: Problem, search: Findings, problem: Posed, point_asked: Asked) -> Schedule | str:
     instance = problem.asked
-    if not fits(instance, asked[0], asked[1]):
+    if not fits(instance, point_asked[0], point_asked[1]):
         return "it is tried for fewer chunks, steps or ranks"
     refuted = False
     for solver in ("cadical", "minisat"):
         work.tell(f"in place, {solver}: {CONFLICTS} conflicts")
-        found = in_place(instance, work.collective, asked, Effort(CONFLICTS, seed=work.seed), solver)
-        if found.schedule is not None:
-            told = {"proof": BEST_FOUND, "how": "every rank keeps one value per chunk, which it exchanges in place"}
-            return replace(found.schedule, provenance={"engine": f"in place ({solver})", "found": told})
-        if found.refuted:
+        answer = in_place(instance, work.collective, point_asked, Effort(CONFLICTS, seed=work.seed), solver)
+        if answer.schedule is not None:
+            findings = {"proof": BEST_FOUND, "how": "every rank keeps one value per chunk, which it exchanges in place"}
+            return replace(answer.schedule, provenance={"engine": f"in place ({solver})", "found": findings})
+        if answer.refuted:
             refuted = True
             break
     why = "a solver went through all of these" if refuted else f"not decided in {CONFLICTS} conflicts of each solver"

@@ -56,7 +56,7 @@ def in_order(
         return
     search.purse.check()
     share = _share(search.purse.left(), patience.share)
-    most = _together(search.purse.left(), patience.share)
+    allowance = _together(search.purse.left(), patience.share)
     before, tried = search.purse.spent, 0
     apart = can_fork() and not _quick(search, candidates, patience.turns)
     with closing((_apart if apart else _here)(search, candidates, patience, share, wanted, tell)) as verdicts:
@@ -65,11 +65,11 @@ def in_order(
             search.purse.spent += verdict.spent
             yield verdict
             search.purse.check()
-            if most is not None and search.purse.spent - before >= most:
+            if allowance is not None and search.purse.spent - before >= allowance:
                 break
         else:
             return
-    yield from (Verdict(one, None, cut=True) for one in candidates[tried:] if wanted(one))
+    yield from (Verdict(candidate, None, cut=True) for candidate in candidates[tried:] if wanted(candidate))
 
 
 def _quick(search: Findings, candidates: Sequence[Candidate], turns: int) -> bool:
@@ -79,12 +79,12 @@ def _quick(search: Findings, candidates: Sequence[Candidate], turns: int) -> boo
     return turns <= QUICK_TURNS and size <= SMALL * len(search.group)
 
 
-def _share(left: int | None, share: float) -> int | None:
-    return None if left is None else min(max(LEAST, int(share * left)), left)
+def _share(effort_left: int | None, share: float) -> int | None:
+    return None if effort_left is None else min(max(LEAST, int(share * effort_left)), effort_left)
 
 
-def _together(left: int | None, share: float) -> int | None:
-    return None if left is None or share == 1.0 else max(left // TOGETHER, min(LEAST, left))
+def _together(effort_left: int | None, share: float) -> int | None:
+    return None if effort_left is None or share == 1.0 else max(effort_left // TOGETHER, min(LEAST, effort_left))
 
 
 def _apart(
@@ -115,14 +115,14 @@ def _here(
 
 def _decided(search: Findings, candidate: Candidate, patience: Patience, purse: Purse, tell: Tell) -> Verdict:
     tell(f"trying {_named(search, candidate)}; R/C >= {search.ratio(candidate[1])} is proved")
-    whole, search.purse = search.purse, purse
+    outer_purse, search.purse = search.purse, purse
     try:
         decided = decide(search, *candidate, tell=tell, memory=patience.memory, turns=patience.turns)
         return Verdict(candidate, decided, spent=purse.spent)
     except EffortSpent:
         return Verdict(candidate, None, cut=True, spent=purse.spent)
     finally:
-        search.purse = whole
+        search.purse = outer_purse
 
 
 def _named(search: Findings, candidate: Candidate) -> str:

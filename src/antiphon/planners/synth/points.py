@@ -63,23 +63,23 @@ def schedule_at(point: Point, topology: Topology, collective: Collective, about:
     """The schedule of a point for the collective asked for; None where an allreduce's first half would need more
     rounds than its second (the machine's links are not alike both ways).
     """
-    made = schedule_of(point.instance, point.parts, point.moves)
+    schedule = schedule_of(point.instance, point.parts, point.moves)
     if about == TURNED:
-        made = replace(invert(made), collective=collective)
+        schedule = replace(invert(schedule), collective=collective)
     elif about == COMPOSED:
-        back = _backwards(made, topology, point.rounds)
+        back = _backwards(schedule, topology, point.rounds)
         if back is None:
             return None
-        made = replace(compose(back, made), collective=collective)
-    return made
+        schedule = replace(compose(back, schedule), collective=collective)
+    return schedule
 
 
 def _backwards(spreading: Schedule, topology: Topology, rounds: int) -> Schedule | None:
     try:
-        found = invert(spreading, opposite_links(topology))
+        inverted = invert(spreading, opposite_links(topology))
     except Unsupported:
         return None
-    return found if rounds_in(found, topology) <= rounds else None
+    return inverted if rounds_in(inverted, topology) <= rounds else None
 
 
 def joined(first: Schedule, second: Schedule, collective: Collective) -> Schedule:
@@ -103,19 +103,19 @@ def everywhere(point: Point, collective: Collective) -> Schedule:
         passing[chunk, src] = max(passing[chunk, src], step)
     routes = spread.route.tolist() if spread.route is not None else [-1] * len(steps)
     for step, chunk, (src, dst), route in zip(steps, chunks, ends, routes, strict=True):
-        part, block = divmod(chunk, blocks)
+        part_number, block = divmod(chunk, blocks)
         owner = collective.members[block]
         slot = place[owner]
         source = slot if src != owner or step > 0 else 0
         if passing[chunk, dst] > step:
-            rows.append((step, part, src, dst, COPY, route, source, slot))
-            rows.append((step + 1, part, dst, dst, REDUCE, -1, slot, 0))
+            rows.append((step, part_number, src, dst, COPY, route, source, slot))
+            rows.append((step + 1, part_number, dst, dst, REDUCE, -1, slot, 0))
         else:
-            rows.append((step, part, src, dst, REDUCE, route, source, 0))
+            rows.append((step, part_number, src, dst, REDUCE, route, source, 0))
     for (chunk, rank), last in sorted(passing.items()):
-        part, block = divmod(chunk, blocks)
+        part_number, block = divmod(chunk, blocks)
         if collective.members[block] == rank and last > 0:
-            rows.append((0, part, rank, rank, COPY, -1, 0, place[rank]))
+            rows.append((0, part_number, rank, rank, COPY, -1, 0, place[rank]))
     table = np.array(sorted(rows), np.int64).reshape(-1, 8)
     column = [narrow(table[:, i]) for i in range(8)]
     return Schedule(
@@ -127,12 +127,15 @@ def everywhere(point: Point, collective: Collective) -> Schedule:
 def certificate(point: Point, about: str, k: int) -> dict[str, Any]:
     """What core.ksync.certificate rechecks: plain JSON values."""
     refuted = []
-    for one in point.refuted:
-        entry: dict[str, Any] = {"chunks": one.parts * point.instance.input_weight, "rounds": one.rounds}
-        if one.why.duals:
-            entry |= {"how": "duals", "duals": [proved.dual.as_json() for proved in one.why.duals]}
-        elif one.why.resolution is not None:
-            entry |= {"how": "resolution", "refutation": one.why.resolution}
+    for refuted_point in point.refuted:
+        entry: dict[str, Any] = {
+            "chunks": refuted_point.parts * point.instance.input_weight,
+            "rounds": refuted_point.rounds,
+        }
+        if refuted_point.why.duals:
+            entry |= {"how": "duals", "duals": [proved.dual.as_json() for proved in refuted_point.why.duals]}
+        elif refuted_point.why.resolution is not None:
+            entry |= {"how": "resolution", "refutation": refuted_point.why.resolution}
         else:
             entry["how"] = "search"
         refuted.append(entry)

@@ -86,8 +86,8 @@ def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None
     if factors is None:
         return None
     tell(f"the machine is the product of one of {factors.sizes[0]} ranks and one of {factors.sizes[1]}")
-    left = search.purse.left()
-    purse = Purse(None if left is None else int(SHARE * left), search.purse.until)
+    effort_left = search.purse.left()
+    purse = Purse(None if effort_left is None else int(SHARE * effort_left), search.purse.until)
     first = _gather(search, factors.pairs[0], factors.sizes[0], purse)
     second = _gather(search, factors.pairs[1], factors.sizes[1], purse)
     search.purse.pay(purse.spent)
@@ -95,17 +95,17 @@ def by_product(search: Findings, tell: Tell = lambda text: None) -> Point | None
         return None
     if first.ratio > second.ratio:
         factors, first, second = Factors(factors.pairs[::-1], factors.places[:, ::-1]), second, first
-    made = combined(instance, factors, (first, second))
-    if made is None:
+    combination = combined(instance, factors, (first, second))
+    if combination is None:
         return None
-    parts, moves = made
+    parts, moves = combination
     rounds = rounds_of(instance, moves)
-    least = _by_cut(instance, len(rounds))
-    if least is None:
+    cut_bound = _by_cut(instance, len(rounds))
+    if cut_bound is None:
         return None
     ratio = Fraction(sum(rounds), parts)
-    proof = OPTIMAL if ratio == least.worth.rounds_per_part else BEST_FOUND
-    return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, least)
+    proof = OPTIMAL if ratio == cut_bound.worth.rounds_per_part else BEST_FOUND
+    return Point(instance, parts, len(rounds), sum(rounds), moves, "product", proof, cut_bound)
 
 
 def _gather(search: Findings, pairs: Pairs, ranks: int, purse: Purse) -> Gather | None:
@@ -154,13 +154,13 @@ def factored(instance: Instance) -> Factors | None:
         return None
     edges = sorted({(min(a, b), max(a, b)) for a, b in links})
     classes = _classes(instance.ranks, edges).tolist()
-    found = []
+    splits = []
     for chosen in range(1, 2 ** min(max(classes), MOST_CLASSES)):  # which classes are the second factor's; never all
         side = {edge: chosen >> c & 1 for edge, c in zip(edges, classes, strict=True)}
         split = _split(instance.ranks, links, side)
         if split is not None:
-            found.append(split)
-    return min(found, key=lambda one: max(one.sizes), default=None)
+            splits.append(split)
+    return min(splits, key=lambda split_: max(split_.sizes), default=None)
 
 
 def _plain(instance: Instance) -> Pairs | None:
@@ -194,9 +194,9 @@ def _classes(ranks: int, edges: list[tuple[int, int]]) -> NDArray[np.int64]:
     adjacent = (far == 1).astype(np.int64)
     common = adjacent @ adjacent
     for i, (x, y) in enumerate(edges):
-        for other, mine in ((x, y), (y, x)):  # edges that meet this one at `mine`
-            at = (a == mine) | (b == mine)
-            third = a + b - mine
+        for other, shared_end in ((x, y), (y, x)):  # edges that meet this one at `mine`
+            at = (a == shared_end) | (b == shared_end)
+            third = a + b - shared_end
             together[i] |= at & (third != other) & (common[other, np.where(at, third, other)] == 1)
     return np.asarray(connected_components(csr_array(together), directed=False)[1], np.int64)
 
@@ -251,21 +251,21 @@ def _lines(sizes: tuple[int, int], gathers: tuple[Gather, Gather], a: int, b: in
     B goes along the second factor in batches: each as great as can be there before the first factor's links would
     have to wait for it.
     """
-    one, two = gathers
-    first = _line(one, [(0, j) for j in range(a + b)])
+    first_gather, second_gather = gathers
+    first = _line(first_gather, [(0, j) for j in range(a + b)])
     own = first[-1][1]
     second: list[Segment] = []
-    least = math.lcm(two.chunks, one.chunks // math.gcd(one.chunks, sizes[1] - 1))
+    batch_unit = math.lcm(second_gather.chunks, first_gather.chunks // math.gcd(first_gather.chunks, sizes[1] - 1))
     done = a
     while done < a + b:
         free = first[-1][1] - (second[-1][1] if second else 0)
-        size = min(max(int(free / two.ratio) // least, 1) * least, a + b - done)
+        size = min(max(int(free / second_gather.ratio) // batch_unit, 1) * batch_unit, a + b - done)
         batch = range(done, done + size)
-        second += _line(two, [(0, j) for j in batch], second)
-        first += _line(one, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
+        second += _line(second_gather, [(0, j) for j in batch], second)
+        first += _line(first_gather, [(h, j) for h in range(1, sizes[1]) for j in batch], first, second[-1][1])
         done += size
-    second += _line(two, [(0, j) for j in range(a)], second)
-    second += _line(two, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, own)
+    second += _line(second_gather, [(0, j) for j in range(a)], second)
+    second += _line(second_gather, [(g, j) for g in range(1, sizes[0]) for j in range(a)], second, own)
     return first, second
 
 
@@ -286,7 +286,7 @@ def _shares(sizes: tuple[int, int], gathers: tuple[Gather, Gather]) -> tuple[int
 def _line(gather: Gather, items: list[Item], after: Sequence[Segment] = (), ready: int = 0) -> list[Segment]:
     """What the links of one factor do to spread these items of every rank, one segment per step of its allgather:
     after these segments, and from the round on in which the items are there."""
-    found = []
+    segments = []
     start = max(after[-1][1] if after else 0, ready)
     times = len(items) // gather.chunks
     for rounds, hops in zip(gather.rounds, gather.hops, strict=True):
@@ -294,9 +294,9 @@ def _line(gather: Gather, items: list[Item], after: Sequence[Segment] = (), read
             end = start + times * rounds
             copies = range(times)
             moved = [(items[i * gather.chunks + j], owner, tail, head) for i in copies for owner, j, tail, head in hops]
-            found.append((start, end, moved))
+            segments.append((start, end, moved))
             start = end
-    return found
+    return segments
 
 
 def _moves(instance: Instance, factors: Factors, lines: Lines) -> tuple[Move, ...]:
@@ -307,21 +307,21 @@ def _moves(instance: Instance, factors: Factors, lines: Lines) -> tuple[Move, ..
     rank[factors.places[:, 0], factors.places[:, 1]] = np.arange(instance.ranks)
     bond = {ends: i for i, ends in enumerate(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))}
     kind = {k.holders[0]: i for i, k in enumerate(instance.kinds)}
-    found: list[Move] = []
+    moves: list[Move] = []
     for which, line in enumerate(lines):
         units = factors.pairs[which]
         at = (rank if which == 0 else rank.T).tolist()  # [place in this factor][place in the other]
         copies = len(at[0])
         for start, end, hops in line:
-            taken: dict[tuple[int, int], int] = defaultdict(int)
+            used: dict[tuple[int, int], int] = defaultdict(int)
             begins = marks.index(start)
             for (whose, chunk), owner, tail, head in hops:
                 step = begins
-                while taken[tail, head] >= (marks[step + 1] - start) * units[tail, head]:
+                while used[tail, head] >= (marks[step + 1] - start) * units[tail, head]:
                     step += 1
-                taken[tail, head] += 1
+                used[tail, head] += 1
                 for copy in range(copies):
                     path = (bond[at[tail][copy], at[head][copy]],)
-                    found.append((kind[at[owner][(copy + whose) % copies]], chunk, path, step))
+                    moves.append((kind[at[owner][(copy + whose) % copies]], chunk, path, step))
             assert end in marks
-    return tuple(sorted(found))
+    return tuple(sorted(moves))

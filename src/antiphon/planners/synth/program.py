@@ -44,10 +44,10 @@ def commodities(instance: Instance) -> list[Commodity]:
     """Kinds with one destination are joined by source, or by end where that makes fewer."""
     by_source: dict[tuple[int, ...], list[int]] = defaultdict(list)
     by_end: dict[int, list[int]] = defaultdict(list)
-    found, simple = [], True
+    commodity_list, simple = [], True
     for i, kind in enumerate(instance.kinds):
         if len(kind.dests) > 1:
-            found.append(Commodity(kind.holders, None, dict.fromkeys(kind.dests, kind.weight), (i,)))
+            commodity_list.append(Commodity(kind.holders, None, dict.fromkeys(kind.dests, kind.weight), (i,)))
         else:
             by_source[kind.holders].append(i)
             by_end[kind.dests[0]].append(i)
@@ -56,12 +56,12 @@ def commodities(instance: Instance) -> list[Commodity]:
     if simple and len(by_end) < len(by_source):
         for end, members in by_end.items():
             supply = {instance.kinds[i].holders[0]: weight[i] for i in members}
-            found.append(Commodity(tuple(supply), supply, {end: sum(supply.values())}, tuple(members)))
+            commodity_list.append(Commodity(tuple(supply), supply, {end: sum(supply.values())}, tuple(members)))
     else:
         for source, members in by_source.items():
             demand = {instance.kinds[i].dests[0]: weight[i] for i in members}
-            found.append(Commodity(source, None, demand, tuple(members)))
-    return found
+            commodity_list.append(Commodity(source, None, demand, tuple(members)))
+    return commodity_list
 
 
 @dataclass(eq=False)
@@ -90,7 +90,7 @@ class _Rows:
 
         if not self.right:
             return csr_array((0, columns))
-        flat = [np.concatenate(part) for part in (self.value, self.row, self.column)]
+        flat = [np.concatenate(arrays) for arrays in (self.value, self.row, self.column)]
         return csr_array((flat[0], (flat[1], flat[2])), shape=(len(self.right), columns))
 
 
@@ -168,8 +168,8 @@ class StepProgram:
         """Which bond can be of use in which step: reached in time, and in time for some end. bonds x steps."""
         instance, far = self.instance, self.instance.distance
         early = far[list(commodity.holders)].min(axis=0)[instance.tail]
-        left = far[:, list(ends)].min(axis=1)[instance.head]
-        late = self.steps - left - (instance.head < instance.ranks)
+        steps_to_end = far[:, list(ends)].min(axis=1)[instance.head]
+        late = self.steps - steps_to_end - (instance.head < instance.ranks)
         time = np.arange(self.steps)
         useful = (early[:, None] <= time) & (time <= late[:, None])
         if commodity.supply is None:
@@ -236,16 +236,16 @@ class StepProgram:
                     leaving.append(waiting)
                 if source and time == 0 and commodity.supply is None:
                     continue
-                given = commodity.supply[node] if source and time == 0 and commodity.supply is not None else 0
-                wanted = demand.get(node, 0) if time == steps else 0
-                self._held.add(np.concatenate(coming), np.concatenate(leaving), float(wanted - given))
+                supplied = commodity.supply[node] if source and time == 0 and commodity.supply is not None else 0
+                demanded = demand.get(node, 0) if time == steps else 0
+                self._held.add(np.concatenate(coming), np.concatenate(leaving), float(demanded - supplied))
 
 
 def _orbits_of(all_of: list[Commodity], group: Renamings) -> list[Orbit]:
     of_kind = np.empty(group.kinds.shape[1], np.int64)
     for number, commodity in enumerate(all_of):
         of_kind[list(commodity.kinds)] = number
-    found: list[Orbit] = []
+    orbit_list: list[Orbit] = []
     done: set[int] = set()
     for number, commodity in enumerate(all_of):
         if number in done:
@@ -254,5 +254,5 @@ def _orbits_of(all_of: list[Commodity], group: Renamings) -> list[Orbit]:
         members, element = np.unique(images, return_index=True)
         done.update(members.tolist())
         keepers = np.flatnonzero(images == number)
-        found.append(Orbit(number, dict(zip(members.tolist(), element.tolist(), strict=True)), keepers))
-    return found
+        orbit_list.append(Orbit(number, dict(zip(members.tolist(), element.tolist(), strict=True)), keepers))
+    return orbit_list

@@ -28,11 +28,11 @@ def mixed_price(entries: int, nodes: int) -> int:
     return MIXED + ROOT_ENTRY * entries + NODE_ENTRY * entries * max(nodes - 1, 0)
 
 
-def nodes_for(left: int | None, entries: int, most: int) -> int:
+def nodes_for(effort_left: int | None, entries: int, max_nodes: int) -> int:
     """As many nodes of it, up to `most`, as there is effort for; at least the first."""
-    if left is None:
-        return most
-    return max(1, min(most, (left - mixed_price(entries, 1)) // (NODE_ENTRY * max(entries, 1))))
+    if effort_left is None:
+        return max_nodes
+    return max(1, min(max_nodes, (effort_left - mixed_price(entries, 1)) // (NODE_ENTRY * max(entries, 1))))
 
 
 @dataclass

@@ -22,7 +22,7 @@ SOLVER = "cadical195"
 
 
 def refute(
-    instance: Instance, question: Question, effort: Effort, left: int | None = None, again: int = 1
+    instance: Instance, question: Question, effort: Effort, effort_left: int | None = None, again: int = 1
 ) -> tuple[Refutation | None, int]:
     """A proof, already checked; None where an algorithm exists, or `effort.conflicts` do not do. And the price; `left`:
     what it may be (purse.py).
@@ -30,17 +30,17 @@ def refute(
     `again`: how often the clauses that a proof needs are solved alone, in the hope of a shorter one. Ten to twenty
     seconds per hundred thousand conflicts beyond the search itself; `question.ordered` may need a hundredth of them.
     """
-    made = formula(instance, question)
-    clauses = made.clauses
-    chains, price = _search(clauses, made.variables, effort, left)
+    encoded = formula(instance, question)
+    clauses = encoded.clauses
+    chains, price = _search(clauses, encoded.variables, effort, effort_left)
     if chains is None:
         return None, price
     packed = pack(chains, len(clauses))
     for _ in range(again):
         used = sorted({number for chain in chains for number in chain if number < len(clauses)})
         alone = [clauses[number] for number in used]
-        chains, more = _search(alone, made.variables, Effort(FIRST, seed=effort.seed))
-        price += more
+        chains, extra_price = _search(alone, encoded.variables, Effort(FIRST, seed=effort.seed))
+        price += extra_price
         if chains is None:
             break
         shift = len(clauses) - len(used)
@@ -49,13 +49,13 @@ def refute(
         if len(shorter) >= len(packed):
             break
         packed = shorter
-    found = Refutation(question, packed)
+    refutation = Refutation(question, packed)
     check(clauses, unpack(packed, len(clauses)))
-    return found, price
+    return refutation, price
 
 
 def _search(
-    clauses: Sequence[Clause], variables: int, effort: Effort, most: int | None = None
+    clauses: Sequence[Clause], variables: int, effort: Effort, max_price: int | None = None
 ) -> tuple[list[Chain] | None, int]:
     """Chains from the clauses to the contradiction, or None. Every try has twice the conflicts of the one before.
     And the price, which is looked at after each."""
@@ -63,20 +63,20 @@ def _search(
     price = ELABORATED * sum(map(len, clauses))
     if work.conflict is not None:  # propagation alone does
         return work.chains(), price
-    left, ahead, tries = effort.conflicts, FIRST, 0
-    while (left is None or left > 0) and (most is None or price < most):
-        budget = ahead if left is None else min(ahead, left)
+    conflicts_left, ahead, tries = effort.conflicts, FIRST, 0
+    while (conflicts_left is None or conflicts_left > 0) and (max_price is None or price < max_price):
+        budget = ahead if conflicts_left is None else min(ahead, conflicts_left)
         order = list(range(len(clauses)))
         if tries:
             random.Random(effort.seed * 1000 + tries).shuffle(order)
-        found, one = _solve([list(clauses[n]) for n in order], budget)
-        price += one
-        if found == "true":
+        outcome, try_price = _solve([list(clauses[n]) for n in order], budget)
+        price += try_price
+        if outcome == "true":
             return None, price
-        if isinstance(found, list):
-            work.forward(found)
-            return work.chains(), price + LEMMA * len(found)
-        ahead, tries, left = 2 * ahead, tries + 1, None if left is None else left - budget
+        if isinstance(outcome, list):
+            work.forward(outcome)
+            return work.chains(), price + LEMMA * len(outcome)
+        ahead, tries, conflicts_left = 2 * ahead, tries + 1, None if conflicts_left is None else conflicts_left - budget
     return None, price
 
 
@@ -86,6 +86,6 @@ def _solve(clauses: list[list[int]], conflicts: int) -> tuple[Any, int]:
 
     with Solver(name=SOLVER, bootstrap_with=clauses, with_proof=True) as solver:
         solver.conf_budget(conflicts)
-        found = solver.solve_limited()
+        satisfiable = solver.solve_limited()
         price = LITERAL * sum(map(len, clauses)) + PROPAGATION * solver.accum_stats()["propagations"]
-        return "true" if found else None if found is None else solver.get_proof(), price
+        return "true" if satisfiable else None if satisfiable is None else solver.get_proof(), price

@@ -43,26 +43,30 @@ def sccl(
     topology, collective = request.topology, request.collective
     effort = USUAL_EFFORT if request.effort is None else request.effort
     purse = Purse(int(effort * UNIT), math.inf if request.budget is None else cpu_clock() + request.budget)
-    most = None if memory is None else int(memory * GIB)
-    work = Problem(topology, collective, request.seed, purse, most, request.tell, asked_for(cache))
+    memory_bytes = None if memory is None else int(memory * GIB)
+    work = Problem(topology, collective, request.seed, purse, memory_bytes, request.tell, asked_for(cache))
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise Invalid(f"option workers: expected a whole number of 1 or more, got {workers!r}")
     options = {"chunks": chunks, "steps": steps, "rounds": rounds, "k": k}
-    told = {"planner": "sccl", "options": {key: v for key, v in options.items() if v is not None}, "seed": request.seed}
-    told |= {} if request.effort is None else {"effort": effort}
+    provenance = {
+        "planner": "sccl",
+        "options": {key: v for key, v in options.items() if v is not None},
+        "seed": request.seed,
+    }
+    provenance |= {} if request.effort is None else {"effort": effort}
     if chunks is not None or rounds is not None:
         if chunks is None or steps is None or rounds is None:
             raise Invalid("planner sccl: give chunks, steps and rounds together, or steps alone (the most steps)")
-        made = one_point(work, chunks, steps, rounds)
-        yield replace(made, provenance={**told, **made.provenance})
+        schedule = one_point(work, chunks, steps, rounds)
+        yield replace(schedule, provenance={**provenance, **schedule.provenance})
         return
-    found = False
+    any_point = False
     try:
-        for made in points(work, Limits(k=k, steps=steps, memory=most, workers=workers)):
-            found = True
-            yield replace(made, provenance={**told, **made.provenance})
+        for schedule in points(work, Limits(k=k, steps=steps, memory=memory_bytes, workers=workers)):
+            any_point = True
+            yield replace(schedule, provenance={**provenance, **schedule.provenance})
     except TimedOut as error:
-        if found:
+        if any_point:
             raise type(error)(f"{error}; what was not found yet may be better") from None
         raise type(error)(
             f"planner sccl found nothing for {collective.kind} on {topology.name}: {error}, or a smaller machine"

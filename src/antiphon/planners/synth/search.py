@@ -110,12 +110,12 @@ class Findings:
         if rounds == steps:
             return (1,) * steps
         self.purse.check()
-        found, price = self.run(linear.split, self.program(steps), parts, rounds, self.purse.left())
+        per_step, price = self.run(linear.split, self.program(steps), parts, rounds, self.purse.left())
         self.purse.pay(price)
-        if found is None:
+        if per_step is None:
             return None
-        spare = rounds - sum(found)
-        return tuple(r + (spare if s == len(found) - 1 else 0) for s, r in enumerate(found))
+        spare = rounds - sum(per_step)
+        return tuple(r + (spare if s == len(per_step) - 1 else 0) for s, r in enumerate(per_step))
 
     def forbidden(self, parts: int, steps: int, rounds: int) -> Impossible | None:
         """A proof by duals alone that there is none, if the cheap ones do: distance, or too few rounds."""

@@ -58,25 +58,25 @@ def tidy(
 ) -> list[tuple[tuple[int, ...], int]]:
     """One chunk's moves (path, step), with only the first into every rank and only those that serve a destination."""
     about = instance.kinds[kind]
-    came: dict[int, tuple[int, tuple[int, ...], int]] = {}
+    entered_by: dict[int, tuple[int, tuple[int, ...], int]] = {}
     for path, step in sorted(moves, key=lambda move: (move[1], move[0])):
         to = int(instance.head[path[-1]])
-        if to not in about.holders and to not in came:
-            came[to] = (int(instance.tail[path[0]]), path, step)
+        if to not in about.holders and to not in entered_by:
+            entered_by[to] = (int(instance.tail[path[0]]), path, step)
     needed: set[int] = set()
     for dest in about.dests:
         node = dest
-        while node in came and node not in needed:
+        while node in entered_by and node not in needed:
             needed.add(node)
-            node = came[node][0]
-    return [came[node][1:] for node in sorted(needed)]
+            node = entered_by[node][0]
+    return [entered_by[node][1:] for node in sorted(needed)]
 
 
 def images(
     instance: Instance, group: Renamings, kind: int, number: int, moves: Sequence[tuple[tuple[int, ...], int]]
 ) -> list[Move]:
     """The moves of one chunk under every element of a group. `number`: which orbit of chunks of its kind it is of."""
-    found: list[Move] = []
+    all_moves: list[Move] = []
     used: dict[int, int] = defaultdict(int)
     for element in range(len(group)):
         target = int(group.kinds[element, kind])
@@ -84,8 +84,8 @@ def images(
         chunk = number * keeping + used[target]
         used[target] += 1
         bonds = group.bonds[element]
-        found += [(target, chunk, tuple(bonds[list(path)].tolist()), step) for path, step in moves]
-    return found
+        all_moves += [(target, chunk, tuple(bonds[list(path)].tolist()), step) for path, step in moves]
+    return all_moves
 
 
 def rounds_of(instance: Instance, moves: Sequence[Move]) -> list[int]:
@@ -106,19 +106,19 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
     chunks, first = _chunks(instance, parts)
     number = {}
     for k, kind in enumerate(instance.kinds):
-        for i, (block, part) in enumerate(instance.chunks(kind, parts)):
-            number[k, i] = first(block, part)
+        for i, (block, part_number) in enumerate(instance.chunks(kind, parts)):
+            number[k, i] = first(block, part_number)
     rows = sorted((step, number[kind, chunk], path) for kind, chunk, path, step in moves)
     rounds = rounds_of(instance, moves)
-    taken: dict[tuple[int, int], int] = defaultdict(int)
-    ways: dict[tuple[int, ...], int] = {}
+    links_used: dict[tuple[int, int], int] = defaultdict(int)
+    route_numbers: dict[tuple[int, ...], int] = {}
     route = []
     for step, _, path in rows:
         links = []
         for bond in path:
-            links.append(link_of(instance, bond, taken[step, bond], rounds[step] if step < len(rounds) else 1))
-            taken[step, bond] += 1
-        route.append(ways.setdefault(tuple(links), len(ways)))
+            links.append(link_of(instance, bond, links_used[step, bond], rounds[step] if step < len(rounds) else 1))
+            links_used[step, bond] += 1
+        route.append(route_numbers.setdefault(tuple(links), len(route_numbers)))
     plain = not instance.topology.switches and all(len(bond) == 1 for bond in instance.bonds)
     plain = plain and len(set(zip(instance.tail.tolist(), instance.head.tolist(), strict=True))) == len(instance.bonds)
     return Schedule(
@@ -126,7 +126,7 @@ def schedule_of(instance: Instance, parts: int, moves: Sequence[Move]) -> Schedu
         np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows], np.int32),
         narrow(instance.tail[[row[2][0] for row in rows]]), narrow(instance.head[[row[2][-1] for row in rows]]),
         np.full(len(rows), COPY, np.uint8),
-        route=None if plain else np.array(route, np.int32), routes=Routes.of([] if plain else ways),
+        route=None if plain else np.array(route, np.int32), routes=Routes.of([] if plain else route_numbers),
     )  # fmt: skip
 
 
@@ -145,14 +145,14 @@ def _chunks(instance: Instance, parts: int) -> tuple[Chunks, Callable[[int, int]
     collective = instance.collective
     weights, blocks = collective.weights, collective.blocks
     if bool(np.all(weights == 1)):
-        return cut(collective, parts), lambda block, part: part * blocks + block
+        return cut(collective, parts), lambda block, part_number: part_number * blocks + block
     count = weights * parts
     base = np.concatenate([[0], np.cumsum(count)])
-    whole = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
-    share = np.repeat(whole // np.maximum(count, 1), count)
-    part = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
-    made = Chunks(narrow(np.repeat(np.arange(blocks), count)), part * share, share, whole)
-    return made, lambda block, part: int(base[block]) + part
+    denominator = math.lcm(*(int(c) for c in np.unique(count[count > 0])))
+    share = np.repeat(denominator // np.maximum(count, 1), count)
+    part_number = np.arange(int(base[-1])) - np.repeat(base[:-1], count)
+    table = Chunks(narrow(np.repeat(np.arange(blocks), count)), part_number * share, share, denominator)
+    return table, lambda block, part_number: int(base[block]) + part_number
 
 
 def link_of(instance: Instance, bond: int, place: int, rounds: int) -> int:

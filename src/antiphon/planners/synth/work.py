@@ -40,41 +40,41 @@ class Problem:
     tell: Tell = lambda text: None
     cache: Cache | None = None
 
-    def search(self, way: Way) -> tuple[Findings, Posed]:
+    def search(self, approach: Way) -> tuple[Findings, Posed]:
         """The search, in canonical numbers, and the way back from what it finds."""
         if len(self.collective.members) > MOST_RANKS:
             raise Unsupported(
                 f"planner sccl: {len(self.collective.members)} ranks; it takes up to {MOST_RANKS}. "
                 "Use hierarchical-ring, multi-ring or double-binary-tree"
             )
-        problem = posed(instance_of(way.topology, way.collective))
+        problem = posed(instance_of(approach.topology, approach.collective))
         return Findings(problem.instance, self.seed, self.purse, self.cache), problem
 
 
 def points(work: Problem, limits: Limits) -> Iterator[Schedule]:
     """Every point of the frontier as a schedule, as soon as it is found."""
-    way = way_to(work.topology, work.collective)
-    search, problem = work.search(way)
-    floor = bound(way.topology, way.collective).without_help.inverse
-    halved = way.about == COMPOSED
-    most = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
-    inner = replace(limits, steps=max(most // 2, 1) if halved and limits.steps is not None else most)
+    approach = way_to(work.topology, work.collective)
+    search, problem = work.search(approach)
+    floor = bound(approach.topology, approach.collective).without_help.inverse
+    halved = approach.about == COMPOSED
+    max_steps = limits.steps if limits.steps is not None else usual_steps(search.instance.least_steps)
+    inner = replace(limits, steps=max(max_steps // 2, 1) if halved and limits.steps is not None else max_steps)
     least_direct: Fraction | None = None
     product = None
     if limits.k is None and is_large(search.instance, search.instance.least_steps):
         product = by_product(search, work.tell)
         if product is not None and limits.steps is not None and product.steps * (1 + halved) > limits.steps:
             product = None
-    for found in _points(search, floor, inner, product, work.tell):
-        point = problem.point(found)
-        if halved and point.steps < 2 * search.instance.least_steps and point.steps <= most:
+    for canonical_point in _points(search, floor, inner, product, work.tell):
+        point = problem.point(canonical_point)
+        if halved and point.steps < 2 * search.instance.least_steps and point.steps <= max_steps:
             least_direct = Fraction(point.rounds, point.parts)
             yield with_certificate(everywhere(point, work.collective), point, AS_PLANNED, limits.k, direct=True)
         if not halved:
-            made = schedule_at(point, work.topology, work.collective, way.about)
-            assert made is not None
-            yield with_certificate(made, point, way.about, limits.k)
-        elif 2 * point.steps <= most or limits.steps is None:
+            schedule = schedule_at(point, work.topology, work.collective, approach.about)
+            assert schedule is not None
+            yield with_certificate(schedule, point, approach.about, limits.k)
+        elif 2 * point.steps <= max_steps or limits.steps is None:
             ratio = Fraction(2 * point.rounds, point.parts * len(work.collective.members))
             if least_direct is None or ratio < least_direct:
                 halves = halves_of(work, point)
@@ -99,9 +99,9 @@ def _points(search: Findings, floor: Fraction, limits: Limits, product: Point | 
 
 def halves_of(work: Problem, point: Point) -> Schedule | None:
     """An allreduce of two halves; the first is synthesized apart where the machine is not alike both ways."""
-    made = schedule_at(point, work.topology, work.collective, COMPOSED)
-    if made is not None:
-        return made
+    schedule = schedule_at(point, work.topology, work.collective, COMPOSED)
+    if schedule is not None:
+        return schedule
     turned = reverse(work.topology)
     search, problem = work.search(Way(turned, point.instance.collective, AS_PLANNED))
     decided = decide(search, point.parts, point.steps, point.rounds, tell=work.tell, memory=work.memory)
@@ -115,8 +115,8 @@ def halves_of(work: Problem, point: Point) -> Schedule | None:
 def with_certificate(schedule: Schedule, point: Point, about: str, k: int | None, direct: bool = False) -> Schedule:
     """With what is known of the point. What a certificate means is read from it alone, so no words of ours are kept."""
     if direct:
-        found = {"proof": BEST_FOUND, "how": "every input is sent everywhere and added on arrival"}
-        return replace(schedule, provenance={"engine": point.engine, "found": found})
+        findings = {"proof": BEST_FOUND, "how": "every input is sent everywhere and added on arrival"}
+        return replace(schedule, provenance={"engine": point.engine, "found": findings})
     proof = certificate(point, about, USUAL_K if k is None else k)
     provenance = {"engine": point.engine, "found": {"proof": point.proof}, "certificate": proof}
     return replace(schedule, provenance=provenance)
