@@ -44,7 +44,7 @@ class Layout:
         ranks = np.arange(collective.ranks + 1)
         self._begin = {name: np.searchsorted(side.rank, ranks) for name, side in self._sides.items()}
 
-    def _blocks(self, rank: int, buffer: str) -> Longs:
+    def _blocks_of(self, rank: int, buffer: str) -> Longs:
         begin = self._begin[buffer]
         return self._sides[buffer].block[begin[rank] : begin[rank + 1]]
 
@@ -61,12 +61,12 @@ class Layout:
         [[1, 4], [0, 3, 1, 4, 2, 5]]
         """
         block, slice_index = divmod(place.index, self.slices)
-        return slice_index * self.blocks + int(self._blocks(place.rank, place.buffer)[block])
+        return slice_index * self.blocks + int(self._blocks_of(place.rank, place.buffer)[block])
 
     def inside(self, rank: int, buffer: str, chunk: int) -> Place | None:
         """Where in the input or output of a rank a chunk lies; None where it does not."""
         slice_index, block = divmod(chunk, self.blocks)
-        blocks = self._blocks(rank, buffer)
+        blocks = self._blocks_of(rank, buffer)
         position = int(np.searchsorted(blocks, block))
         if position == len(blocks) or blocks[position] != block:
             return None

@@ -21,14 +21,14 @@ class Line:
     caller: Line | None = None
 
     def __str__(self) -> str:
-        text = f"{_short(self.file)}:{self.number}"
+        text = f"{_shorten_path(self.file)}:{self.number}"
         return text if self.caller is None else f"{text} (called at {self.caller})"
 
 
 def here(block: CodeType | None = None) -> Line:
     """Return the innermost line outside this package. `block`: the code of the function that holds the `with`; if that
     called a helper, the line of the call is included."""
-    frame = _outside(sys._getframe(1))
+    frame = _leave_package(sys._getframe(1))
     line, outer = Line(frame.f_code.co_filename, frame.f_lineno), frame
     while block is not None and outer.f_code is not block:
         if outer.f_back is None:
@@ -40,7 +40,7 @@ def here(block: CodeType | None = None) -> Line:
 
 def code_here() -> CodeType:
     """The code of the innermost function that is not of this package."""
-    return _outside(sys._getframe(1)).f_code
+    return _leave_package(sys._getframe(1)).f_code
 
 
 def lines_text(lines: Iterable[Line]) -> str:
@@ -49,13 +49,13 @@ def lines_text(lines: Iterable[Line]) -> str:
     return ", ".join(names[:MAX_LINES_NAMED]) + (", ..." if len(names) > MAX_LINES_NAMED else "")
 
 
-def _outside(frame: FrameType) -> FrameType:
+def _leave_package(frame: FrameType) -> FrameType:
     while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
 
-def _short(file: str) -> str:
+def _shorten_path(file: str) -> str:
     """Below the working directory as people name it there."""
     try:
         inside = os.path.join(os.getcwd(), "")

@@ -63,8 +63,8 @@ def schedule_of(
     rows: Sequence[Row], layout: Layout, collective: Collective, topology: Topology, **attributes: Any
 ) -> Schedule:
     """The schedule of these rows, in their order."""
-    slots = _slots(rows, layout)
-    route, routes = _routes(rows, topology)
+    slots = _assign_slots(rows, layout)
+    route, routes = _find_routes(rows, topology)
     columns = [
         (row.step, row.chunk, row.src.rank, row.dst.rank, COPY if row.move.copy else REDUCE,
          slots[row.chunk, row.move.src], slots[row.chunk, row.move.dst], row.joint)
@@ -77,7 +77,7 @@ def schedule_of(
     )  # fmt: skip
 
 
-def _slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int]:
+def _assign_slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int]:
     """Assign a slot to every place and chunk. Inputs and outputs are slot 0; scratch of one rank and
     chunk has the slots from 1 on by name and index, from 0 on where the collective has no place for it there."""
     slots: dict[tuple[int, Spot], int] = {}
@@ -94,7 +94,7 @@ def _slots(rows: Sequence[Row], layout: Layout) -> Mapping[tuple[int, Spot], int
     return slots
 
 
-def _routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
+def _find_routes(rows: Sequence[Row], topology: Topology) -> tuple[np.ndarray[Any, Any], Routes]:
     """Of every row its route: the links that the user named, or, where several ways lead from rank to rank, the widest
     of the shortest; -1 where there is one way or none."""
     table: dict[tuple[int, ...], int] = {}

@@ -46,7 +46,7 @@ class Places:
         the place of the chunk, in scratch its number: that of part k of block j is j * chunks + k.
         `via`: the links to take, by their numbers on the machine. Left out, the only way there is, or the shortest.
         """
-        return self._writing._send(self, True, rank, buffer, index, via)
+        return self._writing._send_places(self, True, rank, buffer, index, via)
 
     def reduce_to(
         self, rank: Ranks, buffer: str | None = None, index: SupportsIndex | None = None, *,
@@ -54,7 +54,7 @@ class Places:
     ) -> Places:  # fmt: skip
         """Add what is here to what is at the same chunks of another rank (or of several); the places there. An empty
         place counts as nothing. `rank`, `buffer`, `index`, `via`: as for `copy_to`."""
-        return self._writing._send(self, False, rank, buffer, index, via)
+        return self._writing._send_places(self, False, rank, buffer, index, via)
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -80,10 +80,10 @@ class Simultaneous:
 
     def __enter__(self) -> None:
         self._own = self._fixed or self._writing._now is None
-        self._writing._enter(self._fixed, self._joint)
+        self._writing._enter_group(self._fixed, self._joint)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._writing._leave(self._own, self._joint, failed=kind is not None)
+        self._writing._leave_group(self._own, self._joint, failed=kind is not None)
 
 
 class Writing:
@@ -101,7 +101,7 @@ class Writing:
         self.ranks = collective.members
         self._verify = verify
         self._layout = Layout(collective, chunks)
-        self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._wrong)
+        self._arguments = Arguments(self._layout, collective.ranks, topology.links, self._error)
         self._clock = Clock()
         self._rows: list[Row] = []
         self._scratch_chunks: dict[Spot, int] = {}  # the chunk at each place of scratch
@@ -129,7 +129,7 @@ class Writing:
             self._need_open()
         finally:
             self._open = False
-        self._close()
+        self._close_moment()
         self._ended = True
         if self._verify:
             self._check_schedule()
@@ -175,9 +175,9 @@ class Writing:
         again, none before the end of this one."""
         self._need_open()
         if self._now is not None and not self._now.called:
-            raise self._wrong("a step within a step; end the one before")
-        self._close()
-        self._begin(max(self._clock.end, self._clock.floor))
+            raise self._error("a step within a step; end the one before")
+        self._close_moment()
+        self._begin_moment(max(self._clock.end, self._clock.floor))
         return Simultaneous(self, fixed=True)
 
     def together(self) -> Simultaneous:
@@ -194,7 +194,7 @@ class Writing:
         self._promised = here(self._block)
         return Simultaneous(self, fixed=False, joint=True)
 
-    def _enter(self, fixed: bool, joint: bool) -> None:
+    def _enter_group(self, fixed: bool, joint: bool) -> None:
         self._promised = None
         self._need_open()
         if fixed:
@@ -202,36 +202,36 @@ class Writing:
             self._now.called = False
             return
         if joint and self._joint >= 0:
-            raise self._wrong("a joint within a joint; end the one before")
+            raise self._error("a joint within a joint; end the one before")
         if self._now is not None and not joint:
-            raise self._wrong("all of a step is together already; leave out w.together() here")
+            raise self._error("all of a step is together already; leave out w.together() here")
         if self._now is None:
-            self._begin(None)
+            self._begin_moment(None)
         if joint:
             self._joint, self._joints = self._joints, self._joints + 1
 
-    def _leave(self, own: bool, joint: bool, failed: bool) -> None:
+    def _leave_group(self, own: bool, joint: bool, failed: bool) -> None:
         if joint:
             self._joint = -1
         if own and failed:
             self._now = None
         elif own:
-            self._close()
+            self._close_moment()
 
-    def _begin(self, step: int | None) -> None:
+    def _begin_moment(self, step: int | None) -> None:
         self._moments += 1
         self._now = Moment(self._moments, step, called=step is not None)
 
-    def _close(self) -> None:
+    def _close_moment(self) -> None:
         """End what happens at once."""
         now, self._now = self._now, None
         if now is None:
             return
-        self._put(now.rows, now.step)
+        self._place_rows(now.rows, now.step)
         if now.step is not None:
             self._clock.floor = max(self._clock.end, now.step)
 
-    def _put(self, rows: list[Row], step: int | None = None) -> None:
+    def _place_rows(self, rows: list[Row], step: int | None = None) -> None:
         at = self._clock.place([row.move for row in rows], step)
         for row in rows:
             row.step = at
@@ -246,55 +246,55 @@ class Writing:
     def __getitem__(self, where: tuple[Ranks, str] | tuple[Ranks, str, Index]) -> Places:
         self._need_open()
         if not isinstance(where, tuple) or len(where) not in (2, 3):
-            raise self._wrong(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
+            raise self._error(f"expected w[rank, buffer] or w[rank, buffer, index], got {quote(where)}")
         buffer = self._arguments.buffer(where[1])
         chunks: dict[Place, int] = {}
         for rank in self._arguments.ranks(where[0]):
             for at in self._arguments.indices(where[2:], rank, buffer):
                 place = Place(rank, buffer, at)
-                chunks[place] = self._chunk(place)
+                chunks[place] = self._chunk_at(place)
         return Places(self, list(chunks), list(chunks.values()))
 
-    def _send(
+    def _send_places(
         self, source: Places, copy: bool, to: Ranks, buffer: str | None, index: SupportsIndex | None,
         via: Iterable[SupportsIndex] | None,
     ) -> Places:  # fmt: skip
         """One statement: every source to every rank, one after the other."""
         self._need_open()
-        self._current(source)
+        self._check_current(source)
         ranks, name = self._arguments.ranks(to), None if buffer is None else self._arguments.buffer(buffer)
         links = None if via is None else self._arguments.links(via)
         pairs = list(zip(source._places, source._chunks, strict=True))
-        starts = self._starts(source, name, index)
+        starts = self._start_indices(source, name, index)
         targets = [
-            self._target(place, chunk, rank, name, start, copy)
+            self._target_place(place, chunk, rank, name, start, copy)
             for rank in ranks
             for (place, chunk), start in zip(pairs, starts, strict=True)
         ]
         if copy and len(set(targets)) < len(targets):
-            raise self._wrong("several places are copied to one; each would replace the one before")
+            raise self._error("several places are copied to one; each would replace the one before")
         line, sent = here(self._block), []
         for (src, chunk), dst in zip(pairs * len(ranks), targets, strict=True):
-            move = self._move(src, dst, copy)
+            move = self._make_move(src, dst, copy)
             if move is not None:
                 sent.append(Row(move, chunk, src, dst, line, links, self._joint))
         if self._now is None:
             for row in sent:
-                self._put([row])
+                self._place_rows([row])
         elif clash := self._now.clash(sent):
-            raise self._wrong(clash)
+            raise self._error(clash)
         else:
             self._now.add(sent)
         moment = self._now.number if self._now is not None and sent else -1
         destinations = dict(zip(targets, [chunk for _ in ranks for _, chunk in pairs], strict=True))  # each place once
         return Places(self, list(destinations), list(destinations.values()), moment)
 
-    def _starts(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
+    def _start_indices(self, source: Places, buffer: str | None, index: SupportsIndex | None) -> list[int | None]:
         """The index that each is sent to, where one is named: those of a rank one behind the other."""
         if index is None:
             return [None] * len(source)
         if buffer is None:
-            raise self._wrong("an index needs its buffer; name it, too")
+            raise self._error("an index needs its buffer; name it, too")
         start, sent_from = self._arguments.start(index), Counter[int]()
         starts: list[int | None] = []
         for place in source._places:
@@ -302,24 +302,26 @@ class Writing:
             sent_from[place.rank] += 1
         return starts
 
-    def _current(self, source: Places) -> None:
+    def _check_current(self, source: Places) -> None:
         """A handle may be used while its places hold what it is of."""
         if self._now is not None and source._moment == self._now.number:
-            raise self._wrong(f"{source!r} arrives in this very step; send it on in a later one")
+            raise self._error(f"{source!r} arrives in this very step; send it on in a later one")
         for place, chunk in zip(source._places, source._chunks, strict=True):
-            if self._chunk(place) != chunk:
-                raise self._wrong(f"{place} holds another chunk by now; use it before it is overwritten")
+            if self._chunk_at(place) != chunk:
+                raise self._error(f"{place} holds another chunk by now; use it before it is overwritten")
 
-    def _move(self, src: Place, dst: Place, copy: bool) -> Move | None:
+    def _make_move(self, src: Place, dst: Place, copy: bool) -> Move | None:
         """None where nothing is to be done: a rank's input and output are one place where both have the chunk."""
-        move = Move(self._spot(src), self._spot(dst), copy)
+        move = Move(self._spot_of(src), self._spot_of(dst), copy)
         if move.src != move.dst:
             return move
         if copy:
             return None
-        raise self._wrong(f"{src} and {dst} are one place, which cannot be added to itself; use scratch")
+        raise self._error(f"{src} and {dst} are one place, which cannot be added to itself; use scratch")
 
-    def _target(self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool) -> Place:
+    def _target_place(
+        self, src: Place, chunk: int, rank: int, buffer: str | None, index: int | None, copy: bool
+    ) -> Place:
         if buffer is None:
             return self._layout.home(rank, chunk) or self._layout.aside(rank, SCRATCH, chunk)
         if buffer in (INPUT, OUTPUT):
@@ -328,31 +330,31 @@ class Writing:
                 return own
             reason = f"its place there is {own}" if own else f"rank {rank} has no place for it there; use scratch"
             index_text = "" if index is None else f", {index}"
-            raise self._wrong(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
+            raise self._error(f"w[{rank}, {buffer!r}{index_text}] is not for the data of {src}: {reason}")
         place = self._layout.aside(rank, buffer, chunk) if index is None else Place(rank, buffer, index)
-        if not copy and self._scratch_chunks.get(self._spot(place), chunk) != chunk:
-            raise self._wrong(f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added")
+        if not copy and self._scratch_chunks.get(self._spot_of(place), chunk) != chunk:
+            raise self._error(f"{place} holds another chunk than {src}, and only the same chunk of ranks can be added")
         return place
 
-    def _spot(self, place: Place) -> Spot:
+    def _spot_of(self, place: Place) -> Spot:
         if place.buffer in (INPUT, OUTPUT):
             return place.rank, "", self._layout.chunk(place)
         return place.rank, place.buffer, place.index
 
-    def _chunk(self, place: Place) -> int:
+    def _chunk_at(self, place: Place) -> int:
         if place.buffer in (INPUT, OUTPUT):
             return self._layout.chunk(place)
-        chunk = self._scratch_chunks.get(self._spot(place))
+        chunk = self._scratch_chunks.get(self._spot_of(place))
         if chunk is None:
-            raise self._wrong(f"nothing has been put into {place} yet")
+            raise self._error(f"nothing has been put into {place} yet")
         return chunk
 
     def _need_open(self) -> None:
         if not self._open:
             why = "has ended" if self._ended else "has not begun; write `with antiphon.write(...) as w:`"
-            raise self._wrong(f"the block of this schedule {why}")
+            raise self._error(f"the block of this schedule {why}")
         if self._promised is not None:
             raise Invalid(f"{self._promised}: w.together() and w.joint() are for `with`, and hold for its block")
 
-    def _wrong(self, why: str) -> Invalid:
+    def _error(self, why: str) -> Invalid:
         return Invalid(f"{here(self._block)}: {why}")

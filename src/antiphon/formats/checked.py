@@ -23,9 +23,9 @@ def check_plan(plan: Plan, runtime: Runtime, call: Call) -> list[Row]:
     try:
         files = writer.load()(plan, **options)
     except Unsupported as error:
-        return [_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
+        return [_result_row("", [Finding("refused", str(error), "choose another planner, or fewer chunks")])]
     except NotFound as error:
-        return [_row("", [Finding("refused", str(error), "leave it to the library")])]
+        return [_result_row("", [Finding("refused", str(error), "leave it to the library")])]
     plans = {name: contents for name, contents in files.items() if not name.endswith(".py")}
     return [
         check_file(contents if isinstance(contents, bytes) else b"".join(contents), name, runtime, call)
@@ -43,11 +43,11 @@ def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
         judged(written)
     except Wrong as error:
         outcome = "hangs" if error.kind in ("hang", "left") else "wrong"
-        return _row(name, [Finding(outcome, str(error), "mend the file, or write it anew from a plan")])
-    return _row(name, runtime.check(written.head, replace(call, ranks=call.ranks or written.head.ranks)))
+        return _result_row(name, [Finding(outcome, str(error), "mend the file, or write it anew from a plan")])
+    return _result_row(name, runtime.check(written.head, replace(call, ranks=call.ranks or written.head.ranks)))
 
 
-def _row(name: str, findings: list[Finding]) -> Row:
+def _result_row(name: str, findings: list[Finding]) -> Row:
     runs = not any(finding.outcome in WILL_NOT for finding in findings)
     return {"file": name, "runs": runs, "findings": [finding.as_json() for finding in findings]}
 

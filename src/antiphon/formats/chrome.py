@@ -85,7 +85,7 @@ def merge(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str
     total = sum(len(trace.events) for trace in traces)
     if total > MAX_EVENTS:
         raise Unsupported(f"these traces have {total} events; at most {MAX_EVENTS} are put side by side")
-    titles = _titles([trace.title for trace in traces])
+    titles = _unique_titles([trace.title for trace in traces])
     rows = [
         {"file": name_of(path), "title": title, "events": len(trace.events), "start_us": trace.start}
         for path, title, trace in zip(files, titles, traces, strict=True)
@@ -94,18 +94,18 @@ def merge(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str
     ids: dict[tuple[int, str, str], int] = {}
     processes = 0
     for number, trace in enumerate(traces):
-        pids = {pid: processes + place for place, pid in enumerate(_processes(trace.events), 1)}
+        pids = {pid: processes + place for place, pid in enumerate(_sort_processes(trace.events), 1)}
         processes += len(pids)
         start = trace.start
-        named = _named(trace, titles[number], pids, (number, len(traces)))
-        events += [_moved(event, number, pids, start, ids) for event in trace.events if not _names_process(event)]
+        named = _name_processes(trace, titles[number], pids, (number, len(traces)))
+        events += [_shift_event(event, number, pids, start, ids) for event in trace.events if not _names_process(event)]
         events += named
     about = {"title": " beside ".join(titles), "traces": [{**trace.about, "start_us": trace.start} for trace in traces]}
     merged = {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
     return msgspec.json.encode(merged) + b"\n", rows
 
 
-def _titles(titles: Sequence[str]) -> list[str]:
+def _unique_titles(titles: Sequence[str]) -> list[str]:
     """Those that are alike get a number."""
     return [
         title if titles.count(title) == 1 else f"{title} ({titles[: place + 1].count(title)})"
@@ -113,19 +113,19 @@ def _titles(titles: Sequence[str]) -> list[str]:
     ]
 
 
-def _pid(event: Mapping[str, Any]) -> int | str:
+def _pid_of(event: Mapping[str, Any]) -> int | str:
     pid: int | str = event.get("pid", 0)
     return pid
 
 
-def _processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
+def _sort_processes(events: Sequence[Mapping[str, Any]]) -> list[int | str]:
     """In the order in which they want to stand."""
     place: dict[int | str, float] = {}
     for event in events:
-        place.setdefault(_pid(event), math.inf)
+        place.setdefault(_pid_of(event), math.inf)
         if event["ph"] == "M" and event.get("name") == "process_sort_index":
             sort_index = event.get("args", {}).get("sort_index")
-            place[_pid(event)] = sort_index if isinstance(sort_index, int | float) else math.inf
+            place[_pid_of(event)] = sort_index if isinstance(sort_index, int | float) else math.inf
     return sorted(place, key=lambda pid: place[pid])
 
 
@@ -133,11 +133,13 @@ def _names_process(event: Mapping[str, Any]) -> bool:
     return event["ph"] == "M" and event.get("name") in ("process_name", "process_sort_index")
 
 
-def _named(trace: Read, title: str, pids: Mapping[int | str, int], position: tuple[int, int]) -> list[dict[str, Any]]:
+def _name_processes(
+    trace: Read, title: str, pids: Mapping[int | str, int], position: tuple[int, int]
+) -> list[dict[str, Any]]:
     """The names of its processes, and their places among those of all traces (`position`: this trace's number, and the
     number of traces)."""
     names = {
-        _pid(event): str(event.get("args", {}).get("name", ""))
+        _pid_of(event): str(event.get("args", {}).get("name", ""))
         for event in trace.events
         if event["ph"] == "M" and event.get("name") == "process_name"
     }
@@ -150,7 +152,7 @@ def _named(trace: Read, title: str, pids: Mapping[int | str, int], position: tup
     return events
 
 
-def _moved(
+def _shift_event(
     event: dict[str, Any],
     number: int,
     pids: Mapping[int | str, int],
@@ -158,7 +160,7 @@ def _moved(
     ids: dict[tuple[int, str, str], int],
 ) -> dict[str, Any]:
     """An event of trace `number`, which begins at `start`; changed where it is, as there may be millions."""
-    event["pid"] = pids[_pid(event)]
+    event["pid"] = pids[_pid_of(event)]
     if "ts" in event and event["ph"] != "M":
         event["ts"] -= start
     for key in ("id", "bind_id"):

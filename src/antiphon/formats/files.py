@@ -50,7 +50,7 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -
             if target.is_dir():
                 raise IsADirectoryError(None, "is a directory", os.fspath(target))
             passing[name] = into / f".antiphon-{secrets.token_hex(8)}.tmp"
-            written.append((target, _write(passing[name], contents)))
+            written.append((target, _write_file(passing[name], contents)))
         for name, path in passing.items():
             os.replace(path, into / name)
     except OSError as error:
@@ -63,7 +63,7 @@ def write_files(folder: str | os.PathLike[str], files: Mapping[str, Contents]) -
     return written
 
 
-def _write(path: Path, contents: Contents) -> int:
+def _write_file(path: Path, contents: Contents) -> int:
     blocks = (
         (contents.encode(),) if isinstance(contents, str) else (contents,) if isinstance(contents, bytes) else contents
     )

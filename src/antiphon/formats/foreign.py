@@ -60,7 +60,7 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
     schedule = schedule_of(code)
     if machine is None:
         return Plan.of(_of_its_ways(head.name, schedule), schedule, {"planner": head.format})
-    machine = _linked(machine)
+    machine = _keep_linked(machine)
     if machine.ranks != head.ranks:
         raise Invalid(f"it is for {head.ranks} ranks, and {machine.name} has {machine.ranks}; give --only or another")
     try:
@@ -69,7 +69,7 @@ def plan_of(written: Written, machine: Topology | None = None) -> Plan:
         raise Wrong("route", str(error).partition(": ")[2].partition(";")[0]) from None
 
 
-def _linked(machine: Topology) -> Topology:
+def _keep_linked(machine: Topology) -> Topology:
     """Without the ranks that no link reaches."""
     linked = np.zeros(machine.nodes, bool)
     linked[machine.link_src] = linked[machine.link_dst] = True

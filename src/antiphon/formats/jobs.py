@@ -19,7 +19,7 @@ _JSON, _CHAKRA = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log"), (".et", "
 
 def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
     """Return the job of these traces: a file for each rank, or the folder that they are in. Invalid names the file."""
-    paths = _paths(files)
+    paths = _list_paths(files)
     if all(path.name.endswith(_CHAKRA) for path in paths):
         from antiphon.formats.chakra.read import read_traces, recorded_of
 
@@ -28,7 +28,7 @@ def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
     profiles: list[Profile] = []
     for path in paths:
         with reading(name_of(path)):
-            recording = _recorded(name_of(path), read_bytes(path))
+            recording = _read_file(name_of(path), read_bytes(path))
             if isinstance(recording, dict):
                 profiles.append(recording)
             else:
@@ -36,7 +36,7 @@ def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
     return join([*recordings, *together(profiles)])
 
 
-def _paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
+def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
     paths: list[Path] = []
     for entry in map(Path, files):
         if entry.is_dir():
@@ -48,7 +48,7 @@ def _paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
     return paths
 
 
-def _recorded(name: str, data: bytes) -> list[Recorded] | Profile:
+def _read_file(name: str, data: bytes) -> list[Recorded] | Profile:
     if is_inspected(data):
         return inspected(data)
     from antiphon.formats.chrome import Read

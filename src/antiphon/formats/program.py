@@ -19,10 +19,10 @@ def program(plan: Plan, *, channels: int = 1, lag: int = 1, text: bool = False) 
         files[f"program{number}.bin"] = encode(variants)
         if text:
             for variant in variants:
-                files[f"program{number}{'-in-place' if variant.in_place else ''}.txt"] = _lines(variant)
+                files[f"program{number}{'-in-place' if variant.in_place else ''}.txt"] = _dump_ranks(variant)
     return files
 
 
-def _lines(variant: Program) -> Iterator[bytes]:
+def _dump_ranks(variant: Program) -> Iterator[bytes]:
     for rank in range(variant.ranks):
         yield dump(variant, rank).encode()

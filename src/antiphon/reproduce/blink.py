@@ -55,13 +55,13 @@ KEEPS_UP = Fraction(9, 10)  # of the network: "keeps up with it"
 
 def counts() -> Iterator[Row]:
     """Allocations, rings and trees that the text counts."""
-    yield from _allocations()
-    yield from _rings()
-    yield from _weights()
-    yield _chunks()
+    yield from _allocation_rows()
+    yield from _ring_rows()
+    yield from _weight_rows()
+    yield _chunk_row()
 
 
-def _allocations() -> Iterator[Row]:
+def _allocation_rows() -> Iterator[Row]:
     for name in MACHINES:
         allocations = unique(topology(name))
         sizes = {str(size): sum(len(each.gpus) == size for each in allocations) for size in range(3, 9)}
@@ -81,11 +81,11 @@ def _allocations() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _rings() -> Iterator[Row]:
+def _ring_rows() -> Iterator[Row]:
     for name, gpus, count, idle, where in RINGS:
         job = allocation(topology(name), map(int, gpus))
         packing = rings(job.machine)
-        ours = {"rings": len(packing.cycles), "unused": len(_unused(job.machine, packing))}
+        ours = {"rings": len(packing.cycles), "unused": len(_unused_links(job.machine, packing))}
         published = {"rings": count, "unused": idle} if idle is not None else {"rings": count}
         rate, _ = optimum(job.machine, "broadcast")
         yield row(
@@ -102,13 +102,13 @@ def _rings() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _unused(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
+def _unused_links(machine: Topology, packing: CyclePacking) -> set[frozenset[int]]:
     """Pairs of ranks whose links no ring uses."""
     used = {frozenset(pair) for ring in packing.cycles for pair in zip(ring, ring[1:] + ring[:1], strict=True)}
     return set(map(frozenset, zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))) - used
 
 
-def _weights() -> Iterator[Row]:
+def _weight_rows() -> Iterator[Row]:
     """3.2.1: the number of trees by multiplicative weights depends on ties; after the integer program it does not."""
     box = topology("dgx1v")
     machine = directed(box, unit=box.unit)
@@ -123,10 +123,10 @@ def _weights() -> Iterator[Row]:
         judged(usual.packed == 181, near and usual.packed > len(usual.trees)), note="3.2: many more than are needed",
         deviation=f"a draw, by epsilon and by which of equal trees comes first: {counts}", engine="blink",
     )  # fmt: skip
-    each = _each(usual)
+    each = _tree_rates(usual)
     ours = {"trees": len(usual.trees), "each": each, "megabytes": 1000 // len(usual.trees)}
     published = {"trees": 6, "each": "1", "megabytes": 166}
-    same = all(len(packing.trees) == 6 and _each(packing) == "1" for packing in packings.values())
+    same = all(len(packing.trees) == 6 and _tree_rates(packing) == "1" for packing in packings.values())
     yield row(
         "dgx1v broadcast, trees after minimising", published, ours, ours == published and same,
         note=f"3.2.1; megabytes of 1000 for each; {'' if same else 'not '}the same for all these epsilons",
@@ -134,13 +134,13 @@ def _weights() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _each(packing: Blink) -> str:
+def _tree_rates(packing: Blink) -> str:
     """The rate of every tree, in links."""
     unit = topology("dgx1v").unit
     return ", ".join(sorted({str(tree.rate / unit) for tree in packing.trees}))
 
 
-def _chunks() -> Row:
+def _chunk_row() -> Row:
     chain = topology("line:ranks=4")
     chain_plan = measured_plan(exact, chain, "broadcast").schedule
     unpipelined, pipelined = (timeline(replace(chain_plan, pieces=pieces), chain).total for pieces in (1, 2))
@@ -166,7 +166,7 @@ def figure14() -> Iterator[Row]:
                 (gain, f"{name} {allocation.name} {kind}") for gain, allocation in zip(gains, allocations, strict=True)
             ]
             without_rings = sum(not rings(allocation.machine).cycles for allocation in allocations)
-            proof = [_gain(allocation, kind, gain) for allocation, gain in zip(allocations, gains, strict=True)]
+            proof = [_explain_gain(allocation, kind, gain) for allocation, gain in zip(allocations, gains, strict=True)]
             yield row(
                 f"{name} {kind}", {"min": 1}, spread(gains), min(gains) == 1,
                 note=f"5.1: at least as fast; {len(allocations)} allocations, {without_rings} of them without a ring",
@@ -182,7 +182,7 @@ def figure14() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _gain(allocation: Allocation, kind: str, gain: Fraction) -> str:
+def _explain_gain(allocation: Allocation, kind: str, gain: Fraction) -> str:
     rate, limit = optimum(allocation.machine, kind)
     count = len(rings(allocation.machine).cycles)
     over = f"{count} rings" if count else "PCIe"
@@ -220,9 +220,9 @@ def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator
     proof = [f"rate <= {best}: {why(limit, range(box.ranks))}"]
     published = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
     packed = measured_plan(blink, box, kind)
-    ours = {"trees": packed.count, "rate": str(packed.rate), "of_optimum": _share(packed.rate / best)}
+    ours = {"trees": packed.count, "rate": str(packed.rate), "of_optimum": _round_share(packed.rate / best)}
     yield row(
-        f"{name} {kind}, blink", published or {"of_optimum": _share(MIN_SHARE)}, ours,
+        f"{name} {kind}, blink", published or {"of_optimum": _round_share(MIN_SHARE)}, ours,
         MIN_SHARE <= packed.rate / best <= 1 and (published is None or published.items() <= ours.items()),
         note=f"optimum {best}; {packed.summary}", engine="blink", proof=proof,
     )  # fmt: skip
@@ -269,15 +269,15 @@ def of_allocations(name: str, kind: str, allocations: Sequence[Allocation], full
         )
     least_share = min(shares)
     return row(
-        f"{name} {kind}, all allocations", {"blink_of_optimum": _share(MIN_SHARE)},
-        {"at_optimum": reached, "of": len(allocations), "blink_of_optimum": _share(least_share)},
+        f"{name} {kind}, all allocations", {"blink_of_optimum": _round_share(MIN_SHARE)},
+        {"at_optimum": reached, "of": len(allocations), "blink_of_optimum": _round_share(least_share)},
         reached == len(allocations) and MIN_SHARE <= least_share <= max(shares) <= 1,
         note=f"blink: weights of 0 or 1 do for {integral} of {len(allocations)}", engine="trees, blink",
         proof=proof,
     )  # fmt: skip
 
 
-def _share(value: Fraction) -> float:
+def _round_share(value: Fraction) -> float:
     return round(float(value), 4)
 
 
@@ -306,12 +306,12 @@ def figure22b() -> Iterator[Row]:
     yield row(
         "network at which NVLinks are the limit", {"bytes_per_second": float(KNEE * cluster.GIGABIT)},
         {"bytes_per_second": float(top)}, is_near(top / cluster.GIGABIT, KNEE) and met.rate == top,
-        note=f"5.4: ~{KNEE} Gbit/s, here {_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: the paper "
-        f"names neither. {_gigabits(nominal)} at their nominal speed. The slower server's trees have a rate of 2 links "
-        f"here; of all pairs of a 3- and a 5-GPU allocation {pairs}",
+        note=f"5.4: ~{KNEE} Gbit/s, here {_in_gigabits(top)} for GPUs and a speed of NVLinks that are assumed: the "
+        f"paper names neither. {_in_gigabits(nominal)} at their nominal speed. The slower server's trees have a rate "
+        f"of 2 links here; of all pairs of a 3- and a 5-GPU allocation {pairs}",
         engine="blink",
     )  # fmt: skip
 
 
-def _gigabits(speed: Fraction) -> str:
+def _in_gigabits(speed: Fraction) -> str:
     return f"{float(speed / cluster.GIGABIT):g}"

@@ -37,13 +37,13 @@ def micro() -> Iterator[Row]:
             proof=[f"{size} B: {rate / 1e9:.2f} GB/s" for size, rate in by_size.items()],
             deviation=None if exact else WIRE,
         )  # fmt: skip
-    yield from _shape(busiest)
+    yield from _shape_rows(busiest)
 
 
-def _shape(rates: dict[str, float]) -> Iterator[Row]:
+def _shape_rows(rates: dict[str, float]) -> Iterator[Row]:
     details = {"note": "A.1", "engine": "calls"}
     for name in ("chain-forward", "chain-reduce", "chain-reduce-broadcast"):
-        falls = _falls([rates[f"{name} {size}"] for size in range(3, 9)])
+        falls = _is_falling([rates[f"{name} {size}"] for size in range(3, 9)])
         yield claim(f"dgx1v, {name}: less, the longer the chain", falls, **details)
     round_trip = all(rates[f"chain-reduce-broadcast {n}"] < rates[f"chain-reduce {n}"] for n in range(3, 9))
     yield claim("dgx1v, chains: there and back is less than there", round_trip, **details)
@@ -52,7 +52,7 @@ def _shape(rates: dict[str, float]) -> Iterator[Row]:
     yield claim("dgx1v, fan-out: as much, however many there are", steady, **details)
 
 
-def _falls(rates: Sequence[float]) -> bool:
+def _is_falling(rates: Sequence[float]) -> bool:
     return all(shorter >= longer for shorter, longer in pairwise(rates)) and rates[0] > rates[-1]
 
 

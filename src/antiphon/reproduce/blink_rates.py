@@ -38,13 +38,13 @@ def why(limit: Bound, gpus: Sequence[int]) -> str:
     if isinstance(witness, Cut):
         inside = [rank for rank in witness.side if rank < len(gpus)]
         sides = [inside, sorted(set(range(len(gpus))) - set(inside))]
-        return "cut " + " | ".join(_named(side, gpus) for side in sides)
+        return "cut " + " | ".join(_join_gpus(side, gpus) for side in sides)
     if isinstance(witness, Partition):
-        return "parts " + " | ".join(_named(part, gpus) for part in witness.parts)
+        return "parts " + " | ".join(_join_gpus(part, gpus) for part in witness.parts)
     return "prices of links"
 
 
-def _named(ranks: Sequence[int], gpus: Sequence[int]) -> str:
+def _join_gpus(ranks: Sequence[int], gpus: Sequence[int]) -> str:
     return ",".join(str(gpus[rank]) for rank in ranks if rank < len(gpus))
 
 

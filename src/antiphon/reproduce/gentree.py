@@ -123,7 +123,7 @@ def table4() -> Iterator[Row]:
     for gpus, published in TABLE4.items():
         boxes = gpus // BOX
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
-        yield _chosen(gpus, machine)
+        yield _chosen_row(gpus, machine)
         plans = [verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
         by_depth = [times(schedule, machine, TABLE4_SIZES, PLAIN, None) for schedule in plans]
         ours = {size: min(seconds[size] for seconds in by_depth) for size in TABLE4_SIZES}
@@ -148,7 +148,7 @@ def table4() -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _chosen(gpus: int, machine: Topology) -> Row:
+def _chosen_row(gpus: int, machine: Topology) -> Row:
     """GenTree's own choice: a plan type in every server, one among them."""
     boxes = gpus // BOX
     kinds = {size: chosen(planned(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
@@ -211,15 +211,15 @@ def slower(
     kinds = published[size], ours[size]
     servers = BELOW.get((network, switch))
     if servers is not None:  # such a switch alone: all below it happens at once, on all data
-        machine, fan_ins = one_switch(servers, BETA), [_fans(kind, servers) for kind in kinds]
+        machine, fan_ins = one_switch(servers, BETA), [_fan_ins(kind, servers) for kind in kinds]
         where = f"on {servers} servers"
     else:
         children, inner = 16, BELOW.get((network, "Middle SW"))
         if inner is None:
             return False, f"{size}: {kinds[1]}"
         machine = topology(network.lower())
-        below = _fans(TABLE6[network]["Middle SW"][list(SIZES).index(size)], inner)
-        fan_ins = [f"{below}x{_fans(kind, children)}" for kind in kinds]
+        below = _fan_ins(TABLE6[network]["Middle SW"][list(SIZES).index(size)], inner)
+        fan_ins = [f"{below}x{_fan_ins(kind, children)}" for kind in kinds]
         where = f"in all, with {below} below"
     seconds: list[float] = []
     for fan in fan_ins:
@@ -230,5 +230,5 @@ def slower(
     return seconds[1] < seconds[0], comparison
 
 
-def _fans(kind: str, count: int) -> str:
+def _fan_ins(kind: str, count: int) -> str:
     return str(count) if kind == "CPS" else kind

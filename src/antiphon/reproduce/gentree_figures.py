@@ -37,14 +37,14 @@ def priced(servers: int, model: str, beta: str = BETA_10G) -> dict[str, Terms]:
     return terms_by_plan
 
 
-def _total(terms: Terms) -> float:
+def _total_seconds(terms: Terms) -> float:
     return sum(terms.values())
 
 
-def _best(terms_by_plan: Mapping[str, Terms]) -> str:
+def _best_plan(terms_by_plan: Mapping[str, Terms]) -> str:
     """The first, by growing fan-in, of those that are fastest."""
-    fastest = min(map(_total, terms_by_plan.values()))
-    return next(name for name, terms in terms_by_plan.items() if _total(terms) <= fastest * (1 + ATOL))
+    fastest = min(map(_total_seconds, terms_by_plan.values()))
+    return next(name for name, terms in terms_by_plan.items() if _total_seconds(terms) <= fastest * (1 + ATOL))
 
 
 # ---- Figure 8 ----
@@ -59,20 +59,23 @@ def figure8() -> Iterator[Row]:
     for servers in DRAWN:
         for model in MODELS:
             terms_by_plan = priced(servers, model)
-            ours, right = _best(terms_by_plan), TABLE3_PLANS[servers]
+            ours, right = _best_plan(terms_by_plan), TABLE3_PLANS[servers]
             should_agree = model == "genmodel"
             yield row(
                 f"{servers} servers, the best by {model}", {"right": should_agree, "best": right},
                 {"right": ours == right, "best": ours}, (ours == right) == should_agree,
-                note="5.1: " + ", ".join(f"{name} {_total(terms):.3f} s" for name, terms in terms_by_plan.items()),
+                note="5.1: " + ", ".join(f"{n} {_total_seconds(terms):.3f} s" for n, terms in terms_by_plan.items()),
                 engine=model,
             )  # fmt: skip
-    measured = _measured()
+    measured = _measured_cells()
     for model, terms in MODELS.items():
         fit = least_error(measured, TABLE3_SIZE, terms, W_T)
         printed = FIGURE8_ERROR[model]
         reached = fit.error <= printed if model == "genmodel" else FIGURE8_ERROR["genmodel"] < fit.error <= printed
-        errors = {"least_greatest_error": round(fit.error, 4), "greatest_error_by_table_5": round(_errs(model), 4)}
+        errors = {
+            "least_greatest_error": round(fit.error, 4),
+            "greatest_error_by_table_5": round(_greatest_error(model), 4),
+        }
         yield row(
             f"greatest error of {model}", {"greatest_error": printed}, errors, judged(False, reached),
             deviation="only in words: the parameters are not printed, and the measured times only of these "
@@ -84,7 +87,7 @@ def figure8() -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _measured() -> dict[Cell, float]:
+def _measured_cells() -> dict[Cell, float]:
     """Table 3 where Figure 8 draws the same."""
     seconds_by_cell: dict[Cell, float] = {}
     for algorithm in ("Ring", "GenTree", "CPS"):
@@ -94,11 +97,11 @@ def _measured() -> dict[Cell, float]:
     return seconds_by_cell
 
 
-def _errs(model: str) -> float:
+def _greatest_error(model: str) -> float:
     """With Table 5's parameters, 10 Gbit/s and 1 alpha per step."""
     priced_by_servers = {servers: priced(servers, model) for servers in DRAWN}
-    measured = _measured()
-    ours = [_total(priced_by_servers[servers][name]) for servers, name in measured]
+    measured = _measured_cells()
+    ours = [_total_seconds(priced_by_servers[servers][name]) for servers, name in measured]
     return max(map(abs, apart(ours, list(measured.values()))))
 
 
@@ -109,21 +112,21 @@ def figure10() -> Iterator[Row]:
     """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then the text's claims about them."""
     terms_by_plan = priced(12, "genmodel")
     for name, terms in terms_by_plan.items():
-        ours = {"seconds": round(_total(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
+        ours = {"seconds": round(_total_seconds(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
         yield row(f"12 servers, {name}", None, ours, True, note="drawn only", engine="genmodel")
     all_terms = list(terms_by_plan.values())
     sums = {round(terms["beta"] + terms["gamma"], 9) for terms in all_terms}
-    falls = all(_falls(all_terms, term) for term in ("alpha", "delta"))
-    rises = _falls(all_terms[::-1], "epsilon")
+    falls = all(_is_falling(all_terms, term) for term in ("alpha", "delta"))
+    rises = _is_falling(all_terms[::-1], "epsilon")
     for text, published, ours_is in (
         ("bandwidth and computation take the same in all", {"same": True}, {"same": len(sums) == 1}),
         ("with the fan-in memory access and latency fall, incast grows", {"so": True}, {"so": falls and rises}),
-        ("the best plan", {"plan": FIGURE10_OPTIMUM}, {"plan": _best(terms_by_plan)}),
+        ("the best plan", {"plan": FIGURE10_OPTIMUM}, {"plan": _best_plan(terms_by_plan)}),
     ):
         yield row(text, published, ours_is, published == ours_is, note="5.1", engine="genmodel")
 
 
-def _falls(all_terms: list[Terms], term: str) -> bool:
+def _is_falling(all_terms: list[Terms], term: str) -> bool:
     """Never grows, and is less at the end."""
     values = [terms[term] for terms in all_terms]
     return all(a >= b - ATOL for a, b in pairwise(values)) and values[0] > values[-1]

@@ -37,7 +37,7 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
     """A linear program: GenModel is linear in its parameters once w_t is fixed (section 3.4). O(cells * terms) data."""
     from scipy.optimize import linprog
 
-    unit = {name: _unit(name, w_t) for name in terms}
+    unit = {name: _unit_parameter(name, w_t) for name in terms}
     rows = [
         [getattr(form(plan, n, floats, *unit[name]), name) / seconds for name in terms]
         for (n, plan), seconds in times.items()
@@ -55,7 +55,7 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
     return MinimaxFit(float(solution.fun), dict(zip(terms, (solution.x[:-1] / scale).tolist(), strict=True)), tight)
 
 
-def _unit(name: str, w_t: int) -> tuple[Tier, Server]:
+def _unit_parameter(name: str, w_t: int) -> tuple[Tier, Server]:
     """One of the parameters 1, all others 0."""
     values = {name: 1.0}
     tier = Tier(values.get("alpha", 0.0), values.get("beta", 0.0), values.get("epsilon", 0.0), w_t)

@@ -32,7 +32,7 @@ def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
         yield cells(all_deviations)
     for network in networks:
         if network not in ON_ONE_SWITCH:
-            yield from _hierarchical(network)
+            yield from _hierarchical_rows(network)
 
 
 # ---- one switch ----
@@ -41,10 +41,10 @@ def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
 def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
     machine = topology(network.lower())
     for name, published in TABLE7[network].items():
-        seconds = times(_schedules(name, machine), machine, SIZES, "genmodel")
+        seconds = times(_plan_sizes(name, machine), machine, SIZES, "genmodel")
         deviations = apart(list(seconds.values()), published)
         yield row(
-            f"{network}, {name}", {"seconds": _keyed(published)}, {"seconds": rounded(seconds)}, near(deviations),
+            f"{network}, {name}", {"seconds": _by_size(published)}, {"seconds": rounded(seconds)}, near(deviations),
             deviation=percents(list(SIZES), deviations), engine="genmodel",
         ), deviations  # fmt: skip
 
@@ -64,7 +64,7 @@ def cells(deviations: Sequence[float]) -> Row:
     )  # fmt: skip
 
 
-def _schedules(name: str, machine: Topology) -> Schedule | Plans:
+def _plan_sizes(name: str, machine: Topology) -> Schedule | Plans:
     if name in ("GenTree", "GenTree*"):
         rearrange = "auto" if name == "GenTree" else "never"
         return {size: planned(machine, floats, rearrange=rearrange) for size, floats in SIZES.items()}
@@ -75,28 +75,28 @@ def _schedules(name: str, machine: Topology) -> Schedule | Plans:
     return plan(name, machine)
 
 
-def _keyed(published: Sequence[float]) -> Times:
+def _by_size(published: Sequence[float]) -> Times:
     return dict(zip(SIZES, published, strict=True))
 
 
 # ---- hierarchical ----
 
 
-def _hierarchical(network: str) -> Iterator[Row]:
+def _hierarchical_rows(network: str) -> Iterator[Row]:
     """Every algorithm; then how much faster GenTree is than all others, and what data rearrangement saves."""
     machine = topology(network.lower())
     simulated: dict[str, Times] = {}
     for name in dict.fromkeys(("GenTree", *TABLE7[network], *BESIDE)):
-        schedules = _schedules(name, machine)
+        schedules = _plan_sizes(name, machine)
         simulated[name] = times(schedules, machine, SIZES, "flows")
         modelled = times(schedules, machine, SIZES, "genmodel")
         published = TABLE7[network].get(name)
         deviations = apart(list(simulated[name].values()), published) if published else [0.0]
         yield row(
-            f"{network}, {name}", {"seconds": _keyed(published)} if published else None,
+            f"{network}, {name}", {"seconds": _by_size(published)} if published else None,
             {"simulated": rounded(simulated[name]), "by_genmodel": rounded(modelled)}, near(deviations),
             deviation=f"simulated {percents(list(SIZES), deviations)}" if published else None,
-            note=_reason(network, name, machine.ranks, published, list(simulated[name].values())),
+            note=_explain(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
         )  # fmt: skip
         del schedules
@@ -117,7 +117,7 @@ def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
         ours[size] = simulated[second[size]][size] / simulated["GenTree"][size]
     return row(
         f"{network}, GenTree against the fastest other", {"speedup": rounded(theirs)}, {"speedup": rounded(ours)},
-        judged(_alike(ours, theirs), min(ours.values()) >= 1),
+        judged(_are_near(ours, theirs), min(ours.values()) >= 1),
         deviation=f"speedup {percents(list(SIZES), apart(list(ours.values()), list(theirs.values())))}",
         note=f"next here: {', '.join(dict.fromkeys(second.values()))}; simulated",
     )  # fmt: skip
@@ -130,21 +130,21 @@ def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
     ours = {size: 1 - simulated["GenTree"][size] / simulated["GenTree*"][size] for size in SIZES}
     return row(
         f"{network}, data rearrangement saves time", {"saves": rounded(theirs)}, {"saves": rounded(ours)},
-        judged(_alike(ours, theirs), min(ours.values()) > 0),
+        judged(_are_near(ours, theirs), min(ours.values()) > 0),
         deviation="the text says 54 to 60 %, Table 7 itself 40 to 46 %; ours saves less, as the plan without it sends "
         "each sum between the data centres only once, too",
         note="part of the time; simulated",
     )  # fmt: skip
 
 
-def _alike(ours: Times, theirs: Times) -> bool:
+def _are_near(ours: Times, theirs: Times) -> bool:
     return near(apart([ours[size] for size in SIZES], [theirs[size] for size in SIZES]))
 
 
 # ---- why ours differ ----
 
 
-def _reason(network: str, name: str, ranks: int, published: Sequence[float] | None, ours: Sequence[float]) -> str:
+def _explain(network: str, name: str, ranks: int, published: Sequence[float] | None, ours: Sequence[float]) -> str:
     if published is None:
         return {"hierarchical ring": "among the servers of a switch, then among switches"}.get(name, "")
     if name == "Ring":

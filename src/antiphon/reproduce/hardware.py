@@ -62,7 +62,7 @@ def sccl_figures() -> Iterator[Row]:
                 deviation=None if middle < 1 else "in the model a step costs these algorithms what a hop costs NCCL",
                 engine="calls",
             )  # fmt: skip
-    yield from _z52()
+    yield from _z52_rows()
 
 
 def _over_nccl(
@@ -75,16 +75,16 @@ def _over_nccl(
     for size in SIZES:
         nccl = library.at(kind, size)[0].seconds
         fastest[size] = max((nccl / predict(size).seconds, point) for point, predict in priced.items())
-    return fastest, _basis(library, kind, list(priced.values()))
+    return fastest, _basis_of(library, kind, list(priced.values()))
 
 
-def _basis(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
+def _basis_of(library: Library, kind: str, ours: Sequence[Predictor]) -> str:
     """What the figures of both sides rest on, at all sizes."""
     nccl_basis = [library.brief(kind, size) for size in SIZES]
     return together([*nccl_basis, *(predict(size).rests_on for predict in ours for size in SIZES)])
 
 
-def _z52() -> Iterator[Row]:
+def _z52_rows() -> Iterator[Row]:
     """No table of MI50s is available: latencies and widths of the catalogue decide which is faster at both ends."""
     machine = topology("z52")
     latency_optimal, bandwidth_optimal = (family(machine, "allgather").make(*point) for point in ((1, 4, 4), (2, 7, 7)))
@@ -113,7 +113,7 @@ BLINK_SAID = {  # 5.2.1, 5.2.2: the greatest speedup and the geometric mean
 def blink_figures() -> Iterator[Row]:
     """Trees over NCCL's rings on all allocations of a DGX-1 at 500 MB, where bytes are all that counts; how much less
     an allreduce gets than a broadcast; and how much communication that saves a training."""
-    share, link = _wire()
+    share, link = _wire_share()
     boxes = {name: unique(topology(name)) for name in ("dgx1v", "dgx1p")}
     for (name, kind), (greatest, mean, where) in BLINK_SAID.items():
         speedups = spread([speedup(allocation.machine, kind) for allocation in boxes[name]])
@@ -128,12 +128,12 @@ def blink_figures() -> Iterator[Row]:
             "they got less where the greatest is more, and Blink's chunks gained beside trees",
         )  # fmt: skip
     yield from _less_than_broadcast(boxes["dgx1v"], link * share)
-    yield _half()
-    yield _training(boxes["dgx1v"])
-    yield _step(boxes["dgx1v"])
+    yield _half_row()
+    yield _training_row(boxes["dgx1v"])
+    yield _step_row(boxes["dgx1v"])
 
 
-def _wire() -> tuple[float, float]:
+def _wire_share() -> tuple[float, float]:
     """The share of an NVLink that NCCL's kernels drive, and its bytes per second."""
     box = topology("dgx1v")
     return library_here(box).costs.gpu.share["simple"], float(box.unit)
@@ -154,7 +154,7 @@ def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[R
     )  # fmt: skip
 
 
-def _half() -> Row:
+def _half_row() -> Row:
     """8 GPUs: an allreduce gets half of what a broadcast gets."""
     machine = topology("dgx1v")
     blink = float(optimum(machine, "allreduce")[0] / optimum(machine, "broadcast")[0])
@@ -169,7 +169,7 @@ def _half() -> Row:
     )  # fmt: skip
 
 
-def _training(boxes: Sequence[Allocation]) -> Row:
+def _training_row(boxes: Sequence[Allocation]) -> Row:
     """Figure 18: how much of the time of communication goes; of a step nothing, as what it computes is not printed."""
     gains = spread([speedup(allocation.machine, "allreduce") for allocation in boxes])
     greatest, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
@@ -183,7 +183,7 @@ def _training(boxes: Sequence[Allocation]) -> Row:
     )  # fmt: skip
 
 
-def _step(boxes: Sequence[Allocation]) -> Row:
+def _step_row(boxes: Sequence[Allocation]) -> Row:
     """The most of a training step that goes, where half of it is communication that nothing hides (2.1: as high as 50 %
     of an iteration on a DGX-1V), which then takes so much less: no step is replayed. Shares below that, and their mean,
     nobody printed."""
@@ -206,7 +206,7 @@ def dgx2_figures() -> Iterator[Row]:
     machine = topology("dgx2")
     library = library_here(machine)
     trees = [prepare("calls", verified_plan(planner, machine), machine) for planner in (colocated_ps, direct)]
-    basis = _basis(library, "allreduce", trees)
+    basis = _basis_of(library, "allreduce", trees)
     seconds = {size: min(predict(size).seconds for predict in trees) for size in SIZES}
     gains = {size: library.at("allreduce", size)[0].seconds / seconds[size] for size in SIZES}
     proof = [f"{size} B: {gain:.3f}" for size, gain in gains.items()]
@@ -226,12 +226,12 @@ def dgx2_figures() -> Iterator[Row]:
     falls = gains[SIZES[-1]] < gains[SIZES[0]]
     note = "5.2.3: especially effective for smaller data sizes"
     yield claim("dgx2, most for smaller sizes", falls, note=note, engine="calls", proof=proof)
-    yield _hybrid()
+    yield _hybrid_row()
 
 
-def _hybrid() -> Row:
+def _hybrid_row() -> Row:
     """Figure 21: PCIe beside NVLink."""
-    share, link = _wire()
+    share, link = _wire_share()
     gained = float(PCIE) * link * share / 1e9
     return row(
         "dgx1v, PCIe beside NVLinks in a broadcast", {"GB_per_second": [2, 5]}, {"GB_per_second": round(gained, 1)},

@@ -57,16 +57,16 @@ def figure4() -> Iterator[Row]:
     curves: dict[str, list[float]] = {}
     uncontended: list[float] = []
     for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
-        curves[fidelity] = _curve(plans, model)
+        curves[fidelity] = _speedup_curve(plans, model)
         yield with_contention(fidelity, curves[fidelity])
-    uncontended = _curve(plans, f"{PACKETS},contention=off")
+    uncontended = _speedup_curve(plans, f"{PACKETS},contention=off")
     yield without_contention(uncontended)
     for fidelity, curve in curves.items():
         yield small_sizes(fidelity, curve, uncontended)
     yield _other_orders(plans)
 
 
-def _curve(plans: Plans, model: str) -> list[float]:
+def _speedup_curve(plans: Plans, model: str) -> list[float]:
     return speedups(plans.times(FIGURE4_SIZES, model))[2]
 
 
@@ -77,7 +77,7 @@ def _by_size(
     return short({format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only})
 
 
-def _all(times: Times, sizes: Sequence[int]) -> list[str]:
+def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
     """Every speedup, a line for each k."""
     lines = []
     for k, curve in speedups(times).items():
@@ -122,7 +122,7 @@ def _other_orders(plans: Plans) -> Row:
     ours: dict[str, object] = {}
     for order in ("streams", "data"):
         for contention in ("on", "off"):
-            curve = _curve(plans, f"{PACKETS},order={order},contention={contention}")
+            curve = _speedup_curve(plans, f"{PACKETS},order={order},contention={contention}")
             ours[f"{order}, contention {contention}"] = _by_size(curve, FIGURE4_SIZES, FIGURE4_TOLD)
     return row(
         "if rounds need not end before the next begin", None, ours, True,
@@ -157,7 +157,7 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     claims: Mapping[str, tuple[str, bool]] = {
         KRING.name: ("4 for small and medium sizes", set(small + medium) == {4}),
         RECMULT.name: ("4 or 8 for small and medium sizes", set(small + medium) <= {4, 8}),
-        PERMUTED.name: ("8 for smaller sizes, 4 for medium ones", set(small) == {8} and _turns(medium)),
+        PERMUTED.name: ("8 for smaller sizes, 4 for medium ones", set(small) == {8} and _turns_once(medium)),
     }
     claim, ok = claims[family.name]
     of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
@@ -169,11 +169,11 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
         note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMED}",
         deviation=None if all_factors == ranges(sizes, best) else
         f"of all factors: {', '.join(f'{span}: {k}' for span, k in all_factors.items())}",
-        engine="loggp by packets", proof=_all(times, sizes),
+        engine="loggp by packets", proof=_all_speedups(times, sizes),
     )  # fmt: skip
 
 
-def _turns(medium: Sequence[int]) -> bool:
+def _turns_once(medium: Sequence[int]) -> bool:
     """From 8 to 4, once, before medium sizes end."""
     at = medium.index(4) if 4 in medium else len(medium)
     return at < len(medium) and set(medium[:at]) <= {8} and set(medium[at:]) == {4}

@@ -65,14 +65,14 @@ class Plans:
     def times(self, sizes: Sequence[int], model: str) -> Times:
         """Seconds by k for each size, by a model or by the formulas of section III (`CLOSED`)."""
         if model == CLOSED:
-            return {k: [self._formula(k, size) for size in sizes] for k in self.by_k}
+            return {k: [self._closed_form(k, size) for size in sizes] for k in self.by_k}
         seconds = {}
         for k, schedule in self.by_k.items():
             predict = prepare(model, schedule, self.machine, profile=PROFILE)
             seconds[k] = [predict(size).seconds for size in sizes]
         return seconds
 
-    def _formula(self, k: int, nbytes: int) -> float:
+    def _closed_form(self, k: int, nbytes: int) -> float:
         """Section III. A round takes the figures of its farthest partners: those within a host, or those beyond."""
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
         host, beyond = levels()

@@ -24,7 +24,7 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
     """A row for each number of nodes, then the claims about all of them, then the fastest family on 16."""
     curves: dict[int, dict[int, float]] = {}
     for count in nodes:
-        curves[count], families = _curve(count)
+        curves[count], families = _gain_curve(count)
         greatest = max(curves[count].values())
         shown = {format_size(size): round(curves[count][size], 3) for size in SHOWN}
         yield row(
@@ -33,7 +33,7 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
             proof=[f"{format_size(size)}: {gain:.3f}" for size, gain in curves[count].items()],
         )  # fmt: skip
         if count == MAIN:
-            yield _families(families)
+            yield _family_row(families)
     large = [curves[count][SIZES[-1]] for count in nodes]
     falls = all(a >= b for a, b in pairwise(large))
     small = [curves[count][SIZES[0]] for count in nodes]
@@ -50,7 +50,7 @@ def scales(nodes: Sequence[int] = NODES) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _curve(count: int) -> tuple[dict[int, float], list[str]]:
+def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
     """By size what the best parameter of any family gains over the best without one; and whose it is."""
     plain: list[float] = []
     best: list[tuple[float, str]] = []
@@ -66,7 +66,7 @@ def _curve(count: int) -> tuple[dict[int, float], list[str]]:
     return gains, [name for _, name in best]
 
 
-def _families(names: Sequence[str]) -> Row:
+def _family_row(names: Sequence[str]) -> Row:
     """Figure 5's background on Delta: recursive multiplying up to 32 KB, permuted up to 1 MB, then k-ring in cases."""
     small = {name for size, name in zip(SIZES, names, strict=True) if 32 <= size <= SMALL}
     medium = {name for size, name in zip(SIZES, names, strict=True) if SMALL < size <= MEDIUM}

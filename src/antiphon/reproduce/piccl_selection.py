@@ -142,8 +142,8 @@ def _with_families(bars: Sequence[Bar]) -> Row:
     for method in METHODS:
         shares: list[float] = []
         for group in groups.values():
-            truth = _merged([(bar, bar.truth) for bar in group])
-            estimated = _merged([(bar, bar.by_method[method]) for bar in group])
+            truth = _merge_families([(bar, bar.truth) for bar in group])
+            estimated = _merge_families([(bar, bar.by_method[method]) for bar in group])
             for at in range(len(next(iter(truth.values())))):
                 limit = min(seconds[at] for seconds in estimated.values()) * (1 + EQUAL)
                 choice = next(key for key, seconds in estimated.items() if seconds[at] <= limit)
@@ -155,5 +155,5 @@ def _with_families(bars: Sequence[Bar]) -> Row:
     )  # fmt: skip
 
 
-def _merged(times: Sequence[tuple[Bar, Times]]) -> dict[Key, Sequence[float]]:
+def _merge_families(times: Sequence[tuple[Bar, Times]]) -> dict[Key, Sequence[float]]:
     return {(bar.family.name, k): seconds for bar, by_k in times for k, seconds in by_k.items()}

@@ -34,9 +34,9 @@ def table3() -> Iterator[Row]:
         ours = (int(claims["chunks"]), int(claims["steps"]), int(claims["rounds"]))
         gap = claims["bandwidth_gap"]
         yield {
-            "name": f"{kind}, m = {m}" if m else kind, "published": _point(point),
-            "ours": {**_point(ours), "optimal": claims["proof"] or ""},
-            "deviation": _other(point, ours), "ok": ours == point,
+            "name": f"{kind}, m = {m}" if m else kind, "published": _point_fields(point),
+            "ours": {**_point_fields(ours), "optimal": claims["proof"] or ""},
+            "deviation": _difference(point, ours), "ok": ours == point,
             "note": "R/C meets its bound" if gap == 1 else f"R/C is {gap:.4g} times its bound; 1 as m grows",
             "engine": "multi-ring", "seconds": spent, "proof": [],
         }  # fmt: skip
@@ -44,15 +44,15 @@ def table3() -> Iterator[Row]:
 
 def table4() -> Iterator[Row]:
     """The DGX-1, in the numbering of SCCL's implementation."""
-    yield from _table(topology("dgx1v_sccl"), DGX1)
+    yield from _table_rows(topology("dgx1v_sccl"), DGX1)
 
 
 def table5() -> Iterator[Row]:
     """The ring that SCCL makes of the Z52's links."""
-    yield from _table(topology("z52"), Z52)
+    yield from _table_rows(topology("z52"), Z52)
 
 
-def _table(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
+def _table_rows(machine: Topology, published: Mapping[str, Rows]) -> Iterator[Row]:
     """Every row, also for the collective printed with it, and for a root of each orbit of ranks."""
     for kind in [k for printed in published for k in (printed, DUALS.get(printed)) if k is not None]:
         for root in roots_of(machine, kind):
@@ -73,14 +73,14 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
     standings = iter(zip(synthesized, judge(group, synthesized), strict=True))
     for number, row in enumerate(published):
         if number in missing:
-            yield _missing(group, row, missing[number])
+            yield _missing_row(group, row, missing[number])
         else:
-            yield _row(group, row, *next(standings))
+            yield _result_row(group, row, *next(standings))
 
 
-def _row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
-    refutation, doubt = _label(group, published.optimal, algorithm, standing)
-    difference = _other(published.point, algorithm.point)
+def _result_row(group: Family, published: Published, algorithm: Synthesized, standing: Standing) -> Row:
+    refutation, doubt = _check_label(group, published.optimal, algorithm, standing)
+    difference = _difference(published.point, algorithm.point)
     differences = [difference] if difference else []
     if refutation:
         differences.append(f"not latency-optimal: {refutation}")
@@ -93,8 +93,8 @@ def _row(group: Family, published: Published, algorithm: Synthesized, standing: 
     )
     return {
         "name": f"{group.name} {published.point}",
-        "published": {**_point(published.point), "optimal": published.optimal, "seconds": published.seconds},
-        "ours": {**_point(algorithm.point), "optimal": standing.optimal, "pareto": standing.pareto},
+        "published": {**_point_fields(published.point), "optimal": published.optimal, "seconds": published.seconds},
+        "ours": {**_point_fields(algorithm.point), "optimal": standing.optimal, "pareto": standing.pareto},
         "deviation": "; ".join(differences) or None,
         "ok": reached and not doubt and not algorithm.trusted and standing.pareto is not None,
         "note": "; ".join([*note, *([doubt] if doubt else [])]),
@@ -102,7 +102,9 @@ def _row(group: Family, published: Published, algorithm: Synthesized, standing: 
     }  # fmt: skip
 
 
-def _label(group: Family, printed: str, algorithm: Synthesized, standing: Standing) -> tuple[str | None, str | None]:
+def _check_label(
+    group: Family, printed: str, algorithm: Synthesized, standing: Standing
+) -> tuple[str | None, str | None]:
     """Why the paper's label does not hold, or why that is undecided; (None, None) if it holds."""
     if printed in ("", standing.optimal) or standing.optimal == "both":
         return None, None
@@ -116,10 +118,10 @@ def _label(group: Family, printed: str, algorithm: Synthesized, standing: Standi
     return f"{quickest.point}, with every input sent everywhere, takes {quickest.steps} steps", None
 
 
-def _missing(group: Family, published: Published, why: str) -> Row:
+def _missing_row(group: Family, published: Published, why: str) -> Row:
     return {
         "name": f"{group.name} {published.point}",
-        "published": {**_point(published.point), "optimal": published.optimal, "seconds": published.seconds},
+        "published": {**_point_fields(published.point), "optimal": published.optimal, "seconds": published.seconds},
         "ours": None, "deviation": why, "ok": False, "note": "not synthesized", "engine": None, "seconds": None,
         "proof": [],
     }  # fmt: skip
@@ -130,10 +132,10 @@ def frontiers() -> Iterator[Row]:
     for machine, table in ((topology("dgx1v_sccl"), DGX1), (topology("z52"), Z52)):
         for kind in sorted(SPREADING, key=KINDS.index):
             for root in roots_of(machine, kind):
-                yield _frontier(family(machine, kind, root), of_kind(table, kind, machine.ranks))
+                yield _frontier_row(family(machine, kind, root), of_kind(table, kind, machine.ranks))
 
 
-def _frontier(group: Family, rows: Rows) -> Row:
+def _frontier_row(group: Family, rows: Rows) -> Row:
     """Beside those of the paper's rows that no other of them dominates. A broadcast with up to MAX_STEPS steps."""
     max_steps = max(MAX_STEPS, group.limits().latency_steps)
     printed = undominated([row.point for row in rows if row.rounds <= row.steps + K and row.steps <= max_steps])
@@ -153,8 +155,8 @@ def _frontier(group: Family, rows: Rows) -> Row:
     sound = all(not algorithm.trusted and algorithm.proof != "best-found-in-budget" for algorithm in frontier)
     return {
         "name": f"{group.topology.name} {group.name}",
-        "published": [_point(point) for point in printed],
-        "ours": [{**_point(algorithm.point), "proof": algorithm.proof} for algorithm in frontier],
+        "published": [_point_fields(point) for point in printed],
+        "ours": [{**_point_fields(algorithm.point), "proof": algorithm.proof} for algorithm in frontier],
         "deviation": "; ".join(notes) or None, "ok": covered and sound,
         "note": f"R <= S + {K}" + (f", S <= {max_steps}" if group.collective.kind == "broadcast" else ""),
         "engine": ", ".join(dict.fromkeys(algorithm.engine for algorithm in frontier)), "seconds": spent,
@@ -171,9 +173,9 @@ def undominated(points: Sequence[Point]) -> list[Point]:
     return best
 
 
-def _point(point: Point) -> dict[str, int]:
+def _point_fields(point: Point) -> dict[str, int]:
     return dict(zip(("chunks", "steps", "rounds"), point, strict=True))
 
 
-def _other(published: Point, ours: Point) -> str | None:
+def _difference(published: Point, ours: Point) -> str | None:
     return None if ours == published else f"ours is {ours}"

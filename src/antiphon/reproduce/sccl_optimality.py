@@ -44,12 +44,12 @@ def judge(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
     """The standing of each. Where neither another row nor the duals decide, better algorithms are looked for."""
     limits = family.limits()
     candidates: list[Synthesized] = list(rows)
-    standings = [_standing(algorithm, limits, candidates) for algorithm in rows]
+    standings = [_standing_of(algorithm, limits, candidates) for algorithm in rows]
     for search in (_along_frontier, _one_step_sooner):
         undecided = [algorithm for algorithm, standing in zip(rows, standings, strict=True) if standing.pareto is None]
         if undecided:
             candidates += search(family, undecided)
-            standings = [_standing(algorithm, limits, candidates) for algorithm in rows]
+            standings = [_standing_of(algorithm, limits, candidates) for algorithm in rows]
     return standings
 
 
@@ -69,40 +69,40 @@ def _one_step_sooner(family: Family, undecided: Sequence[Synthesized]) -> list[S
     return algorithms
 
 
-def _standing(algorithm: Synthesized, limits: Bound, candidates: Sequence[Synthesized]) -> Standing:
-    optimal, proof = _optimal(algorithm, limits)
+def _standing_of(algorithm: Synthesized, limits: Bound, candidates: Sequence[Synthesized]) -> Standing:
+    optimal, proof = _optimality(algorithm, limits)
     duals: dict[int, Fraction] = {}
     for other in candidates:
         if other.least is not None and other.composed == algorithm.composed:
             duals[other.steps] = max(other.least, duals.get(other.steps, Fraction(0)))
-    refuted = _neighbours(algorithm, limits, duals)
+    refuted = _refuted_neighbours(algorithm, limits, duals)
     better = [
         o
         for o in candidates
-        if o.steps <= algorithm.steps and o.ratio <= algorithm.ratio and _cost(o) != _cost(algorithm)
+        if o.steps <= algorithm.steps and o.ratio <= algorithm.ratio and _cost_of(o) != _cost_of(algorithm)
     ]
     if better:
         best = min(better, key=lambda o: (o.ratio, o.steps, o.chunks))
         proof.append(f"{best.point} is better, and verified")
         return Standing(optimal, False, best.point, refuted, tuple(proof))
     if algorithm.ratio == duals.get(algorithm.steps) and _not_sooner(algorithm, limits, duals):
-        proof.append(f"{algorithm.steps} steps have R/C >= {algorithm.ratio}{_make(algorithm)}: prices of links")
+        proof.append(f"{algorithm.steps} steps have R/C >= {algorithm.ratio}{_halves_text(algorithm)}: prices of links")
         sooner = algorithm.steps - (2 if algorithm.composed else 1)
         if sooner in duals:
-            proof.append(f"{sooner} steps have R/C >= {duals[sooner]}{_make(algorithm)}: prices of links")
+            proof.append(f"{sooner} steps have R/C >= {duals[sooner]}{_halves_text(algorithm)}: prices of links")
         return Standing(optimal, True, None, refuted, tuple(proof))
     return Standing(optimal, None, None, refuted, tuple(proof))
 
 
-def _cost(algorithm: Synthesized) -> tuple[int, Fraction]:
+def _cost_of(algorithm: Synthesized) -> tuple[int, Fraction]:
     return algorithm.steps, algorithm.ratio
 
 
-def _make(algorithm: Synthesized) -> str:
+def _halves_text(algorithm: Synthesized) -> str:
     return " in two halves" if algorithm.composed else ""
 
 
-def _optimal(algorithm: Synthesized, limits: Bound) -> tuple[str, list[str]]:
+def _optimality(algorithm: Synthesized, limits: Bound) -> tuple[str, list[str]]:
     proof = [
         f"S >= {limits.latency_steps}: a distance",
         f"R/C >= {limits.inverse}: {_WITNESS.get(type(limits.witness).__name__, 'a witness')}",
@@ -122,7 +122,9 @@ def _not_sooner(algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction
     return sooner < fewest_steps(algorithm, limits) or duals.get(sooner, Fraction(0)) > algorithm.ratio
 
 
-def _neighbours(algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction]) -> tuple[tuple[Point, str], ...]:
+def _refuted_neighbours(
+    algorithm: Synthesized, limits: Bound, duals: dict[int, Fraction]
+) -> tuple[tuple[Point, str], ...]:
     """The next better candidates (more chunks, fewer rounds, fewer steps) that duals refute, with the dual's bound."""
     halves = 2 if algorithm.composed else 1
     weight = (

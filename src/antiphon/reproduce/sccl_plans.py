@@ -90,10 +90,10 @@ class Family:
         for schedule in sccl(Request(self.topology, self.collective), cache=False, **options):
             verify(schedule, self.topology).or_raise()
             spent = cpu_seconds() - begin  # what follows is the proof checked, not the algorithm made
-            yield self._checked(schedule, spent)
+            yield self._check_schedule(schedule, spent)
             begin = cpu_seconds()
 
-    def _checked(self, schedule: Schedule, seconds: float) -> Synthesized:
+    def _check_schedule(self, schedule: Schedule, seconds: float) -> Synthesized:
         figures = claims(schedule, self.topology)
         chunks, steps, rounds = (int(figures[key]) for key in ("chunks", "steps", "rounds"))
         engine, certificate = str(schedule.provenance["engine"]), schedule.provenance.get("certificate")

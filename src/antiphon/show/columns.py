@@ -19,7 +19,7 @@ def width() -> int:
 
 def natural_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """How wide a table is with every row on one line."""
-    return 2 + sum(_widths([head, *rows])) + 2 * (len(head) - 1)
+    return 2 + sum(_column_widths([head, *rows])) + 2 * (len(head) - 1)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -30,10 +30,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def table_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The same, the lines of the head and of every row apart."""
     cells = [list(head), *map(list, rows)]
-    widths = _widths(cells)
+    widths = _column_widths(cells)
     right = [all(row[i][:1].isdigit() or row[i] in (".", "-") for row in rows) for i in range(len(head))]
     texts = [i for i, numbers in enumerate(right) if not numbers]
-    _fit(cells, widths, texts, natural_width(head, rows) - width())
+    _fit_columns(cells, widths, texts, natural_width(head, rows) - width())
     return [_lines_of(row, widths, right) for row in cells]
 
 
@@ -53,8 +53,8 @@ def wrapped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     columns = list(zip(*cells, strict=True))
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     excess = 2 + sum(widths) + 2 * (len(widths) - 1) - width()
-    excess = _narrow(widths, [len(widths) - 1], [_MIN_TEXT_WIDTH] * len(widths), excess)
-    _fit(cells, widths, range(len(widths)), excess)
+    excess = _narrow_columns(widths, [len(widths) - 1], [_MIN_TEXT_WIDTH] * len(widths), excess)
+    _fit_columns(cells, widths, range(len(widths)), excess)
     return [line for row in cells for line in _lines_of(row, widths, [False] * len(widths))]
 
 
@@ -65,19 +65,21 @@ def paragraph(text: str, first: str = "  ", rest: str = "  ") -> list[str]:
     )
 
 
-def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+def _column_widths(cells: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
-def _fit(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> None:
+def _fit_columns(cells: Sequence[Sequence[str]], widths: list[int], columns: Sequence[int], excess: int) -> None:
     """Make some columns narrower by `excess` together: down to their longest word, then to its longest part."""
     for pattern in (r"\s+", r"\s+|(?<=-)"):
         by_column = zip(*cells, strict=True)
         longest = [max(len(word) for cell in column for word in re.split(pattern, cell)) for column in by_column]
-        excess = _narrow(widths, columns, [min(max(word, _MIN_WIDTH), _MIN_TEXT_WIDTH) for word in longest], excess)
+        excess = _narrow_columns(
+            widths, columns, [min(max(word, _MIN_WIDTH), _MIN_TEXT_WIDTH) for word in longest], excess
+        )
 
 
-def _narrow(widths: list[int], columns: Sequence[int], minimum: Sequence[int], excess: int) -> int:
+def _narrow_columns(widths: list[int], columns: Sequence[int], minimum: Sequence[int], excess: int) -> int:
     """Take `excess` from the widths of these columns, each time from the widest; what could not be taken."""
     while excess > 0 and (wider := [column for column in columns if widths[column] > minimum[column]]):
         widths[max(wider, key=widths.__getitem__)] -= 1
@@ -87,7 +89,7 @@ def _narrow(widths: list[int], columns: Sequence[int], minimum: Sequence[int], e
 
 def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
     """A row of a table as lines, its cells broken to the widths of their columns."""
-    broken = [_broken(cell, columns) for cell, columns in zip(row, widths, strict=True)]
+    broken = [_break_cell(cell, columns) for cell, columns in zip(row, widths, strict=True)]
     lines = []
     for number in range(max(map(len, broken))):
         cells = [cell_lines[number] if number < len(cell_lines) else "" for cell_lines in broken]
@@ -96,7 +98,7 @@ def _lines_of(row: Sequence[str], widths: Sequence[int], right: Sequence[bool]) 
     return lines
 
 
-def _broken(cell: str, columns: int) -> list[str]:
+def _break_cell(cell: str, columns: int) -> list[str]:
     """A cell in lines: between words, and where a single word is wider than its column, at a hyphen or anywhere."""
     lines = []
     for line in cell.split("\n"):

@@ -49,7 +49,7 @@ def genmodel_text(fit: GenmodelFit) -> str:
     return "\n".join(
         [
             *paragraph(f"GenModel fitted to {summary}", ""),
-            *_estimates(parameters, fit.combinations),
+            *_estimates_table(parameters, fit.combinations),
             *_misses_text(fit.misses),
             *paragraph(f"the best fit without incast and memory access: {without}"),
             *_notes_text(fit.notes),
@@ -66,7 +66,7 @@ def memory_text(fit: MemoryFit) -> str:
     return "\n".join(
         [
             *paragraph(f"gamma and delta from {plural(len(rows), 'measurement')}: {summary}", ""),
-            *_estimates(fit.parameters.values(), fit.combinations),
+            *_estimates_table(fit.parameters.values(), fit.combinations),
             *_misses_text(fit.misses),
             *_notes_text(fit.notes),
         ]
@@ -81,12 +81,18 @@ def loggp_text(fit: LogGPFit) -> str:
     for regime in fit.regimes:
         where = f"{format_size(regime.low)} to {format_size(regime.high)}"
         for name, figure in regime.figures.items():
-            cells.append([where, name, _number(figure, figure.value), _interval(figure), figure.state])
+            cells.append([where, name, _number_text(figure, figure.value), _interval_text(figure), figure.state])
             where = ""
             if name in regime.growth:
                 growth = regime.growth[name]
                 cells.append(
-                    ["", f"{name} per byte more", _number(growth, growth.value), _interval(growth), growth.state]
+                    [
+                        "",
+                        f"{name} per byte more",
+                        _number_text(growth, growth.value),
+                        _interval_text(growth),
+                        growth.state,
+                    ]
                 )
     note = (
         "L, o_s, o_r and g in seconds (L, o_s and o_r as at the regime's first size), G in seconds per byte; intervals "
@@ -97,14 +103,14 @@ def loggp_text(fit: LogGPFit) -> str:
             *paragraph(f"LogGP fitted to {summary}", ""),
             *table(["sizes", "", "value", "between", "state"], cells),
             *paragraph(note),
-            *_radices(fit),
+            *_radices_table(fit),
             *_misses_text(fit.misses),
             *_notes_text(fit.notes),
         ]
     )
 
 
-def _radices(fit: LogGPFit) -> list[str]:
+def _radices_table(fit: LogGPFit) -> list[str]:
     """How many messages go at once, where that was measured."""
     if not fit.at_once:
         return []
@@ -159,12 +165,12 @@ def _at_once_text(rows: Sequence[RoundTrip]) -> list[str]:
     return table(head, cells)
 
 
-def _estimates(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
+def _estimates_table(parameters: Iterable[Estimate], combinations: Sequence[Estimate]) -> list[str]:
     rows = [
         [
             _FULL_NAMES.get(estimate.name, estimate.name),
-            _number(estimate, estimate.value),
-            _interval(estimate),
+            _number_text(estimate, estimate.value),
+            _interval_text(estimate),
             estimate.state,
         ]
         for estimate in [*parameters, *combinations]
@@ -183,16 +189,16 @@ def _notes_text(notes: Sequence[str]) -> list[str]:
     return [line for note in notes for line in paragraph(f"note: {note}", rest="    ")]
 
 
-def _number(estimate: Estimate, value: float | None) -> str:
+def _number_text(estimate: Estimate, value: float | None) -> str:
     if value is None:
         return "-"
     return str(int(value)) if estimate.name == "w_t" else f"{value:.4g}"
 
 
-def _interval(estimate: Estimate) -> str:
+def _interval_text(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None or estimate.state == "given":
         return "-"
-    return f"{_number(estimate, estimate.low)} .. {_number(estimate, estimate.high)}"
+    return f"{_number_text(estimate, estimate.low)} .. {_number_text(estimate, estimate.high)}"
 
 
 # ---- pictures ----
@@ -213,7 +219,7 @@ def genmodel_svg(fit: GenmodelFit) -> str:
         series.append(Series(label, colour, _MARKS[plans.index((plan, collective)) % len(_MARKS)], sorted(points)))
     w_t = "" if fit.w_t.value is None else f", w_t = {int(fit.w_t.value)}"
     title = f"GenModel fitted to {plural(len(fit.measured), 'measurement')}{w_t}"
-    return _picture(title, "ranks", "time", series)
+    return _draw_fit(title, "ranks", "time", series)
 
 
 def memory_svg(fit: MemoryFit) -> str:
@@ -226,7 +232,7 @@ def memory_svg(fit: MemoryFit) -> str:
         Series(f"vectors of {format_size(nbytes)}", COLOURS[i % len(COLOURS)], _MARKS[0], sorted(points))
         for i, (nbytes, points) in enumerate(sorted(grouped.items()))
     ]
-    return _picture("Adding x vectors at once: time per addition", "vectors", "time per addition", series)
+    return _draw_fit("Adding x vectors at once: time per addition", "vectors", "time per addition", series)
 
 
 def loggp_svg(fit: LogGPFit) -> str:
@@ -251,10 +257,10 @@ def loggp_svg(fit: LogGPFit) -> str:
     breaks = ", ".join(format_size(regime.before) for regime in fit.breaks)
     title = f"LogGP fitted to {plural(len(fit.measured), 'measurement')}"
     title += f", regimes from {format_size(fit.regimes[0].low)}, {breaks} on" if breaks else ""
-    return _picture(title, "size of a message", "time", series, lambda x: format_size(2**x), 14)
+    return _draw_fit(title, "size of a message", "time", series, lambda x: format_size(2**x), 14)
 
 
-def _picture(
+def _draw_fit(
     title: str, across: str, quantity: str, series: Sequence[Series], named: Named = str, max_labels: int = 28
 ) -> str:
     """Points are measured, lines are fitted. `named`: text of an integer on the x axis. O(points)."""
@@ -268,9 +274,9 @@ def _picture(
 
     body = [f'<text x="16" y="26" font-size="15" font-weight="600">{escape(title)}</text>']
     body += (
-        _across(x, (low, high), across, named, max_labels)
-        + _upper(x, quantity, series, points)
-        + _lower(x, series, points)
+        _draw_x_axis(x, (low, high), across, named, max_labels)
+        + _draw_times(x, quantity, series, points)
+        + _draw_deviations(x, series, points)
     )
     bottom = TOP + UPPER + GAP + LOWER + 56
     for n, entry in enumerate(series):
@@ -285,7 +291,7 @@ def _picture(
     return "\n".join([f'{head} font-family="{FONT}" font-size="12" {label}>', back, *body, "</svg>"]) + "\n"
 
 
-def _across(x: Across, ends: tuple[int, int], quantity: str, named: Named, max_labels: int) -> list[str]:
+def _draw_x_axis(x: Across, ends: tuple[int, int], quantity: str, named: Named, max_labels: int) -> list[str]:
     """The numbers below, and a line up from each."""
     low, high = ends
     bottom = TOP + UPPER + GAP + LOWER
@@ -300,7 +306,7 @@ def _across(x: Across, ends: tuple[int, int], quantity: str, named: Named, max_l
     return [*out, f'<text x="{middle}" y="{bottom + 36}" text-anchor="middle" fill="#55524b">{quantity}</text>']
 
 
-def _upper(x: Across, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+def _draw_times(x: Across, quantity: str, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """Times, logarithmic."""
     values = [value for point in points for value in point[1:] if value > 0]
     low, high = math.log10(min(values)) - 0.06, math.log10(max(values)) + 0.06
@@ -313,17 +319,17 @@ def _upper(x: Across, quantity: str, series: Sequence[Series], points: Sequence[
     for decade in range(math.floor(low), math.ceil(high) + 1):
         for tick in (mantissa * 10.0**decade for mantissa in mantissas):
             if low <= math.log10(tick) <= high:
-                out += _level(y(tick), format_seconds(tick * (1 + 1e-12)))
+                out += _draw_level(y(tick), format_seconds(tick * (1 + 1e-12)))
     for entry in series:
         line = [(x(number), y(fitted)) for number, _, fitted in entry.points]
         drawn = "M" + " L".join(f"{a:.1f} {b:.1f}" for a, b in line)
         style = f'fill="none" stroke="{entry.colour}" stroke-width="1.8" stroke-linejoin="round"'
         out.append(f'<path d="{drawn}" {style}><title>{escape(entry.label)}</title></path>')
-        out += [_dot(entry, x(number), y(measured)) for number, measured, _ in entry.points]
+        out += [_draw_mark(entry, x(number), y(measured)) for number, measured, _ in entry.points]
     return out
 
 
-def _lower(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
+def _draw_deviations(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list[str]:
     """By what part each measurement is above or below the fit."""
     top = TOP + UPPER + GAP
     greatest = max((abs(measured / fitted - 1) for _, measured, fitted in points if fitted > 0), default=0.0)
@@ -334,21 +340,22 @@ def _lower(x: Across, series: Sequence[Series], points: Sequence[Point]) -> list
 
     out = [f'<text x="{LEFT}" y="{top - 6}" fill="#55524b">measured above the fit by</text>']
     for deviation in (-reach, -reach / 2, 0.0, reach / 2, reach):
-        out += _level(y(deviation), f"{100 * deviation:+.3g}%" if deviation else "0")
+        out += _draw_level(y(deviation), f"{100 * deviation:+.3g}%" if deviation else "0")
     for entry in series:
         out += [
-            _dot(entry, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0)) for n, measured, fitted in entry.points
+            _draw_mark(entry, x(n), y(measured / fitted - 1 if fitted > 0 else 1.0))
+            for n, measured, fitted in entry.points
         ]
     return out
 
 
-def _dot(series: Series, x: float, y: float) -> str:
+def _draw_mark(series: Series, x: float, y: float) -> str:
     return (
         f'<path d="{series.mark}" transform="translate({x:.1f} {y:.1f})" fill="{series.colour}" fill-opacity="0.75"/>'
     )
 
 
-def _level(y: float, text: str) -> list[str]:
+def _draw_level(y: float, text: str) -> list[str]:
     return [
         f'<path d="M{LEFT} {y:.1f} H{WIDTH - RIGHT}" stroke="#ebe8e1"/>',
         f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{escape(text)}</text>',

@@ -29,7 +29,7 @@ def frontier_text(frontier: Frontier) -> str:
     """For a terminal of 80 columns."""
     name = f"{frontier.collective.kind} on {frontier.topology.name}"
     count = plural(len(frontier.points), "point")
-    rows = [_row(point) for point in frontier.points]
+    rows = [_point_row(point) for point in frontier.points]
     head = ["C", "S", "R", "R/C", "gap", "proof", "by"]
     lines = [
         *paragraph(f"{name}: {count} of the latency-bandwidth frontier, by {frontier.planner}", ""),
@@ -48,7 +48,7 @@ def frontier_text(frontier: Frontier) -> str:
             "of halves: of reducescatter, then allgather; the proof is that of the allgather. An allreduce that is "
             "made otherwise may be better", rest="    ",
         )  # fmt: skip
-    lines += _trusted(frontier) + _impossible(frontier) + _unfinished(frontier)
+    lines += _trusted_lines(frontier) + _bound_lines(frontier) + _unfinished_lines(frontier)
     for note in frontier.notes:
         lines += paragraph(f"note: {note}", rest="    ")
     return "\n".join(lines)
@@ -59,7 +59,7 @@ def point_line(point: FrontierPoint) -> str:
     return f"found (C, S, R) = ({point.chunks}, {point.steps}, {point.rounds}), R/C = {point.ratio}: {point.proof}"
 
 
-def _row(point: FrontierPoint) -> list[str]:
+def _point_row(point: FrontierPoint) -> list[str]:
     label = point.proof + (", of halves" if _of_halves(point) else "") + (" *" if point.trusted else "")
     numbers = [str(value) for value in (point.chunks, point.steps, point.rounds, point.ratio)]
     return [*numbers, ratio(point.claims["bandwidth_gap"]), label, point.engine or "-"]
@@ -69,12 +69,12 @@ def _of_halves(point: FrontierPoint) -> bool:
     return point.about == COMPOSED and point.least is None
 
 
-def _trusted(frontier: Frontier) -> list[str]:
+def _trusted_lines(frontier: Frontier) -> list[str]:
     texts = dict.fromkeys(text for point in frontier.points for text in point.trusted)
     return [line for text in texts for line in paragraph(f"* not rechecked: {text}", rest="    ")]
 
 
-def _impossible(frontier: Frontier) -> list[str]:
+def _bound_lines(frontier: Frontier) -> list[str]:
     """What machines can be judged by: for every number of steps what cannot be beaten, and for any number."""
     lines = [""]
     limits, name = frontier.limits, frontier.collective.kind
@@ -92,7 +92,7 @@ def _impossible(frontier: Frontier) -> list[str]:
     return lines
 
 
-def _unfinished(frontier: Frontier) -> list[str]:
+def _unfinished_lines(frontier: Frontier) -> list[str]:
     """The search has ended, but not at the bound."""
     if frontier.stopped is not None or any(point.ratio == frontier.limits.inverse for point in frontier.points):
         return []

@@ -46,7 +46,7 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
     function = entry.load()
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     options = [p for p in keywords if p.name != "profile" and p.name not in entry.can.get("needs", ())]
-    defaults = {p.name: _plain(p.default) for p in options if p.default is not p.empty}
+    defaults = {p.name: _plain_value(p.default) for p in options if p.default is not p.empty}
     needed = [p.name for p in options if p.default is p.empty]
     details = " ".join((inspect.getdoc(function) or "").split())
     page = _page_of_planner(name) if kind == "planner" and entry.own else ""
@@ -55,15 +55,15 @@ def entry_row(kind: str, name: str) -> dict[str, Any]:
 
 def entry_text(kind: str, row: Mapping[str, Any]) -> str:
     """One entry of a table for people."""
-    defaults = [f"{name}={_written(value)}" for name, value in row["defaults"].items()]
+    defaults = [f"{name}={_default_text(value)}" for name, value in row["defaults"].items()]
     if kind == "runtime":
         defaults = [f"--{name}" for name in row["options"]]
     rows = [
         ("ranks", row.get("ranks", "")),
-        ("collectives", _listed(row.get("collectives", ""))),
+        ("collectives", _join_names(row.get("collectives", ""))),
         ("machines", row.get("topologies", "")),
         ("options", ", ".join([*(f"{name}= (needed)" for name in row["needed"]), *defaults]) or "none"),
-        ("writes", _listed(row.get("files", ""))),
+        ("writes", _join_names(row.get("files", ""))),
         ("example", row.get("example", "")),
         ("page", row.get("page", "")),
     ]
@@ -71,16 +71,16 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
     return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
 
 
-def _written(value: Any) -> str:
+def _default_text(value: Any) -> str:
     """A default as it would be written as an option."""
     return "auto" if value in (None, "") else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     return names if isinstance(names, str) else ", ".join(names)
 
 
@@ -99,7 +99,7 @@ def listed_text(kind: str) -> str:
     lines = []
     for where in machines:
         lines += ["", *paragraph(f"machines: {where}", "")]
-        lines += wrapped([], [[row["name"], _planner(row)] for row in rows if row["topologies"] == where])
+        lines += wrapped([], [[row["name"], _planner_text(row)] for row in rows if row["topologies"] == where])
     return "\n".join(lines[1:])
 
 
@@ -125,7 +125,7 @@ _SIZES = (
 )
 
 
-def _planner(row: dict[str, Any]) -> str:
+def _planner_text(row: dict[str, Any]) -> str:
     supported = row["collectives"]
     missing = [kind for kind in KINDS if kind not in supported]
     collectives = ", ".join(supported)

@@ -35,7 +35,7 @@ def topology_text(topology: Topology) -> str:
         [
             t.kind,
             format_bandwidth(t.bandwidth),
-            _units(t.bandwidth / topology.unit),
+            _units_text(t.bandwidth / topology.unit),
             format_seconds(t.latency),
             str(counts[i]),
         ]
@@ -43,23 +43,23 @@ def topology_text(topology: Topology) -> str:
     ]
     lines += ["", *table(["kind", "bandwidth", "units", "latency", "links"], rows)]
     if topology.nodes <= WIDEST_MATRIX:
-        lines += ["", "unit links from row to column:", *_matrix(topology)]
+        lines += ["", "unit links from row to column:", *_link_matrix(topology)]
     else:
-        lines += ["", "links by what they join (* stands for numbers):", *_alike(topology)]
+        lines += ["", "links by what they join (* stands for numbers):", *_links_by_places(topology)]
         lines += ["", "(--json lists every link, --svg draws them)"]
     if topology.limits:
-        lines += ["", *_limits(topology)]
+        lines += ["", *_limits_table(topology)]
     if topology.abilities:
-        lines += ["", *_abilities(topology)]
+        lines += ["", *_ability_lines(topology)]
     return "\n".join(lines)
 
 
-def _units(number: Fraction) -> str:
+def _units_text(number: Fraction) -> str:
     """How many unit links: exact where that is short."""
     return str(plain(number)) if len(str(number)) <= 6 else f"{float(number):.4g}"
 
 
-def _alike(topology: Topology) -> list[str]:
+def _links_by_places(topology: Topology) -> list[str]:
     """The links counted by the places they join, numbers left out; at most 40 rows. O(links)."""
     pattern = [re.sub(r"\d+", "*", place) for place in topology.places]
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.link_type.tolist(), strict=True)
@@ -74,7 +74,7 @@ def _alike(topology: Topology) -> list[str]:
     return table(["from", "to", "kind", "bandwidth", "links"], rows[:MAX_ROWS]) + _omitted_rows(len(rows))
 
 
-def _limits(topology: Topology) -> list[str]:
+def _limits_table(topology: Topology) -> list[str]:
     """Shared limits one by one, or where they are many, by name with numbers left out."""
     rows = [[x.name, format_bandwidth(x.bandwidth), str(len(x.links)), "1"] for x in topology.limits]
     if len(rows) > MAX_LIMITS:
@@ -84,7 +84,7 @@ def _limits(topology: Topology) -> list[str]:
     return table(["shared limit", "bandwidth", "links"], [row[:3] for row in rows])
 
 
-def _abilities(topology: Topology) -> list[str]:
+def _ability_lines(topology: Topology) -> list[str]:
     """What switches can do beside forwarding; equal ones are listed once, without numbers if there are many."""
     places_of: dict[Ability, list[str]] = {}
     for node in range(topology.ranks, topology.nodes):
@@ -96,20 +96,20 @@ def _abilities(topology: Topology) -> list[str]:
         )
         verbs = [verb for verb, does in (("multicast", ability.multicast), ("reduce", ability.reduce)) if does]
         if verbs:
-            lines += paragraph(f"can {' and '.join(verbs)}: {', '.join(named)}{_how(ability)}", rest="    ")
+            lines += paragraph(f"can {' and '.join(verbs)}: {', '.join(named)}{_ability_details(ability)}", rest="    ")
     return lines
 
 
-def _how(ability: Ability) -> str:
+def _ability_details(ability: Ability) -> str:
     """More of what a switch does that multicasts or reduces."""
     details = ["sends on what it combined"] if ability.through else []
     details += ["what a rank keeps crosses it, too"] if ability.own else []
     details += [f"serves {ability.at_once} at once"] if ability.at_once else []
-    details += [f"combines {', '.join(names)}" for names in (_operators(ability), ability.types) if names]
+    details += [f"combines {', '.join(names)}" for names in (_operator_names(ability), ability.types) if names]
     return f" ({'; '.join(details)})" if details else ""
 
 
-def _operators(ability: Ability) -> list[str]:
+def _operator_names(ability: Ability) -> list[str]:
     """With the types that each is limited to: max of bfloat16 and float16."""
     types_of: dict[str, list[str]] = {}
     for name, _, dtype in (name.partition(" of ") for name in ability.operators):
@@ -121,7 +121,7 @@ def _omitted_rows(rows: int) -> list[str]:
     return [f"  ... {rows - MAX_ROWS} more"] if rows > MAX_ROWS else []
 
 
-def _matrix(topology: Topology) -> list[str]:
+def _link_matrix(topology: Topology) -> list[str]:
     width: dict[tuple[int, int], Fraction] = {}
     for link in range(topology.links):
         pair = (int(topology.link_src[link]), int(topology.link_dst[link]))
@@ -132,7 +132,7 @@ def _matrix(topology: Topology) -> list[str]:
     rows = [
         [
             names[a],
-            *(_units(width[a, b]) if (a, b) in width else "." for b in range(topology.nodes)),
+            *(_units_text(width[a, b]) if (a, b) in width else "." for b in range(topology.nodes)),
             topology.places[a],
         ]
         for a in range(topology.nodes)
@@ -146,9 +146,9 @@ def plan_text(claims: Mapping[str, Any]) -> str:
     title = f"{claims['collective']} on {claims['topology']} by {claims['planner']}"
     lines = [
         *paragraph(f"{title}: {claims['chunks']} chunks per rank, {size}", ""),
-        f"  bandwidth: {_gap(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
-        *_alone(claims.get("bandwidth_gap_without_switches")),
-        f"  latency:   {_gap(claims['latency_gap'], 'the fewest steps possible')}",
+        f"  bandwidth: {_gap_text(claims['bandwidth_gap'], 'the time of the bound at zero latency')}",
+        *_unaided_gap(claims.get("bandwidth_gap_without_switches")),
+        f"  latency:   {_gap_text(claims['latency_gap'], 'the fewest steps possible')}",
     ]
     if claims.get("uses"):
         alone_text = f"; with every row alone {claims['bandwidth_gap_alone']:.4g} times the time of the bound"
@@ -168,13 +168,13 @@ def plan_text(claims: Mapping[str, Any]) -> str:
         senders = claims["incast"]["senders"]
         fewest = f"the fewest accesses{without(memory.get('assumes', ()), ' {}')}"
         lines += paragraph(
-            f"memory:    {_gap(memory['gap'], fewest)}; up to {senders} send to one rank at once",
+            f"memory:    {_gap_text(memory['gap'], fewest)}; up to {senders} send to one rank at once",
             "  ", rest=" " * 13,
         )  # fmt: skip
     return "\n".join(lines)
 
 
-def _alone(gap: float | None) -> list[str]:
+def _unaided_gap(gap: float | None) -> list[str]:
     """The gap to the bound without the help of switches, if they may help."""
     if gap is None:
         return []
@@ -191,7 +191,7 @@ def memory_lines(fewest: Mapping[str, Any]) -> list[str]:
     return paragraph(f"{text}if on arrival, {senders} send to one receiver at once", "  ", rest=" " * 13)
 
 
-def _gap(gap: float | None, of: str) -> str:
+def _gap_text(gap: float | None, of: str) -> str:
     if gap is None:
         return "nothing need be done, but the plan does something"
     return f"{gap:.4g} times {of}" + (" (proved optimal)" if gap == 1 else "")

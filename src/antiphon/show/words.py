@@ -83,7 +83,7 @@ def stopped_text(tunings: Sequence[Tuning]) -> str:
         names = list(dict.fromkeys(c.planner for c in ended_by_this))
         if ended_by_this or by == "budget":
             texts.append(
-                f"{words}: {plural(len(ended_by_this), 'candidate') if ended_by_this else 'none'}" + _listed(names)
+                f"{words}: {plural(len(ended_by_this), 'candidate') if ended_by_this else 'none'}" + _join_names(names)
             )
     untried = sum(tuning.untried for tuning in tunings)
     texts += [f"not tried: {plural(untried, 'candidate')}"] if untried else []
@@ -91,7 +91,7 @@ def stopped_text(tunings: Sequence[Tuning]) -> str:
     return "; ".join(texts) + better
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     omitted = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f" ({', '.join(names[:MAX_NAMES])}{omitted})" if names else ""
 
@@ -103,11 +103,11 @@ def options_text(options: Mapping[str, Any], variant: int = 0) -> str:
     >>> options_text({"order": ",".join(map(str, range(100))), "pieces": 1})
     'order=0,1,2,3,4,5,6,7,8,9,10,...,98,99, pieces=1'
     """
-    text = ", ".join(f"{key}={_short(str(value))}" for key, value in options.items())
+    text = ", ".join(f"{key}={_shorten_value(str(value))}" for key, value in options.items())
     return text or (f"#{variant + 1}" if variant else "")
 
 
-def _short(value: str) -> str:
+def _shorten_value(value: str) -> str:
     if len(value) <= LONG_VALUE:
         return value
     begin, end = value[:24], value[-8:]
@@ -148,7 +148,7 @@ def decisive(refused: Mapping[str, str]) -> Mapping[str, str]:
     return final or refused
 
 
-def _rate(limit: Limit | None) -> str:
+def _rate_text(limit: Limit | None) -> str:
     if limit is None:
         return "impossible"
     return format_bandwidth(limit.bytes_per_second) if limit.bytes_per_second else "unlimited"
@@ -162,6 +162,6 @@ def loss_text(loss: Loss) -> str:
         change = f": {1 - remaining:.0%} of it lost" if remaining < 1 else ": nothing lost" if remaining == 1 else ""
     same = loss.all is not None and loss.among is not None and loss.all.bytes_per_second == loss.among.bytes_per_second
     baseline = f"the same ranks with all of {loss.whole}" if not same else f"with all of {loss.whole}"
-    all_ranks = "" if same else f"; all its ranks {_rate(loss.all)}"
-    now = f"at most {_rate(loss.left)}" if loss.left is not None else "impossible"
-    return f"{loss.collective}: {now} here; {baseline} {_rate(loss.among)}{change}{all_ranks}"
+    all_ranks = "" if same else f"; all its ranks {_rate_text(loss.all)}"
+    now = f"at most {_rate_text(loss.left)}" if loss.left is not None else "impossible"
+    return f"{loss.collective}: {now} here; {baseline} {_rate_text(loss.among)}{change}{all_ranks}"

@@ -25,7 +25,7 @@ def tpu_v4(*, dims: str | int = "4x4x4") -> Topology:
     Every axis closes where all sizes are multiples of 4, made of whole cubes of 4x4x4; else none does (Google Cloud,
     "TPU v4"). Twisted tori are not drawn.
     """
-    return _tpu("tpu-v4", dims, 3, 50)
+    return _tpu_slice("tpu-v4", dims, 3, 50)
 
 
 def tpu_v5p(*, dims: str | int = "4x4x4") -> Topology:
@@ -34,7 +34,7 @@ def tpu_v5p(*, dims: str | int = "4x4x4") -> Topology:
 
     Every axis closes in whole cubes of 4x4x4, as for TPU v4 (the same page: slices of 4x4x4 and more have full tori).
     """
-    return _tpu("tpu-v5p", dims, 3, 100)
+    return _tpu_slice("tpu-v5p", dims, 3, 100)
 
 
 def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
@@ -43,10 +43,10 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
 
     An axis closes where it is as long as the pod's, 16 (assumed: a part of a torus is a mesh along what it cuts).
     """
-    return _tpu("tpu-v6e", dims, 2, 100)
+    return _tpu_slice("tpu-v6e", dims, 2, 100)
 
 
-def _tpu(name: str, dims: str | int, axes: int, each: int) -> Topology:
+def _tpu_slice(name: str, dims: str | int, axes: int, each: int) -> Topology:
     sizes = dimensions(name, dims, None)
     if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
         limit = "2 sizes of at most 16" if axes == 2 else "3 sizes"
@@ -54,7 +54,7 @@ def _tpu(name: str, dims: str | int, axes: int, each: int) -> Topology:
     cubes = len(sizes) == 3 and not any(size % 4 for size in sizes)
     closed = [size == 16 if axes == 2 else cubes for size in sizes]
     spec = f"{name}:dims={'x'.join(map(str, sizes))}"
-    return _grid(spec, sizes, closed, [LinkType("ici", Fraction(each * GB), HOP)] * len(sizes))
+    return _build_grid(spec, sizes, closed, [LinkType("ici", Fraction(each * GB), HOP)] * len(sizes))
 
 
 def trn2(*, ultra: bool = False) -> Topology:
@@ -67,11 +67,11 @@ def trn2(*, ultra: bool = False) -> Topology:
     """
     inner, outer = (LinkType("neuronlink", Fraction(each * GB), HOP) for each in (128, 64))
     if parse_yes(ultra, "ultra"):
-        return _grid("trn2:ultra=true", (4, 4, 4), [True] * 3, [outer, inner, inner])
-    return _grid("trn2", (4, 4), [True] * 2, [inner, inner])
+        return _build_grid("trn2:ultra=true", (4, 4, 4), [True] * 3, [outer, inner, inner])
+    return _build_grid("trn2", (4, 4), [True] * 2, [inner, inner])
 
 
-def _grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: Sequence[LinkType]) -> Topology:
+def _build_grid(name: str, sizes: Sequence[int], closed: Sequence[bool], kinds: Sequence[LinkType]) -> Topology:
     """Rank = position in row-major order; neighbours along each axis joined by its kind of link."""
     number = np.arange(math.prod(sizes)).reshape(sizes)
     check_link_count(2 * number.ndim * number.size, name, MAX_LISTED)

@@ -81,9 +81,9 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     cards.check(made_of.name)
     switches = {
         "switch": lambda: one_switch(boxes, cards.rails),
-        "rail": lambda: _rails(boxes, cards, spines, thinner),
-        "leaf-spine": lambda: _leaves(boxes, cards, per_leaf, boxes, spines, thinner),
-        "fat-tree": lambda: _leaves(boxes, cards, per_leaf, leaves_per_pod, spines, thinner),
+        "rail": lambda: _rail_fabric(boxes, cards, spines, thinner),
+        "leaf-spine": lambda: _tree_fabric(boxes, cards, per_leaf, boxes, spines, thinner),
+        "fat-tree": lambda: _tree_fabric(boxes, cards, per_leaf, leaves_per_pod, spines, thinner),
     }[fabric]()
     shown = {
         "oversubscription": oversubscription if thinner != 1 else None,
@@ -120,7 +120,7 @@ def cards_of(box: Topology, nics: object = None, nic: Bandwidth | None = None, s
     return Cards(count, speed, ports)
 
 
-def _rails(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:
+def _rail_fabric(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:
     rails = [f"rail{r}" for r in range(cards.rails)]
     tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
     below = boxes * cards.count * cards.bandwidth / cards.rails
@@ -128,7 +128,7 @@ def _rails(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fabric:
     return Fabric((*rails, *tops), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks)
 
 
-def _leaves(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, thinner: Fraction) -> Fabric:
+def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: int, thinner: Fraction) -> Fabric:
     """Leaves below a spine; where they make several pods, below each pod's switches, and these below cores.
 
     With several spines the i-th switch of every pod is joined with the i-th core: planes, as in a fat tree.
@@ -193,16 +193,16 @@ SLINGSHOT = Fraction(25 * 10**9)
 
 def delta(*, nodes: int = 16) -> Topology:
     """NCSA Delta: `nodes` nodes of four A100, one Slingshot card each, shared by all four."""
-    return _machine("delta", nodes, 1)
+    return _paper_cluster("delta", nodes, 1)
 
 
 def polaris(*, nodes: int = 16) -> Topology:
     """Argonne Polaris: `nodes` nodes of four A100, two Slingshot cards each; GPUs 0 and 1 share one, 2 and 3 the other
     (assumed)."""
-    return _machine("polaris", nodes, 2)
+    return _paper_cluster("polaris", nodes, 2)
 
 
-def _machine(name: str, nodes: int, cards: int) -> Topology:
+def _paper_cluster(name: str, nodes: int, cards: int) -> Topology:
     check_integer(nodes, "nodes", 1, 100_000)
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     box = build("quad", 4, both_ways(pairs, nvlink(4)), places=[f"gpu{i}" for i in range(4)], unit=NVLINK)

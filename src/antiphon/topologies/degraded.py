@@ -43,14 +43,14 @@ def degraded(
     for link, remaining in (slow or {}).items():
         by_value.setdefault(str(remaining), []).append(pair_of(topology, link))
     for remaining, pairs in by_value.items():
-        machine = degrade(machine, pairs=pairs, name=name, **_slower(remaining))  # type: ignore[arg-type]
+        machine = degrade(machine, pairs=pairs, name=name, **_degrade_arguments(remaining))  # type: ignore[arg-type]
     dropped = [pair_of(topology, link) for link in drop_links]
     if fraction is not None:
         dropped += _chosen_pairs(topology, fraction, seed)
     if dropped:
         machine = degrade(machine, pairs=list(dict.fromkeys(dropped)), remove=True, name=name)
     if drop_ranks:
-        dropped_ranks = {_rank(topology, rank) for rank in drop_ranks}
+        dropped_ranks = {_check_rank(topology, rank) for rank in drop_ranks}
         surviving = [rank for rank in range(topology.ranks) if rank not in dropped_ranks]
         if not surviving:
             raise Invalid("drop_ranks: names every rank; leave at least one")
@@ -85,7 +85,7 @@ def _nodes_named(topology: Topology, name: str) -> list[int]:
     return exact_matches or [node for node, place in enumerate(topology.places) if place.endswith(f"/{name}")]
 
 
-def _slower(remaining: str) -> dict[str, object]:
+def _degrade_arguments(remaining: str) -> dict[str, object]:
     """The arguments of `degrade`: a cap, or a factor of time."""
     if any(char.isalpha() for char in remaining.replace("e-", "")):
         return {"to": remaining}
@@ -109,7 +109,7 @@ def _chosen_pairs(topology: Topology, fraction: object, seed: int) -> list[Pair]
     return [(a, b) for a, b in sorted(pairs, key=order)[: math.ceil(share * len(pairs))]]
 
 
-def _rank(topology: Topology, rank: int) -> int:
+def _check_rank(topology: Topology, rank: int) -> int:
     if not 0 <= rank < topology.ranks:
         raise Invalid(f"drop_ranks: rank {rank} is out of range; {topology.name} has ranks 0 to {topology.ranks - 1}")
     return rank

@@ -32,7 +32,7 @@ def dgx1p(*, pcie: bool = False) -> Topology:
     Each quad is fully linked and GPU i is joined with i+4; numbered as in Blink. The latency is taken from V100.
     pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _box("dgx1p", (), _P100, NVLINK1, parse_yes(pcie, "pcie"))
+    return _build_box("dgx1p", (), _P100, NVLINK1, parse_yes(pcie, "pcie"))
 
 
 def dgx1v(*, pcie: bool = False) -> Topology:
@@ -41,15 +41,15 @@ def dgx1v(*, pcie: bool = False) -> Topology:
     Eight pairs have two NVLinks, eight have one; numbered as on the p3.16xlarge cloud instance, and in Blink.
     pcie=true adds its PCIe 3 tree, as pcie8:gen=3 has it.
     """
-    return _box("dgx1v", _DOUBLE, _SINGLE, NVLINK, parse_yes(pcie, "pcie"))
+    return _build_box("dgx1v", _DOUBLE, _SINGLE, NVLINK, parse_yes(pcie, "pcie"))
 
 
 def dgx1v_sccl() -> Topology:
     """DGX-1 with V100 in the numbering of SCCL's implementation: a cycle 0 1 3 2 6 7 5 4 of double NVLinks."""
-    return _box("dgx1v_sccl", _SCCL_DOUBLE, _SCCL_SINGLE, NVLINK)
+    return _build_box("dgx1v_sccl", _SCCL_DOUBLE, _SCCL_SINGLE, NVLINK)
 
 
-def _box(name: str, double: Pairs, single: Pairs, speed: Fraction, pcie: bool = False) -> Topology:
+def _build_box(name: str, double: Pairs, single: Pairs, speed: Fraction, pcie: bool = False) -> Topology:
     links = both_ways(double, nvlink(2, speed)) + both_ways(single, nvlink(1, speed))
     places = [f"host0/quad{gpu // 4}/gpu{gpu}" for gpu in range(8)]
     if not pcie:

@@ -42,8 +42,8 @@ def dragonfly(
     check_node_count(ranks + groups * routers, "dragonfly")
     check_link_count(2 * (ranks + groups * routers * (routers - 1) + groups * (groups - 1)), "dragonfly", MAX_LISTED)
     port = link_type("port", bandwidth, latency)
-    local = _like(port, "local", local_bandwidth)
-    across = _like(port, "global", global_bandwidth)
+    local = _link_like(port, "local", local_bandwidth)
+    across = _link_like(port, "global", global_bandwidth)
 
     def router(group: int, number: int) -> int:
         return ranks + group * routers + number
@@ -71,6 +71,6 @@ def dragonfly(
     return build(name, ranks, links, switches=groups * routers, places=places, unit=port.bandwidth)
 
 
-def _like(port: LinkType, kind: str, bandwidth: Bandwidth | None) -> LinkType:
+def _link_like(port: LinkType, kind: str, bandwidth: Bandwidth | None) -> LinkType:
     speed = port.bandwidth if bandwidth is None else parse_bandwidth(bandwidth, f"{kind}_bandwidth")
     return LinkType(kind, speed, port.latency)

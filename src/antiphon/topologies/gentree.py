@@ -16,38 +16,38 @@ from antiphon.topologies.trees import grow, read_shape
 _ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2
 
 
-def _speed(beta: str) -> Fraction:
+def _bytes_per_second(beta: str) -> Fraction:
     return 4 / Fraction(beta)
 
 
-_SERVER = LinkType("ethernet", _speed("6.4e-9"), 1.5 * _ALPHA)
-_ROOT = LinkType("trunk", _speed("6.4e-10"), _ALPHA)
-_WAN = LinkType("wan", _speed("6.4e-9"), _ALPHA_WAN - _ALPHA)
+_SERVER = LinkType("ethernet", _bytes_per_second("6.4e-9"), 1.5 * _ALPHA)
+_ROOT = LinkType("trunk", _bytes_per_second("6.4e-10"), _ALPHA)
+_WAN = LinkType("wan", _bytes_per_second("6.4e-9"), _ALPHA_WAN - _ALPHA)
 
 
 def ss24() -> Topology:
     """24 servers on one switch."""
-    return _tree("ss24", "24")
+    return _build_tree("ss24", "24")
 
 
 def ss32() -> Topology:
     """32 servers on one switch."""
-    return _tree("ss32", "32")
+    return _build_tree("ss32", "32")
 
 
 def sym384() -> Topology:
     """A root over 16 middle switches of 24 servers each."""
-    return _tree("sym384", "16x24")
+    return _build_tree("sym384", "16x24")
 
 
 def sym512() -> Topology:
     """A root over 16 middle switches of 32 servers each."""
-    return _tree("sym512", "16x32")
+    return _build_tree("sym512", "16x32")
 
 
 def asy384() -> Topology:
     """A root over 8 middle switches of 32 servers and 8 of 16."""
-    return _tree("asy384", "16x(8*32+8*16)")
+    return _build_tree("asy384", "16x(8*32+8*16)")
 
 
 def cdc384() -> Topology:
@@ -67,6 +67,6 @@ def cdc384() -> Topology:
     return build("cdc384", ranks, links, switches=switches, places=places, unit=_SERVER.bandwidth)
 
 
-def _tree(name: str, fanouts: str) -> Topology:
+def _build_tree(name: str, fanouts: str) -> Topology:
     grown = grow(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
     return build(name, grown.ranks, grown.links, switches=grown.switches, places=grown.places, unit=_SERVER.bandwidth)

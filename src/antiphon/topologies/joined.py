@@ -73,7 +73,7 @@ def connected(
     shared = [
         Card(f"host{b}/nic{rail}", tuple((b, port) for port in group), cards.bandwidth)
         for b in range(boxes)
-        for rail, group in enumerate(_groups(cards))
+        for rail, group in enumerate(_ports_by_card(cards))
         if len(group) > 1
     ]
     inner = without_host(box)
@@ -84,7 +84,7 @@ def connected(
     )  # fmt: skip
 
 
-def _groups(cards: Cards) -> list[list[int]]:
+def _ports_by_card(cards: Cards) -> list[list[int]]:
     ports_by_rail: list[list[int]] = [[] for _ in range(cards.rails)]
     for i, port in enumerate(cards.ports):
         ports_by_rail[cards.rail(i)].append(port)

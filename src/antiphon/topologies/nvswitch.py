@@ -38,7 +38,7 @@ def dgx2() -> Topology:
 def dgx_a100() -> Topology:
     """DGX A100: eight A100, twelve NVLinks of 25 GB/s each way per GPU (600 GB/s both ways, A100 data sheet), two to
     each of six NVSwitches."""
-    return _switched("dgx-a100", _gpus(), 12, NVLINK)
+    return _build_switched("dgx-a100", _gpu_places(), 12, NVLINK)
 
 
 def hgx_h100(*, sharp: bool = True) -> Topology:
@@ -48,18 +48,18 @@ def hgx_h100(*, sharp: bool = True) -> Topology:
     Its NVSwitches, the third generation, multicast and reduce (NVLink SHARP; the first two, of DGX-2 and DGX A100, do
     not): see `nvls`. sharp=false: where it is switched off.
     """
-    return _hgx("hgx-h100", sharp, NVLINK)
+    return _build_hgx("hgx-h100", sharp, NVLINK)
 
 
 def hgx_h200(*, sharp: bool = True) -> Topology:
     """HGX H200 (and DGX H200): eight H200 on the board of HGX H100, 900 GB/s both ways per GPU (H200 data sheet)."""
-    return _hgx("hgx-h200", sharp, NVLINK)
+    return _build_hgx("hgx-h200", sharp, NVLINK)
 
 
 def hgx_b200(*, sharp: bool = True) -> Topology:
     """HGX B200 (and DGX B200): eight B200, eighteen NVLinks of 50 GB/s each way per GPU to two NVSwitches of the fourth
     generation (NVIDIA, HGX B200 data sheet: 1.8 TB/s both ways per GPU, 14.4 TB/s in all)."""
-    return _hgx("hgx-b200", sharp, NVLINK5)
+    return _build_hgx("hgx-b200", sharp, NVLINK5)
 
 
 def gb200_nvl72(*, sharp: bool = True) -> Topology:
@@ -69,25 +69,25 @@ def gb200_nvl72(*, sharp: bool = True) -> Topology:
     Several racks: cluster:box=gb200-nvl72,boxes=4.
     """
     gpus = [f"host0/tray{gpu // 4}/gpu{gpu}" for gpu in range(72)]
-    return _able("gb200-nvl72", sharp, gpus, NVLINK5)
+    return _with_sharp("gb200-nvl72", sharp, gpus, NVLINK5)
 
 
-def _hgx(name: str, sharp: bool, each: Fraction) -> Topology:
-    return _able(name, sharp, _gpus(), each)
+def _build_hgx(name: str, sharp: bool, each: Fraction) -> Topology:
+    return _with_sharp(name, sharp, _gpu_places(), each)
 
 
-def _able(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topology:
+def _with_sharp(name: str, sharp: bool, gpus: list[str], each: Fraction) -> Topology:
     """With NVLink SHARP, or with a name that says that it is switched off."""
     if parse_yes(sharp, "sharp"):
-        return _switched(name, gpus, 18, each, NVLS)
-    return _switched(f"{name}:sharp=false", gpus, 18, each)
+        return _build_switched(name, gpus, 18, each, NVLS)
+    return _build_switched(f"{name}:sharp=false", gpus, 18, each)
 
 
-def _switched(name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARDS) -> Topology:
+def _build_switched(name: str, gpus: list[str], nvlinks: int, each: Fraction, ability: Ability = FORWARDS) -> Topology:
     links = both_ways([(gpu, len(gpus)) for gpu in range(len(gpus))], nvlink(nvlinks, each, NVSWITCH_HOP))
     places = [*gpus, "host0/nvswitch"]
     return build(name, len(gpus), links, switches=1, places=places, unit=each, abilities=[ability])
 
 
-def _gpus() -> list[str]:
+def _gpu_places() -> list[str]:
     return [f"host0/gpu{gpu}" for gpu in range(8)]

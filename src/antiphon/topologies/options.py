@@ -62,7 +62,7 @@ def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, option: str = "
 def named(name: str, **options: tuple[object, object]) -> str:
     """A name with the options, each (given, default), that are not what they are by default, as they were given: so
     that it is the spec of the machine. "100GB/s" and 10**11 are the same bandwidth."""
-    changed = ((key, value) for key, (value, default) in options.items() if not _same(key, value, default))
+    changed = ((key, value) for key, (value, default) in options.items() if not _is_default(key, value, default))
     texts = [f"{key}={as_text(key, value)}" for key, value in changed]
     mark = "," if ":" in name else ":"
     return name + (mark + ",".join(texts) if texts else "")
@@ -75,7 +75,7 @@ def as_text(key: str, value: object) -> str:
     return f"{value}s" if key.endswith("latency") else f"{exact(value)}B/s"
 
 
-def _same(key: str, value: object, default: object) -> bool:
+def _is_default(key: str, value: object, default: object) -> bool:
     if value is None or default is None:
         return value is default
     if key.endswith("bandwidth"):

@@ -40,7 +40,7 @@ def ring(
     nodes = np.arange(ranks_of(ranks))
     nearby = [(nodes + 1) % ranks] if ranks == 2 else [(nodes + 1) % ranks, (nodes - 1) % ranks]
     src, dst = np.tile(nodes, len(nearby)), np.concatenate(nearby)
-    return _network(f"ring:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers)
+    return _build_network(f"ring:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers)
 
 
 def line(
@@ -50,7 +50,7 @@ def line(
     lower = np.arange(ranks_of(ranks) - 1)
     src, dst = np.concatenate([lower, lower + 1]), np.concatenate([lower + 1, lower])
     places = tuple(f"x{i}" for i in range(check_node_count(ranks, f"ranks={ranks}")))
-    return _network(f"line:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers, places)
+    return _build_network(f"line:ranks={ranks}", ranks, src, dst, bandwidth, latency, routers, places)
 
 
 def full(
@@ -61,7 +61,7 @@ def full(
     check_link_count(ranks * (ranks - 1), f"ranks={ranks}: a full mesh of so many")
     src, dst = np.divmod(np.arange(ranks * ranks), ranks)
     apart = src != dst
-    return _network(f"full:ranks={ranks}", ranks, src[apart], dst[apart], bandwidth, latency, routers)
+    return _build_network(f"full:ranks={ranks}", ranks, src[apart], dst[apart], bandwidth, latency, routers)
 
 
 def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LATENCY) -> Topology:
@@ -88,7 +88,7 @@ def mesh(
 
     dims=4x8 gives the sizes; ranks= alone gives two sizes as equal as they can be.
     """
-    return _grid("mesh", dimensions("mesh", dims, ranks), False, bandwidth, latency, routers)
+    return _build_grid("mesh", dimensions("mesh", dims, ranks), False, bandwidth, latency, routers)
 
 
 def torus(
@@ -100,7 +100,7 @@ def torus(
     routers: Switch = False,
 ) -> Topology:
     """A mesh whose every axis closes to a ring (a size of 2 does already, and keeps one link each way)."""
-    return _grid("torus", dimensions("torus", dims, ranks), True, bandwidth, latency, routers)
+    return _build_grid("torus", dimensions("torus", dims, ranks), True, bandwidth, latency, routers)
 
 
 def hypercube(
@@ -122,10 +122,10 @@ def hypercube(
         raise Invalid(f"ranks={count}: a hypercube has a power of 2 of them; {low} or {2 * low}")
     sizes = (2,) * (count.bit_length() - 1)
     check_node_count(count, f"ranks={count}")
-    return _grid("hypercube", sizes, False, bandwidth, latency, routers, f"hypercube:ranks={count}")
+    return _build_grid("hypercube", sizes, False, bandwidth, latency, routers, f"hypercube:ranks={count}")
 
 
-def _grid(
+def _build_grid(
     family: str,
     sizes: tuple[int, ...],
     closed: bool,
@@ -154,10 +154,10 @@ def _grid(
         for where in zip(*(column.tolist() for column in at), strict=True)
     )
     name = name or f"{family}:dims={'x'.join(map(str, sizes))}"
-    return _network(name, ranks, np.concatenate(src), np.concatenate(dst), bandwidth, latency, routers, places)
+    return _build_network(name, ranks, np.concatenate(src), np.concatenate(dst), bandwidth, latency, routers, places)
 
 
-def _network(
+def _build_network(
     name: str,
     ranks: int,
     src: Longs,
@@ -169,7 +169,7 @@ def _network(
 ) -> Topology:
     """The ranks joined like this, or, with routers, a switch per rank joined like this.
 
-    >>> made = _network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2 and 3
+    >>> made = _build_network("x", 2, np.array([0, 1]), np.array([1, 0]), BANDWIDTH, LATENCY, True)  # routers 2 and 3
     >>> made.link_src.tolist(), made.link_dst.tolist(), made.link_type.tolist()
     ([2, 3, 0, 1, 2, 3], [3, 2, 2, 3, 0, 1], [0, 0, 1, 1, 1, 1])
     """

@@ -30,7 +30,7 @@ def z52() -> Topology:
     xgmi = LinkType("xgmi", MEASURED_PCIE, XGMI_LATENCY)
     pcie = LinkType("pcie", MEASURED_PCIE, _PCIE_LATENCY)
     used = [pair for pair in _ISLANDS if pair not in _LEFT_OUT]
-    return build("z52", 8, both_ways(used, xgmi) + both_ways([(1, 2), (5, 7)], pcie), places=_places())
+    return build("z52", 8, both_ways(used, xgmi) + both_ways([(1, 2), (5, 7)], pcie), places=_gpu_places())
 
 
 def z52_pcie() -> Topology:
@@ -46,8 +46,8 @@ def z52_pcie() -> Topology:
         first = len(links)
         links += both_ways(pairs, pcie)
         limits.append(SharedLimit(f"socket{socket} pcie", tuple(range(first, len(links))), MEASURED_PCIE))
-    return build("z52-pcie", 8, links, limits=limits, places=_places(), unit=MEASURED_PCIE)
+    return build("z52-pcie", 8, links, limits=limits, places=_gpu_places(), unit=MEASURED_PCIE)
 
 
-def _places() -> list[str]:
+def _gpu_places() -> list[str]:
     return [f"host0/island{0 if gpu in (0, 2, 3, 5) else 1}/gpu{gpu}" for gpu in range(8)]

@@ -113,25 +113,25 @@ def read_nodes(data: bytes) -> tuple[dict[str, Value], list[Node]]:
     head_attributes: dict[str, Value] = {}
     for number_, kind, value, end in fields(data, *first):
         if number_ == 2 and kind == BYTES:
-            name, attribute_value = _attribute(data, value, end)
+            name, attribute_value = _read_attribute(data, value, end)
             head_attributes.setdefault(name, attribute_value)
     nodes: list[Node] = []
     waits, objects, max_objects = 0, len(head_attributes), FEW_PARTS + len(data) // LEAST_PART
     for begin, end in spans:
         if len(nodes) == MAX_NODES:
             raise Unsupported(f"has more than {MAX_NODES} nodes")
-        entry = _node(data, begin, end)
+        entry = _read_node(data, begin, end)
         waits, objects = waits + len(entry.waits), objects + 2 + len(entry.attributes)
         if waits > MAX_DEPENDENCIES:
             raise Unsupported(f"its nodes have more than {MAX_DEPENDENCIES} dependencies")
         if objects > max_objects:
             raise Invalid(f"byte {begin}: nodes and attributes are too short for so many: {LEAST_PART} bytes are usual")
         nodes.append(entry)
-    _check(nodes)
+    _check_dependencies(nodes)
     return head_attributes, nodes
 
 
-def _node(data: bytes, begin: int, end: int) -> Node:
+def _read_node(data: bytes, begin: int, end: int) -> Node:
     values: dict[int, int] = {}
     name = inputs = ""
     waits = array("Q")
@@ -152,13 +152,13 @@ def _node(data: bytes, begin: int, end: int) -> Node:
             )
         elif number_ == 10:
             attributes = {} if attributes is None else attributes
-            key, item = _attribute(data, value, stop)
+            key, item = _read_attribute(data, value, stop)
             attributes.setdefault(key, item)
     rest: tuple[Any, ...] = (waits or (), values.get(6, 0), values.get(7, 0), attributes or _NO_ATTRIBUTES, inputs)
     return Node(values.get(1, 0), name, values.get(3, 0), *rest)
 
 
-def _attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
+def _read_attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
     name, result = "", None
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ == 1 and kind == BYTES:
@@ -166,13 +166,13 @@ def _attribute(data: bytes, begin: int, end: int) -> tuple[str, Value]:
         elif 3 <= number_ <= 32:
             type_name = _KINDS[(number_ - 3) // 2]
             if number_ % 2:
-                result = _value(type_name, data, kind, value, stop)
+                result = _read_value(type_name, data, kind, value, stop)
             elif kind == BYTES:
-                result = _values(type_name, data, value, stop)
+                result = _read_values(type_name, data, value, stop)
     return name, 0 if result is None else result
 
 
-def _value(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
+def _read_value(type_name: str, data: bytes, kind: int, value: int, end: int) -> Value:
     expected = BYTES if type_name in ("string", "bytes") else VARINT
     if type_name in _FIXED:
         expected = FIXED64 if struct.calcsize(_FIXED[type_name]) == 8 else FIXED32
@@ -184,10 +184,10 @@ def _value(type_name: str, data: bytes, kind: int, value: int, end: int) -> Valu
         return unpack(_FIXED[type_name], data, value, end)
     if kind == BYTES:
         return text(data, value, end) if type_name == "string" else data[value:end]
-    return _decoded(type_name, value)
+    return _decode_varint(type_name, value)
 
 
-def _decoded(type_name: str, value: int) -> Value:
+def _decode_varint(type_name: str, value: int) -> Value:
     if type_name == "bool":
         return bool(value)
     if type_name in ("sint32", "sint64"):
@@ -195,7 +195,7 @@ def _decoded(type_name: str, value: int) -> Value:
     return signed(value) if type_name in ("int32", "int64") else value
 
 
-def _values(type_name: str, data: bytes, begin: int, end: int) -> Value:
+def _read_values(type_name: str, data: bytes, begin: int, end: int) -> Value:
     values: list[Value] = []
     for number_, kind, value, stop in fields(data, begin, end):
         if number_ != 1:
@@ -203,16 +203,16 @@ def _values(type_name: str, data: bytes, begin: int, end: int) -> Value:
         if len(values) > FEW_PARTS + (end - begin) // LEAST_PART and type_name in ("string", "bytes"):
             raise Invalid(f"byte {begin}: texts that are too short for so many: {LEAST_PART} bytes are usual")
         if kind != BYTES or type_name in ("string", "bytes"):
-            values.append(_value(type_name, data, kind, value, stop))
+            values.append(_read_value(type_name, data, kind, value, stop))
         elif type_name in _FIXED:
             size = struct.calcsize(_FIXED[type_name])
             values += [unpack(_FIXED[type_name], data, at, min(at + size, stop)) for at in range(value, stop, size)]
         else:
-            values += [_decoded(type_name, number_read) for number_read in numbers(data, kind, value, stop)]
+            values += [_decode_varint(type_name, number_read) for number_read in numbers(data, kind, value, stop)]
     return values  # type: ignore[return-value]  # all of one kind
 
 
-def _check(nodes: Sequence[Node]) -> None:
+def _check_dependencies(nodes: Sequence[Node]) -> None:
     """Numbers are given once, and nothing waits for what is not there."""
     ids: set[int] = set()
     for entry in nodes:

@@ -92,13 +92,13 @@ def plan_of(traces: Traces) -> Plan:
         raise Invalid("the plan in the head: expected one with one schedule, whose rows are in the nodes")
     if set(traces) != set(range(plan.collective.ranks)):
         raise Invalid(f"expected the files of ranks 0 to {plan.collective.ranks - 1}, and there are {len(traces)}")
-    sent = _sent(traces)
+    sent = _match_messages(traces)
     schedule = _with_rows(plan.entries[0].schedule, sent)
     _check_sizes(schedule, str(head.get("nbytes", "")), sent)
     return replace(plan, entries=(replace(plan.entries[0], schedule=schedule),))
 
 
-def _sent(traces: Traces) -> list[tuple[int, Node]]:
+def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
     """The sends and copies of all ranks with their rank, by tag. Every send has its receive."""
     sent: dict[tuple[Any, ...], tuple[int, Node]] = {}
     received: set[tuple[Any, ...]] = set()
@@ -216,10 +216,10 @@ def groups_of(nodes: Sequence[Node]) -> dict[str, list[int]]:
 def recorded_of(traces: Traces) -> list[Recorded]:
     """Of each rank: computation one after another, on one lane, in an order in which it may; collectives beside it, of
     one group one after another. The times of nodes are how long they take; when they began is not looked at."""
-    return [_recorded(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
+    return [_record_rank(rank, nodes, len(traces)) for rank, (_, nodes) in traces.items()]
 
 
-def _recorded(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
+def _record_rank(rank: int, nodes: Sequence[Node], ranks: int) -> Recorded:
     process_groups = groups_of(nodes)
     groups: dict[str, ProcessGroup] = {}
     calls: list[Heard] = []

@@ -89,7 +89,7 @@ class _Files:
         self.src, self.dst, self.step = messages.src.tolist(), messages.dst.tolist(), messages.step.tolist()
         self.waits: dict[int, list[int]] = {}
         for message, item in zip(*(column.tolist() for column in needs.listed()), strict=True):
-            self.waits.setdefault(message, []).append(self._number(item >> 1, bool(item & 1)))
+            self.waits.setdefault(message, []).append(self._node_number(item >> 1, bool(item & 1)))
         columns = messages.schedule.columns()
         self.columns = {name: columns[name] for name in ROWS if name in columns}
         rows = np.lexsort((*reversed(self.columns.values()), messages.of_row))  # whatever the order of the schedule's
@@ -98,7 +98,7 @@ class _Files:
         order_by_rank = order_of(ends, messages.ranks)
         self.by_rank = np.split(order_by_rank, np.cumsum(np.bincount(ends, minlength=messages.ranks))[:-1])
 
-    def _number(self, message: int, sent: bool) -> int:
+    def _node_number(self, message: int, sent: bool) -> int:
         """The node whose end others wait for: the send, or that the message is received and combined."""
         if sent or self.src[message] == self.dst[message]:
             return _IDS * message + 1
@@ -111,38 +111,40 @@ class _Files:
             src, dst = self.src[message], self.dst[message]
             if src == rank:
                 inside = src == dst
-                yield self._sent(message, COMPUTE if inside else SEND)
+                yield self._write_send(message, COMPUTE if inside else SEND)
                 finished.append(_IDS * message + 1)
             if dst == rank and src != rank:
-                yield self._received(message)
-                finished.append(self._number(message, sent=False))
+                yield self._write_receive(message)
+                finished.append(self._node_number(message, sent=False))
         if self.last:
             end = _IDS * len(self.messages)
-            yield node(end, "local work", COMPUTE, finished, self.last, _attributes(_ON_A_GPU))
+            yield node(end, "local work", COMPUTE, finished, self.last, _encode_attributes(_ON_A_GPU))
 
-    def _sent(self, message: int, kind: int) -> bytes:
+    def _write_send(self, message: int, kind: int) -> bytes:
         src, dst = self.src[message], self.dst[message]
-        attributes = _attributes({"is_cpu_op": False, "step": self.step[message], **self._rows(message)})
+        attributes = _encode_attributes(
+            {"is_cpu_op": False, "step": self.step[message], **self._row_attributes(message)}
+        )
         name, pause = f"copy at {src}, step {self.step[message]}", self.pause[message]
         if kind == SEND:
-            attributes += self._ends(message)
+            attributes += self._endpoint_attributes(message)
             name, pause = f"send {src} to {dst}, step {self.step[message]}", 0
         return node(_IDS * message + 1, name, kind, self.waits.get(message, ()), pause, attributes)
 
-    def _received(self, message: int) -> bytes:
+    def _write_receive(self, message: int) -> bytes:
         src, dst, number = self.src[message], self.dst[message], _IDS * message + 2
-        attributes = _attributes(_ON_A_GPU) + self._ends(message)
+        attributes = _encode_attributes(_ON_A_GPU) + self._endpoint_attributes(message)
         receive = node(number, f"receive {src} to {dst}, step {self.step[message]}", RECEIVE, (), 0, attributes)
         if not self.combined[message]:
             return receive
         name = f"combine {src} to {dst}, step {self.step[message]}"
-        return receive + node(number + 1, name, COMPUTE, (number,), self.pause[message], _attributes(_ON_A_GPU))
+        return receive + node(number + 1, name, COMPUTE, (number,), self.pause[message], _encode_attributes(_ON_A_GPU))
 
-    def _ends(self, message: int) -> bytes:
+    def _endpoint_attributes(self, message: int) -> bytes:
         ends = {"comm_src": self.src[message], "comm_dst": self.dst[message], "comm_tag": message}
-        return _attributes(ends, short=True) + _attributes({"comm_size": self.size[message]})
+        return _encode_attributes(ends, short=True) + _encode_attributes({"comm_size": self.size[message]})
 
-    def _rows(self, message: int) -> dict[str, list[int] | int]:
+    def _row_attributes(self, message: int) -> dict[str, list[int] | int]:
         """Which rows of the schedule this message is."""
         rows: Longs = self.rows[self.row_ptr[message] : self.row_ptr[message + 1]]
         columns: dict[str, list[int] | int] = {name: column[rows].tolist() for name, column in self.columns.items()}
@@ -150,5 +152,5 @@ class _Files:
         return columns if route < 0 else {**columns, "route": route}
 
 
-def _attributes(values: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
+def _encode_attributes(values: Mapping[str, bool | int | list[int]], short: bool = False) -> bytes:
     return b"".join(octets(10, attribute(name, value, short)) for name, value in values.items())

@@ -59,7 +59,7 @@ def goal(
     bytes_of, combined = messages.nbytes(size)
     needs = sets(waits(messages, order, LEFT if order == "rounds" else RECEIVED))
     sent = _Sent(messages, np.maximum(bytes_of, 1), np.rint(combined * float(seconds) * 1e9).astype(np.int64), last)
-    return {FILE: _text(sent, needs, nics, title)}
+    return {FILE: _write_text(sent, needs, nics, title)}
 
 
 def _refuse_too_many(schedule: Schedule) -> None:
@@ -110,20 +110,20 @@ class _Operations:
         return out
 
 
-def _text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
+def _write_text(sent: _Sent, needs: Sets, nics: int, title: str) -> Iterator[bytes]:
     """The file. Every line has a place, even ones for operations and odd ones for what they wait for, and is written
     in the order of places."""
     messages = sent.messages
     joined = _worth_joining(needs)
-    operations = _operations(sent, needs, joined)
-    after, before, begun = _edges(sent, needs, operations, joined)
+    operations = _list_operations(sent, needs, joined)
+    after, before, begun = _list_edges(sent, needs, operations, joined)
     lines = Lines()
     ranks = messages.ranks
     at = 2 * (np.arange(len(operations.rank)) + operations.rank) + 1  # room for a head before every rank's
     ends = np.cumsum(np.bincount(operations.rank, minlength=ranks))
     head = 2 * (np.concatenate([[0], ends[:-1]]) + np.arange(ranks))
     lines.add(head, "\nrank %d {\n", np.arange(ranks))
-    wire = _wires(messages, sent.inside, nics)
+    wire = _assign_nics(messages, sent.inside, nics)
     for kind, word, peer in ((SEND, "send %db to", messages.dst), (RECEIVE, "recv %db from", messages.src)):
         rows = np.flatnonzero(operations.kind == kind)
         of = operations.of[rows]
@@ -160,7 +160,7 @@ def _worth_joining(needs: Sets) -> Bools:
     return sizes * readers > 2 * (sizes + readers)
 
 
-def _operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
+def _list_operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
     """In the order of messages; a join stands before the first that waits for it, the work at the end last. O(n log n).
 
     Of `core.example.star` rank 0 receives (1) messages 0 and 1 and sends (0) 2 and 3, as l1 to l4:
@@ -168,7 +168,7 @@ def _operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
     >>> from antiphon.core.example import star
     >>> table = messages_of(star())
     >>> sent, needs = _Sent(table, np.full(4, 8), np.zeros(4, np.int64), 0), sets(waits(table, "rounds"))
-    >>> operations = _operations(sent, needs, _worth_joining(needs))
+    >>> operations = _list_operations(sent, needs, _worth_joining(needs))
     >>> list(zip(*(c[:4].tolist() for c in (operations.rank, operations.kind, operations.of, operations.label))))
     [(0, 1, 0, 1), (0, 1, 1, 2), (0, 0, 2, 3), (0, 0, 3, 4)]
     """
@@ -197,7 +197,7 @@ def _operations(sent: _Sent, needs: Sets, joined: Bools) -> _Operations:
     return _Operations(rank, kind[order], of[order], places(rank) + 1)
 
 
-def _edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> tuple[Longs, Longs, Bools]:
+def _list_edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> tuple[Longs, Longs, Bools]:
     """Operations that wait, and those that they wait for, in the order of the former; and whether it is enough that
     these have begun. O(n log n).
 
@@ -207,7 +207,7 @@ def _edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> 
     >>> table = messages_of(star())
     >>> sent, needs = _Sent(table, np.full(4, 8), np.zeros(4, np.int64), 0), sets(waits(table, "rounds"))
     >>> joined = _worth_joining(needs)
-    >>> _edges(sent, needs, _operations(sent, needs, joined), joined)
+    >>> _list_edges(sent, needs, _list_operations(sent, needs, joined), joined)
     (array([2, 2, 3, 3]), array([0, 1, 0, 1]), array([False, False, False, False]))
     """
     count = len(sent.messages)
@@ -247,11 +247,11 @@ def _edges(sent: _Sent, needs: Sets, operations: _Operations, joined: Bools) -> 
     return after[fresh], before[fresh], begun[fresh]
 
 
-def _wires(messages: Messages, inside: Bools, nics: int) -> dict[int, Longs]:
+def _assign_nics(messages: Messages, inside: Bools, nics: int) -> dict[int, Longs]:
     """Per kind the NIC of every message: those of one rank and step in turn. One sort for each kind.
 
     >>> from antiphon.core.example import star
-    >>> wires = _wires(messages_of(star()), np.zeros(4, np.bool_), 2)
+    >>> wires = _assign_nics(messages_of(star()), np.zeros(4, np.bool_), 2)
     >>> wires[SEND].tolist(), wires[RECEIVE].tolist()
     ([0, 0, 0, 1], [0, 1, 0, 0])
     """

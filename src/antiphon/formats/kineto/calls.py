@@ -105,11 +105,11 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
     group = groups.get(key)
     if group is None or group.size != members:
         key = f"{key or 'group'} of {members}" if group is not None or not key else key
-        groups.setdefault(key, ProcessGroup(key, members, _members(args.get("Process Group Ranks"), members)))
+        groups.setdefault(key, ProcessGroup(key, members, _parse_members(args.get("Process Group Ranks"), members)))
     return kind, counted(kind, input_elements, output_elements, members) * item, key
 
 
-def _members(listed: object, count: int) -> tuple[int, ...]:
+def _parse_members(listed: object, count: int) -> tuple[int, ...]:
     """Of "[0, 1, 2, 3]"; long lists are told in part only, and then none are known."""
     words = str(listed).strip("[]").split(",", MAX_MEMBERS) if listed else []
     ranks = tuple(int(word) for word in words if word.strip().isdigit() and len(word) < 9)

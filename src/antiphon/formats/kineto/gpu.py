@@ -26,9 +26,9 @@ def on_gpu(
     computed = [e for e in work if not str(e.get("name", "")).startswith(_LIBRARIES)]
     if not comm:
         raise Invalid("has no collectives: no kernel of NCCL or RCCL ran in it")
-    launched = {_correlation(e): float(e["ts"]) for e in slices if e.get("cat") in _LAUNCH}
+    launched = {_correlation_of(e): float(e["ts"]) for e in slices if e.get("cat") in _LAUNCH}
     launched.pop(None, None)
-    busy = _joined([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in computed])
+    busy = _join_spans([(e["ts"], e["ts"] + e.get("dur", 0.0)) for e in computed])
     ready = _Ready(computed, launched)
     spans = [(ready.at(begin, begin), ready.at(end, end)) for begin, end in ((b / _US, e / _US) for b, e in steps)]
     cuts = [end / _US for _, end in steps]
@@ -38,7 +38,7 @@ def on_gpu(
     known_groups, notes = dict(groups), list[str]()
     calls: list[Heard] = []
     for event in comm:
-        launch = launched.get(_correlation(event), float(event["ts"]))
+        launch = launched.get(_correlation_of(event), float(event["ts"]))
         step = bisect_left(cuts, launch)
         collective = call_of(event, known_groups, size, notes)
         if collective is None or launch < first or step >= len(cuts):
@@ -54,11 +54,11 @@ def on_gpu(
             "has no collectives in its steps, or its kernels of NCCL do not tell what they do (Collective name, dtype)"
         )
     return Recorded(
-        rank, host, known_groups, [(b * _US, e * _US) for b, e in spans], calls, _waits(calls, busy), (), notes
+        rank, host, known_groups, [(b * _US, e * _US) for b, e in spans], calls, _find_waits(calls, busy), (), notes
     )
 
 
-def _correlation(event: Event) -> int | None:
+def _correlation_of(event: Event) -> int | None:
     """The number that a kernel shares with the call that launched it."""
     number = args_of(event).get("correlation")
     return number if isinstance(number, int) else None
@@ -68,7 +68,7 @@ class _Ready:
     """When the GPU is done with what was launched before a moment of the processor."""
 
     def __init__(self, computed: Sequence[Event], launched: Mapping[int | None, float]) -> None:
-        ends = sorted((launched.get(_correlation(e), e["ts"]), e["ts"] + e.get("dur", 0.0))
+        ends = sorted((launched.get(_correlation_of(e), e["ts"]), e["ts"] + e.get("dur", 0.0))
                       for e in computed)  # fmt: skip
         self.launches = [launch for launch, _ in ends]
         self.ends: list[float] = []
@@ -80,7 +80,7 @@ class _Ready:
         return self.ends[before - 1] if before else otherwise
 
 
-def _joined(spans: Sequence[Span]) -> list[Span]:
+def _join_spans(spans: Sequence[Span]) -> list[Span]:
     """Spans that overlap as one; they are in the order of their begins."""
     merged: list[Span] = []
     for begin, end in spans:
@@ -91,7 +91,7 @@ def _joined(spans: Sequence[Span]) -> list[Span]:
     return merged
 
 
-def _waits(calls: Sequence[Heard], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
+def _find_waits(calls: Sequence[Heard], busy: Sequence[Span]) -> list[tuple[float, float, int]]:
     begins = [begin for begin, _ in busy]
     waits = []
     for number, call in enumerate(calls):

@@ -73,7 +73,7 @@ def on_processor(
 ) -> Recorded:
     """Waits are recorded by our backend; for others they are gaps in computation until a collective is over:
     right after its call, or, where DDP's hooks called it, after the backward pass."""
-    line = _line(_thread_of(slices, steps), slices)
+    line = _read_thread(_thread_of(slices, steps), slices)
     if not steps and line.busy:
         steps = [(line.busy[0][0] * _US, max(end for _, end in line.busy) * _US)]
     _by_others(line.calls, [e for e in slices if str(e.get("name", "")).startswith(_CARRIED)], line.busy)
@@ -128,7 +128,7 @@ def _is_ours(event: Event) -> bool:
     return str(event.get("name", "")).startswith(_OURS)
 
 
-def _line(thread: object, slices: Sequence[Event]) -> _Thread:
+def _read_thread(thread: object, slices: Sequence[Event]) -> _Thread:
     """Its events: innermost ones are computation."""
     line = _Thread()
     events = [e for e in slices if e.get("tid") == thread and e.get("cat") == "cpu_op"]
@@ -161,14 +161,16 @@ def _line(thread: object, slices: Sequence[Event]) -> _Thread:
     return line
 
 
-def _listed(event: Event, key: str) -> Sequence[Any]:
+def _list_argument(event: Event, key: str) -> Sequence[Any]:
     value = args_of(event).get(key)
     return value if isinstance(value, list) else []
 
 
 def _tensor_bytes(event: Event) -> int:
-    types = _listed(event, "Input type")
-    return both_sides("allreduce", _listed(event, "Input Dims"))[0] * ((bytes_of(types[0]) if types else None) or 4)
+    types = _list_argument(event, "Input type")
+    return both_sides("allreduce", _list_argument(event, "Input Dims"))[0] * (
+        (bytes_of(types[0]) if types else None) or 4
+    )
 
 
 # ---- when calls ran ----
@@ -233,10 +235,12 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
     group = next(iter(groups))
     if len(groups) > 1:
         notes.append("calls of c10d do not name their group: all are taken to be of the first one")
-    dims = _listed(call.event, "Input Dims")
+    dims = _list_argument(call.event, "Input Dims")
     if not dims and kind != "barrier":
         raise Invalid(f"{call.event['name']} at {call.at} us: no shapes are told; record with record_shapes=True")
-    types = [bytes_of(type_name) for event in (call.event, call.carried) for type_name in _listed(event, "Input type")]
+    types = [
+        bytes_of(type_name) for event in (call.event, call.carried) for type_name in _list_argument(event, "Input type")
+    ]
     item = next((type_name for type_name in types if type_name), None)
     if item is None and kind != "barrier":
         notes.append("no type is told of some calls: 4 bytes for an element are assumed")

@@ -29,9 +29,9 @@ def is_kineto(read: Read) -> bool:
 def recorded(read: Read, named: int | None) -> Recorded:
     """`named`: the rank in the file's name, used if the trace has none."""
     about: Mapping[str, Any] = read.job if isinstance(read.job, dict) else {}
-    rank, size = _number(about.get("rank")), _number(about.get("world_size"))
+    rank, size = _checked_number(about.get("rank")), _checked_number(about.get("world_size"))
     slices = [event for event in read.events if event["ph"] == "X"]
-    groups = _groups(about, size)
+    groups = _read_groups(about, size)
     steps = sorted(
         (event["ts"], event["ts"] + event.get("dur", 0.0))
         for event in slices
@@ -43,7 +43,7 @@ def recorded(read: Read, named: int | None) -> Recorded:
     return read_rank(slices, spans, number, str(read.host or ""), groups, size)
 
 
-def _number(value: object) -> int | None:
+def _checked_number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**22 else None
 
 
@@ -53,15 +53,15 @@ def rank_of(name: str) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
-def _groups(about: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
+def _read_groups(about: Mapping[str, Any], size: int | None) -> dict[str, ProcessGroup]:
     """By name. Without any in the trace, one of all ranks."""
     groups: dict[str, ProcessGroup] = {}
     configs = about.get("pg_config", [])
     for config in configs if isinstance(configs, Sequence) and not isinstance(configs, str) else []:
         if not isinstance(config, dict) or not isinstance(config.get("ranks", []), list):
             raise Invalid("distributedInfo: pg_config: expected objects with pg_name and ranks")
-        members = tuple(rank for rank in config.get("ranks", []) if _number(rank) is not None)
-        count = _number(config.get("pg_size")) or len(members)
+        members = tuple(rank for rank in config.get("ranks", []) if _checked_number(rank) is not None)
+        count = _checked_number(config.get("pg_size")) or len(members)
         if count and len(members) in (0, count):
             groups[str(config.get("pg_name", ""))] = ProcessGroup(str(config.get("pg_name", "")), count, members)
     if not groups and size:

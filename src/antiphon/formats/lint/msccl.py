@@ -17,7 +17,7 @@ MEMORY = 288 * 10**9  # bytes of the largest GPUs
 NCCL_TYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16")
 
 
-def _counted(head: Head, call: Call) -> Call:
+def _executor_call(head: Head, call: Call) -> Call:
     """The call with the bytes that the executor sees: for gather and scatter those of one rank's part."""
     if head.kind in ("gather", "scatter"):
         return Call(
@@ -26,13 +26,13 @@ def _counted(head: Head, call: Call) -> Call:
     return call
 
 
-def _size(head: Head, call: Call) -> Iterator[Finding]:
-    yield from sizes(head, _counted(head, call))
+def _check_size(head: Head, call: Call) -> Iterator[Finding]:
+    yield from sizes(head, _executor_call(head, call))
 
 
-def _divisible(head: Head, call: Call) -> Iterator[Finding]:
+def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
     """A count that chunks do not divide is left to the library without a word."""
-    counted = _counted(head, call)
+    counted = _executor_call(head, call)
     count = counted.nbytes // counted.itemsize
     if counted.nbytes % counted.itemsize or count == 0 or count % head.chunks:
         step = head.chunks * counted.itemsize
@@ -43,7 +43,7 @@ def _divisible(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _operator(head: Head, call: Call) -> Iterator[Finding]:
+def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
     if head.kind in ("allreduce", "reduce", "reducescatter") and call.op not in OPERATORS:
         yield Finding(
             "ignored", f"operator {call.op} is left to the library; it takes {', '.join(OPERATORS)}",
@@ -51,12 +51,12 @@ def _operator(head: Head, call: Call) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _type(head: Head, call: Call) -> Iterator[Finding]:
+def _check_type(head: Head, call: Call) -> Iterator[Finding]:
     if call.dtype not in NCCL_TYPES:
         yield Finding("refused", f"NCCL has no type {call.dtype}", f"use one of {', '.join(NCCL_TYPES)}")
 
 
-def _root(head: Head, call: Call) -> Iterator[Finding]:
+def _check_root(head: Head, call: Call) -> Iterator[Finding]:
     """The executor takes a file for any root."""
     if head.kind not in ROOTED:
         return
@@ -73,13 +73,13 @@ def _root(head: Head, call: Call) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _channels(head: Head, call: Call) -> Iterator[Finding]:
+def _check_channels(head: Head, call: Call) -> Iterator[Finding]:
     if head.channels > MAX_CHANNELS:
         reason = f"it has {head.channels} channels; NCCL has at most {MAX_CHANNELS}"
         yield Finding("refused", reason, "export with fewer instances")
 
 
-def _fused(head: Head, call: Call) -> Iterator[Finding]:
+def _check_fused(head: Head, call: Call) -> Iterator[Finding]:
     """RCCL's kernels are compiled without the fused steps, and it looks before it starts one."""
     fused = [verb for verb in FUSED if verb in head.verbs]
     if fused:
@@ -91,7 +91,7 @@ def _fused(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _blocks(head: Head, call: Call) -> Iterator[Finding]:
+def _check_blocks(head: Head, call: Call) -> Iterator[Finding]:
     """What is in the folder is loaded when a communicator is made, and that fails with it."""
     blocks = head.extra.get("blocks", 0)
     if blocks > MAX_BLOCKS:
@@ -103,7 +103,7 @@ def _blocks(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _machine(head: Head, call: Call) -> Iterator[Finding]:
+def _note_machine(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding(
         "note",
         "RCCL uses such files on two shapes of box only: eight GPUs all joined, and sixteen in eight modules",
@@ -111,7 +111,7 @@ def _machine(head: Head, call: Call) -> Iterator[Finding]:
     )
 
 
-def _together(head: Head, call: Call) -> Iterator[Finding]:
+def _check_resident(head: Head, call: Call) -> Iterator[Finding]:
     """Blocks wait for each other, and one that waits keeps its multiprocessor."""
     blocks = head.extra.get("blocks", 0)
     if blocks > AT_ONCE:
@@ -123,10 +123,10 @@ def _together(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _scratch(head: Head, call: Call) -> Iterator[Finding]:
+def _check_scratch(head: Head, call: Call) -> Iterator[Finding]:
     """The executor allocates the scratch that the file declares, even if its steps use less."""
     declared, used = head.extra.get("scratch", 0), head.extra.get("used", 0)
-    nbytes = _counted(head, call).nbytes * declared // head.chunks
+    nbytes = _executor_call(head, call).nbytes * declared // head.chunks
     if nbytes > MEMORY:
         yield Finding(
             "note",
@@ -138,22 +138,22 @@ def _scratch(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _process(head: Head, call: Call) -> Iterator[Finding]:
+def _note_process(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
 
-COMMON = (whom, _operator, _type, _divisible, _size, places, _root, _scratch)
+COMMON = (whom, _check_operator, _check_type, _check_divisible, _check_size, places, _check_root, _check_scratch)
 
 MSCCL = Runtime(
     "msccl",
     "MSCCL's executor (NCCL 2.23), as of its last release",
     "msccl-xml",
-    (*COMMON, _channels, _together, _process),
+    (*COMMON, _check_channels, _check_resident, _note_process),
 )
 RCCL = Runtime(
     "rccl-6",
     "RCCL of ROCm 6, which has MSCCL's executor in it",
     "msccl-xml",
-    (*COMMON, _fused, _blocks, _machine),
+    (*COMMON, _check_fused, _check_blocks, _note_machine),
     {"fused": "no"},
 )

@@ -14,13 +14,13 @@ SELECTED = ("allreduce", "allgather", "reducescatter", "broadcast")
 COMBINES = ("allreduce", "reduce", "reducescatter")
 
 
-def _operator(head: Head, call: Call) -> Iterator[Finding]:
+def _check_operator(head: Head, call: Call) -> Iterator[Finding]:
     """The executor is handed the operator and does not look at it."""
     if head.kind in COMBINES and call.op != "sum":
         yield Finding("wrong", f"it adds, whatever the operator: {call.op} is not told apart from sum", "use sum")
 
 
-def _collective(head: Head, call: Call) -> Iterator[Finding]:
+def _check_collective(head: Head, call: Call) -> Iterator[Finding]:
     if head.kind not in SELECTED:
         yield Finding(
             "ignored",
@@ -29,12 +29,12 @@ def _collective(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _type(head: Head, call: Call) -> Iterator[Finding]:
+def _check_type(head: Head, call: Call) -> Iterator[Finding]:
     if call.dtype not in TYPES:
         yield Finding("refused", f"the executor has no type {call.dtype}", f"use one of {', '.join(TYPES)}")
 
 
-def _switched(head: Head, call: Call) -> Iterator[Finding]:
+def _check_switches(head: Head, call: Call) -> Iterator[Finding]:
     """The executor binds whole allocations to the switch, and has a kernel for these types only."""
     if "glres" in head.verbs and call.dtype in TYPES and call.dtype not in ADDED:
         yield Finding(
@@ -51,7 +51,7 @@ def _switched(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _divisible(head: Head, call: Call) -> Iterator[Finding]:
+def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
     """An error, not a way back to the library: the plan has been chosen by then."""
     align = head.extra.get("alignment", 16)
     if call.nbytes == 0 or call.nbytes % (align * head.chunks):
@@ -63,7 +63,7 @@ def _divisible(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def _registered(head: Head, call: Call) -> Iterator[Finding]:
+def _note_registration(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding(
         "note", "plans are found only by programs that registered them", "import register.py, which export writes"
     )
@@ -71,5 +71,6 @@ def _registered(head: Head, call: Call) -> Iterator[Finding]:
 
 MSCCLPP = Runtime(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
-    (_collective, whom, _operator, _type, _switched, sizes, _divisible, places, _registered),
+    (_check_collective, whom, _check_operator, _check_type, _check_switches, sizes, _check_divisible, places,
+     _note_registration),
 )  # fmt: skip

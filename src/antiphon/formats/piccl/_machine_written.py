@@ -27,7 +27,7 @@ class _Tier:
 def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
     """topology.xml and level0.csv, ...; name and device radix are attributes of ours (PICCL takes the latter as an
     argument), gamma a column of ours; the size of packets is not in them. O(ranks * levels)."""
-    tiers = _tiers(topology, loggp)
+    tiers = _make_tiers(topology, loggp)
     names = _file_names(tiers)
     _check_nodes(topology, loggp, tiers)
     ports = loggp.node_radix if loggp.node_radix is not None else MOST_RADIX
@@ -36,12 +36,14 @@ def topology_files(topology: Topology, loggp: LogGP) -> dict[str, str]:
     lines = [
         f'<topo num_nodes="{topology.ranks}" num_levels="{len(tiers)}" name={name} device_radix="{radix}">',
     ]
-    _write(lines, tiers, len(tiers) - 1, np.arange(topology.ranks), names, ports)
+    _write_groups(lines, tiers, len(tiers) - 1, np.arange(topology.ranks), names, ports)
     files = {TOPOLOGY: "\n".join([*lines, "</topo>"]) + "\n"}
     return files | {name: figures_text(replace(loggp.levels[i], within="")) for i, name in names.items()}
 
 
-def _write(lines: list[str], tiers: list[_Tier], number: int, ranks: Longs, names: dict[int, str], ports: int) -> None:
+def _write_groups(
+    lines: list[str], tiers: list[_Tier], number: int, ranks: Longs, names: dict[int, str], ports: int
+) -> None:
     tier = tiers[number]
     for group in np.unique(tier.group[ranks]).tolist():
         inside = ranks[tier.group[ranks] == group]
@@ -50,13 +52,13 @@ def _write(lines: list[str], tiers: list[_Tier], number: int, ranks: Longs, name
         file = quoteattr(names[int(tier.level[group])])
         lines.append(f'{indent}<group level="{number}" id="{group}"{own} param_file={file}>')
         if number:
-            _write(lines, tiers, number - 1, inside, names, ports)
+            _write_groups(lines, tiers, number - 1, inside, names, ports)
         else:
             lines.extend(f'{indent}    <node id="{rank}"/>' for rank in inside.tolist())
         lines.append(f"{indent}</group>")
 
 
-def _tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
+def _make_tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
     """Levels as groups of all ranks, the inmost first. Groups that two levels have in common go by the inner one."""
     tiers: list[_Tier] = []
     waiting: list[tuple[int, Longs]] = []  # levels whose groups are some of those of the next one
@@ -71,10 +73,10 @@ def _tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
             for place in np.unique(inner_groups[inner_groups >= 0]).tolist():
                 around = np.unique(group[inner_groups == place])
                 if len(around) > 1 or int((group == around[0]).sum()) != int((inner_groups == place).sum()):
-                    raise _refused(loggp.levels[inner], "has ranks that are in no such place, and some that are")
+                    raise _refuse_level(loggp.levels[inner], "has ranks that are in no such place, and some that are")
                 level[around[0]] = inner
-        if tiers and not _within(tiers[-1].group, group):
-            raise _refused(loggp.levels[number], "cuts through the places of the level inside it")
+        if tiers and not _is_within(tiers[-1].group, group):
+            raise _refuse_level(loggp.levels[number], "cuts through the places of the level inside it")
         tiers.append(_Tier(group, level))
         waiting = []
     if waiting or not tiers or int(tiers[-1].group.max()) > 0:
@@ -82,14 +84,14 @@ def _tiers(topology: Topology, loggp: LogGP) -> list[_Tier]:
     return tiers
 
 
-def _within(inner: Longs, outer: Longs) -> bool:
+def _is_within(inner: Longs, outer: Longs) -> bool:
     """Whether every inner group lies in one outer group."""
     around = np.full(int(inner.max()) + 1, -1, np.int64)
     around[inner] = outer
     return bool((around[inner] == outer).all())
 
 
-def _refused(level: Level, why: str) -> Unsupported:
+def _refuse_level(level: Level, why: str) -> Unsupported:
     return Unsupported(
         f"level {level.within or 'of all'!r} of the profile {why}; PICCL has groups in groups of all ranks"
     )
@@ -100,7 +102,7 @@ def _check_nodes(topology: Topology, loggp: LogGP, tiers: list[_Tier]) -> None:
     if loggp.node_radix is None or len(tiers) == 1:
         return
     nodes = loggp.nodes(topology)
-    if (nodes < 0).any() or not (_within(nodes, tiers[0].group) and _within(tiers[0].group, nodes)):
+    if (nodes < 0).any() or not (_is_within(nodes, tiers[0].group) and _is_within(tiers[0].group, nodes)):
         raise Unsupported(
             f"the profile shares a NIC in every {loggp.node!r}, PICCL in every place of the inmost level; "
             f"give the profile figures within {loggp.node!r}"

@@ -63,7 +63,7 @@ def read_schedule(path: str | os.PathLike[str]) -> PicclSchedule:
         return reader.result(name_of(path))
 
 
-def _joined(arrays: list[Longs], width: int) -> Longs:
+def _join_arrays(arrays: list[Longs], width: int) -> Longs:
     """The parts of a column as one; a single one is not copied, as memory is short then."""
     if len(arrays) == 1:
         return arrays[0]
@@ -100,18 +100,18 @@ class _Reader:
             self.batch.append(attributes)
             self.lines.append(line)
             if len(self.batch) == _BATCH:
-                self._take()
+                self._take_batch()
         elif self.depth == 1:
-            self._begin(name, attributes, line)
+            self._begin_schedule(name, attributes, line)
         elif self.depth == 2 and name == "antiphon":
-            self._plan(attributes, line)
+            self._read_plan(attributes, line)
         else:
             raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <transfer .../> in <collective>")
 
     def end(self, name: str) -> None:
         self.depth -= 1
 
-    def _begin(self, name: str, attributes: Attributes, line: int) -> None:
+    def _begin_schedule(self, name: str, attributes: Attributes, line: int) -> None:
         if name != "collective":
             other = "; `antiphon topology probe --from piccl-xml` reads machines" if name == "topo" else ""
             raise Invalid(f"line {line}: begins with <{name[:40]}>, a schedule with <collective ...>{other}")
@@ -123,7 +123,7 @@ class _Reader:
         self.nbytes = whole(attributes, "buffer_size", where, 0)
         self.k = whole(attributes, "k", where) if "k" in attributes else None
 
-    def _plan(self, attributes: Attributes, line: int) -> None:
+    def _read_plan(self, attributes: Attributes, line: int) -> None:
         if self.count or self.batch or self.plan is not None:
             raise Invalid(f"line {line}: <antiphon> stands once, before the transfers")
         with within(f"line {line}, antiphon"):
@@ -134,47 +134,47 @@ class _Reader:
 
     # ---- a batch ----
 
-    def _take(self) -> None:
+    def _take_batch(self) -> None:
         if not self.batch:
             return
         everyone = list(range(len(self.batch)))
         for name in ("id", "size", "src", "dst", *(("step",) if self.plan is not None else ())):
-            self._keep(name, self._numbers(name, everyone))
+            self._append_column(name, self._read_numbers(name, everyone))
         for key in _WAITS:
-            self._dependencies(key)
+            self._read_dependencies(key)
         if self.plan is not None:
             routed = [i for i in everyone if "route" in self.batch[i]]
             route = np.full(len(everyone), -1, np.int64)
-            route[routed] = self._numbers("route", routed)
-            self._keep("route", route)
+            route[routed] = self._read_numbers("route", routed)
+            self._append_column("route", route)
             for key, op in _OPS.items():
-                self._chunks(key, op, [i for i in everyone if key in self.batch[i]])
-        self._keep("line", self.lines)
+                self._read_chunks(key, op, [i for i in everyone if key in self.batch[i]])
+        self._append_column("line", self.lines)
         self.count += len(self.batch)
         self.batch, self.lines = [], []
 
-    def _keep(self, name: str, values: list[int] | Longs) -> None:
+    def _append_column(self, name: str, values: list[int] | Longs) -> None:
         self.arrays[name].append(np.array(values, np.int64))
 
-    def _where(self, at: int) -> str:
+    def _line_of(self, at: int) -> str:
         return f"line {self.lines[at]}: transfer"
 
-    def _numbers(self, key: str, indices: list[int]) -> list[int]:
+    def _read_numbers(self, key: str, indices: list[int]) -> list[int]:
         texts = [self.batch[i].get(key, "") for i in indices]
         if texts and not (
             "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= LONGEST
         ):
             for i in indices:
-                whole(self.batch[i], key, self._where(i))
+                whole(self.batch[i], key, self._line_of(i))
         return list(map(int, texts))
 
-    def _dependencies(self, key: str) -> None:
+    def _read_dependencies(self, key: str) -> None:
         texts = [attributes.get(key, "-1") for attributes in self.batch]
         waiting = [i for i, text in enumerate(texts) if text != "-1"]
         joined = ",".join([texts[i] for i in waiting])
         if joined and _IDS.fullmatch(joined):
             counts = [texts[i].count(",") + 1 for i in waiting]
-            self._wait(
+            self._add_dependencies(
                 key,
                 np.repeat(np.array(waiting, np.int64) + self.count, counts),
                 np.fromstring(joined, np.int64, sep=","),
@@ -184,18 +184,20 @@ class _Reader:
             ids = [text.strip() for text in texts[i].split(",")]
             ids = [text for text in ids if text not in ("", "-1")]
             if any(not _IDS.fullmatch(text) for text in ids):
-                raise Invalid(f"{self._where(i)}: {key} is {quote(texts[i])}; expected ids such as 3,7, or -1 for none")
-            self._wait(key, [self.count + i] * len(ids), list(map(int, ids)))
+                raise Invalid(
+                    f"{self._line_of(i)}: {key} is {quote(texts[i])}; expected ids such as 3,7, or -1 for none"
+                )
+            self._add_dependencies(key, [self.count + i] * len(ids), list(map(int, ids)))
 
-    def _wait(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
+    def _add_dependencies(self, key: str, owner: list[int] | Longs, dep: list[int] | Longs) -> None:
         self.arrays["owner"].append(np.array(owner, np.int32))  # these columns may be long: no wider than they must be
-        self._keep("dep", dep)
+        self._append_column("dep", dep)
         self.arrays["left"].append(np.full(len(dep), _WAITS[key], np.int8))
 
-    def _chunks(self, key: str, op: int, indices: list[int]) -> None:
+    def _read_chunks(self, key: str, op: int, indices: list[int]) -> None:
         """Chunks: 3, 3-7, or 3:0:1, which goes from slot 0 to slot 1. A run: transfer, first, last, op, the slots."""
         alone = [i for i in indices if self.batch[i][key].isdigit()]  # by far the most in rings
-        chunk = self._numbers(key, alone)
+        chunk = self._read_numbers(key, alone)
         runs = np.zeros((len(alone), 6), np.int64)
         runs[:, 0], runs[:, 1], runs[:, 2], runs[:, 3] = np.array(alone, np.int64) + self.count, chunk, chunk, op
         self.arrays["runs"].append(runs)
@@ -204,7 +206,7 @@ class _Reader:
             for text in self.batch[i][key].split(",") if not self.batch[i][key].isdigit() else ():
                 match = _RUN.fullmatch(text)
                 if match is None:
-                    where = f"{self._where(i)}: {key}"
+                    where = f"{self._line_of(i)}: {key}"
                     raise Invalid(f"{where}: {quote(text)} names no chunks; expected 3, 3-7 or 3:0:1")
                 first, last, *slots = (int(number or 0) for number in match.groups("0"))
                 other_runs.append((self.count + i, first, last if match[2] else first, op, *slots))
@@ -213,21 +215,21 @@ class _Reader:
     # ---- the end ----
 
     def result(self, path: str) -> PicclSchedule:
-        self._take()
-        self.all = {name: _joined(self.arrays.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
+        self._take_batch()
+        self.all = {name: _join_arrays(self.arrays.pop(name), 6 if name == "runs" else 0) for name in _COLUMNS}
         ids, src, dst, size = (self.all[name] for name in ("id", "src", "dst", "size"))
         for name, ends in (("src", src), ("dst", dst)):
             wrong = np.flatnonzero(ends >= self.ranks)
             if wrong.size:
-                raise self._wrong(int(wrong[0]), f"{name} is {ends[wrong[0]]}, but nodes are 0 to {self.ranks - 1}")
+                raise self._error_at(int(wrong[0]), f"{name} is {ends[wrong[0]]}, but nodes are 0 to {self.ranks - 1}")
         wrong = np.flatnonzero(src == dst)
         if wrong.size:
-            raise self._wrong(int(wrong[0]), f"goes from node {src[wrong[0]]} to itself; remove it")
-        owner, dep, left = self._places(ids)
+            raise self._error_at(int(wrong[0]), f"goes from node {src[wrong[0]]} to itself; remove it")
+        owner, dep, left = self._resolve_ids(ids)
         ptr = pointers(owner, len(ids))
         ring = cycle_of(ptr, narrow(dep))
         if ring:
-            raise self._wrong(ring[0], cycle_text(ids[ring].tolist(), "transfer"))
+            raise self._error_at(ring[0], cycle_text(ids[ring].tolist(), "transfer"))
         graph = MessageGraph(self.ranks, narrow(src), narrow(dst), size, ptr, narrow(dep), left=left)
         plan = None
         if self.plan is not None:
@@ -236,17 +238,17 @@ class _Reader:
         name, algorithm = (self.head.get(key, "") for key in ("name", "algorithm"))
         return PicclSchedule(path, name, algorithm, self.k, self.nbytes, graph, ids, plan)
 
-    def _wrong(self, number: int, reason: str) -> Invalid:
+    def _error_at(self, number: int, reason: str) -> Invalid:
         return Invalid(f"line {self.all['line'][number]}: transfer {self.all['id'][number]}: {reason}")
 
-    def _places(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
+    def _resolve_ids(self, ids: Longs) -> tuple[Longs, Longs, Bools]:
         """By place in the file instead of id, every one once.
 
         Of transfers with the ids 10 and 12 the second waits, and says so twice, for the first:
 
         >>> reader = _Reader()
         >>> reader.all = {"owner": np.array([1, 1]), "dep": np.array([10, 10]), "left": np.array([0, 0])}
-        >>> reader._places(np.array([10, 12]))
+        >>> reader._resolve_ids(np.array([10, 12]))
         (array([1]), array([0]), array([False]))
         """
         owner, dep, left = (self.all.pop(name) for name in ("owner", "dep", "left"))  # these may be long
@@ -257,7 +259,7 @@ class _Reader:
             twice = np.flatnonzero(ordered[1:] == ordered[:-1])
             if twice.size:
                 first, second = order[twice[0]], order[twice[0] + 1]
-                raise self._wrong(int(second), f"line {self.all['line'][first]} has the same id; give each its own")
+                raise self._error_at(int(second), f"line {self.all['line'][first]} has the same id; give each its own")
             at = np.minimum(np.searchsorted(ordered, dep), max(count - 1, 0))
             exists = ordered[at] == dep if count else np.zeros(len(dep), np.bool_)
             place = order[at] if count else at
@@ -265,7 +267,7 @@ class _Reader:
             exists, place = dep < count, dep
         if not exists.all():
             bad = int(np.argmin(exists))
-            raise self._wrong(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
+            raise self._error_at(int(owner[bad]), f"waits for {dep[bad]}, but there is no transfer of that id")
         key = np.multiply(owner, max(count, 1), dtype=np.int64)
         key += place
         key *= 2
@@ -289,14 +291,16 @@ class _Reader:
         wrong = np.flatnonzero((last < first) | (last >= len(empty_schedule.chunks)))
         if wrong.size:
             at = wrong[0]
-            raise self._wrong(int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}")
+            raise self._error_at(
+                int(of[at]), f"chunks {first[at]}-{last[at]}, but there are {len(empty_schedule.chunks)}"
+            )
         counts = last - first + 1
         if int(counts.sum()) > MAX_ROWS:
             raise Invalid(f"its transfers carry {counts.sum()} chunks, more than {MAX_ROWS}")
         row, chunk = _rows_of(of, first, counts)
         empty = np.flatnonzero(np.bincount(of, minlength=len(graph)) == 0)
         if empty.size:
-            raise self._wrong(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')
+            raise self._error_at(int(empty[0]), 'carries no chunks; expected copy="..." or reduce="..."')
         step, route = self.all["step"], self.all["route"]
         columns: dict[str, Any] = {
             "step": step[row], "chunk": chunk, "src": graph.src[row], "dst": graph.dst[row],
@@ -314,6 +318,6 @@ class _Reader:
         if wrong.size:
             at = int(wrong[0])
             should = f"its chunks have {size[at]} bytes at this buffer_size"
-            raise self._wrong(at, f"size is {graph.nbytes[at]}, but {should}")
+            raise self._error_at(at, f"size is {graph.nbytes[at]}, but {should}")
         whole_plan = Plan(plan.topology, plan.collective, (Entry(entry.start, entry.stop, schedule, entry.claims),))
         return whole_plan, combined

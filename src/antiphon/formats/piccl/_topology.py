@@ -58,8 +58,8 @@ def read_topology(
     read_xml(path, reader)
     with reading(name_of(path)):
         reader.check([] if notes is None else notes)
-        figures = _figures(Path(path), reader.groups)
-        names, levels = _levels(reader, figures)
+        figures = _read_all_figures(Path(path), reader.groups)
+        names, levels = _name_levels(reader, figures)
         ports = {group.ports if group.ports is not None else 1 for group in reader.groups if group.level == 0}
         if len(ports) > 1:
             raise Unsupported(
@@ -69,7 +69,7 @@ def read_topology(
         radix = device_radix if device_radix is not None else whole(reader.head, "device_radix", "topo", 1)
         loggp = LogGP(tuple(levels), radix, ports.pop(), NAMES[0])
         title = reader.head.get("name") or Path(path).name.split(".")[0]
-        return _machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
+        return _build_machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
 
 
 class _Reader:
@@ -94,9 +94,9 @@ class _Reader:
             self.nodes = whole(attributes, "num_nodes", f"line {line}: topo")
             self.levels = whole(attributes, "num_levels", f"line {line}: topo", 0)
         elif name == "group":
-            self._group(attributes, line)
+            self._begin_group(attributes, line)
         elif name == "node" and self.open:
-            self._node(whole(attributes, "id", f"line {line}: node"), line)
+            self._add_node(whole(attributes, "id", f"line {line}: node"), line)
             self.open.append(self.open[-1])  # what is in a node is in its group, and wrong there
         else:
             raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <group ...> or <node id=.../>")
@@ -106,7 +106,7 @@ class _Reader:
         if self.depth:
             self.open.pop()
 
-    def _group(self, attributes: Attributes, line: int) -> None:
+    def _begin_group(self, attributes: Attributes, line: int) -> None:
         where = f"line {line}: group"
         level, number = whole(attributes, "level", where), whole(attributes, "id", where)
         if level >= len(NAMES):
@@ -127,7 +127,7 @@ class _Reader:
         self.groups.append(group)
         self.open.append(group)
 
-    def _node(self, number: int, line: int) -> None:
+    def _add_node(self, number: int, line: int) -> None:
         self.ids.append(number)
         self.lines.append(line)
         self.open[-1].nodes.append(number)
@@ -168,18 +168,18 @@ class _Reader:
             )
 
 
-def _figures(path: Path, groups: Sequence[Nodes]) -> dict[str, Level]:
+def _read_all_figures(path: Path, groups: Sequence[Nodes]) -> dict[str, Level]:
     """Every file of figures once."""
     figures: dict[str, Level] = {}
     for group in groups:
         if group.file not in figures:
             with within(f"line {group.line}: param_file"):
-                place = _place(path.resolve().parent, group.file)
+                place = _find_file(path.resolve().parent, group.file)
             figures[group.file] = read_figures(place, one_line(group.file))
     return figures
 
 
-def _place(folder: Path, named: str) -> Path:
+def _find_file(folder: Path, named: str) -> Path:
     """A file in the folder, by its name from there, or from a folder above, which PICCL names files from. Nothing else
     is opened, whatever a topology from elsewhere names: nor is it told whether that is there."""
     if "\0" in named or named.startswith("/") or ".." in Path(named).parts:
@@ -196,7 +196,7 @@ def _place(folder: Path, named: str) -> Path:
     raise Invalid(f"there is no file {quote(named)} in the folder of the topology; copy it there")
 
 
-def _levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
+def _name_levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int, str], str], list[Level]]:
     """Per level and file a name for the places that go by it; and the levels of the profile.
 
     The file that most groups of a level have takes the plain name, others "host-b", "host-c", ...: places inside of
@@ -209,20 +209,20 @@ def _levels(reader: _Reader, figures: dict[str, Level]) -> tuple[dict[tuple[int,
         files = Counter(group.file for group in reader.groups if group.level == number)
         order = sorted(files, key=lambda file: -files[file])  # stable: of equally many the first in the file
         usual = "" if number == top.level else NAMES[number]
-        named = [usual, *(f"{usual}-{_letters(i)}" for i in range(1, len(order)))]
+        named = [usual, *(f"{usual}-{_number_in_letters(i)}" for i in range(1, len(order)))]
         names |= {(number, file): name for file, name in zip(order, named, strict=True)}
         levels += [replace(figures[file], within=name) for file, name in reversed(list(zip(order, named, strict=True)))]
     return names, levels
 
 
-def _letters(number: int) -> str:
+def _number_in_letters(number: int) -> str:
     text = ""
     while number >= 0:
         text, number = chr(ord("a") + number % 26) + text, number // 26 - 1
     return text
 
 
-def _machine(
+def _build_machine(
     reader: _Reader, figures: dict[str, Level], names: dict[tuple[int, str], str], loggp: LogGP, title: str
 ) -> Topology:
     """A switch for every group, joined to those around it: between two ranks the latency of their lowest common group,

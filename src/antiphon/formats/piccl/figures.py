@@ -38,9 +38,9 @@ def figures_in(text: str) -> Level:
                 continue
             with within(f"line {lines.line_num}"):
                 if not head:
-                    head = _head(fields)
+                    head = _check_head(fields)
                 else:
-                    _row(fields, head, rows)
+                    _add_row(fields, head, rows)
     except csv.Error as error:
         raise Invalid(f"line {lines.line_num}: is not CSV: {error}") from None
     if not rows:
@@ -52,13 +52,13 @@ def figures_in(text: str) -> Level:
     return Level("", sizes, **figures)  # type: ignore[arg-type]  # it reads the numbers exactly
 
 
-def _head(fields: tuple[str, ...]) -> tuple[str, ...]:
+def _check_head(fields: tuple[str, ...]) -> tuple[str, ...]:
     if fields[:6] != COLUMNS or fields[6:] not in ((), ("gamma",)):
         raise Invalid(f"expected the columns {','.join(COLUMNS)} (then gamma or none), got others")  # a secret, perhaps
     return fields
 
 
-def _row(fields: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tuple[str, ...]]) -> None:
+def _add_row(fields: tuple[str, ...], head: tuple[str, ...], rows: dict[int, tuple[str, ...]]) -> None:
     if len(fields) != len(head):
         raise Invalid(f"has {len(fields)} fields, expected {len(head)}: {','.join(head)}")
     if not (fields[0].isdigit() and fields[0].isascii()) or len(fields[0]) > 18:

@@ -78,10 +78,10 @@ def piccl_xml(
             f"its {len(messages)} transfers wait for each other in {needs.pairs} pairs, more than {MOST_DEPENDENCIES}; "
             "export to goal, which writes joins instead of pairs"
         )
-    return {FILE: _text(plan, messages, needs, size), **files}
+    return {FILE: _write_text(plan, messages, needs, size), **files}
 
 
-def _text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[bytes]:
+def _write_text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[bytes]:
     provenance = messages.schedule.provenance
     k = provenance.get("options", {}).get("k")
     attributes = {
@@ -102,11 +102,11 @@ def _text(plan: Plan, messages: Messages, needs: Sets, nbytes: int) -> Iterator[
     for block, low in enumerate(range(0, len(messages), _BATCH)):
         high = min(low + _BATCH, len(messages))
         waiting = needs.listed(np.arange(pair[block], pair[block + 1]))
-        yield from _block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
+        yield from _write_block(messages, sizes, (low, high), rows[first_row[low] : first_row[high]], waiting)
     yield b"</collective>\n"
 
 
-def _block(
+def _write_block(
     messages: Messages, sizes: Longs, span: tuple[int, int], rows: Longs, waiting: tuple[Longs, Longs]
 ) -> Iterator[bytes]:
     """Some transfers; `rows`: theirs in the schedule, by message."""
@@ -129,14 +129,14 @@ def _block(
     places, kind = (owner - low) * PARTS + LEFT, (~starts(owner)).astype(np.int64)
     lines.mixed(places, (' left="%d', ",%d"), kind, awaited)
     lines.add(places[np.append(places[1:] != places[:-1], True)[: len(places)]], '"')
-    _data(lines, messages, rows, low)
+    _write_data(lines, messages, rows, low)
     routed = np.flatnonzero(messages.route[low:high] >= 0)
     lines.add(at[routed] + ROUTE, ' route="%d"', messages.route[low:high][routed])
     lines.add(at + TAIL, "/>\n")
     yield from lines.text()
 
 
-def _data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
+def _write_data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
     """Which chunks go along, and how: runs of those of following numbers, between slots 0.
 
     >>> from antiphon import plan
@@ -144,7 +144,7 @@ def _data(lines: Lines, messages: Messages, rows: Longs, low: int) -> None:
     >>> schedule.step.tolist(), schedule.chunk.tolist()  # in step 1 every rank sends two chunks
     ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], [1, 2, 3, 0, 2, 3, 0, 1, 3, 0, 1, 2])
     >>> lines = Lines()
-    >>> _data(lines, messages_of(schedule), np.arange(12), 0)
+    >>> _write_data(lines, messages_of(schedule), np.arange(12), 0)
     >>> b"".join(lines.text())
     b' copy="0" copy="1" copy="2" copy="3" copy="0-1" copy="1-2" copy="2-3" copy="0,3"'
     """

@@ -36,14 +36,16 @@ def claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
             raise Invalid(f"chunks, steps, rounds: expected whole numbers from 1, got {quote(value)}")
     if chunks is not None and steps is not None and rounds is not None:
-        return [_claim(subject(plan.topology, plan.collective, _about(plan)), "asked", (chunks, steps, rounds))]
+        return [
+            _make_claim(subject(plan.topology, plan.collective, _subject_name(plan)), "asked", (chunks, steps, rounds))
+        ]
     if point:
         raise Invalid("give chunks, steps and rounds together, or none of them for what the plan claims")
     claims_made: list[Claim] = []
     for entry in plan.entries:
         certificate = entry.schedule.provenance.get("certificate")
         if certificate is not None:
-            claims_made += _claimed(plan, certificate)
+            claims_made += _claims_of(plan, certificate)
     if not claims_made:
         raise Unsupported(
             "the plan has no certificate, so it claims nothing of points (planner sccl makes such plans); "
@@ -52,31 +54,33 @@ def claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None
     return claims_made
 
 
-def _about(plan: Plan) -> str:
+def _subject_name(plan: Plan) -> str:
     if not plan.collective.combining:
         return AS_PLANNED
     return COMPOSED if plan.collective.kind == "allreduce" else TURNED
 
 
-def _claimed(plan: Plan, certificate: Any) -> list[Claim]:
+def _claims_of(plan: Plan, certificate: Any) -> list[Claim]:
     try:
         about, proof, k = str(certificate["about"]), str(certificate["proof"]), int(certificate["k"])
         chunks, steps, rounds = (int(certificate[key]) for key in ("chunks", "steps", "rounds"))
     except (KeyError, TypeError, ValueError) as error:
         raise Invalid(f"certificate: cannot be read ({error!r}); plan anew") from None
     instance = subject(plan.topology, plan.collective, about)
-    claims_made = [_claim(instance, "sat", (chunks, steps, rounds))]
+    claims_made = [_make_claim(instance, "sat", (chunks, steps, rounds))]
     if proof in (OPTIMAL, FOR_K):  # R/C is not below that of the point, for all R up to S + k at least
         max_rounds = max(steps + k, rounds) if proof == OPTIMAL else steps + k
         better: dict[int, int] = {}  # the fewest chunks that would be better, and in how many rounds at the most
         for r in range(steps, max_rounds + 1):
             multiple = r * chunks // (rounds * instance.input_weight) + 1
             better[multiple * instance.input_weight] = r
-        claims_made += [_claim(instance, "unsat", (better_chunks, steps, r)) for better_chunks, r in better.items()]
+        claims_made += [
+            _make_claim(instance, "unsat", (better_chunks, steps, r)) for better_chunks, r in better.items()
+        ]
     return claims_made
 
 
-def _claim(instance: Instance, answer: str, point: Point) -> Claim:
+def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
     chunks, steps, rounds = point
     machine, collective = instance.topology, instance.collective
     claimed = {
@@ -98,11 +102,12 @@ def legend(instance: Instance, parts: int) -> Iterator[str]:
     """What every chunk is, and every arc, in the order in which they are numbered."""
     chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks(kind, parts))
     for c, (kind, block, slice_) in enumerate(chunks):
-        yield f"chunk {c}: part {slice_} of block {block}, from rank {_ranks(kind.holders)}, to {_ranks(kind.dests)}"
+        holders, dests = _join_ranks(kind.holders), _join_ranks(kind.dests)
+        yield f"chunk {c}: part {slice_} of block {block}, from rank {holders}, to {dests}"
     head = instance.head.tolist()
     for arc, (path, a) in enumerate(zip(instance.arcs.paths, instance.arcs.tail.tolist(), strict=True)):
         yield f"arc {arc}: {' -> '.join(map(str, (a, *(head[bond] for bond in path))))}"
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
+def _join_ranks(ranks: tuple[int, ...]) -> str:
     return " ".join(map(str, ranks))

@@ -20,12 +20,12 @@ def dimacs(
     O(chunks * arcs * steps) variables for each, and counters of loads.
     """
     return {
-        f"{claim.name}.cnf": _file(claim, formula(claim.instance, claim.question))
+        f"{claim.name}.cnf": _write_file(claim, formula(claim.instance, claim.question))
         for claim in claims(plan, chunks, steps, rounds)
     }
 
 
-def _file(claim: Claim, encoding: Formula) -> Iterator[bytes]:
+def _write_file(claim: Claim, encoding: Formula) -> Iterator[bytes]:
     for line in (*claim.about, *legend(claim.instance, claim.question.parts)):
         yield f"c {line}\n".encode()
     for chunk, sends in enumerate(encoding.sends):

@@ -30,12 +30,12 @@ def smtlib(
     O(chunks * arcs * steps) terms for each.
     """
     return {
-        f"{claim.name}.smt2": _file(claim.instance, claim.question, claim.about)
+        f"{claim.name}.smt2": _write_file(claim.instance, claim.question, claim.about)
         for claim in claims(plan, chunks, steps, rounds)
     }
 
 
-def _file(instance: Instance, question: Question, about: Sequence[str]) -> Iterator[bytes]:
+def _write_file(instance: Instance, question: Question, about: Sequence[str]) -> Iterator[bytes]:
     symbols = "t{c}_{n}: when chunk c comes to rank n; x{c}_{a}: whether over arc a; r{s}: the rounds of step s"
     for line in (*about, symbols, *legend(instance, question.parts)):
         yield f"; {line}\n".encode()
@@ -54,7 +54,7 @@ def script(instance: Instance, question: Question, sums: Sums = plain_sum) -> It
     """What is declared and asserted, a line each. O(chunks * arcs * steps) terms."""
     chunks = [kind for kind in instance.kinds for _ in range(kind.weight * question.parts)]
     for c, kind in enumerate(chunks):
-        yield from _chunk(instance, question.steps, c, kind, sums)
+        yield from _chunk_constraints(instance, question.steps, c, kind, sums)
     head = instance.arcs.head.tolist()
     coming = [[c for c, kind in enumerate(chunks) if b not in kind.holders] for b in head]
 
@@ -64,7 +64,7 @@ def script(instance: Instance, question: Question, sums: Sums = plain_sum) -> It
     yield from loads(instance, question, sends, sums)
 
 
-def _chunk(instance: Instance, steps: int, c: int, kind: Kind, sums: Sums) -> Iterator[str]:
+def _chunk_constraints(instance: Instance, steps: int, c: int, kind: Kind, sums: Sums) -> Iterator[str]:
     """C1 to C4 for one chunk."""
     into: dict[int, list[str]] = {rank: [] for rank in range(instance.ranks) if rank not in kind.holders}
     for rank in into:  # C1: holders have it at time 0, and need no variable

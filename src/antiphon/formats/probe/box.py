@@ -168,13 +168,13 @@ class _Drawing:
         roots = [top for top in tops if len(branches[top]) > 1 or len(tops) > 1]
         inner = sorted(place for place in branches if devices[place].up >= 0 and len(branches[place]) > 1)
         for number, place in enumerate(inner):
-            self.node[place] = self.switch(f"host0/socket{sockets[self._top(place)]}/pcie{number}")
+            self.node[place] = self.switch(f"host0/socket{sockets[self._top_of(place)]}/pcie{number}")
         for place in roots:
             self.node[place] = self.switch(f"host0/socket{sockets[place]}/bridge{sockets[place]}")
         self.bridges = [self.node[place] for place in roots]
         if not self.box.bonds and not self.box.ports:
             for rank, device in enumerate(self.box.gpus):
-                if (top := self._top(device)) in sockets:
+                if (top := self._top_of(device)) in sockets:
                     self.places[rank] = f"host0/socket{sockets[top]}/gpu{rank}"
         self._tree_links([*self.box.gpus, *inner])
         if len(self.bridges) > 1:
@@ -201,13 +201,13 @@ class _Drawing:
             known_speeds = [speed for speed in speeds if speed is not None]
             assumed = assumed or not (known_speeds or device in host_links)
             kind = LinkType("pcie", min(known_speeds, default=PCIE.get(self.box.pcie, PCIE[4])), PCIE_HOP)
-            if device in host_links and self._top(device) in self.node:
-                up, kind = self._top(device), LinkType(self.box.fast, host_links[device], NVLINK_LATENCY)
+            if device in host_links and self._top_of(device) in self.node:
+                up, kind = self._top_of(device), LinkType(self.box.fast, host_links[device], NVLINK_LATENCY)
             self.links += both_ways([(self.node[device], self.node[up])], kind)
         if assumed:
             self.box.notes.append(f"PCIe: 16 lanes of generation {self.box.pcie} are assumed (--option pcie_gen=5)")
 
-    def _top(self, device: int) -> int:
+    def _top_of(self, device: int) -> int:
         while self.box.devices[device].up >= 0:
             device = self.box.devices[device].up
         return device
@@ -216,7 +216,7 @@ class _Drawing:
         limits: list[SharedLimit] = []
         if self.bridges and any(kind.kind == "pcie" for _, _, kind in self.links):
             widest = max(kind.bandwidth for _, _, kind in self.links if kind.kind == "pcie")
-            limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._binds(limit)]
+            limits = [limit for limit in bridge_limits(self.links, self.bridges, widest) if self._is_binding(limit)]
             if limits:
                 self.box.notes.append("all that enters a host bridge is limited to two such links (assumed)")
         fast = self.box.bonds or self.box.ports
@@ -227,7 +227,7 @@ class _Drawing:
             places=self.places, unit=unit, abilities=self.abilities,
         )  # fmt: skip
 
-    def _binds(self, limit: SharedLimit) -> bool:
+    def _is_binding(self, limit: SharedLimit) -> bool:
         """Whether several slots lead into the bridge, which together could do more."""
         kinds = [self.links[link][2] for link in limit.links]
         has_slots = sum(kind.kind == "pcie" for kind in kinds) > 1
@@ -240,9 +240,9 @@ class _Drawing:
         a GPU, those that do not are for something else. Cards near the same GPUs share them evenly, in order.
         """
         near: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        close, under = False, self._under()
+        close, under = False, self._ranks_by_place()
         for device in self.box.speeds:
-            place, ranks = self._near(device, under)
+            place, ranks = self._nearest_gpus(device, under)
             close = close or (bool(ranks) and place >= 0 and self.box.devices[place].kind == SWITCH)
             near.setdefault((place, ranks), []).append(device)
         far: list[str] = []
@@ -258,7 +258,7 @@ class _Drawing:
         if far:
             self.box.notes.append(f"network cards on no switch with a GPU are left out: {', '.join(far[:8])}")
 
-    def _under(self) -> dict[int, list[int]]:
+    def _ranks_by_place(self) -> dict[int, list[int]]:
         """The ranks below every place, for places with any."""
         ranks_below: dict[int, list[int]] = {}
         for rank, device in enumerate(self.box.gpus):
@@ -268,7 +268,7 @@ class _Drawing:
                 up = self.box.devices[up].up
         return ranks_below
 
-    def _near(self, device: int, under: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
+    def _nearest_gpus(self, device: int, under: dict[int, list[int]]) -> tuple[int, tuple[int, ...]]:
         """The lowest place above that has GPUs below it, and their ranks."""
         up = self.box.devices[device].up
         while up >= 0 and up not in under:

@@ -43,14 +43,14 @@ class _Reader:
 
     def line(self, line: str, number: int) -> None:
         if match := _HEAD.match(line):
-            self.current = self._node(match[2], match[3], match[4] or "")
+            self.current = self._number_of(match[2], match[3], match[4] or "")
             self.of_switch = match[2] != "H"
         elif line.startswith("[") and (match := _PORT.match(line)):
             if self.current < 0:
                 raise Invalid(f"line {number}: a port before the switch or adapter that has it")
             tail = match[5]
             label = _QUOTED.search(tail) if self.of_switch else None  # ports of adapters tell lids first
-            other = self._node(match[2], match[3], label[1] if label else "")
+            other = self._number_of(match[2], match[3], label[1] if label else "")
             ends = sorted((self.current * _PORTS + int(match[1]), other * _PORTS + int(match[4])))
             speed = _SPEED.findall(tail)[-1:]
             key = ends[0] << 40 | ends[1]
@@ -61,7 +61,7 @@ class _Reader:
         if len(self.labels) > MAX_HOSTS + MAX_SWITCHES + MAX_PORTS:
             raise Invalid(f"line {number}: more than {MAX_HOSTS + MAX_SWITCHES + MAX_PORTS} adapters and switches")
 
-    def _node(self, kind: str, guid: str, label: str) -> int:
+    def _number_of(self, kind: str, guid: str, label: str) -> int:
         """The number of a node; it gets the label if it has none."""
         number = self.numbers.setdefault(f"{kind}-{guid.lower()}", len(self.labels))
         if number == len(self.labels):
@@ -74,12 +74,12 @@ class _Reader:
         net = Net(name)
         names = [*self.numbers]
         switches = [number for number, node in enumerate(names) if not node.startswith("H")]
-        net.switches = _titles([(self.labels[number], names[number][2:]) for number in switches])
+        net.switches = _switch_names([(self.labels[number], names[number][2:]) for number in switches])
         at = {number: position for position, number in enumerate(switches)}
         ends = [divmod(end, _PORTS) for key in self.cables for end in (key >> 40, key & (1 << 40) - 1)]
         cabled = {number for number, _ in ends if number not in at}
         helpers = {number for number in cabled if _is_helper(self.labels[number])}
-        cards = {number: _host(self.labels[number], names[number][2:]) for number in sorted(cabled - helpers)}
+        cards = {number: _host_and_card(self.labels[number], names[number][2:]) for number in sorted(cabled - helpers)}
         net.hosts = natural(list({host for host, _ in cards.values()}))
         place = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()
@@ -108,7 +108,7 @@ class _Reader:
         return net
 
 
-def _titles(named: list[tuple[str, str]]) -> list[str]:
+def _switch_names(named: list[tuple[str, str]]) -> list[str]:
     """Names of switches; those that several have, with their numbers."""
     count: dict[str, int] = {}
     for label, _ in named:
@@ -116,7 +116,7 @@ def _titles(named: list[tuple[str, str]]) -> list[str]:
     return [label if label and count[label] == 1 else f"{label} {guid}".strip() for label, guid in named]
 
 
-def _host(label: str, guid: str) -> tuple[str, str]:
+def _host_and_card(label: str, guid: str) -> tuple[str, str]:
     """The host and the card of an adapter: "node01 HCA-1", "node01 mlx5_0". A maker's words are no host."""
     words = label.split()
     if not words or re.search(r"Mellanox|Voltaire|InfiniHost|Technologies", label):

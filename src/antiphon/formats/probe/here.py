@@ -37,7 +37,7 @@ Environment = Mapping[str, str]
 def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Probed:
     """The machine as far as this process may use it. `source`: by this tool alone."""
     variables = os.environ if environment is None else environment
-    probed = _printed_machine(source) if source else _all(sysfs, pcie)
+    probed = _printed_machine(source) if source else _look_at_all(sysfs, pcie)
     return allocated(probed, variables)
 
 
@@ -57,10 +57,10 @@ def _printed_machine(source: str) -> Probed:
             "with what it prints"
         )
     with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
-        return read(_printed(source, folder), source)
+        return read(_run_programs(source, folder), source)
 
 
-def _printed(source: str, folder: str) -> list[str]:
+def _run_programs(source: str, folder: str) -> list[str]:
     """What each program of a source prints, in a file of its own; those that fail are passed over but for the first."""
     paths = []
     for number, command in enumerate(SOURCES[source].programs):
@@ -89,7 +89,7 @@ def run(command: tuple[str, ...]) -> tuple[bytes, str]:
 # ---- everything ----
 
 
-def _all(sysfs: str, pcie: object) -> Probed:
+def _look_at_all(sysfs: str, pcie: object) -> Probed:
     """GPUs with all that joins them, or, where none is seen, cores."""
     if not os.path.isdir(sysfs):
         raise Missing(f"{sysfs}: is no directory; Linux shows its devices there (--sysfs names another place)")
@@ -103,7 +103,7 @@ def _all(sysfs: str, pcie: object) -> Probed:
     else:
         try:
             with tempfile.TemporaryDirectory(prefix="antiphon-probe-") as folder:
-                box = _with_nvlinks(linux, nvidia.read_box(_printed("nvidia-smi", folder), "this machine"))
+                box = _with_nvlinks(linux, nvidia.read_box(_run_programs("nvidia-smi", folder), "this machine"))
         except AntiphonError as error:
             notes.append(f"NVLinks cannot be seen: {error}")
     if not linux.amd:
@@ -159,8 +159,8 @@ class _LinuxDevices:
                     self.boards[board] += 1
         self.box.gpus = [*self.nvidia, *self.amd]
         self.box.model = self.boards.most_common(1)[0][0] if self.boards else ""
-        self._xgmi()
-        self._cards()
+        self._read_xgmi()
+        self._read_cards()
 
     def device(self, path: Path, kind: str) -> int:
         """A device with all bridges above it."""
@@ -174,15 +174,15 @@ class _LinuxDevices:
             is_last = number == len(chain) - 1 or not chain
             path_above = real if is_last else Path(*real.parts[: real.parts.index(place) + 1])
             if place not in self.at:
-                self.at[place] = self.box.add(Device(SWITCH, up, _slot(path_above), place))
+                self.at[place] = self.box.add(Device(SWITCH, up, _slot_speed(path_above), place))
             up = self.at[place]
         self.box.devices[up].kind = kind
         return up
 
-    def _cards(self) -> None:
+    def _read_cards(self) -> None:
         """Network cards: those with RDMA, then the others."""
         used: set[int] = set()
-        for group, speed_of in (("infiniband", _rdma), ("net", _ethernet)):
+        for group, speed_of in (("infiniband", _rdma_speed), ("net", _ethernet_speed)):
             folder = self.root / "class" / group
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
                 path = folder / name
@@ -202,7 +202,7 @@ class _LinuxDevices:
             self.notes.append("no network card on PCIe")
         self.box.drop_slow_cards()
 
-    def _xgmi(self) -> None:
+    def _read_xgmi(self) -> None:
         """The driver's topology: nodes, those with a gpu_id are GPUs, and their links."""
         folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
         rank = {device: number for number, device in enumerate(self.box.gpus)}
@@ -244,7 +244,7 @@ class _LinuxDevices:
         """The cores, each with its package, memory and last cache; where it is this machine, those given to us."""
         folder = self.root / "devices" / "system" / "cpu"
         allowed = os.sched_getaffinity(0) if str(self.root) == SYSFS and hasattr(os, "sched_getaffinity") else None
-        memories = _memories(self.root)
+        memories = _memory_of_threads(self.root)
         cores: dict[str, Core] = {}
         for number in sorted(int(name[3:]) for name in os.listdir(folder) if re.fullmatch(r"cpu[0-9]{1,6}", name)):
             thread = folder / f"cpu{number}"
@@ -274,7 +274,7 @@ def _on_pcie(path: Path) -> bool:
     return (Path(os.path.realpath(path)) / "vendor").exists() and (path / "class").exists()
 
 
-def _slot(path: Path) -> Fraction | None:
+def _slot_speed(path: Path) -> Fraction | None:
     """The link above a device: the fastest that it can be (idle ones are slowed), as wide as it is."""
     width, max_width = text(path / "current_link_width"), text(path / "max_link_width")
     lanes = (
@@ -285,7 +285,7 @@ def _slot(path: Path) -> Fraction | None:
     return pcie(text(path / "max_link_speed"), lanes)
 
 
-def _rdma(path: Path) -> Fraction | None:
+def _rdma_speed(path: Path) -> Fraction | None:
     """200 Gb/sec (4X HDR), of the fastest of its ports that are up."""
     ports = sorted(os.listdir(path / "ports")) if (path / "ports").is_dir() else []
     speeds = []
@@ -297,12 +297,12 @@ def _rdma(path: Path) -> Fraction | None:
     return max(speeds, default=None)
 
 
-def _ethernet(path: Path) -> Fraction | None:
+def _ethernet_speed(path: Path) -> Fraction | None:
     mbit = text(path / "speed")
     return Fraction(int(mbit)) * 10**6 / 8 if mbit.isdigit() and int(mbit) else None
 
 
-def _memories(root: Path) -> dict[int, str]:
+def _memory_of_threads(root: Path) -> dict[int, str]:
     """Of every thread the memory that it is near."""
     folder = root / "devices" / "system" / "node"
     memory_of: dict[int, str] = {}

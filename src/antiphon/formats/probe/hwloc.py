@@ -53,11 +53,11 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
     reader = _Reader()
     for path in paths:
         read_xml(path, reader, doctype=True, text=reader.text)
-    gpus = _gpus(reader)
+    gpus = _find_gpus(reader)
     if not gpus:
         cores = reader.cores or reader.threads
         return of_cores(cores, reader.host or name)
-    return drawn(_box(reader, gpus, name), pcie)
+    return drawn(_make_box(reader, gpus, name), pcie)
 
 
 class _Reader:
@@ -84,7 +84,7 @@ class _Reader:
             raise Invalid(f"line {line}: begins with <{name[:40]}>; what lstopo writes begins with <topology>")
         element = _Open(name, self.open[-1].set if self.open else "")
         if name == "object":
-            self._object(element, attributes, line)
+            self._begin_object(element, attributes, line)
         elif name == "info" and attributes.get("name") == "HostName":
             self.host = attributes.get("value", "")[:60] if attributes.get("value", "").isprintable() else ""
         elif name == "info" and attributes.get("name") in ("GPUModel", "PCIDevice") and (slot := self._slot()):
@@ -100,7 +100,7 @@ class _Reader:
     def end(self, name: str) -> None:
         self.open.pop()
         if name in ("indexes", "u64values") and self.hears:
-            self._words(self.partial + " ")
+            self._add_words(self.partial + " ")
             self.hears = ""
         elif name.startswith("distances2") and self.values:
             self.matrices[self.matrix] = (self.indexes, self.values)
@@ -108,11 +108,11 @@ class _Reader:
     def text(self, piece: str) -> None:
         if self.hears:
             *complete, self.partial = (self.partial + piece).split(" ")
-            self._words(" ".join(complete))
+            self._add_words(" ".join(complete))
             if len(self.partial) > 100:
                 raise Invalid(f"matrix {self.matrix}: has a word of more than 100 characters")
 
-    def _words(self, words: str) -> None:
+    def _add_words(self, words: str) -> None:
         for word in words.split():
             if self.hears == "indexes":
                 self.indexes.append(word if ":" in word else f"{self.prefix}:{word}")
@@ -126,7 +126,7 @@ class _Reader:
     def _slot(self) -> _Slot | None:
         return next((element.slot for element in reversed(self.open) if element.slot is not None), None)
 
-    def _object(self, element: _Open, attributes: Attributes, line: int) -> None:
+    def _begin_object(self, element: _Open, attributes: Attributes, line: int) -> None:
         kind = element.kind = attributes.get("type", "")[:20]
         if kind == "Cache" and attributes.get("depth", "1") not in ("0", "1"):  # as version 1 calls them
             element.kind = "L2Cache"
@@ -134,7 +134,7 @@ class _Reader:
         element.set = attributes.get("nodeset", element.set)[:200]
         key = attributes.get("gp_index", "")[:12]
         if kind in ("Bridge", "PCIDev"):
-            self._pci(element, kind, attributes)
+            self._add_pci_device(element, kind, attributes)
             if element.slot is not None:
                 self.objects[f"{kind}:{key}"] = len(self.slots) - 1
         elif kind == "OSDev" and (slot := self._slot()) is not None:
@@ -144,11 +144,11 @@ class _Reader:
         elif kind in ("Package", "Socket"):
             self.packages.add(f"Package:{key}")
         elif kind in ("Core", "PU"):
-            self._core(kind, element.set, line)
+            self._add_core(kind, element.set, line)
         if len(self.objects) > 2**14:
             raise Invalid(f"line {line}: has more than {2**14} devices")
 
-    def _core(self, kind: str, memory: str, line: int) -> None:
+    def _add_core(self, kind: str, memory: str, line: int) -> None:
         cores = self.cores if kind == "Core" else self.threads
         if kind == "PU" and self.cores:
             return
@@ -162,7 +162,7 @@ class _Reader:
                 cache = str(element.number)  # the outermost
         cores.append((package, memory, cache))
 
-    def _pci(self, element: _Open, kind: str, attributes: Attributes) -> None:
+    def _add_pci_device(self, element: _Open, kind: str, attributes: Attributes) -> None:
         up = next((outer.device for outer in reversed(self.open) if outer.device >= 0), -1)
         if kind == "Bridge" and attributes.get("bridge_type", "0-1").startswith("0"):
             if element.set not in self.bridges:
@@ -192,19 +192,19 @@ class _Reader:
             self.slots.append(element.slot)
 
 
-def _gpus(reader: _Reader) -> list[_Slot]:
+def _find_gpus(reader: _Reader) -> list[_Slot]:
     """GPUs in the order of the first library that names all of them, else of their places."""
     slots = [slot for slot in reader.slots if _is_gpu(slot)]
     if len(slots) > MAX_GPUS:
         raise Invalid(f"shows {len(slots)} GPUs; at most {MAX_GPUS} of one box are read")
     for library in ("nvml", "rsmi", "amdsmi", "cuda", "ze"):
-        numbers = [_number(slot, library) for slot in slots]
+        numbers = [_library_number(slot, library) for slot in slots]
         if slots and all(number is not None for number in numbers) and len(set(numbers)) == len(slots):
-            return sorted(slots, key=lambda slot: _number(slot, library) or 0)
+            return sorted(slots, key=lambda slot: _library_number(slot, library) or 0)
     return slots
 
 
-def _number(slot: _Slot, library: str) -> int | None:
+def _library_number(slot: _Slot, library: str) -> int | None:
     for name in slot.names:
         if (match := _COMPUTE_NAME.fullmatch(name)) and match[1] == library:
             return int(match[2])
@@ -220,7 +220,7 @@ def _is_gpu(slot: _Slot) -> bool:
     return slot.vendor == _AMD and slot.kind in ("0380", "1200")
 
 
-def _box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
+def _make_box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     box = reader.box
     box.gpus = [slot.device for slot in gpus]
     for slot in gpus:
@@ -238,7 +238,7 @@ def _box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
             label = next((word for word in slot.names if _CARD.match(word)), box.devices[slot.device].name)
             box.speeds[box.add(Device(NIC, slot.device, None, label))] = None
     for matrix, (indexes, values) in reader.matrices.items():
-        _fast(box, reader, gpus, matrix, indexes, values, make)
+        _add_matrix(box, reader, gpus, matrix, indexes, values, make)
     if not reader.matrices and make and make.links:
         fast = "xGMI" if make.xgmi else "NVLink"
         box.notes.append(
@@ -247,7 +247,7 @@ def _box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     return box
 
 
-def _fast(
+def _add_matrix(
     box: Box, reader: _Reader, gpus: list[_Slot], matrix: str, indexes: list[str], values: array[float],
     make: Make | None,
 ) -> None:  # fmt: skip
@@ -258,7 +258,7 @@ def _fast(
     box.fast = "xgmi" if matrix == "XGMIBandwidth" else "nvlink"
     rank = {id(slot): number for number, slot in enumerate(gpus)}
     slots = [reader.slots[reader.objects[key]] if key in reader.objects else None for key in indexes]
-    twice = _twice(slots, values, rank, make)
+    twice = _double_count(slots, values, rank, make)
     for row, slot in enumerate(slots):
         if slot is None or id(slot) not in rank:
             continue
@@ -278,7 +278,7 @@ def _fast(
         box.notes.append("NVLink bandwidths are halved: this version of hwloc counts both ways for NVLink 3 and 4")
 
 
-def _twice(slots: list[_Slot | None], values: array[float], rank: dict[int, int], make: Make | None) -> int:
+def _double_count(slots: list[_Slot | None], values: array[float], rank: dict[int, int], make: Make | None) -> int:
     """2 where a GPU has more than its make can have: hwloc before 2.10 counted both ways for NVLink 3 and 4."""
     if make is None or make.xgmi or not make.links:
         return 1

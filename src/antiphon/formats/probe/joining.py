@@ -32,13 +32,13 @@ Cable = tuple[End, End, LinkType]
 def read_machine(text: str, source: str = "") -> Probed:
     """A machine by its name, by its file, or by the file of a tool."""
     if not os.path.exists(text):
-        return _plain(topology(text))
+        return _without_probe(topology(text))
     if not source and '"antiphon-topology"' in sample(text):
-        return _plain(load_topology(text))
+        return _without_probe(load_topology(text))
     return read([text], source)
 
 
-def _plain(machine: Topology) -> Probed:
+def _without_probe(machine: Topology) -> Probed:
     return Probed(machine, (), tuple(f"rank {rank}" for rank in range(machine.ranks)))
 
 
@@ -54,7 +54,7 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
         raise Invalid("the first is a network, not a box; name the box first, then the fabric")
     check_node_count(hosts * box.machine.nodes + machine.switches, "the joined machine")
     check_link_count(hosts * box.machine.links + machine.links, "the joined machine", MAX_LISTED)
-    ports = fabric.ports or _ports(machine)
+    ports = fabric.ports or _list_ports(machine)
     ports_of: list[list[Port]] = [[] for _ in range(hosts)]
     for port in ports:
         ports_of[port.host].append(port)
@@ -67,10 +67,10 @@ def joined(box: Probed, fabric: Probed, name: str = "") -> Probed:
     for host in range(hosts):
         if not ports_of[host]:
             raise Invalid(f"host {quote(fabric.names[host])} has no cable to a switch")
-        served = _as_box(box, ports_of[host]) if fabric.assumed else _served(box, ports_of[host])
+        served = _as_box(box, ports_of[host]) if fabric.assumed else _serve_nodes(box, ports_of[host])
         factor = factor or sum((p.speed for p, _ in served), Fraction(0)) / sum(p.speed for p in ports_of[host])
-        _add(host, served, machine, switches, cables, cards)
-    trunks = list(_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
+        _add_cables(host, served, machine, switches, cables, cards)
+    trunks = list(_scale_trunks(machine, switches, factor if fabric.assumed else Fraction(1)))
     machine_made = join(
         [without_host(box.machine)] * hosts, name=(name or f"{hosts} x {box.machine.name} on {machine.name}")[:100],
         names=[f"host{host}" for host in range(hosts)], switches=switches, cables=cables, links=trunks, cards=cards,
@@ -90,13 +90,15 @@ def on_own_cards(
     every box on a switch of their own (`rail`), these on a spine. `nic`: how fast each card is; else as the file says.
     """
     check_integer(boxes, "boxes", 2, 100_000)
-    cards, assumed = _cards(box, nic)
+    cards, assumed = _cards_with_speeds(box, nic)
     with_cards = replace(box, cards=cards, notes=(*box.notes, *assumed))
     groups = list(dict.fromkeys(card.nodes if rail else () for card in cards))
     rail_of = [groups.index(card.nodes if rail else ()) for card in cards]
     switches = [f"rail{number}" for number in range(len(groups))] if rail else ["fabric"]
     ports = [
-        Port(host, card.name, boxes + rail_of[i], _speed(card)) for host in range(boxes) for i, card in enumerate(cards)
+        Port(host, card.name, boxes + rail_of[i], _speed_of(card))
+        for host in range(boxes)
+        for i, card in enumerate(cards)
     ]
     pairs = {(port.host, port.switch): LinkType("ib", port.speed, IB_HOP) for port in ports}
     links = [link for pair, kind in pairs.items() for link in both_ways([pair], kind)]
@@ -111,12 +113,12 @@ def on_own_cards(
     return joined(with_cards, Probed(machine, names=names, ports=tuple(ports)), name)
 
 
-def _speed(card: Near) -> Fraction:
+def _speed_of(card: Near) -> Fraction:
     assert card.speed is not None
     return card.speed
 
 
-def _cards(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[str]]:
+def _cards_with_speeds(box: Probed, nic: Bandwidth | None) -> tuple[tuple[Near, ...], list[str]]:
     """The network cards of a box with their speeds, and a note of what is assumed of them."""
     machine, notes, sold_as = box.machine, list[str](), _sold_as(box.machine)
     sold = cards_of(machine, None, nic, sold_as)
@@ -151,8 +153,8 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
     if not cards or not all(card.speed for card in cards):
         if not _sold_as(box.machine):
             return
-        cards, _ = _cards(box, None)
-    speed = sum((_speed(card) for card in cards), Fraction(0))
+        cards, _ = _cards_with_speeds(box, None)
+    speed = sum((_speed_of(card) for card in cards), Fraction(0))
     cables = sum((port.speed for port in ports), Fraction(0))
     if cables < speed:
         warn_unlikely(
@@ -162,7 +164,7 @@ def _warn_thin_fabric(box: Probed, fabric: Probed, ports: Sequence[Port]) -> Non
         )
 
 
-def _ports(machine: Topology) -> tuple[Port, ...]:
+def _list_ports(machine: Topology) -> tuple[Port, ...]:
     """The cables of a fabric that a file of ours, or the catalogue, describes: the links of its ranks."""
     ports = []
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
@@ -179,7 +181,7 @@ def _ports(machine: Topology) -> tuple[Port, ...]:
 Served = Sequence[tuple[Port, tuple[int, ...]]]  # a cable, and the nodes of the box that use it
 
 
-def _served(box: Probed, ports: list[Port]) -> Served:
+def _serve_nodes(box: Probed, ports: list[Port]) -> Served:
     """Each cable of a host with the nodes that it serves."""
     by_name = {card.name: card.nodes for card in box.cards}
     named = [port.card.partition("/")[0] for port in ports]
@@ -187,7 +189,7 @@ def _served(box: Probed, ports: list[Port]) -> Served:
         return [(port, by_name[name]) for port, name in zip(ports, named, strict=True)]
     if box.cards and len(box.cards) == len(ports):
         return [(port, card.nodes) for port, card in zip(ports, box.cards, strict=True)]
-    nodes = _nodes(box.machine)
+    nodes = _card_nodes(box.machine)
     smaller, larger = sorted((len(ports), len(nodes)))
     if larger % smaller:
         raise Invalid(
@@ -199,7 +201,7 @@ def _served(box: Probed, ports: list[Port]) -> Served:
 
 def _as_box(box: Probed, ports: list[Port]) -> Served:
     """Cables with only a known switch: as many and as fast as the box's cards, if listed."""
-    cards = box.cards or (Near("card", None, tuple(_nodes(box.machine))),)
+    cards = box.cards or (Near("card", None, tuple(_card_nodes(box.machine))),)
     served = []
     for number, card in enumerate(cards):
         port = ports[number % len(ports)]
@@ -207,14 +209,14 @@ def _as_box(box: Probed, ports: list[Port]) -> Served:
     return served
 
 
-def _nodes(machine: Topology) -> list[int]:
+def _card_nodes(machine: Topology) -> list[int]:
     """Where network cards sit: on the switches of PCIe, where there are any, else at ranks."""
     slots = [node for node in range(machine.ranks, machine.nodes) if "/pcie" in machine.places[node]]
     fast = {machine.types[kind].kind for kind in machine.link_type.tolist()} - {"pcie", "socket"}
     return slots if slots and not fast else list(range(machine.ranks))
 
 
-def _add(
+def _add_cables(
     host: int, served: Served, machine: Topology, switches: Sequence[str], cables: list[Cable], cards: list[Card]
 ) -> None:
     """The cables of one host, those of a node to one switch as one; and the limits of cards that several share."""
@@ -223,7 +225,7 @@ def _add(
     for number, (port, nodes) in enumerate(served):
         for node in nodes:
             wide[node, port.switch] = wide.get((node, port.switch), Fraction(0)) + port.speed
-        kind_of.setdefault(port.switch, _kind(machine, port.host, port.switch))
+        kind_of.setdefault(port.switch, _kind_of_link(machine, port.host, port.switch))
         if len(nodes) > 1:
             cards.append(Card(f"host{host}/nic{number}", tuple((host, node) for node in nodes), port.speed))
     for (node, switch), speed in sorted(wide.items()):
@@ -231,12 +233,12 @@ def _add(
         cables.append(((host, node), switches[switch - machine.ranks], replace(like, bandwidth=speed)))
 
 
-def _kind(machine: Topology, host: int, switch: int) -> LinkType:
+def _kind_of_link(machine: Topology, host: int, switch: int) -> LinkType:
     between = (machine.link_src == host) & (machine.link_dst == switch)
     return machine.types[int(machine.link_type[between][0])]
 
 
-def _trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Iterator[Cable]:
+def _scale_trunks(machine: Topology, switches: Sequence[str], factor: Fraction) -> Iterator[Cable]:
     """The links between switches."""
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
     for a, b, kind in ends:

@@ -19,16 +19,16 @@ def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
             number += 1
-            yield number, _text(partial + block[begin:end], number)
+            yield number, _decode_line(partial + block[begin:end], number)
             begin, partial = end + 1, b""
         partial += block[begin:]
         if len(partial) > LONGEST:
-            _text(partial, number + 1)
+            _decode_line(partial, number + 1)
     if partial:
-        yield number + 1, _text(partial, number + 1)
+        yield number + 1, _decode_line(partial, number + 1)
 
 
-def _text(line: bytes, number: int) -> str:
+def _decode_line(line: bytes, number: int) -> str:
     if len(line) > LONGEST:
         raise Invalid(f"line {number}: has more than {LONGEST} bytes")
     return line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")

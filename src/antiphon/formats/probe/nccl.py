@@ -36,7 +36,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
         reader.depth = 0
         read_xml(path, reader, doctype=True)
     if reader.gpus or not reader.rings:
-        return drawn(_box(reader, name), pcie)
+        return drawn(_make_box(reader, name), pcie)
     return _of_rings(reader, name)
 
 
@@ -71,30 +71,30 @@ class _Reader:
                 raise Invalid(f"line {line}: begins with <{name[:40]}>; expected <system> (topology) or <graphs>")
             self.root = name
         if self.root == "graphs":
-            self._graph(name, attributes, line)
+            self._begin_graph_element(name, attributes, line)
         else:
-            self.open.append(self._system(name, attributes, line))
+            self.open.append(self._begin_element(name, attributes, line))
 
     def end(self, name: str) -> None:
         self.depth -= 1
         if self.root != "graphs":
             self.open.pop()
         elif name == "channel" and self.channel is not None:
-            self._ring()
+            self._end_ring()
 
     # ---- a topology ----
 
-    def _up(self) -> int:
+    def _innermost_device(self) -> int:
         return next((device for device in reversed(self.open) if device >= 0), -1)
 
-    def _system(self, name: str, attributes: Attributes, line: int) -> int:
+    def _begin_element(self, name: str, attributes: Attributes, line: int) -> int:
         if name == "cpu":
             self.hosts.add(attributes.get("host_hash", "")[:40])
             return self.box.add(Device(BRIDGE, -1, name=f"numa {attributes.get('numaid', '?')[:8]}"))
         if name == "pci":
             speed = pcie(attributes.get("link_speed", ""), attributes.get("link_width", ""))
             bus = attributes.get("busid", "")[:40].lower()
-            device = self.box.add(Device(SWITCH, self._up(), speed, bus))
+            device = self.box.add(Device(SWITCH, self._innermost_device(), speed, bus))
             self.slots.append((device, bus, attributes.get("class", "")[:10]))
             self.boards[device] = device_name(attributes.get("vendor", ""), attributes.get("device", ""))
             return device
@@ -113,7 +113,7 @@ class _Reader:
         return -1
 
     def _add_gpu(self, attributes: Attributes) -> None:
-        device = self._up()
+        device = self._innermost_device()
         if device < 0:
             device = self.box.add(Device(GPU, -1))
         self.box.devices[device].kind = GPU
@@ -123,7 +123,7 @@ class _Reader:
         self.gpus.append(_Gpu(device, self.box.devices[device].name, values))
 
     def _add_card(self, attributes: Attributes) -> None:
-        up = self._up()
+        up = self._innermost_device()
         place = self.box.devices[up] if up >= 0 else None
         if place is not None and place.kind == SWITCH:
             place.kind = NIC
@@ -138,7 +138,7 @@ class _Reader:
 
     # ---- graphs ----
 
-    def _graph(self, name: str, attributes: Attributes, line: int) -> None:
+    def _begin_graph_element(self, name: str, attributes: Attributes, line: int) -> None:
         if name == "graph":
             self.graph = {key: attributes.get(key, "")[:20] for key in ("pattern", "speedintra", "id")}
         elif name == "channel":
@@ -153,7 +153,7 @@ class _Reader:
             if len(self.channel) > MAX_GPUS:
                 raise Invalid(f"line {line}: a channel has more than {MAX_GPUS} GPUs")
 
-    def _ring(self) -> None:
+    def _end_ring(self) -> None:
         if self.graph.get("pattern") == "4" and self.channel:
             speed = exact(self.graph["speedintra"] or "0", "speedintra") * GB
             if speed > 0:
@@ -169,7 +169,7 @@ def _link_count(text: str, line: int) -> int:
     return int(text)
 
 
-def _box(reader: _Reader, name: str) -> Box:
+def _make_box(reader: _Reader, name: str) -> Box:
     box = reader.box
     if not reader.gpus:
         devices = [(d, bus) for d, bus, kind in reader.slots if kind.startswith(_GPU_CLASSES)]
@@ -190,7 +190,7 @@ def _box(reader: _Reader, name: str) -> Box:
     box.pcie = make.pcie if make else 4
     if make is None and any(gpu.links for gpu in gpus):
         box.notes.append("one link between GPUs is assumed to carry 25 GB/s each way: the file tells no generation")
-    _links(box, gpus, make)
+    _add_links(box, gpus, make)
     box.drop_slow_cards()
     if len(reader.hosts) > 1:
         box.notes.append(f"GPUs of {len(reader.hosts)} hosts stand in one file: drawn as one box")
@@ -224,7 +224,7 @@ def _capable(sm: str) -> Make | None:
     return capable(int(sm)) if sm.isdigit() and len(sm) < 5 else None
 
 
-def _links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
+def _add_links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:
     rank = {gpu.bus: number for number, gpu in enumerate(gpus) if gpu.bus}
     through: Counter[int] = Counter()
     elsewhere = 0

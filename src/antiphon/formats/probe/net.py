@@ -86,7 +86,7 @@ def drawn(net: Net) -> Probed:
         links += [(count + a, count + b, kind), (count + b, count + a, kind)]
     machine = build(net.name[:100], count, links, switches=len(net.switches), places=places(net))
     notes = [*net.notes]
-    if networks := _apart(net):
+    if networks := _count_components(net):
         notes.append(f"hosts are in {networks} networks that nothing shown here joins")
     ports = tuple(Port(port.host, port.card, count + port.switch, port.speed) for port in net.ports)
     return Probed(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
@@ -103,7 +103,7 @@ def places(net: Net) -> list[str]:
     return names
 
 
-def _apart(net: Net) -> int:
+def _count_components(net: Net) -> int:
     """How many parts hosts are in, where that is more than one."""
     count = len(net.hosts)
     group = list(range(count + len(net.switches)))

@@ -43,13 +43,13 @@ def read(paths: Iterable[str], name: str) -> Probed:
     if not first:
         raise Invalid("is empty")
     if first[0].startswith("{"):
-        return _by_dimensions(_json(read_bytes(path, MAX_BYTES)), name)
+        return _by_dimensions(_read_json(read_bytes(path, MAX_BYTES)), name)
     if any(re.match(r"(npus_count|topology)\s*:", line) for line in first):
-        return _by_dimensions(_yaml(path), name)
+        return _by_dimensions(_read_yaml(path), name)
     if any("SrcID" in line or line.startswith("NPUs Count") for line in first):
-        return _tacos(path, name)
+        return _read_tacos(path, name)
     if re.match(r"[0-9]+(\s+[0-9]+){1,5}(\s+\S+){0,2}$", first[0]):
-        return _ns3(path, name)
+        return _read_ns3(path, name)
     raise Invalid("is no network file of ASTRA-sim, ns-3 or TACOS (see docs/probing.md for what is read)")
 
 
@@ -64,7 +64,7 @@ def _first_lines(path: str) -> Iterator[tuple[int, str]]:
 # ---- ASTRA-sim ----
 
 
-def _yaml(path: str) -> dict[str, list[str]]:
+def _read_yaml(path: str) -> dict[str, list[str]]:
     """Keys with lists on one line, or entries in lines of their own; nothing else of YAML is needed."""
     values: dict[str, list[str]] = {}
     key = ""
@@ -74,7 +74,7 @@ def _yaml(path: str) -> dict[str, list[str]]:
             key, text = match[1].replace("-", "_"), match[2].strip()
             if len(values) > 50:
                 raise Invalid(f"line {number}: more than 50 keys")
-            values[key] = _words(text.strip("[]")) if text else []
+            values[key] = _split_words(text.strip("[]")) if text else []
         elif line.startswith("- ") and key:
             values[key].append(line[2:].strip().strip("\"'"))
         elif line and line not in ("---", "..."):
@@ -84,11 +84,11 @@ def _yaml(path: str) -> dict[str, list[str]]:
     return values
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.strip().strip("\"'") for word in text.split(",")] if text.strip() else []
 
 
-def _json(data: bytes) -> dict[str, list[str]]:
+def _read_json(data: bytes) -> dict[str, list[str]]:
     root = decode(data, dict[str, Any])
     values_of: dict[str, list[str]] = {}
     for key, value in root.items():
@@ -98,17 +98,17 @@ def _json(data: bytes) -> dict[str, list[str]]:
 
 
 def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
-    sizes = _sizes(values)
-    forms = _forms(values)
+    sizes = _read_sizes(values)
+    forms = _read_forms(values)
     if len(sizes) == 1 and len(forms) == 2 and forms[0] == forms[1]:  # Torus2D of 16
         side = math.isqrt(sizes[0])
         sizes = [side, sizes[0] // side] if side * side == sizes[0] else sizes
     count = math.prod(sizes)
     if count > MAX_RANKS:
         raise Invalid(f"has {count} NPUs; at most {MAX_RANKS} are read")
-    speeds = _numbers(values, ("bandwidth", "link_bandwidth"), len(sizes))
-    delays = _numbers(values, ("latency", "link_latency"), len(sizes))
-    parallel = _numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
+    speeds = _read_numbers(values, ("bandwidth", "link_bandwidth"), len(sizes))
+    delays = _read_numbers(values, ("latency", "link_latency"), len(sizes))
+    parallel = _read_numbers(values, ("links_count",), len(sizes)) if "links_count" in values else [None] * len(sizes)
     if len(forms) == 1 and len(sizes) > 1:
         forms = forms * len(sizes)
     if len(forms) != len(sizes):
@@ -120,11 +120,11 @@ def _by_dimensions(values: dict[str, list[str]], name: str) -> Probed:
             raise Invalid(f"bandwidth of dimension {axis}: must be greater than 0")
         rate = speed * GB * _side_by_side(form, size, parallel[axis])
         kind = LinkType("link" if form != "switch" else "port", rate, float((delay or Fraction(0)) / 10**9))
-        _dimension(links, form, sizes, axis, kind)
+        _add_dimension(links, form, sizes, axis, kind)
     return Probed(links.machine(name), (), tuple(f"NPU {rank}" for rank in range(count)))
 
 
-def _sizes(values: dict[str, list[str]]) -> list[int]:
+def _read_sizes(values: dict[str, list[str]]) -> list[int]:
     sizes = next((values[key] for key in ("npus_count", "units_count", "nodes_per_dim") if values.get(key)), None)
     if sizes is None:
         raise Invalid("tells no npus_count (units-count in the first version)")
@@ -133,7 +133,7 @@ def _sizes(values: dict[str, list[str]]) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def _forms(values: dict[str, list[str]]) -> list[str]:
+def _read_forms(values: dict[str, list[str]]) -> list[str]:
     words = values.get("topologies_per_dim") or values.get("topology") or values.get("topology_name") or []
     if len(words) == 1 and (match := re.fullmatch(r"(Torus|Mesh)([234])D(?:_(.*))?", words[0])):
         words = [match[1]] * int(match[2]) + ([match[3]] if match[3] else [])
@@ -150,7 +150,7 @@ def _forms(values: dict[str, list[str]]) -> list[str]:
     return forms
 
 
-def _numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
+def _read_numbers(values: dict[str, list[str]], keys: Sequence[str], count: int) -> list[Fraction | None]:
     key = next((key for key in keys if values.get(key)), None)
     if key is None:
         raise Invalid(f"tells no {keys[0]}")
@@ -172,7 +172,7 @@ def _side_by_side(form: str, size: int, links: Fraction | None) -> Fraction:
     return links / 2 if form in ("ring", "line") and size > 2 and links > 1 else links
 
 
-def _dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, kind: LinkType) -> None:
+def _add_dimension(links: _Links, form: str, sizes: Sequence[int], axis: int, kind: LinkType) -> None:
     """The links among all that differ along this axis alone; the first axis counts fastest."""
     size, stride = sizes[axis], math.prod(sizes[:axis])
     if size < 2:
@@ -235,7 +235,7 @@ class _Links:
 # ---- ns-3 ----
 
 
-def _ns3(path: str, name: str) -> Probed:
+def _read_ns3(path: str, name: str) -> Probed:
     """A head of numbers, the numbers of switches, then a line per cable: source, destination, rate, delay, errors."""
     lines = ((number, line.split()) for number, line in numbered(path) if line.strip() and not line.startswith("#"))
     number, head = next(lines)
@@ -258,10 +258,10 @@ def _ns3(path: str, name: str) -> Probed:
         listed += [int(word) for word in words]
     if len(set(listed)) != switches or not all(switch < nodes for switch in listed):
         raise Invalid(f"line {number}: expected {switches} different switches below {nodes}")
-    return _cables(lines, name, nodes, listed, inner, cables)
+    return _read_cables(lines, name, nodes, listed, inner, cables)
 
 
-def _cables(
+def _read_cables(
     lines: Iterator[tuple[int, list[str]]], name: str, nodes: int, listed: list[int], inner: int, cables: int
 ) -> Probed:
     """The machine: nodes that are no switches are ranks. `inner`: number of switches that are NVSwitches."""
@@ -300,7 +300,7 @@ def _cables(
 # ---- TACOS ----
 
 
-def _tacos(path: str, name: str) -> Probed:
+def _read_tacos(path: str, name: str) -> Probed:
     """Rows of links, each in one direction; what stands behind bandwidths is a schedule, and passed over."""
     count = 0
     links: _Links | None = None

@@ -83,7 +83,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     kinds = Counter(model for model in models if model)
     make = next((make for model in models if (make := named(model))), None)
     model = kinds.most_common(1)[0][0] if kinds else ""
-    guess = None if model else _guess(printed, gpus)
+    guess = None if model else _guess_make(printed, gpus)
     if guess is not None:
         model, make = guess.name, guess
     box = Box(f"{len(gpus)} x {model}" if model else name, model)
@@ -93,8 +93,8 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
     box.buses = {
         rank: bus for bus, gpu in printed.bus.items() for rank, candidate in enumerate(gpus) if candidate == gpu
     }
-    _tree(box, printed, gpus)
-    _nvlinks(box, printed, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
+    _add_tree(box, printed, gpus)
+    _add_nvlinks(box, printed, gpus, make, None if nvlink is None else parse_bandwidth(nvlink, "nvlink"))
     return box
 
 
@@ -119,10 +119,15 @@ class _Reader:
             if not line.strip():
                 continue
             words = line.split()
-            if self._head(line, words) or self._row(words, line, number) or self._nvlink(line) or self._csv(line):
+            if (
+                self._read_head(line, words)
+                or self._read_row(words, line, number)
+                or self._read_nvlink(line)
+                or self._read_csv(line)
+            ):
                 continue
 
-    def _head(self, line: str, words: list[str]) -> bool:
+    def _read_head(self, line: str, words: list[str]) -> bool:
         """The names of the columns: GPU0, GPU1, ... then cards, then affinities."""
         if words[0] != "GPU0" or (len(words) > 1 and _CELL.fullmatch(words[1])):
             return False
@@ -141,9 +146,9 @@ class _Reader:
         ]
         return True
 
-    def _row(self, words: list[str], line: str, number: int) -> bool:
+    def _read_row(self, words: list[str], line: str, number: int) -> bool:
         if words[0] not in self.columns or len(words) < 2:
-            return self._alias(words)
+            return self._read_alias(words)
         me, cells = words[0], words[1 : 1 + len(self.columns)]
         if not all(_CELL.fullmatch(cell) for cell in cells) or len(cells) < len(self.columns):
             if _CELL.fullmatch(cells[0]):
@@ -164,14 +169,14 @@ class _Reader:
             self.printed.numa[me] = f"cores {tail[0]}"
         return True
 
-    def _alias(self, words: list[str]) -> bool:
+    def _read_alias(self, words: list[str]) -> bool:
         """The legend of cards: NIC0: mlx5_0."""
         if len(words) == 2 and re.fullmatch(r"NIC[0-9]{1,4}:", words[0]):
             self.printed.aliases[words[0][:-1]] = words[1]
             return True
         return False
 
-    def _nvlink(self, line: str) -> bool:
+    def _read_nvlink(self, line: str) -> bool:
         if match := re.match(r"\s*GPU ([0-9]{1,4}): ([^()]{1,100}?)(?: \(|$)", line):
             self.gpu = f"GPU{match[1]}"
             self.printed.models[self.gpu] = match[2].strip()
@@ -185,7 +190,7 @@ class _Reader:
             links.setdefault(int(match[1]), None)
             remote = self.printed.remote.setdefault(self.gpu, [])
             if len(remote) < 64:
-                remote.append(_bus(match[2].rstrip(":")))
+                remote.append(_normalize_bus(match[2].rstrip(":")))
         elif match := _ABLE.search(line):
             links.setdefault(int(match[1]), None)
         elif "inactive" not in line.lower():
@@ -194,7 +199,7 @@ class _Reader:
             return False
         return True
 
-    def _csv(self, line: str) -> bool:
+    def _read_csv(self, line: str) -> bool:
         """index, name, pci.bus_id, pcie.link.gen.max, pcie.link.width.max: as --query-gpu prints them with its head."""
         cells = [cell.strip() for cell in line.split(",")]
         if cells[0] == "index" and "name" in cells:
@@ -206,7 +211,7 @@ class _Reader:
         gpu = f"GPU{row['index']}"
         self.printed.models[gpu] = row["name"][:100]
         if "pci.bus_id" in row:
-            self.printed.bus[_bus(row["pci.bus_id"])] = gpu
+            self.printed.bus[_normalize_bus(row["pci.bus_id"])] = gpu
         gen, width = (row.get(f"pcie.link.{key}.max", "") for key in ("gen", "width"))
         rates = {"1": "2.5", "2": "5", "3": "8", "4": "16", "5": "32", "6": "64"}
         if speed := pcie(f"{rates.get(gen, '')} GT/s", width):
@@ -214,7 +219,7 @@ class _Reader:
         return True
 
 
-def _bus(text: str) -> str:
+def _normalize_bus(text: str) -> str:
     """00000000:07:00.0 and 0000:07:00.0 are one place."""
     return text.lower()[-12:]
 
@@ -222,7 +227,7 @@ def _bus(text: str) -> str:
 # ---- the tree of PCIe ----
 
 
-def _tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
+def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
     """Devices are one socket, one switch, one switch below it, if a cell in either direction says so."""
     cards = [peer for peer in printed.peers if not peer.startswith("GPU")]
     members = [*gpus, *cards]
@@ -259,7 +264,7 @@ def _tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
 # ---- NVLinks ----
 
 
-def _guess(printed: _Printed, gpus: list[str]) -> Make | None:
+def _guess_make(printed: _Printed, gpus: list[str]) -> Make | None:
     """The make by the numbers of NVLinks alone: all that a GPU has lead to other GPUs, or each pair shows all of
     them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many."""
     counts = [printed.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
@@ -275,7 +280,7 @@ def _guess(printed: _Printed, gpus: list[str]) -> Make | None:
     return None
 
 
-def _nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
+def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
     measured = [speed for links in printed.links.values() for speed in links.values() if speed]
     each = asked_speed or (nominal(max(measured)) if measured else (make.link if make else NVLINK))
     box.each = each
@@ -291,7 +296,7 @@ def _nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, as
             "`nvidia-smi nvlink -s` prints)"
         )
     rank = {gpu: number for number, gpu in enumerate(gpus)}
-    if _switched(printed, gpus, between_gpus, make):
+    if _is_switched(printed, gpus, between_gpus, make):
         box.sharp = make is not None and make.sharp
         for gpu in gpus:
             widest = max((count for (a, _), count in between_gpus.items() if a == gpu), default=0)
@@ -304,7 +309,9 @@ def _nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, as
         box.bonds[rank[a], rank[b]] = count * each
 
 
-def _switched(printed: _Printed, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None) -> bool:
+def _is_switched(
+    printed: _Printed, gpus: list[str], between_gpus: dict[tuple[str, str], int], make: Make | None
+) -> bool:
     """Whether a row of the matrix has more NVLinks than a GPU has; or what its links lead to is no GPU."""
     rows = Counter[str]()
     for (a, _), count in between_gpus.items():

@@ -71,7 +71,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
             _read_text(printed, path)
     if not printed.gpus:
         raise Invalid("shows no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
-    return drawn(_box(printed, name, pcie_gen), pcie)
+    return drawn(_make_box(printed, name, pcie_gen), pcie)
 
 
 def _read_json(printed: _Printed, data: bytes) -> None:
@@ -88,14 +88,14 @@ def _read_json(printed: _Printed, data: bytes) -> None:
                 continue
             text = str(value)[:80]
             if pair := _PAIR.match(key):
-                _add(printed, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
+                _add_entry(printed, pair[1], f"GPU{int(pair[2])}", f"GPU{int(pair[3])}", text)
             elif card and "Numa Node" in key:
                 printed.numa[f"GPU{int(card[1])}"] = text
             elif card and _NAME.search(key):
                 printed.model(text)
 
 
-def _add(printed: _Printed, title: str, a: str, b: str, value: str) -> None:
+def _add_entry(printed: _Printed, title: str, a: str, b: str, value: str) -> None:
     """One entry, both ways: JSON has each pair once."""
     printed.gpu(a)
     printed.gpu(b)
@@ -138,15 +138,15 @@ def _is_gpu(word: str) -> bool:
     return re.fullmatch(r"GPU[0-9]{1,4}", word) is not None or _BUS.fullmatch(word) is not None
 
 
-def _box(printed: _Printed, name: str, pcie_gen: object) -> Box:
+def _make_box(printed: _Printed, name: str, pcie_gen: object) -> Box:
     gpus = [*printed.gpus]
     if all(gpu.startswith("GPU") for gpu in gpus):
         gpus.sort(key=lambda gpu: (len(gpu), gpu))
     model = printed.models.most_common(1)[0][0] if printed.models else ""
     box = Box(name, fast="xgmi")
     make = named(model) if model else None
-    direct = _direct(printed, gpus)
-    make = make or _guess(box, printed, gpus, direct)
+    direct = _direct_pairs(printed, gpus)
+    make = make or _guess_make(box, printed, gpus, direct)
     box.model = model or (make.name if make else "")
     if box.model:
         box.name = f"{len(gpus)} x {box.model}"
@@ -160,11 +160,11 @@ def _box(printed: _Printed, name: str, pcie_gen: object) -> Box:
         box.gpus.append(box.add(Device(GPU, homes[numa], name=gpu)))
     if not printed.numa and len(gpus) > 1:
         box.notes.append("no NUMA nodes are told: all GPUs are taken to be on one")
-    _bonds(box, printed, gpus, direct, make)
+    _add_bonds(box, printed, gpus, direct, make)
     return box
 
 
-def _direct(printed: _Printed, gpus: list[str]) -> set[tuple[int, int]]:
+def _direct_pairs(printed: _Printed, gpus: list[str]) -> set[tuple[int, int]]:
     """The pairs that one xGMI link or several join directly: those of the least weight."""
     rank = {gpu: number for number, gpu in enumerate(gpus)}
     kinds, weights = printed.tables["kind"], printed.tables["weight"]
@@ -186,7 +186,7 @@ def _max_bandwidth(text: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def _guess(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
+def _guess_make(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]]) -> Make | None:
     """The make by the shape of the hive alone: eight all joined are MI300X; paths of two links among eight or
     sixteen, MI250."""
     xgmi = any(kind.upper() == "XGMI" for kind in printed.tables["kind"].values())
@@ -195,24 +195,28 @@ def _guess(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, 
     if len(gpus) == 8 and len(direct) == 56:
         box.notes.append("eight GPUs, each joined with all others: taken to be MI300X (the file names no make)")
         return MI300
-    if any(direct == _pairs(count) for count in (8, 16)):
+    if any(direct == _catalogue_pairs(count) for count in (8, 16)):
         return MI200
     return None
 
 
-def _pairs(gcds: int) -> set[tuple[int, int]]:
+def _catalogue_pairs(gcds: int) -> set[tuple[int, int]]:
     machine = mi250(gcds=gcds)
     return set(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True))
 
 
-def _bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
+def _add_bonds(box: Box, printed: _Printed, gpus: list[str], direct: set[tuple[int, int]], make: Make | None) -> None:
     if not direct:
         return
     speeds = printed.tables["speed"]
     wide = {pair: _max_bandwidth(speeds.get((gpus[pair[0]], gpus[pair[1]]), "")) for pair in sorted(direct)}
     if make is None:
         box.notes.append(f"one xGMI link is assumed to carry {format_bandwidth(box.each)} each way: no make is named")
-    if all(maximum is None for maximum in wide.values()) and make == MI200 and direct in (_pairs(8), _pairs(16)):
+    if (
+        all(maximum is None for maximum in wide.values())
+        and make == MI200
+        and direct in (_catalogue_pairs(8), _catalogue_pairs(16))
+    ):
         catalogue_machine = mi250(gcds=len(gpus))
         ends = zip(catalogue_machine.link_src.tolist(), catalogue_machine.link_dst.tolist(), strict=True)
         box.bonds = {pair: catalogue_machine.bandwidth(link) for link, pair in enumerate(ends)}

@@ -27,12 +27,12 @@ def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Pr
     """The network, a rank per host. `nic`: what the card of a host carries."""
     reader = _Reader()
     for path in paths:
-        for number, line in _joined(path):
+        for number, line in _join_lines(path):
             reader.line(line, number)
     return drawn(reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None))
 
 
-def _joined(path: str) -> Iterator[tuple[int, str]]:
+def _join_lines(path: str) -> Iterator[tuple[int, str]]:
     """Lines without comments; one that ends in a backslash goes on in the next."""
     continued, first = "", 0
     for number, line in numbered(path):
@@ -114,7 +114,7 @@ def hostlist(text: str, label: str = "hosts", before: int = 0) -> list[str]:
     for item in _ITEM.findall(text.strip()):
         names = [""]
         for piece in re.findall(r"\[[^\]]*\]|[^\[]+", item.strip()):
-            tails = list(_numbers(piece[1:-1], label)) if piece.startswith("[") else [piece]
+            tails = list(_expand_range(piece[1:-1], label)) if piece.startswith("[") else [piece]
             if len(names) * len(tails) + len(names_found) + before > 2 * MAX_HOSTS:
                 raise Invalid(f"{label}: names more than {2 * MAX_HOSTS} hosts; that is more than are read")
             names = [name + tail for name in names for tail in tails]
@@ -125,7 +125,7 @@ def hostlist(text: str, label: str = "hosts", before: int = 0) -> list[str]:
     return names_found
 
 
-def _numbers(text: str, label: str) -> Iterator[str]:
+def _expand_range(text: str, label: str) -> Iterator[str]:
     for entry in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", entry)
         if match is None:

@@ -83,7 +83,9 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
     if len(paths) > 1 and not SOURCES[name].several:
         raise Invalid(f"{name} reads one file, got {len(paths)}")
     with reading(label if len(paths) == 1 else ", ".join(map(str, paths))[:200]):
-        probed: Probed = call("reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title(paths[0]))
+        probed: Probed = call(
+            "reader", name, SOURCES[name].load(), dict(options or {}), list(paths), _title_of(paths[0])
+        )
         return probed
 
 
@@ -96,7 +98,7 @@ def recognised(path: str) -> str:
     raise Invalid(f"{name_of(path)}: unrecognised file; pass --from {'|'.join(SOURCES)}")
 
 
-def _title(path: str) -> str:
+def _title_of(path: str) -> str:
     stem = Path(path).name.split(".")[0][:80]
     return stem if stem and stem.isprintable() else "machine"
 

@@ -56,16 +56,16 @@ def _order_of(schedule: Schedule, rows: np.ndarray) -> tuple[str, tuple[int, ...
     pairs = list(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     combines = (schedule.op[rows] == REDUCE).tolist()
     hops = {c: [pair for pair, combined in zip(pairs, combines, strict=True) if combined == c] for c in (True, False)}
-    paths = [_path(of_kind, schedule.collective.ranks) for of_kind in hops.values() if of_kind]
+    paths = [_find_path(of_kind, schedule.collective.ranks) for of_kind in hops.values() if of_kind]
     if not paths or None in paths:
         return None
-    inward = _turned(paths[0])
-    if len(paths) == 1 or _turned(paths[1]) == inward:
+    inward = _from_rank_zero(paths[0])
+    if len(paths) == 1 or _from_rank_zero(paths[1]) == inward:
         return RING, inward
     return (CHAIN, tuple(paths[1] or ())) if paths[0] == (paths[1] or [])[::-1] else None
 
 
-def _path(hops: Hops, ranks: int) -> list[int] | None:
+def _find_path(hops: Hops, ranks: int) -> list[int] | None:
     """The ranks in the order in which these hops lead through all of them, each once; None where they do not."""
     after = dict(hops)
     starts = [a for a in after if a not in set(after.values())]
@@ -77,7 +77,7 @@ def _path(hops: Hops, ranks: int) -> list[int] | None:
     return path if len(set(path)) == ranks else None
 
 
-def _turned(path: Sequence[int] | None) -> tuple[int, ...]:
+def _from_rank_zero(path: Sequence[int] | None) -> tuple[int, ...]:
     """A ring written from rank 0 on."""
     ring = tuple(path or ())
     at = ring.index(0)

@@ -70,7 +70,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
         if kind not in COLLECTIVES:
             raise Unsupported(f"mpich-rules: selection files of MPICH know no sizes of {kind} in bytes")
         for algorithm in algorithms:
-            own.refuse_unknown(_leaf(kind, algorithm), dict(algorithm.parameters), path)
+            own.refuse_unknown(_leaf_name(kind, algorithm), dict(algorithm.parameters), path)
         count = plan.topology.ranks
         trees = {level: _with_rules(tree, level, kind, count, size_ranges, path) for level, tree in trees.items()}
     return Files(
@@ -79,7 +79,7 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     )
 
 
-def _leaf(kind: str, algorithm: Algorithm) -> str:
+def _leaf_name(kind: str, algorithm: Algorithm) -> str:
     where = "allcomm" if algorithm.name == "nb" else "intra"
     return f"algorithm=MPIR_{COLLECTIVES[kind].name.capitalize()}_{where}_{algorithm.name}"
 
@@ -92,7 +92,7 @@ def _with_rules(
     if level == CH4 and key not in trees:
         return trees
     own, others_kept = of_intra(trees, COLLECTIVES[kind].name, path)
-    branch = _to_mpir(leaf_of(own)) if level == CH4 else _algorithm(kind)
+    branch = _to_mpir(leaf_of(own)) if level == CH4 else _mpir_branch(kind)
 
     def inside(own_branch: Tree) -> Tree:
         return _by_size(kind, count, size_ranges, own_branch, branch)
@@ -120,7 +120,7 @@ def _by_size(kind: str, count: int, size_ranges: Sequence[Range[Algorithm]], own
     return sized
 
 
-def _algorithm(kind: str) -> Branch:
+def _mpir_branch(kind: str) -> Branch:
     """In the tree of MPIR: the algorithm, for calls that it is right for."""
 
     def branch(algorithm: Algorithm | None, own: Tree) -> Tree:
@@ -131,15 +131,15 @@ def _algorithm(kind: str) -> Branch:
             *([f"tree_type={tree}"] if tree else []),
             *(f"{key}={value}" for key, value in algorithm.parameters),
         ]
-        tree_made: Tree = {_leaf(kind, algorithm): {parameter: {} for parameter in parameters}}
+        tree_made: Tree = {_leaf_name(kind, algorithm): {parameter: {} for parameter in parameters}}
         for need in reversed(NEEDS.get((kind, algorithm.name), ())):
-            tree_made = _where(need, tree_made, own)
+            tree_made = _conditional(need, tree_made, own)
         return tree_made
 
     return branch
 
 
-def _where(need: str, rule_tree: Tree, own: Tree) -> Tree:
+def _conditional(need: str, rule_tree: Tree, own: Tree) -> Tree:
     """The one where a call is as is needed, the other elsewhere. An algorithm that goes through the hosts one by one
     calls the same collective for each, on communicators that are not whole."""
     if need == ENOUGH:

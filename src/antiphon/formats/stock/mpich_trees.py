@@ -48,15 +48,15 @@ def own_trees(path: str) -> Own:
         text = data[at.start() : stop] if stop > 0 and data[at.start() - 1 : at.start()] == b"\0" else b""
         for name, mark in _MARKS.items():
             if name not in trees and mark.encode() in text:
-                trees[name] = _read(text, path)
+                trees[name] = _parse_tree(text, path)
     if MPIR not in trees:
         raise NotFound(f"{path}: has no selection tree in it; is it the libmpi of an MPICH 4 or 5?")
     return Own(trees, data)
 
 
-def _read(text: bytes, path: str) -> Tree:
+def _parse_tree(text: bytes, path: str) -> Tree:
     try:
-        tree = json.loads(text, object_pairs_hook=_once)
+        tree = json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError):
         raise Invalid(f"{path}: its selection tree is no JSON as we know it") from None
     if not isinstance(tree, dict):
@@ -64,7 +64,7 @@ def _read(text: bytes, path: str) -> Tree:
     return tree
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Tree:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> Tree:
     tree = dict(pairs)
     if len(tree) != len(pairs):
         raise ValueError("a key stands twice")
@@ -89,17 +89,17 @@ def at_size(tree: Tree, count: int) -> Tree:
     if any(key.startswith(LEAVES) for key in tree):
         return tree
     for key, inner in tree.items():
-        holds = _holds(key, count)
+        holds = _condition_holds(key, count)
         if holds is True:
             return at_size(inner, count)
         if holds is None:
             if not key.startswith(("comm_", "is_node_consecutive")):
                 return tree
-            return {k: at_size(v, count) for k, v in tree.items() if _holds(k, count) is not False}
+            return {k: at_size(v, count) for k, v in tree.items() if _condition_holds(k, count) is not False}
     return tree
 
 
-def _holds(key: str, count: int) -> bool | None:
+def _condition_holds(key: str, count: int) -> bool | None:
     """Whether a condition holds for `count` processes; None if that depends on more."""
     if key == "any" or key.endswith("=any"):
         return True

@@ -55,7 +55,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
                 continue
             label = f"{kind} by {planner_of(entry) or 'a schedule'} from {entry.start} bytes on"
             try:
-                entry_orders = _plain(entry.schedule)
+                entry_orders = _orders_of(entry.schedule)
             except Unsupported as error:
                 if partial:
                     continue
@@ -75,12 +75,12 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
         raise Unsupported("nccl-graph: nothing in this table goes along rings or chains")
     lines = ['<graphs version="1">']
     for form in sorted(by_form, key=lambda form: GRAPHS[form]):
-        lines += _graph(machine, by_form[form][1], by_form[form][2], copies, link)
+        lines += _graph_lines(machine, by_form[form][1], by_form[form][2], copies, link)
     notes = [f"left to NCCL: {served} ranges: ours is not faster"] if served else []
     return Files({FILE: "\n".join([*lines, "</graphs>"]) + "\n"}, [*notes, UNPROVEN])
 
 
-def _plain(schedule: Schedule) -> list[Order]:
+def _orders_of(schedule: Schedule) -> list[Order]:
     if schedule.joint is not None:
         raise Unsupported("lets switches multicast or combine")
     entry_orders = orders(schedule)
@@ -89,7 +89,9 @@ def _plain(schedule: Schedule) -> list[Order]:
     return entry_orders
 
 
-def _graph(machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], copies: int, link: str) -> list[str]:
+def _graph_lines(
+    machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], copies: int, link: str
+) -> list[str]:
     number, pattern = GRAPHS[entry_orders[0].form]
     unit = math.lcm(*(order.share.denominator for order in entry_orders))
     shares = [int(order.share * unit) for order in entry_orders]
@@ -99,7 +101,7 @@ def _graph(machine: Topology, schedule: Schedule, entry_orders: Sequence[Order],
             f"nccl-graph: the {entry_orders[0].form}s have parts of the data that need {sum(counts)} channels, and "
             f"there are {MAX_CHANNELS} at most"
         )
-    speed, nvlink = _speed(machine, schedule, entry_orders, counts)
+    speed, nvlink = _channel_speed(machine, schedule, entry_orders, counts)
     kind = link or ("NVL" if nvlink else "PHB")
     attributes = {
         "id": number, "pattern": pattern, "crossnic": 0, "nchannels": sum(counts), "speedintra": speed,
@@ -113,7 +115,7 @@ def _graph(machine: Topology, schedule: Schedule, entry_orders: Sequence[Order],
     return [*lines, "  </graph>"]
 
 
-def _speed(
+def _channel_speed(
     machine: Topology, schedule: Schedule, entry_orders: Sequence[Order], counts: Sequence[int]
 ) -> tuple[str, bool]:
     """GB/s of every channel where all are in use, and whether all links used are NVLinks."""

@@ -111,7 +111,7 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
     if not family or kind not in ABLE[family]:
         return Rule("", NO_ALGORITHM)
     name = library.name.upper() if library is not None else "NCCL"
-    gains = {} if library is None else _gains(library, kind, family, protocol, entry)
+    gains = {} if library is None else _gains_by_size(library, kind, family, protocol, entry)
     if not gains:
         reason = f"the model has no figures of {name}'s {family} here"
     else:
@@ -124,7 +124,7 @@ def rule_of(entry: Entry, library: Library | None, protocol: str, unproven: bool
     return Rule(family if unproven else "", reason)
 
 
-def _gains(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
+def _gains_by_size(library: Library, kind: str, family: str, protocol: str, entry: Entry) -> dict[int, float]:
     """How many times faster than its own choice the library is by this algorithm, by size; {} where that is unknown."""
     last = MAX_MODELLED if entry.stop is None else min(entry.stop - 1, MAX_MODELLED)
     sizes = [max(entry.start, min(MIN_MODELLED, last))]

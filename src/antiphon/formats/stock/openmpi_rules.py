@@ -40,7 +40,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
             continue
         rules_written += len(size_ranges) - unchanged
         written += 1
-        rules = [_rule(size_range) for size_range in size_ranges]
+        rules = [_rule_line(size_range) for size_range in size_ranges]
         lines += [f"{NUMBERS[kind]} # {kind}", "3 # sizes of communicators"]
         lines += ["0 # from no process on: its own choice", "1", OWN_CHOICE]
         lines += [f"{count} # processes", str(len(rules)), *rules]
@@ -51,7 +51,7 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     )
 
 
-def _rule(size_range: Range[Algorithm]) -> str:
+def _rule_line(size_range: Range[Algorithm]) -> str:
     """From how many bytes on, algorithm, fan-out, bytes of a segment (0: what the algorithm takes by itself)."""
     if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"

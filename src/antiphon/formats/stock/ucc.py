@@ -76,7 +76,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
         refuse_part(plan, "ucc")
         count = plan.topology.ranks
         share = count if kind in OF_BLOCK else 1
-        for size_range in ranges(plan, partial(_rule, unproven=unproven)):
+        for size_range in ranges(plan, partial(_rule_of, unproven=unproven)):
             assert size_range.value is not None
             low = -(-size_range.start // share)
             high = "inf" if size_range.stop is None else str((size_range.stop - 1) // share)
@@ -97,7 +97,7 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     return Files({FILE: f"UCC_TL_UCP_TUNE = {'#'.join(tokens)}\n"}, notes_of(len(tokens), "UCC", reasons))
 
 
-def _rule(entry: Entry, unproven: bool) -> Rule:
+def _rule_of(entry: Entry, unproven: bool) -> Rule:
     """UCC's name of the algorithm that was measured to be best; if `unproven`, also of the planner's."""
     claim, kind = about(entry), entry.schedule.collective.kind
     if claim is not None and claim["algorithm"] == DEFAULT:

@@ -43,20 +43,20 @@ def plan_section(name: str, plan: Plan, number: int, chosen: Range) -> str:
     data = {**table, "ranks": list(members), "places": places}
     elements = [
         f'<div class="plan" id="{escape(name)}"{"" if number == 0 else " hidden"}>',
-        _facts(entry, chosen),
+        _facts_list(entry, chosen),
         '<div class="split">',
         _PLAYER.format(last=max(table["shown"] - 1, 0)),
-        f"<div><h4>When each rank sends</h4>{_timeline(entry.schedule, topology, chosen.at)}",
-        f"<h4>The busiest links</h4>{_bars(entry.schedule, topology)}</div>",
+        f"<div><h4>When each rank sends</h4>{_draw_timeline(entry.schedule, topology, chosen.at)}",
+        f"<h4>The busiest links</h4>{_busiest_table(entry.schedule, topology)}</div>",
         "</div>",
-        _heat(entry.schedule),
+        _draw_matrix(entry.schedule),
         f'<script type="application/json" class="steps">{as_script(data)}</script>',
         "</div>",
     ]
     return "\n".join(elements)
 
 
-def _facts(entry: Entry, chosen: Range) -> str:
+def _facts_list(entry: Entry, chosen: Range) -> str:
     claims = entry.claims
     facts = [
         ("planner", f"{chosen.candidate.planner} {options_text(chosen.candidate.options)}".strip()),
@@ -74,7 +74,7 @@ def _facts(entry: Entry, chosen: Range) -> str:
     return f'<dl class="facts">{cells}</dl>'
 
 
-def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
+def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     """A lane per rank: copies below, reductions above; steps as barriers, at this size."""
     marks, times = step_times(schedule, topology, nbytes)
     total = float(times[-1]) or 1.0
@@ -121,7 +121,7 @@ def _timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     )
 
 
-def _bars(schedule: Schedule, topology: Topology) -> str:
+def _busiest_table(schedule: Schedule, topology: Topology) -> str:
     usage = busiest(schedule, topology)
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class='bar'><i style='width:{100 * busy:.1f}%'></i></td>"
@@ -135,7 +135,7 @@ def _bars(schedule: Schedule, topology: Topology) -> str:
     return f'<table class="bars"><tbody>{rows}</tbody></table><p class="note">{text}</p>'
 
 
-def _heat(schedule: Schedule) -> str:
+def _draw_matrix(schedule: Schedule) -> str:
     """Who sends how much to whom in all."""
     members = schedule.collective.members
     cells = matrix(schedule)

@@ -62,14 +62,14 @@ def busiest(schedule: Schedule, topology: Topology) -> dict[str, Any]:
     busy = amount / capacity / total if total else amount
     order = np.argsort(-busy, kind="stable")[:MAX_BARS]
     return {
-        "bars": [(_resource(topology, int(i)), float(busy[i]), float(amount[i])) for i in order if busy[i] > 0],
+        "bars": [(_resource_name(topology, int(i)), float(busy[i]), float(amount[i])) for i in order if busy[i] > 0],
         "links": topology.links,
         "used": int(np.count_nonzero(busy[: topology.links])),
         "mean": float(busy[: topology.links].mean()) if topology.links else 0.0,
     }
 
 
-def _resource(topology: Topology, i: int) -> str:
+def _resource_name(topology: Topology, i: int) -> str:
     if i >= topology.links:
         return topology.limits[i - topology.links].name
     src, dst = int(topology.link_src[i]), int(topology.link_dst[i])

@@ -54,14 +54,15 @@ def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
     title = f"{escape(kinds[0]) if len(kinds) == 1 else 'Collectives'} on {name}"
     folder = Path(__file__).parent
     style, script = ((folder / f).read_text(encoding="utf-8") for f in ("page.css", "page.js"))
-    machine = _machine(tuning, picture, words)
+    machine = _machine_picture(tuning, picture, words)
+    proof = _bound_proof(tuning, kinds[0]) if len(kinds) == 1 else ""
     body = [
-        f"<header><h1>{title}</h1><p class='lead'>{_lead(tuning)}</p></header>",
+        f"<header><h1>{title}</h1><p class='lead'>{_lead_text(tuning)}</p></header>",
         f'<section class="split machine{" wide" if _is_wide(machine) else ""}"><div>{machine}</div>',
-        f"<div>{_summary(tuning, kinds)}{_because(tuning, kinds[0]) if len(kinds) == 1 else ''}</div></section>",
-        _tabs(kinds),
-        *(_collective(tuning, kind, number) for number, kind in enumerate(kinds)),
-        _footer(),
+        f"<div>{_summary_table(tuning, kinds)}{proof}</div></section>",
+        _tab_buttons(kinds),
+        *(_collective_section(tuning, kind, number) for number, kind in enumerate(kinds)),
+        _footer_text(),
     ]
     policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     return "\n".join(
@@ -76,7 +77,7 @@ def report_html(tuning: Tuning, picture: Draw, words: Draw) -> str:
     )
 
 
-def _lead(tuning: Tuning) -> str:
+def _lead_text(tuning: Tuning) -> str:
     ok = [c for c in tuning.candidates if c.status == "ok"]
     planners = len({c.planner for c in ok})
     low, high = (format_size(size) for size in tuning.span)
@@ -92,7 +93,7 @@ def _lead(tuning: Tuning) -> str:
     return " · ".join(facts)
 
 
-def _machine(tuning: Tuning, picture: Draw, words: Draw) -> str:
+def _machine_picture(tuning: Tuning, picture: Draw, words: Draw) -> str:
     try:
         return picture(tuning.topology)
     except Unsupported:
@@ -105,7 +106,7 @@ def _is_wide(machine: str) -> bool:
     return width is not None and int(width[1]) > WIDEST_HALF
 
 
-def _summary(tuning: Tuning, kinds: list[str]) -> str:
+def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
     """The bounds and the best of each collective, at the greatest size; and the losses by failures."""
     top = tuning.sizes[-1]
     rows = []
@@ -119,8 +120,8 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
         ups = [r.speedup for r in ranges if r.speedup is not None]
         rests = tuning.rests_on(kind) if ranges else "-"
         cells = [kind, best[0], rate, ratio(ranges[-1].gap if ranges else None), ratio(max(ups, default=None)), rests]
-        rows.append(_row(cells))
-    head = _row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
+        rows.append(_table_row(cells))
+    head = _table_row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
     losses_list = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
@@ -128,13 +129,13 @@ def _summary(tuning: Tuning, kinds: list[str]) -> str:
     return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{losses_list}{notes_list}'
 
 
-def _row(cells: list[str], tag: str = "td", words: int = 1) -> str:
+def _table_row(cells: list[str], tag: str = "td", words: int = 1) -> str:
     """The first cells hold words, the others figures."""
     inner = "".join(f"<{tag}{' class=n' if i >= words else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(cells))
     return f"<tr>{inner}</tr>"
 
 
-def _tabs(kinds: list[str]) -> str:
+def _tab_buttons(kinds: list[str]) -> str:
     if len(kinds) == 1:
         return ""
     tabs = "".join(
@@ -145,18 +146,18 @@ def _tabs(kinds: list[str]) -> str:
     return f'<nav role="tablist">{tabs}</nav>'
 
 
-def _collective(tuning: Tuning, kind: str, number: int) -> str:
+def _collective_section(tuning: Tuning, kind: str, number: int) -> str:
     candidates = tuning.of(kind)
     hidden = " hidden" if number else ""
     elements = [f'<section class="collective" id="c{number}"{hidden}>']
     if len(tuning.collectives) > 1:
-        elements.append(_because(tuning, kind))
+        elements.append(_bound_proof(tuning, kind))
     if any(c.seconds for c in candidates):
-        elements += [_charts(tuning, kind), _ranges(tuning, kind, number), _choosing(tuning, kind)]
-        elements.append(_plans(tuning, kind, number))
+        elements += [_chart_figures(tuning, kind), _ranges_table(tuning, kind, number), _sweep_section(tuning, kind)]
+        elements.append(_plan_sections(tuning, kind, number))
     else:
         elements.append(f"<p>No planner could plan {escape(kind)} here.</p>")
-    return "\n".join([*elements, _candidates(candidates, tuning.sizes), "</section>"])
+    return "\n".join([*elements, _candidates_table(candidates, tuning.sizes), "</section>"])
 
 
 _CHART_HEAD = """<div class="head"><h2>Time by size</h2><div class="switch" role="group">
@@ -164,7 +165,7 @@ _CHART_HEAD = """<div class="head"><h2>Time by size</h2><div class="switch" role
 <button type="button" data-show="gap" aria-pressed="false">times the bound</button></div></div>"""
 
 
-def _because(tuning: Tuning, kind: str) -> str:
+def _bound_proof(tuning: Tuning, kind: str) -> str:
     """What proves the bound."""
     limit = tuning.limits.get(kind)
     lines = "".join(f"<li>{escape(line)}</li>" for line in (limit.because if limit is not None else ()))
@@ -174,7 +175,7 @@ def _because(tuning: Tuning, kind: str) -> str:
     return f"<div class='because'><h3>{head}</h3><ul>{lines}</ul></div>"
 
 
-def _charts(tuning: Tuning, kind: str) -> str:
+def _chart_figures(tuning: Tuning, kind: str) -> str:
     """The chart four times, for wide and narrow pages, as time and as multiple of the bound; one is seen."""
     figures, frames = [], {}
     for relative in (False, True):
@@ -185,7 +186,7 @@ def _charts(tuning: Tuning, kind: str) -> str:
             frames[view] = frame_of(tuning, kind, width, height, relative).as_json()
     data = {"frames": frames, "sizes": [format_size(s) for s in tuning.sizes], "bytes": list(tuning.sizes)}
     data["candidates"] = {
-        i: _hover(tuning, kind, candidate) for i, candidate in enumerate(tuning.of(kind)) if candidate.seconds
+        i: _hover_data(tuning, kind, candidate) for i, candidate in enumerate(tuning.of(kind)) if candidate.seconds
     }
     data["colours"] = {i: colour for i, (_, colour) in styles(tuning, kind).items()}
     key = "".join(
@@ -203,7 +204,7 @@ def _charts(tuning: Tuning, kind: str) -> str:
     )
 
 
-def _hover(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, Any]:
+def _hover_data(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, Any]:
     """Who, and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
     gap = scale(tuning, kind, True)
     names = list(dict.fromkeys(bottleneck for bottleneck, _ in candidate.why.values()))
@@ -219,7 +220,7 @@ def _hover(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _ranges(tuning: Tuning, kind: str, number: int) -> str:
+def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
     ranges = [r for r in tuning.ranges if r.collective == kind]
     colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
@@ -227,9 +228,9 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
         "<th class=n>gap</th><th class=n>over NCCL</th><th>rests on</th></tr>"
     )
     rows = []
-    shades = _shades(ranges)
+    shades = _term_shades(ranges)
     for i, r in enumerate(ranges):
-        planner, span = escape(r.candidate.planner), _span(r)
+        planner, span = escape(r.candidate.planner), _span_text(r)
         options = escape(options_text(r.candidate.options, r.candidate.variant))
         use = f"<strong>leave it to {library_name(r.served_by)}</strong>" if r.served_by else escape(use_text(r))
         uses = f"<br><small>uses {escape(uses_text(r.candidate.uses))}</small>" if r.candidate.uses else ""
@@ -257,19 +258,19 @@ def _ranges(tuning: Tuning, kind: str, number: int) -> str:
     )
 
 
-def _span(r: Range) -> str:
+def _span_text(r: Range) -> str:
     start, stop = ends_text(r)
     return start if stop == "-" else f"{start} – {stop}"
 
 
-def _choosing(tuning: Tuning, kind: str) -> str:
+def _sweep_section(tuning: Tuning, kind: str) -> str:
     """Effect of the swept options at each size; nothing without a sweep."""
     gains = [gain for gain in tuning.gains if gain.collective == kind]
     if not gains:
         return ""
-    head = _row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
+    head = _table_row(["planner", "over", "on average", "at most", "at", "rests on"], "th", 2)
     rows = [
-        _row(
+        _table_row(
             [g.planner, options_text(dict(g.first)), ratio(g.mean), ratio(g.most), format_size(g.at), g.rests_on],
             words=2,
         )
@@ -284,20 +285,20 @@ def _choosing(tuning: Tuning, kind: str) -> str:
     )
 
 
-def _terms(r: Range) -> Mapping[str, float]:
+def _terms_of(r: Range) -> Mapping[str, float]:
     """What the time of a range's best is made of, at the greatest size priced there."""
     priced = [size for size in r.candidate.why if r.start <= size <= r.stop]
     return {t: value for t, value in r.candidate.why[max(priced)][1].items() if value > 0} if priced else {}
 
 
-def _shades(ranges: Sequence[Range]) -> dict[str, str]:
-    names = dict.fromkeys(term for r in ranges for term in _terms(r))
+def _term_shades(ranges: Sequence[Range]) -> dict[str, str]:
+    names = dict.fromkeys(term for r in ranges for term in _terms_of(r))
     return dict(zip(names, itertools.cycle(TERMS)))
 
 
 def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
     """A stacked bar of the terms."""
-    terms = _terms(r)
+    terms = _terms_of(r)
     total = sum(terms.values()) or 1.0
     bits = [
         f'<i style="flex:{value / total:.4f};background:{shades[t]}" title="{escape(t)} {value / total:.0%}"></i>'
@@ -307,10 +308,10 @@ def _terms_bar(r: Range, shades: Mapping[str, str]) -> str:
     return f'<span class="parts" role="img" aria-label="{escape(label)}">{"".join(bits)}</span>'
 
 
-def _plans(tuning: Tuning, kind: str, number: int) -> str:
+def _plan_sections(tuning: Tuning, kind: str, number: int) -> str:
     ranges = [r for r in tuning.ranges if r.collective == kind]
     options = "".join(
-        f'<option value="p{number}-{i}">{_span(r)}: {escape(r.candidate.planner)} '
+        f'<option value="p{number}-{i}">{_span_text(r)}: {escape(r.candidate.planner)} '
         f"{escape(options_text(r.candidate.options))}</option>"
         for i, r in enumerate(ranges)
     )
@@ -321,11 +322,13 @@ def _plans(tuning: Tuning, kind: str, number: int) -> str:
     )
 
 
-def _candidates(candidates: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
+def _candidates_table(candidates: tuple[Candidate, ...], sizes: tuple[int, ...]) -> str:
     at = list(dict.fromkeys([sizes[0], sizes[len(sizes) // 2], sizes[-1]]))
-    head = _row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
+    head = _table_row(["planner", "options", *(format_size(s) for s in at)], "th", 2)
     good = [
-        _row([c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], words=2)
+        _table_row(
+            [c.planner, options_text(c.options, c.variant), *(format_seconds(c.seconds[s]) for s in at)], words=2
+        )
         for c in sorted((c for c in candidates if c.seconds), key=lambda c: c.seconds[sizes[-1]])
     ]
     failed = [
@@ -346,6 +349,6 @@ def _candidates(candidates: tuple[Candidate, ...], sizes: tuple[int, ...]) -> st
     )
 
 
-def _footer() -> str:
+def _footer_text() -> str:
     entries = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in DEFINITIONS.items())
     return f"<footer><dl>{entries}</dl><p>Antiphon {escape(__version__)}</p></footer>"

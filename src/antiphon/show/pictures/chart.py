@@ -101,24 +101,24 @@ def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relati
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         thick = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
         lines.append(
-            _line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', candidates[i])
+            _draw_line(frame, points, f'{dash} stroke="{colour}" stroke-width="{thick}" data-c="{i}"', candidates[i])
         )
     if limit is not None:
         points = [(size, 1.0 if relative else limit.seconds(size)) for size in tuning.sizes]
-        lines.append(_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
+        lines.append(_draw_line(frame, points, f' stroke="{BOUND}" stroke-width="1.6" stroke-dasharray="2 3"', None))
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     label = f"{escape(kind)}: {'times the bound' if relative else 'time'} by size"
     return "\n".join(
         [
             f'<svg {size} font-family="{FONT}" font-size="12" role="img" aria-label="{label}">',
-            *_axes(frame, relative, height),
+            *_draw_axes(frame, relative, height),
             *lines,
             "</svg>",
         ]
     )
 
 
-def _line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candidate: Candidate | None) -> str:
+def _draw_line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candidate: Candidate | None) -> str:
     at = [(frame.x(size), frame.y(value)) for size, value in points if value > 0]
     title = "the bound" if candidate is None else f"{candidate.planner} {options_text(candidate.options)}".strip()
     if len(at) == 1:
@@ -127,10 +127,10 @@ def _line(frame: Frame, points: Sequence[tuple[int, float]], style: str, candida
     return f'<path d="{path}" fill="none" stroke-linejoin="round"{style}><title>{escape(title)}</title></path>'
 
 
-def _axes(frame: Frame, relative: bool, height: float) -> list[str]:
+def _draw_axes(frame: Frame, relative: bool, height: float) -> list[str]:
     bottom, right = frame.top + frame.height, frame.left + frame.width
     out = []
-    for value, text in _ticks(frame, relative):
+    for value, text in _y_ticks(frame, relative):
         y = frame.y(value)
         out.append(f'<path d="M{frame.left:.1f} {y:.1f} H{right:.1f}" stroke="#ebe8e1"/>')
         out.append(f'<text x="{frame.left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end" fill="#55524b">{text}</text>')
@@ -148,7 +148,7 @@ def _axes(frame: Frame, relative: bool, height: float) -> list[str]:
     return out
 
 
-def _ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
+def _y_ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
     if relative:
         steps = [1, 1.5, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
         return [(v, f"{v:g}x") for v in steps if math.log10(v) <= frame.high[1] + 1e-9]

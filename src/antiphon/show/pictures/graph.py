@@ -88,9 +88,9 @@ class Graph:
         inside = set(among)
         degree = {node: sum(other in inside for other in self.near[node]) for node in among}
         ends = all(degree[n] == 1 for n in among if self.nodes[n].shape != SWITCH)
-        return ends and sum(degree.values()) == 2 * (len(among) - 1) and self._joined(among)
+        return ends and sum(degree.values()) == 2 * (len(among) - 1) and self._is_connected(among)
 
-    def _joined(self, among: Sequence[int]) -> bool:
+    def _is_connected(self, among: Sequence[int]) -> bool:
         inside, stack = set(among), [among[0]]
         inside.discard(among[0])
         while stack:
@@ -128,10 +128,10 @@ def graph_of(topology: Topology) -> Graph:
         speeds[a, b, type_.kind] += type_.bandwidth
         if link in named:
             shared[min(a, b), max(a, b), type_.kind].update(named[link])
-    return Graph(tuple(nodes), _edges(speeds, shared), limits)
+    return Graph(tuple(nodes), _gather_edges(speeds, shared), limits)
 
 
-def _edges(
+def _gather_edges(
     speeds: dict[tuple[int, int, str], Fraction], shared: dict[tuple[int, int, str], set[str]]
 ) -> tuple[Edge, ...]:
     pairs = sorted({(min(a, b), max(a, b), kind) for a, b, kind in speeds})
@@ -153,13 +153,13 @@ def folded(graph: Graph, max_nodes: int) -> Graph:
     """The same with alike ranks of a switch drawn as one where there are more than `max_nodes` nodes; if that does not
     do, with every box of a cluster drawn as one."""
     if len(graph.nodes) > max_nodes:
-        graph = _merged(graph, _leaves(graph))
+        graph = _merge_nodes(graph, _leaf_names(graph))
     if len(graph.nodes) > max_nodes:
-        graph = _merged(graph, [node.container for node in graph.nodes])
+        graph = _merge_nodes(graph, [node.container for node in graph.nodes])
     return graph
 
 
-def _leaves(graph: Graph) -> list[str]:
+def _leaf_names(graph: Graph) -> list[str]:
     """A common name for the ranks that hang on one switch, by nothing else and alike."""
     speed = {}
     for edge in graph.edges:
@@ -171,7 +171,7 @@ def _leaves(graph: Graph) -> list[str]:
     return names
 
 
-def _merged(graph: Graph, names: Sequence[str]) -> Graph:
+def _merge_nodes(graph: Graph, names: Sequence[str]) -> Graph:
     """Nodes of the same name become a stack in the place of the first, called by its box if that is its name."""
     first: dict[str, int] = {}
     new_number, members = [], defaultdict(list)

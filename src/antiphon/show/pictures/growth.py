@@ -72,7 +72,7 @@ def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) 
     What has several blocks has several roots: of these one is drawn. An allreduce has one block; there all trees are
     drawn unless they are many.
     """
-    shares = _together(schedule, _rows(schedule, topology), *_ends(schedule.collective))
+    shares = _sum_shares(schedule, _rows_by_chunk(schedule, topology), *_tree_ends(schedule.collective))
     roots = sorted({key for key, _ in shares})
     if root is not None and root not in roots:
         near = ", ".join(map(str, roots[:12])) + (", ..." if len(roots) > 12 else "")
@@ -90,18 +90,18 @@ def growths_of(schedule: Schedule, topology: Topology, root: int | None = None) 
     return Grown(tuple((share // common, growth) for growth, share in order), total // common, chosen, len(roots))
 
 
-def _ends(collective: Collective) -> tuple[str, dict[int, int]]:
+def _tree_ends(collective: Collective) -> tuple[str, dict[int, int]]:
     """Whether trees go out of the rank that has a block or in to the one that wants it, and that rank by block; ANY
     where neither is one rank. What goes from everyone to everyone goes out."""
     relation = collective.relation
-    have = _only(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
-    want = _only(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
+    have = _single_ranks(distinct(relation.pre_block.astype("int64") << 32 | relation.pre_rank).tolist())
+    want = _single_ranks(distinct(relation.post_block.astype("int64") << 32 | relation.post_rank).tolist())
     blocks = collective.blocks
     fits = [(shape, ends) for shape, ends in ((OUT, have), (IN, want)) if len(ends) == blocks]
     return min(fits, key=lambda fit: len(set(fit[1].values())), default=(ANY, {}))
 
 
-def _only(pairs: Iterable[int]) -> dict[int, int]:
+def _single_ranks(pairs: Iterable[int]) -> dict[int, int]:
     """Of pairs block << 32 | rank those whose block has one rank."""
     ranks_of: dict[int, list[int]] = defaultdict(list)
     for pair in pairs:
@@ -109,7 +109,7 @@ def _only(pairs: Iterable[int]) -> dict[int, int]:
     return {block: ranks[0] for block, ranks in ranks_of.items() if len(ranks) == 1}
 
 
-def _together(
+def _sum_shares(
     schedule: Schedule, rows: Sequence[Sequence[Row]], shape: str, root_of: Mapping[int, int]
 ) -> dict[tuple[int, Growth], int]:
     """Shares by root and growth. Of blocks with a common root (a scatter's) the chunks in the same place are drawn as
@@ -133,7 +133,7 @@ def _together(
     return shares
 
 
-def _rows(schedule: Schedule, topology: Topology) -> list[list[Row]]:
+def _rows_by_chunk(schedule: Schedule, topology: Topology) -> list[list[Row]]:
     """The transfers of every chunk, without those between slots of a rank."""
     by_chunk: list[list[Row]] = [[] for _ in range(len(schedule.chunks))]
     resolved = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
@@ -160,23 +160,23 @@ def growth_of(shape: str, root: int, rows: Sequence[Row]) -> Growth:
     if shape == ANY:
         tops = {parent for parent, _ in into or out} - {child for _, child in into or out}
         root = min(tops) if len(tops) == 1 else -1
-    rises, falls = _depths(root, into), _depths(root, out)
+    rises, falls = _tree_depths(root, into), _tree_depths(root, out)
     if rises is None or falls is None or root < 0:
         steps = {Arrow(src, dst, step + 1, op == REDUCE, via) for step, src, dst, op, via in rows}
-        return Growth(ANY, -1, tuple(sorted(steps, key=_order)))
+        return Growth(ANY, -1, tuple(sorted(steps, key=_arrow_order)))
     same = into.keys() == out.keys() and all(via == out[pair][::-1] for pair, via in into.items())
     kind = SAME_BOTH_WAYS if same else OUT if not into else IN if not out else IN_AND_OUT
     arrows = [Arrow(src, dst, falls[dst], False, via) for (src, dst), via in out.items()]
     if not same:
         arrows += [Arrow(child, parent, rises[child], True, via) for (parent, child), via in into.items()]
-    return Growth(kind, root, tuple(sorted(arrows, key=_order)))
+    return Growth(kind, root, tuple(sorted(arrows, key=_arrow_order)))
 
 
-def _order(arrow: Arrow) -> tuple[int, bool, int, int, Via]:
+def _arrow_order(arrow: Arrow) -> tuple[int, bool, int, int, Via]:
     return arrow.number, arrow.inwards, arrow.src, arrow.dst, arrow.via
 
 
-def _depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
+def _tree_depths(root: int, pairs: Iterable[Pair]) -> Mapping[int, int] | None:
     """How deep every rank is below the root along (parent, child); None if they are no tree."""
     below: dict[int, list[int]] = defaultdict(list)
     for parent, child in pairs:

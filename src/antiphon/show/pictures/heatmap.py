@@ -85,21 +85,21 @@ def heatmap_svg(tuning: Tuning, kind: str = "", alone: bool = True, widest: floa
         options = ", ".join(tuning.sweep)
         title = f"{name} on {tuning.topology.name}: choosing {options}, {model_text(tuning)}; {tuning.rests_on(name)}"
         if alone:
-            body.append(_text(EDGE, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
+            body.append(_draw_text(EDGE, y + 26, title, "ink", 'font-size="15" font-weight="600"'))
             width = max(width, 2 * EDGE + 9.0 * len(title))
         y += TITLE if alone else 12
-        for line in _lines(row_panels, widest):
+        for line in _break_lines(row_panels, widest):
             x = float(EDGE)
             for panel in line:
-                body += [f'<g transform="translate({x:.1f} {y:.1f})">', *_panel(tuning, panel, cells), "</g>"]
+                body += [f'<g transform="translate({x:.1f} {y:.1f})">', *_draw_panel(tuning, panel, cells), "</g>"]
                 x += panel.width + GAP
             width = max(width, x - GAP + EDGE)
             y += max(panel.height for panel in line) + 10
-    body += _legend(y + 8)
-    return "\n".join([*_opened(width, y + 62, alone), *body, "</svg>"]) + "\n"
+    body += _draw_legend(y + 8)
+    return "\n".join([*_svg_head(width, y + 62, alone), *body, "</svg>"]) + "\n"
 
 
-def _opened(width: float, height: float, themed: bool) -> list[str]:
+def _svg_head(width: float, height: float, themed: bool) -> list[str]:
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     shades = " ".join(f".hm-{i} {{ fill: {dark} }}" for i, (_, _, dark, _) in enumerate(LEVELS))
     return [
@@ -142,7 +142,7 @@ def _shown_rows(count: int, best: set[int]) -> list[int]:
     return sorted(best | {i * (count - 1) // (MAX_ROWS - 1) for i in range(MAX_ROWS)})
 
 
-def _lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
+def _break_lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
     """As many panels beside each other as the page is wide."""
     line: list[Panel] = []
     for panel in panels:
@@ -153,48 +153,50 @@ def _lines(panels: Sequence[Panel], widest: float) -> Iterator[list[Panel]]:
     yield line
 
 
-def _panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
+def _draw_panel(tuning: Tuning, panel: Panel, cells: int) -> list[str]:
     wide, tall = panel.cell
     bottom = panel.head + tall * len(panel.rows)
     shown_text = f" ({len(panel.rows)} of {panel.of} values)" if panel.of > len(panel.rows) else ""
     out = [
-        _text(panel.left, 14, panel.planner + shown_text, "ink", 'font-weight="600"'),
-        _text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
-        *(_titled if cells <= MAX_TITLES else _shaped)(tuning, panel),
-        *_best(tuning, panel),
+        _draw_text(panel.left, 14, panel.planner + shown_text, "ink", 'font-weight="600"'),
+        _draw_text(panel.left - 6, panel.head - 7, panel.key, "soft", 'text-anchor="end" font-size="10.5"'),
+        *(_draw_cells if cells <= MAX_TITLES else _draw_shapes)(tuning, panel),
+        *_draw_best(tuning, panel),
         *_row_labels(panel),
     ]
     label_spacing = next((n for n in (1, 2, 3, 4, 5, 8, 10) if n * wide >= 46), 16)
     for i in range(0, len(tuning.sizes), label_spacing):
         x = panel.left + wide * (i + 0.5)
         out.append(f'<path class="hm-line" d="M{x:.1f} {bottom + 2:.1f} v4" stroke="#b9b4a8"/>')
-        out.append(_text(x, bottom + 17, format_size(tuning.sizes[i]), "soft", 'text-anchor="middle" font-size="11"'))
-    out.append(_text(panel.left + wide * len(panel.best) / 2, bottom + 31, "size (nbytes)", "soft", _MIDDLE))
+        out.append(
+            _draw_text(x, bottom + 17, format_size(tuning.sizes[i]), "soft", 'text-anchor="middle" font-size="11"')
+        )
+    out.append(_draw_text(panel.left + wide * len(panel.best) / 2, bottom + 31, "size (nbytes)", "soft", _MIDDLE))
     return out
 
 
 _MIDDLE = 'text-anchor="middle" font-size="11"'
 
 
-def _level(panel: Panel, row: int, size: int) -> int:
+def _level_of(panel: Panel, row: int, size: int) -> int:
     fastest = panel.seconds[panel.best[size]][size]
     ratio = panel.seconds[row][size] / fastest if fastest > 0 else 1.0
     return next(i for i, (limit, *_) in enumerate(LEVELS) if ratio <= limit * (1 + 1e-9))
 
 
-def _titled(tuning: Tuning, panel: Panel) -> Iterator[str]:
+def _draw_cells(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """Every cell as a shape with its time as a title."""
     wide, tall = panel.cell
     for row in range(len(panel.rows)):
         for size in range(len(panel.best)):
-            level = _level(panel, row, size)
+            level = _level_of(panel, row, size)
             at = f'x="{panel.left + wide * size:.1f}" y="{panel.head + tall * row:.1f}"'
             box = f'{at} width="{wide - 1:.1f}" height="{tall - 1:.1f}"'
             title = escape(_cell_text(tuning, panel, row, size))
             yield f'<rect class="hm-{level}" {box} fill="{LEVELS[level][1]}"><title>{title}</title></rect>'
 
 
-def _shaped(tuning: Tuning, panel: Panel) -> Iterator[str]:
+def _draw_shapes(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """One shape per colour, of runs of cells."""
     wide, tall = panel.cell
     shapes: dict[int, list[str]] = {}
@@ -202,7 +204,7 @@ def _shaped(tuning: Tuning, panel: Panel) -> Iterator[str]:
         for size in range(len(panel.best)):
             x, y = panel.left + wide * size, panel.head + tall * row
             cell = f"M{x:.1f} {y:.1f}h{wide - 1:.1f}v{tall - 1:.1f}h{1 - wide:.1f}z"
-            shapes.setdefault(_level(panel, row, size), []).append(cell)
+            shapes.setdefault(_level_of(panel, row, size), []).append(cell)
     for level, drawn in sorted(shapes.items()):
         yield f'<path class="hm-{level}" fill="{LEVELS[level][1]}" d="{"".join(drawn)}"/>'
 
@@ -216,7 +218,7 @@ def _cell_text(tuning: Tuning, panel: Panel, row: int, size: int) -> str:
     )
 
 
-def _best(tuning: Tuning, panel: Panel) -> Iterator[str]:
+def _draw_best(tuning: Tuning, panel: Panel) -> Iterator[str]:
     """A dot on the best cell of every column, and where it is short its value above the column."""
     wide, tall = panel.cell
     radius = min(wide, tall) * 0.24
@@ -230,7 +232,9 @@ def _best(tuning: Tuning, panel: Panel) -> Iterator[str]:
         if panel.short:
             weight = ' font-weight="700"' if panel.wins[size] else ""
             tone = "ink" if panel.wins[size] else "soft"
-            yield _text(x, panel.head - 7, panel.labels[row], tone, f'text-anchor="middle" font-size="10.5"{weight}')
+            yield _draw_text(
+                x, panel.head - 7, panel.labels[row], tone, f'text-anchor="middle" font-size="10.5"{weight}'
+            )
 
 
 def _row_labels(panel: Panel) -> Iterator[str]:
@@ -245,21 +249,21 @@ def _row_labels(panel: Panel) -> Iterator[str]:
         weight = ' font-weight="700"' if row in best else ""
         style = f'text-anchor="end" font-size="10.5"{weight}'
         y = panel.head + tall * (row + 0.5) + 3.2
-        yield _text(panel.left - 6, y, panel.labels[row], "ink" if row in best else "soft", style)
+        yield _draw_text(panel.left - 6, y, panel.labels[row], "ink" if row in best else "soft", style)
 
 
-def _legend(y: float) -> list[str]:
-    out = [_text(EDGE, y + 11, "slower than the best value by up to", "soft")]
+def _draw_legend(y: float) -> list[str]:
+    out = [_draw_text(EDGE, y + 11, "slower than the best value by up to", "soft")]
     x = EDGE + 245.0
     for i, (_, shade, _, words) in enumerate(LEVELS):
         out.append(f'<rect class="hm-{i} hm-line" x="{x:.0f}" y="{y:.0f}" width="26" height="13" fill="{shade}"/>')
-        out.append(_text(x + 31, y + 11, words, "soft"))
+        out.append(_draw_text(x + 31, y + 11, words, "soft"))
         x += 31 + 7.2 * len(words) + 14
     explanation = "dot, and figure above: the best value at this size; bold: it is the fastest of all planners"
     dot = f'<circle cx="{EDGE + 5}" cy="{y + 32:.0f}" r="3.2" fill="#ffffff" stroke="#2f6fab" stroke-width="2.4"/>'
-    return [*out, dot, _text(EDGE + 16, y + 36, explanation, "soft")]
+    return [*out, dot, _draw_text(EDGE + 16, y + 36, explanation, "soft")]
 
 
-def _text(x: float, y: float, words: str, tone: str, style: str = "") -> str:
+def _draw_text(x: float, y: float, words: str, tone: str, style: str = "") -> str:
     fill = {"ink": "#23211d", "soft": "#6d6961"}[tone]
     return f'<text class="hm-{tone}" x="{x:.1f}" y="{y:.1f}" fill="{fill}" {style}>{escape(words)}</text>'

@@ -83,26 +83,26 @@ def arrange(graph: Graph) -> Drawing:
 def inner(graph: Graph, nodes: Sequence[int], facing: bool = False) -> Drawing:
     """A machine by itself, or one box of a cluster; `facing` a fabric above it, its ranks stand in front."""
     switches = [n for n in nodes if graph.nodes[n].shape == SWITCH]
-    coordinates = _coordinates(graph, nodes)
+    coordinates = _read_coordinates(graph, nodes)
     if coordinates is not None:
-        return _grid(graph, coordinates)
+        return _place_grid(graph, coordinates)
     if not switches:
-        return _circles(graph, nodes)
+        return _place_circles(graph, nodes)
     if graph.is_tree(nodes):
         hubs = {s: [n for n in graph.near[s] if n in set(nodes) and n not in switches] for s in switches}
         if len(switches) <= 2 and all(3 <= len(ends) <= 16 for ends in hubs.values()):
-            return _fronts(graph, hubs) if facing else _hubs(graph, hubs)
-        return _tree(graph, nodes)
+            return _place_fronts(graph, hubs) if facing else _place_hubs(graph, hubs)
+        return _place_tree(graph, nodes)
     owner = {n: [s for s in graph.near[n] if s in set(switches)] for n in nodes if n not in switches}
     if all(len(hubs_of) == 1 and len(graph.near[n]) == 1 for n, hubs_of in owner.items()):
-        return _routers(graph, switches, {n: hubs_of[0] for n, hubs_of in owner.items()})
-    return _leveled(graph, nodes, switches)
+        return _place_routers(graph, switches, {n: hubs_of[0] for n, hubs_of in owner.items()})
+    return _place_levels(graph, nodes, switches)
 
 
 # ---- grids ----
 
 
-def _coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
+def _read_coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...]] | None:
     """The position of every node, if places contain it: x1/y2."""
     positions: dict[int, tuple[int, ...]] = {}
     for node in nodes:
@@ -115,7 +115,7 @@ def _coordinates(graph: Graph, nodes: Sequence[int]) -> dict[int, tuple[int, ...
     return positions if len({len(position) for position in positions.values()}) == 1 else None
 
 
-def _grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
+def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
     """The last axis runs across, the one before down, the third last into the depth, further ones in blocks."""
     axes = len(next(iter(coordinates.values())))
     sizes = [1 + max(at[axis] for at in coordinates.values()) for axis in range(axes)][::-1]
@@ -145,7 +145,7 @@ def _grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawing:
 # ---- no switches: circles ----
 
 
-def _circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
+def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
     """Each group on a circle of its own, the groups in rows."""
     by_place: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
@@ -171,7 +171,7 @@ def _circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
 # ---- switches ----
 
 
-def _hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
+def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """Each switch with its ranks around it, side by side."""
     at: dict[int, Point] = {}
     for number, (switch, ends) in enumerate(hubs.items()):
@@ -184,7 +184,7 @@ def _hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     return fitted(graph, at)
 
 
-def _fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
+def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     """The ranks of each switch in a row above it, side by side."""
     at: dict[int, Point] = {}
     x = 0.0
@@ -196,7 +196,7 @@ def _fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
     return fitted(graph, at)
 
 
-def _roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
+def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     """The switch called root, or the one or two in the middle of the tree."""
     named = [n for n in nodes if graph.nodes[n].label == "root"]
     if len(named) == 1:
@@ -208,9 +208,9 @@ def _roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
     return sorted(remaining)
 
 
-def _tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
+def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     """Switches over what hangs on them."""
-    inside, roots = set(nodes), _roots(graph, nodes)
+    inside, roots = set(nodes), _find_roots(graph, nodes)
     at: dict[int, Point] = {}
     edge = [0.0]  # how far to the right it is drawn already
     visited = set(roots)
@@ -243,7 +243,7 @@ def _tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
     return fitted(graph, at)
 
 
-def _routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
+def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
     """Switches on a circle, the ranks of each outside of it."""
     most_ranks = max(sum(s == switch for s in owner.values()) for switch in switches)
     radius = max(66.0, 14.0 * len(switches), 6.8 * len(switches) * most_ranks - 40)
@@ -258,7 +258,7 @@ def _routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Dr
     return fitted(graph, at)
 
 
-def _leveled(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
+def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
     """Ranks in rows at the bottom, switches in levels above."""
     ranks = [n for n in nodes if n not in set(switches)]
     columns = max(1, min(len(ranks), 16 if graph.nodes[ranks[0]].shape == RANK else 12))
@@ -288,7 +288,7 @@ def around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
         angle = (math.pi if count == 2 else -math.pi / 2) + 2 * math.pi * number / count
         x, y = radius * math.cos(angle), radius * math.sin(angle)
         placed.append(block.moved(x - block.width / 2, y - block.height / 2))
-    return _together(graph, placed, {})
+    return _combine(graph, placed, {})
 
 
 def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) -> Drawing:
@@ -301,8 +301,8 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
     ]
     wide, high = max(b.width for b in blocks) + 18, max(b.height for b in blocks)
     upper = set().union(*(b.at for b in blocks[:columns])) if rows == 2 else set()
-    level = _levels(graph, blocks, outside)
-    side = _sides(graph, upper, level, rows)
+    level = _switch_levels(graph, blocks, outside)
+    side = _switch_sides(graph, upper, level, rows)
     shared = sorted({level[s] for s in outside if side[s] == "both"})
     alone = max((level[s] for s in outside if side[s] != "both"), default=0)
     drop = min(max(_LEVEL, wide * columns / 8), 190.0)  # from the lowest switches to the boxes: cables stay steep
@@ -325,16 +325,16 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
                 y = top + band - drop - (number - 1) * _LEVEL
             else:
                 y = middle + (len(shared) - 1 - shared.index(number)) * _LEVEL if row else 0.0
-            _spread(graph, row, at, y, wide * columns)
-    return _together(graph, placed, {s: at[s] for s in outside})
+            _spread_switches(graph, row, at, y, wide * columns)
+    return _combine(graph, placed, {s: at[s] for s in outside})
 
 
-def _together(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
+def _combine(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
     at = {node: point for block in blocks for node, point in block.at.items()} | switches
     return fitted(graph, at, [frame for block in blocks for frame in block.frames])
 
 
-def _levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
+def _switch_levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:
     """How many switches away from a box each switch is: 1 where a box hangs on it."""
     level = dict.fromkeys((node for block in blocks for node in block.at), 0)
     row, free = list(level), set(outside)
@@ -346,7 +346,7 @@ def _levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> 
     return level | dict.fromkeys(free, 1)
 
 
-def _sides(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
+def _switch_sides(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> dict[int, str]:
     """Whether what hangs below a switch is all in the upper row of boxes, all in the lower one, or in both."""
     if rows == 1:
         return dict.fromkeys(level, "both")
@@ -358,7 +358,7 @@ def _sides(graph: Graph, upper: set[int], level: dict[int, int], rows: int) -> d
     return side
 
 
-def _spread(graph: Graph, row: Sequence[int], at: dict[int, Point], y: float, width: float) -> None:
+def _spread_switches(graph: Graph, row: Sequence[int], at: dict[int, Point], y: float, width: float) -> None:
     """Each switch over the middle of what hangs on it, as far as they do not overlap."""
     if not row:
         return

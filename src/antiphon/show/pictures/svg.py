@@ -40,9 +40,9 @@ def topology_svg(topology: Topology) -> str:
             f"a picture of {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
             "keep some ranks with --only, or use --json"
         )
-    colour, stroke = _colours(graph), _strokes(graph, topology.unit)
+    colour, stroke = _kind_colours(graph), _stroke_widths(graph, topology.unit)
     block = arrange(graph).moved(0, 34)
-    legend = _legend(graph, colour, stroke)
+    legend = _make_legend(graph, colour, stroke)
     width = max(block.width, 16 + max(_text_width(text) for text in (topology.name, *(t for t, _ in legend))))
     block = block.moved((width - block.width) / 2, 0)
     below = block.height + 40
@@ -52,10 +52,10 @@ def topology_svg(topology: Topology) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="13">',
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#ffffff"/>',
         f'<text x="16" y="24" font-weight="bold">{escape(topology.name)}</text>',
-        *_frames(block),
-        *_lines(graph, block, colour, stroke),
-        *_nodes(graph, block),
-        *_labels(graph, block),
+        *_draw_frames(block),
+        *_draw_links(graph, block, colour, stroke),
+        *_draw_nodes(graph, block),
+        *_draw_labels(graph, block),
         *(
             f'<g transform="translate(16 {below + _ROW * (i + 0.5):.0f})">{row}</g>'
             for i, (_, row) in enumerate(legend)
@@ -69,13 +69,13 @@ def _text_width(text: str) -> float:
     return 7.4 * len(text) + 20
 
 
-def _colours(graph: Graph) -> dict[str, str]:
+def _kind_colours(graph: Graph) -> dict[str, str]:
     kinds = sorted({edge.kind for edge in graph.edges})
     unnamed = [kind for kind in kinds if kind not in _KIND_COLOURS]
     return {kind: _KIND_COLOURS.get(kind) or _MORE_COLOURS[unnamed.index(kind) % len(_MORE_COLOURS)] for kind in kinds}
 
 
-def _strokes(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
+def _stroke_widths(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
     """Pixels by bytes per second: in proportion where the widest then stays below 10, else squeezed evenly."""
     speeds = sorted({edge.bandwidth for edge in graph.edges})
     if not speeds:
@@ -86,14 +86,14 @@ def _strokes(graph: Graph, unit: Fraction) -> dict[Fraction, float]:
     return {speed: thin * float(speed / speeds[0]) ** power for speed in speeds}
 
 
-def _frames(block: Drawing) -> list[str]:
+def _draw_frames(block: Drawing) -> list[str]:
     return [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="#b9c2cc"/>'
         for x, y, w, h, _ in block.frames
     ]
 
 
-def _labels(graph: Graph, block: Drawing) -> list[str]:
+def _draw_labels(graph: Graph, block: Drawing) -> list[str]:
     """The names of the frames, on the side away from the fabric, with a rim to be read over links."""
     outside = [y for n, (_, y) in block.at.items() if not graph.nodes[n].container]
     level = sum(outside) / len(outside) if outside else 0.0
@@ -104,7 +104,7 @@ def _labels(graph: Graph, block: Drawing) -> list[str]:
     ]
 
 
-def _lines(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
+def _draw_links(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[str]:
     """Bands of shared limits first, then the links, the slow ones on top."""
     tint = {name: _SHARED[i % len(_SHARED)] for i, name in enumerate(graph.limits)}
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
@@ -114,9 +114,9 @@ def _lines(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fr
     for edge in sorted(graph.edges, key=lambda e: -e.bandwidth):
         parallel = drawn[edge.a, edge.b]
         drawn[edge.a, edge.b] += 1
-        line = _path(edge, centres, radii, 14.0 * parallel + (0 if edge.symmetric else 8))
+        line = _link_path(edge, centres, radii, 14.0 * parallel + (0 if edge.symmetric else 8))
         thick = stroke[edge.bandwidth]
-        title = "; ".join([_title(graph, edge), *(f"{name}: {graph.limits[name]}" for name in edge.limits)])
+        title = "; ".join([_link_title(graph, edge), *(f"{name}: {graph.limits[name]}" for name in edge.limits)])
         if edge.limits:
             bands.append(
                 f'<path d="{line}" fill="none" stroke="{tint[edge.limits[0]]}" stroke-width="{thick + 8:.1f}" '
@@ -130,8 +130,8 @@ def _lines(graph: Graph, block: Drawing, colour: dict[str, str], stroke: dict[Fr
     return bands + lines
 
 
-def _title(graph: Graph, edge: Edge) -> str:
-    a, b = (_called(graph, node) for node in (edge.a, edge.b))
+def _link_title(graph: Graph, edge: Edge) -> str:
+    a, b = (_node_name(graph, node) for node in (edge.a, edge.b))
     if edge.symmetric:
         return f"{a} and {b}: {edge.kind}, {edge.speed()} each way"
     directions = [(a, b, edge.forward, False), (b, a, edge.backward, True)]
@@ -140,12 +140,12 @@ def _title(graph: Graph, edge: Edge) -> str:
     )
 
 
-def _called(graph: Graph, node: int) -> str:
+def _node_name(graph: Graph, node: int) -> str:
     drawn = graph.nodes[node]
     return f"rank {drawn.label}" if drawn.shape == RANK else drawn.place
 
 
-def _path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
+def _link_path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
     """A line from centre to centre, bent as little as needed to pass by the other nodes."""
     a, b = centres[edge.a], centres[edge.b]
     others = np.ones(len(centres), bool)
@@ -156,7 +156,7 @@ def _path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> st
     return path((a, middle, b))
 
 
-def _nodes(graph: Graph, block: Drawing) -> list[str]:
+def _draw_nodes(graph: Graph, block: Drawing) -> list[str]:
     shapes = []
     for number, node in enumerate(graph.nodes):
         x, y = block.at[number]
@@ -165,26 +165,26 @@ def _nodes(graph: Graph, block: Drawing) -> list[str]:
         if node.shape == RANK:
             shape = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{half:.0f}" fill="#f4f1ea" stroke="#333">{title}</circle>'
         elif node.shape == STACK:
-            shape = _box(x + 4, y - 4, half, tall, "#e9e4d8", "") + _box(x, y, half, tall, "#f4f1ea", title)
+            shape = _draw_box(x + 4, y - 4, half, tall, "#e9e4d8", "") + _draw_box(x, y, half, tall, "#f4f1ea", title)
             span = f"{node.ranks[0]}-{node.ranks[-1]}" if len(node.ranks) > 1 else str(node.ranks[0])
-            shape += _text((x, y - 3), node.label) + _text((x, y + 13), span, "#5b6672", 11)
+            shape += _draw_text((x, y - 3), node.label) + _draw_text((x, y + 13), span, "#5b6672", 11)
         else:
-            shape = _box(x, y, half, tall, "#dde6ee", title)
-        shapes.append(shape + (_text((x, y + 4.5), node.label) if node.shape != STACK and node.label else ""))
+            shape = _draw_box(x, y, half, tall, "#dde6ee", title)
+        shapes.append(shape + (_draw_text((x, y + 4.5), node.label) if node.shape != STACK and node.label else ""))
     return shapes
 
 
-def _box(x: float, y: float, half: float, tall: float, fill: str, title: str) -> str:
+def _draw_box(x: float, y: float, half: float, tall: float, fill: str, title: str) -> str:
     where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
     return f'<rect {where} fill="{fill}" stroke="#333">{title}</rect>'
 
 
-def _text(at: Point, text: str, fill: str = "#111", size: int = 13) -> str:
+def _draw_text(at: Point, text: str, fill: str = "#111", size: int = 13) -> str:
     where = f'x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="middle" fill="{fill}" font-size="{size}"'
     return f"<text {where}>{escape(text)}</text>"
 
 
-def _legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
+def _make_legend(graph: Graph, colour: dict[str, str], stroke: dict[Fraction, float]) -> list[tuple[str, str]]:
     """A row per kind of link with a sample of each width, then one per kind of shared limit: plain text, SVG."""
     rows = []
     for kind, paint in colour.items():

@@ -47,15 +47,15 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     check_drawable(topology)
     graph = graph_of(topology)
     grown = growths_of(schedule, topology, root)
-    stage = _stage(graph)
+    stage = _make_stage(graph)
     shown = grown.growths[:MAX_PANELS]
-    colours = _ramp(max((growth.deepest for _, growth in shown), default=0))
-    words = _title(schedule, topology, limits, grown)
-    legend, room = _legend([growth for _, growth in shown], colours)
-    lines = [_lines(stage, growth) for _, growth in shown]
-    before, above, after, below = _beyond(stage, [line.curve for arrows in lines for line in arrows])
+    colours = _colour_ramp(max((growth.deepest for _, growth in shown), default=0))
+    words = _title_lines(schedule, topology, limits, grown)
+    legend, room = _make_legend([growth for _, growth in shown], colours)
+    lines = [_route_arrows(stage, growth) for _, growth in shown]
+    before, above, after, below = _overhang(stage, [line.curve for arrows in lines for line in arrows])
     wide, high = before + stage.block.width + after, above + stage.block.height + below + _CAPTION
-    columns, top = _columns(wide, len(shown)), 16.0 + 20 * len(words)
+    columns, top = _count_columns(wide, len(shown)), 16.0 + 20 * len(words)
     width = max(wide * columns, 32 + max(room, 8.6 * len(words[0]), *(7.0 * len(text) for text in words)))
     height = top + high * math.ceil(len(shown) / columns) + 46
     first_x = (width - wide * columns) / 2
@@ -69,8 +69,8 @@ def trees_svg(schedule: Schedule, topology: Topology, limits: Bound | None = Non
     for i, ((share, growth), arrows) in enumerate(zip(shown, lines, strict=True)):
         at = f"{first_x + before + wide * (i % columns):.1f} {top + above + high * (i // columns):.1f}"
         under = f'x="{stage.block.width / 2:.1f}" y="{stage.block.height + below + 7:.1f}" text-anchor="middle"'
-        caption = f'<text {under} fill="#22282e">{escape(_caption(share, grown, growth))}</text>'
-        elements += [f'<g transform="translate({at})">', *_panel(stage, growth, arrows, colours), caption, "</g>"]
+        caption = f'<text {under} fill="#22282e">{escape(_caption_text(share, grown, growth))}</text>'
+        elements += [f'<g transform="translate({at})">', *_draw_panel(stage, growth, arrows, colours), caption, "</g>"]
     return "\n".join([*elements, f'<g transform="translate(16 {height - 22:.0f})">{legend}</g>', "</svg>"]) + "\n"
 
 
@@ -86,12 +86,12 @@ def check_drawable(topology: Topology) -> None:
 # ---- words ----
 
 
-def _title(schedule: Schedule, topology: Topology, limits: Bound | None, grown: Grown) -> list[str]:
+def _title_lines(schedule: Schedule, topology: Topology, limits: Bound | None, grown: Grown) -> list[str]:
     count, shapes = len(grown.growths), {growth.shape for _, growth in grown.growths}
     subject = plural(count, "part" if ANY in shapes else "tree")
     if grown.root >= 0 and grown.roots > 1:
         subject += f" of rank {grown.root}, one of {grown.roots} roots"
-    lines = [f"{schedule.collective.kind} on {topology.name}: {subject}", *_rate(schedule, topology, limits)]
+    lines = [f"{schedule.collective.kind} on {topology.name}: {subject}", *_rate_lines(schedule, topology, limits)]
     if shapes == {SAME_BOTH_WAYS}:
         lines.append("each part goes up its tree to the root, adding on the way, and down the same tree again")
     elif shapes == {IN}:
@@ -106,7 +106,7 @@ def _title(schedule: Schedule, topology: Topology, limits: Bound | None, grown: 
     return lines
 
 
-def _rate(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[str]:
+def _rate_lines(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[str]:
     """How fast it comes to be in ever finer pieces, beside the bound."""
     rate = throughput(schedule, topology)
     if rate is None:
@@ -122,13 +122,13 @@ def _rate(schedule: Schedule, topology: Topology, limits: Bound | None) -> list[
     return [f"{rate_text}; bound {best / topology.unit}, {format_bandwidth(best)}"]
 
 
-def _caption(share: int, grown: Grown, growth: Growth) -> str:
+def _caption_text(share: int, grown: Grown, growth: Growth) -> str:
     data = "its data" if grown.root >= 0 and grown.roots > 1 else "the data"
     share_text = f"all of {data}" if share == grown.total else f"{share}/{grown.total} of {data}"
     return f"{share_text}, {plural(growth.deepest, 'step') if growth.shape == ANY else f'{growth.deepest} deep'}"
 
 
-def _legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float]:
+def _make_legend(shown: Sequence[Growth], colours: Sequence[str]) -> tuple[str, float]:
     """What the colours say, and how wide that is."""
     steps = any(growth.shape == ANY for growth in shown)
     words = "steps:" if steps else "root, and hops from it:"
@@ -165,7 +165,7 @@ class Stage:
         return self.centres[a], middle, self.centres[b]
 
 
-def _stage(graph: Graph) -> Stage:
+def _make_stage(graph: Graph) -> Stage:
     """The layout of the machine's picture, closer together where there is room."""
     block = arrange(graph)
     centres = np.array([block.at[n] for n in range(len(graph.nodes))])
@@ -180,7 +180,7 @@ def _stage(graph: Graph) -> Stage:
     return replace(bare, links=tuple(bare.line(*pair) for pair in sorted({(edge.a, edge.b) for edge in graph.edges})))
 
 
-def _beyond(stage: Stage, curves: Sequence[Curve]) -> list[float]:
+def _overhang(stage: Stage, curves: Sequence[Curve]) -> list[float]:
     """How far lines go beyond the ranks and switches: to the left, above, to the right, below."""
     control_points = np.array([*stage.links, *curves]).reshape(-1, 3, 2)
     if not len(control_points):
@@ -192,13 +192,13 @@ def _beyond(stage: Stage, curves: Sequence[Curve]) -> list[float]:
     return [max(0.0, float(value)) for value in over]
 
 
-def _columns(wide: float, count: int) -> int:
+def _count_columns(wide: float, count: int) -> int:
     """As many as fit, then as few as need no more rows."""
     fitting = max(1, int(_WIDTH // wide))
     return max(1, math.ceil(count / max(1, math.ceil(count / fitting))))
 
 
-def _panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
+def _draw_panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: Sequence[str]) -> list[str]:
     frames = [
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" rx="12" fill="#f7f8fa" stroke="{_LINK}"/>'
         for x, y, w, h, _ in stage.block.frames
@@ -208,14 +208,14 @@ def _panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colours: S
     return [
         *frames,
         f'<path d="{" ".join(map(path, stage.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
-        *(_switch(stage, n) for n in switches if n not in through),
-        *(_arrow(stage, line, colours[line.number - 1]) for line in lines),
-        *(_switch(stage, n) for n in switches if n in through),
-        *_ranks(stage, growth, colours),
+        *(_draw_switch(stage, n) for n in switches if n not in through),
+        *(_draw_arrow(stage, line, colours[line.number - 1]) for line in lines),
+        *(_draw_switch(stage, n) for n in switches if n in through),
+        *_draw_ranks(stage, growth, colours),
     ]
 
 
-def _alone(growth: Growth) -> set[int]:
+def _unambiguous_switches(growth: Growth) -> set[int]:
     """The switches through which only one rank sends, or only one receives: lines that meet there are unambiguous."""
     if growth.shape == ANY:
         return set()
@@ -237,9 +237,9 @@ class DrawnArrow:
     title: str
 
 
-def _lines(stage: Stage, growth: Growth) -> list[DrawnArrow]:
+def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
     """The hops farthest from the root first. What several of them share is drawn once."""
-    alone = _alone(growth)
+    alone = _unambiguous_switches(growth)
     drawn: dict[tuple[int, int, int, bool], DrawnArrow] = {}
     for arrow in reversed(growth.arrows):
         nodes = [arrow.src, *(arrow.via if alone.issuperset(arrow.via) else ()), arrow.dst]
@@ -255,7 +255,7 @@ def _lines(stage: Stage, growth: Growth) -> list[DrawnArrow]:
     return list(drawn.values())
 
 
-def _arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
+def _draw_arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
     shaft, point = line.curve, ""
     if stage.graph.nodes[line.ends[1]].shape == RANK:
         shaft = between(*line.curve, (0.0, 7.0))
@@ -267,7 +267,7 @@ def _arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
     )
 
 
-def _switch(stage: Stage, number: int) -> str:
+def _draw_switch(stage: Stage, number: int) -> str:
     (x, y), node = stage.centres[number], stage.graph.nodes[number]
     half, tall = node.half
     where = f'x="{x - half:.1f}" y="{y - tall:.1f}" width="{2 * half:.1f}" height="{2 * tall:.1f}" rx="4"'
@@ -275,7 +275,7 @@ def _switch(stage: Stage, number: int) -> str:
     return f'<rect {where} fill="#f4f6f8" stroke="#c3cad2"/><text {words}>{escape(node.label)}</text>'
 
 
-def _ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
+def _draw_ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
     """The root filled, what it reaches rimmed in the colour of its hop, all else pale."""
     rims = {(a.src if a.inwards else a.dst): colours[a.number - 1] for a in reversed(growth.arrows)}
     shapes = []
@@ -298,7 +298,7 @@ def _ranks(stage: Stage, growth: Growth, colours: Sequence[str]) -> list[str]:
     return shapes
 
 
-def _ramp(count: int) -> list[str]:
+def _colour_ramp(count: int) -> list[str]:
     """`count` colours, from dark blue on."""
     if count <= len(_RAMP):
         return list(_RAMP[:count])
