@@ -233,7 +233,7 @@ def replayed(folder: Path) -> int:
         going = False
         for key in [key for key in left if key not in done]:
             one = by_id[key]
-            ends = tuple(one.whole(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            ends = tuple(one.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
             if {(key[0], wait) for wait in left[key]} <= done and (one.type != nodes.RECEIVE or ends in sent):
                 done.add(key)
                 sent |= {ends} if one.type == nodes.SEND else set()

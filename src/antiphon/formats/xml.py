@@ -110,7 +110,7 @@ def _check_attributes(block: bytes) -> None:
             raise Invalid(f"has an element with more than {MAX_ATTRIBUTES} attributes; expected some few")
 
 
-def whole(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:
+def read_integer(attributes: Attributes, key: str, where: str, missing: int | None = None) -> int:
     """An attribute that is a whole number from 0 on; `missing` where it is left out, if it may be."""
     text = attributes.get(key)
     if text is None:

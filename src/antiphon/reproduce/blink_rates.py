@@ -40,7 +40,7 @@ def why(limit: Bound, gpus: Sequence[int]) -> str:
         sides = [inside, sorted(set(range(len(gpus))) - set(inside))]
         return "cut " + " | ".join(_join_gpus(side, gpus) for side in sides)
     if isinstance(witness, Partition):
-        return "parts " + " | ".join(_join_gpus(part, gpus) for part in witness.parts)
+        return "parts " + " | ".join(_join_gpus(ranks, gpus) for ranks in witness.parts)
     return "prices of links"
 
 

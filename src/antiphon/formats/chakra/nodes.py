@@ -62,7 +62,7 @@ class Node:
     attributes: Mapping[str, Value] = field(default_factory=dict)
     inputs: str = ""
 
-    def whole(self, name: str) -> int | None:
+    def integer(self, name: str) -> int | None:
         """An attribute that is a whole number."""
         value = self.attributes.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None

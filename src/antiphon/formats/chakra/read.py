@@ -105,7 +105,7 @@ def _match_messages(traces: Traces) -> list[tuple[int, Node]]:
     copies = []
     for rank, (_, nodes) in traces.items():
         for node in nodes:
-            ends = tuple(node.whole(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
+            ends = tuple(node.integer(name) for name in ("comm_src", "comm_dst", "comm_tag", "comm_size"))
             if node.type in (SEND, RECEIVE):
                 messages_of = sent if node.type == SEND else received
                 if ends[node.type - SEND] != rank or None in ends or ends in messages_of:
@@ -133,8 +133,13 @@ def _with_rows(empty: Schedule, sent: Sequence[tuple[int, Node]]) -> Schedule:
             if not count or not isinstance(values, list) or len(values) != count:
                 raise Invalid(f"node {node.id}: {name} is not there for each row of the message")
             columns[name] += values  # type: ignore[arg-type]  # Schedule looks at each
-        dst = rank if node.type == COMPUTE else node.whole("comm_dst")
-        for name, value in (("step", node.whole("step")), ("src", rank), ("dst", dst), ("route", node.whole("route"))):
+        dst = rank if node.type == COMPUTE else node.integer("comm_dst")
+        for name, value in (
+            ("step", node.integer("step")),
+            ("src", rank),
+            ("dst", dst),
+            ("route", node.integer("route")),
+        ):
             columns[name] += [-1 if value is None else value] * count
     for name in ("src_slot", "dst_slot"):
         if name not in slots:
@@ -152,8 +157,8 @@ def _check_sizes(schedule: Schedule, nbytes: str, sent: Sequence[tuple[int, Node
     table = messages(schedule)
     size = np.maximum(table.nbytes(int(nbytes))[0], 1).tolist()
     for _, node in sent:
-        tag = node.whole("comm_tag")
-        if tag is not None and (tag >= len(size) or node.whole("comm_size") != size[tag]):
+        tag = node.integer("comm_tag")
+        if tag is not None and (tag >= len(size) or node.integer("comm_size") != size[tag]):
             raise Invalid(f"node {node.id}: is not the message {tag} of {size[tag] if tag < len(size) else 'no'} bytes")
 
 
@@ -174,7 +179,7 @@ def collectives_of(traces: Traces) -> list[dict[str, Any]]:
 
 
 def collective_of(node: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]:
-    kind, size = node.whole("comm_type"), node.whole("comm_size")
+    kind, size = node.integer("comm_type"), node.integer("comm_size")
     if kind is None or not 0 <= kind < len(COLLECTIVES):
         raise Unsupported(f"node {node.id}: a collective of type {kind}; known are 0 to {len(COLLECTIVES) - 1}")
     if size is None or not 0 <= size < 2**60:
@@ -182,7 +187,7 @@ def collective_of(node: Node, groups: Mapping[str, list[int]]) -> dict[str, Any]
     group = str(node.attributes.get("pg_name", ""))
     return {
         "node": node.id, "name": node.name, "collective": COLLECTIVES[kind], "nbytes": size, "group": group,
-        "members": groups.get(group), "root": node.whole("root_rank"), "start_us": node.start_us,
+        "members": groups.get(group), "root": node.integer("root_rank"), "start_us": node.start_us,
         "duration_us": node.duration_us,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from antiphon.core.schedule import COPY, REDUCE
 from antiphon.core.serialize import loads
 from antiphon.core.topology import MAX_NODES
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.xml import LONGEST, Attributes, read_xml, whole
+from antiphon.formats.xml import LONGEST, Attributes, read_integer, read_xml
 
 MAX_ROWS = 2**27
 _RUN = re.compile("([0-9]{1,9})(?:-([0-9]{1,9})|:([0-9]{1,5}):([0-9]{1,5}))?")
@@ -117,11 +117,11 @@ class _Reader:
             raise Invalid(f"line {line}: begins with <{name[:40]}>, a schedule with <collective ...>{other}")
         where = f"line {line}: collective"
         self.head = dict(attributes)
-        self.ranks = whole(attributes, "nodes", where)
+        self.ranks = read_integer(attributes, "nodes", where)
         if not 1 <= self.ranks <= MAX_NODES:
             raise Invalid(f"{where}: nodes is {self.ranks}; expected 1 to {MAX_NODES}")
-        self.nbytes = whole(attributes, "buffer_size", where, 0)
-        self.k = whole(attributes, "k", where) if "k" in attributes else None
+        self.nbytes = read_integer(attributes, "buffer_size", where, 0)
+        self.k = read_integer(attributes, "k", where) if "k" in attributes else None
 
     def _read_plan(self, attributes: Attributes, line: int) -> None:
         if self.count or self.batch or self.plan is not None:
@@ -165,7 +165,7 @@ class _Reader:
             "".join(texts).isascii() and all(map(str.isdigit, texts)) and max(map(len, texts)) <= LONGEST
         ):
             for i in indices:
-                whole(self.batch[i], key, self._line_of(i))
+                read_integer(self.batch[i], key, self._line_of(i))
         return list(map(int, texts))
 
     def _read_dependencies(self, key: str) -> None:
@@ -233,7 +233,7 @@ class _Reader:
         graph = MessageGraph(self.ranks, narrow(src), narrow(dst), size, ptr, narrow(dep), left=left)
         plan = None
         if self.plan is not None:
-            plan, combined = self._whole_plan(self.plan, graph)
+            plan, combined = self._complete_plan(self.plan, graph)
             graph = replace(graph, combined=combined)
         name, algorithm = (self.head.get(key, "") for key in ("name", "algorithm"))
         return PicclSchedule(path, name, algorithm, self.k, self.nbytes, graph, ids, plan)
@@ -281,7 +281,7 @@ class _Reader:
 
     # ---- what only our files have ----
 
-    def _whole_plan(self, plan: Plan, graph: MessageGraph) -> tuple[Plan, Longs]:
+    def _complete_plan(self, plan: Plan, graph: MessageGraph) -> tuple[Plan, Longs]:
         """The plan with the transfers, and of each the bytes that are combined; Invalid where sizes contradict it."""
         entry = plan.entries[0]
         empty_schedule = entry.schedule
@@ -319,5 +319,5 @@ class _Reader:
             at = int(wrong[0])
             should = f"its chunks have {size[at]} bytes at this buffer_size"
             raise self._error_at(at, f"size is {graph.nbytes[at]}, but {should}")
-        whole_plan = Plan(plan.topology, plan.collective, (Entry(entry.start, entry.stop, schedule, entry.claims),))
-        return whole_plan, combined
+        complete_plan = Plan(plan.topology, plan.collective, (Entry(entry.start, entry.stop, schedule, entry.claims),))
+        return complete_plan, combined

@@ -24,7 +24,7 @@ from antiphon.cost.figures import MOST_RADIX, Level, LogGP
 from antiphon.cost.profile import Profile
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.piccl.figures import read_figures
-from antiphon.formats.xml import Attributes, read_xml, whole
+from antiphon.formats.xml import Attributes, read_integer, read_xml
 from antiphon.topologies.options import check_node_count
 
 NAMES = ("host", "rack", "row", "hall", "site", "region")  # of the levels, the inmost first
@@ -66,7 +66,7 @@ def read_topology(
                 f"its hosts differ in ports ({', '.join(map(str, sorted(ports)[:5]))}); a profile has one node radix "
                 "for all: read a file for each kind of host"
             )
-        radix = device_radix if device_radix is not None else whole(reader.head, "device_radix", "topo", 1)
+        radix = device_radix if device_radix is not None else read_integer(reader.head, "device_radix", "topo", 1)
         loggp = LogGP(tuple(levels), radix, ports.pop(), NAMES[0])
         title = reader.head.get("name") or Path(path).name.split(".")[0]
         return _build_machine(reader, figures, names, loggp, title), Profile(name=title, loggp=loggp)
@@ -91,12 +91,12 @@ class _Reader:
                 other = "; it is a schedule, not a machine" if name == "collective" else ""
                 raise Invalid(f"line {line}: begins with <{name[:40]}>, a topology with <topo ...>{other}")
             self.head = dict(attributes)
-            self.nodes = whole(attributes, "num_nodes", f"line {line}: topo")
-            self.levels = whole(attributes, "num_levels", f"line {line}: topo", 0)
+            self.nodes = read_integer(attributes, "num_nodes", f"line {line}: topo")
+            self.levels = read_integer(attributes, "num_levels", f"line {line}: topo", 0)
         elif name == "group":
             self._begin_group(attributes, line)
         elif name == "node" and self.open:
-            self._add_node(whole(attributes, "id", f"line {line}: node"), line)
+            self._add_node(read_integer(attributes, "id", f"line {line}: node"), line)
             self.open.append(self.open[-1])  # what is in a node is in its group, and wrong there
         else:
             raise Invalid(f"line {line}: <{name[:40]}> does not belong here; expected <group ...> or <node id=.../>")
@@ -108,7 +108,7 @@ class _Reader:
 
     def _begin_group(self, attributes: Attributes, line: int) -> None:
         where = f"line {line}: group"
-        level, number = whole(attributes, "level", where), whole(attributes, "id", where)
+        level, number = read_integer(attributes, "level", where), read_integer(attributes, "id", where)
         if level >= len(NAMES):
             raise Unsupported(f"{where}: level {level}; at most {len(NAMES)} levels (0 to {len(NAMES) - 1}) are read")
         if self.open and level >= self.open[-1].level:
@@ -119,7 +119,7 @@ class _Reader:
         file = attributes.get("param_file", "")
         if not file:
             raise Invalid(f'{where} has no param_file="..."; name its file of figures')
-        ports = whole(attributes, "ports", where) if level == 0 and "ports" in attributes else None
+        ports = read_integer(attributes, "ports", where) if level == 0 and "ports" in attributes else None
         if ports is not None and not 1 <= ports <= MOST_RADIX:
             raise Invalid(f"{where}: ports is {ports}; expected 1 to {MOST_RADIX}")
         group = Nodes(level, number, file, ports, line)

@@ -34,10 +34,10 @@ def least_hidden_bend(
 
 def control(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
     """The control point of the quadratic curve from node a to node b that is bent as little as needed to pass by the
-    others, `side` pixels to the left to begin with. O(nodes)."""
-    others = np.ones(len(centres), bool)
-    others[[a, b]] = False
-    return least_hidden_bend(centres[a], centres[b], centres[others], radii[others] + 4, side, _BENDS, 33)[1]
+    is_obstacle, `side` pixels to the left to begin with. O(nodes)."""
+    is_obstacle = np.ones(len(centres), bool)
+    is_obstacle[[a, b]] = False
+    return least_hidden_bend(centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, 33)[1]
 
 
 def points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:

@@ -148,9 +148,9 @@ def _node_name(graph: Graph, node: int) -> str:
 def _link_path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) -> str:
     """A line from centre to centre, bent as little as needed to pass by the other nodes."""
     a, b = centres[edge.a], centres[edge.b]
-    others = np.ones(len(centres), bool)
-    others[[edge.a, edge.b]] = False
-    best, middle = least_hidden_bend(a, b, centres[others], radii[others] + 3, bend, _BENDS, 25)
+    is_obstacle = np.ones(len(centres), bool)
+    is_obstacle[[edge.a, edge.b]] = False
+    best, middle = least_hidden_bend(a, b, centres[is_obstacle], radii[is_obstacle] + 3, bend, _BENDS, 25)
     if not best:
         return f"M{a[0]:.1f} {a[1]:.1f} L{b[0]:.1f} {b[1]:.1f}"
     return path((a, middle, b))
