@@ -21,6 +21,9 @@
  *     bool queues_end_by(Rank &, double end)       whether all that is asked of a rank is done by then, as now() counts
  *     void stop_queues(Rank &)                     nobody waits any more, and nothing more is done
  *     int end_queues(Rank &)                       until all that is asked of a rank is done; 0: it is
+ *
+ * Threading: the thread of the ranks enqueues everything; queues run on their own.
+ * Ownership: queues and events belong to ranks and devices; the state of a call is on the stack of ad_by_host.
  */
 #pragma once
 #include <map>

@@ -1,6 +1,6 @@
-/* The program around one plan: memory, calls, what is given and what must come of it, a table of times.
+/* The program around one plan: memory, calls, input data and their check, a table of times.
  *
- * Before it: what formats/device writes of the plan, and `run_stream`. Data are small whole numbers, so that every type
+ * Included after what formats/device writes of the plan, and `run_stream`. Data are small whole numbers, so that every type
  * holds every result exactly, in any order.
  */
 #pragma once

@@ -3,6 +3,10 @@
  * A stream is done by `lanes` blocks side by side, each in `rounds` rounds: a lane and a round have a slice of every atom of
  * their own, with signals of their own, so that slices never wait for each other. A rank that is ahead in one round
  * goes on with the next: that is how long messages come to be on several links at once.
+ *
+ * Threading: all threads of a block run `run_block` together and meet between dependent steps; between blocks and ranks only
+ *   signals and packets order memory (world.h).
+ * Ownership: everything that a Run refers to is the host's and outlives the call.
  */
 #pragma once
 #include "joint.h"

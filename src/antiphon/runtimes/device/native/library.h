@@ -4,6 +4,8 @@
  *     int device_of(const Rank &)                    on which device a rank is
  *     void *stream_of(Rank &)                        where its calls are asked for
  *     int end_streams(void *const *ranks, u32 count) until they are done; 0: they are
+ *
+ * Threading: the thread of the ranks. Ownership: a Library owns its communicators; the shared object stays open.
  */
 #pragma once
 #include <dlfcn.h>

@@ -3,6 +3,9 @@
  *
  * Packets lie in the box of the rank that they go to, each message in a slot of its own there. An atom begins with a packet
  * of its own, so that slices are whole packets.
+ *
+ * Threading: each packet has one writer and one reader; a load or store of 8 bytes is atomic.
+ * Ownership: boxes are the host's (boxes.h).
  */
 #pragma once
 #include "move.h"

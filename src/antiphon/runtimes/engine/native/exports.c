@@ -4,6 +4,8 @@
  * otherwise have it called in the middle of an MPI_Allreduce, and would call ours where it means its own. One library
  * with one door, rather than one library for LD_PRELOAD and another for Python: it is compiled once, and both run the
  * same.
+ *
+ * Threading: a constant table. Ownership: none.
  */
 #include <string.h>
 

@@ -10,6 +10,9 @@
  * neither costs nor channels, so that NCCL does what it would without us. (A plugin that begins by writing 1 to the
  * channels takes all but one of them from every such call.) A table in which anything is wrong is not used at all; NCCL
  * is told what and in which line, and the program goes on.
+ *
+ * Threading: NCCL makes a context for each communicator and uses it from one thread at a time.
+ * Ownership: a context is from malloc in init_tuner and freed in destroy_tuner; it keeps the rules, not the text of the table.
  */
 #include <errno.h>
 #include <fcntl.h>
