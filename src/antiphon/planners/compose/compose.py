@@ -56,37 +56,39 @@ def compose(
     """
     check_number("pieces", pieces, 1)
     check_number("ends", ends, 0)
-    wanted = _Wanted.of(request, groups, order, inside, best, turn)
-    likely = _for_size([(aim, plan) for aim in wanted.aims for plan in _likely(wanted, aim)], wanted)
-    made = [one for aim in wanted.aims for one in _best(wanted, aim, [plan for of, plan in likely if of == aim])]
-    if not made:
-        raise Unsupported(wanted.why or _NONE.format(wanted.request.topology.name))
-    told = _distinct(made)
-    some = False
+    search = _Wanted.of(request, groups, order, inside, best, turn)
+    likely = _for_size([(aim, plan) for aim in search.aims for plan in _likely(search, aim)], search)
+    plans = [
+        best_plan for aim in search.aims for best_plan in _best(search, aim, [plan for of, plan in likely if of == aim])
+    ]
+    if not plans:
+        raise Unsupported(search.why or _NONE.format(search.request.topology.name))
+    distinct = _distinct(plans)
+    any_yielded = False
     for nbytes in request.sizes:
-        for schedule in _ready(told, nbytes, pieces, ends, wanted):
-            some = True
+        for schedule in _ready(distinct, nbytes, pieces, ends, search):
+            any_yielded = True
             yield schedule
-    if not some:
+    if not any_yielded:
         raise Invalid(_TOO_MANY.format(ends))
 
 
 def _ready(
-    told: Sequence[_Made], nbytes: int | None, pieces: int | None, ends: int | None, wanted: _Wanted
+    plans: Sequence[_Made], nbytes: int | None, pieces: int | None, ends: int | None, search: _Wanted
 ) -> Iterator[Schedule]:
     """For a size the fastest, for None all, in several numbers of pieces. None of them, where so many parts at the ends
     as are given cannot be had."""
     if nbytes is None:
-        for one in told:
-            finer = RANGE if one.aim == "rate" and one.piped < one.alone else RANGE[:1]
-            made = (one.ready(depth, ends or 0, wanted) for depth in (finer if pieces is None else (pieces,)))
-            yield from (schedule for schedule in made if schedule is not None)
+        for plan in plans:
+            finer = RANGE if plan.aim == "rate" and plan.piped < plan.alone else RANGE[:1]
+            schedules = (plan.ready(depth, ends or 0, search) for depth in (finer if pieces is None else (pieces,)))
+            yield from (schedule for schedule in schedules if schedule is not None)
         return
-    request = wanted.request
-    fastest = (one.fastest(nbytes, pieces, ends, wanted) for one in told)
+    request = search.request
+    fastest = (plan.fastest(nbytes, pieces, ends, search) for plan in plans)
     ready = [schedule for schedule in fastest if schedule is not None]
     if ready:
-        price = [alpha_beta(one, request.topology, profile=request.profile)(nbytes).seconds for one in ready]
+        price = [alpha_beta(plan, request.topology, profile=request.profile)(nbytes).seconds for plan in ready]
         yield ready[int(np.argmin(price))]
 
 
@@ -127,8 +129,8 @@ class _Wanted:
     @property
     def spent(self) -> bool:
         """Whether so many kinds of groups were planned as the effort allows, and this is the first time round."""
-        most = EFFORT if self.request.effort is None else self.request.effort
-        return self.forth.tried + self.back.tried >= most and not self.looked
+        effort = EFFORT if self.request.effort is None else self.request.effort
+        return self.forth.tried + self.back.tried >= effort and not self.looked
 
     @staticmethod
     def of(request: Request, groups: str, order: Order, inside: str, best: str, turn: bool | None) -> _Wanted:
@@ -141,11 +143,11 @@ class _Wanted:
         for name in names:
             if find("planner", name).can.get("composes"):
                 raise Invalid(f"option inside: planner {name} composes itself; name one that plans directly")
-        found = [given_split(str(groups), members)] if groups else splits(request.topology, members)
-        if groups and not any(part.parts for part in found[0].groups.parts):
+        splits_found = [given_split(str(groups), members)] if groups else splits(request.topology, members)
+        if groups and not any(group.parts for group in splits_found[0].groups.parts):
             raise Invalid(f"option groups: {quote(groups)} is one group; give two levels or more, such as 4x2")
-        given = {"inside": ",".join(names) or None, "turn": turn}
-        return _Wanted(request, found, names or usual(), (best,) if best else tuple(AIMS), turn, given)
+        options = {"inside": ",".join(names) or None, "turn": turn}
+        return _Wanted(request, splits_found, names or usual(), (best,) if best else tuple(AIMS), turn, options)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,105 +164,105 @@ class _Made:
     def steps(self) -> int:
         return self.schedule.steps
 
-    def fastest(self, nbytes: int, pieces: int | None, ends: int | None, wanted: _Wanted) -> Schedule | None:
+    def fastest(self, nbytes: int, pieces: int | None, ends: int | None, search: _Wanted) -> Schedule | None:
         """With as many pieces, and smaller parts at the ends, as are best for the size, where they are not given; None,
         where so many parts as are given cannot be had."""
-        line = self._line(wanted)
+        line = self._line(search)
         sizes = line.chosen(nbytes, pieces, ends)
-        return None if sizes is None else self._told(line.laid(sizes), wanted)
+        return None if sizes is None else self._told(line.laid(sizes), search)
 
-    def ready(self, pieces: int, ends: int, wanted: _Wanted) -> Schedule | None:
-        line = self._line(wanted)
+    def ready(self, pieces: int, ends: int, search: _Wanted) -> Schedule | None:
+        line = self._line(search)
         sizes = line.given(pieces, ends)
-        return None if sizes is None else self._told(line.laid(sizes), wanted)
+        return None if sizes is None else self._told(line.laid(sizes), search)
 
-    def _line(self, wanted: _Wanted) -> Pipeline:
-        topology, profile = wanted.request.topology, wanted.request.profile
+    def _line(self, search: _Wanted) -> Pipeline:
+        topology, profile = search.request.topology, search.request.profile
         return Pipeline(self.schedule, topology if profile is None else as_profile(profile).on(topology))
 
-    def _told(self, made: tuple[Schedule, Sizes], wanted: _Wanted) -> Schedule:
+    def _told(self, laid_out: tuple[Schedule, Sizes], search: _Wanted) -> Schedule:
         """With the options that give it again."""
-        schedule, sizes = made
+        schedule, sizes = laid_out
         seating = self.split.seating.tolist()
         plain = seating == sorted(seating)
         options = {
             "groups": str(self.split), "order": None if plain else ",".join(map(str, seating)), "best": self.aim,
-            **wanted.given, "turn": len(self.shares) > 1, "pieces": sizes.pieces, "ends": len(sizes.before) or None,
+            **search.given, "turn": len(self.shares) > 1, "pieces": sizes.pieces, "ends": len(sizes.before) or None,
         }  # fmt: skip
-        found: dict[str, Any] = {"levels": list(self.levels)}
+        findings: dict[str, Any] = {"levels": list(self.levels)}
         if len(self.shares) > 1:
-            found["shares"] = [str(share) for share in self.shares]
+            findings["shares"] = [str(share) for share in self.shares]
         stated = {key: value for key, value in options.items() if value is not None}
-        provenance = {"planner": "compose", "options": stated, "found": found}
+        provenance = {"planner": "compose", "options": stated, "found": findings}
         return replace(schedule, provenance=provenance)
 
 
-def _likely(wanted: _Wanted, aim: str) -> list[Plan]:
+def _likely(search: _Wanted, aim: str) -> list[Plan]:
     """Of all splits those that look best for this aim by what their levels take."""
     looked: list[tuple[tuple[Fraction | int, ...], int, Plan]] = []
-    for number, split in enumerate(wanted.splits):
-        if number and wanted.spent:
-            wanted.splits = wanted.splits[:number]
+    for number, split in enumerate(search.splits):
+        if number and search.spent:
+            search.splits = search.splits[:number]
             break
-        wanted.request.tell(f"groups {split}, for {aim}")
+        search.request.tell(f"groups {split}, for {aim}")
         try:
-            plan = Plan.single(wanted.staged(split, aim))
+            plan = Plan.single(search.staged(split, aim))
         except AntiphonError as error:
-            wanted.why = wanted.why or str(error)
+            search.why = search.why or str(error)
             continue
         looked.append((AIMS[aim](plan), number, plan))
-        if wanted.turn is not False and aim != "steps" and not wanted.request.collective.roots:
-            with_all = _turned(wanted, split, aim)
+        if search.turn is not False and aim != "steps" and not search.request.collective.roots:
+            with_all = _turned(search, split, aim)
             if with_all is not None:
                 looked.append((AIMS[aim](with_all), number, with_all))
-    if wanted.turn:
-        looked = [one for one in looked if len(one[2].shares) > 1] or looked
-    wanted.looked = True
-    many = 1 if aim == "steps" or wanted.large else MOST_BUILT
-    return [plan for _, _, plan in sorted(looked, key=lambda one: one[:2])[:many]]
+    if search.turn:
+        looked = [entry for entry in looked if len(entry[2].shares) > 1] or looked
+    search.looked = True
+    count = 1 if aim == "steps" or search.large else MOST_BUILT
+    return [plan for _, _, plan in sorted(looked, key=lambda entry: entry[:2])[:count]]
 
 
-def _for_size(likely: Sequence[tuple[str, Plan]], wanted: _Wanted) -> Sequence[tuple[str, Plan]]:
+def _for_size(likely: Sequence[tuple[str, Plan]], search: _Wanted) -> Sequence[tuple[str, Plan]]:
     """For the size asked for, among very many ranks: the one that looks fastest, as each takes a minute to lay."""
-    nbytes = wanted.request.nbytes
-    if nbytes is None or not wanted.large or not likely:
+    nbytes = search.request.nbytes
+    if nbytes is None or not search.large or not likely:
         return likely
-    return [min(likely, key=lambda one: one[1].seconds(nbytes))]
+    return [min(likely, key=lambda entry: entry[1].seconds(nbytes))]
 
 
-def _best(wanted: _Wanted, aim: str, likely: Sequence[Plan]) -> list[_Made]:
+def _best(search: _Wanted, aim: str, likely: Sequence[Plan]) -> list[_Made]:
     """The best of these for an aim: they are laid, and measured."""
-    made: list[_Made] = []
+    plans: list[_Made] = []
     for plan in likely:
         try:
-            made.append(_laid(wanted, plan, aim))
+            plans.append(_laid(search, plan, aim))
         except AntiphonError as error:
-            wanted.why = wanted.why or str(error)
-    if not made:
+            search.why = search.why or str(error)
+    if not plans:
         return []
-    return [min(made, key=AIMS[aim])]
+    return [min(plans, key=AIMS[aim])]
 
 
-def _turned(wanted: _Wanted, split: Split, aim: str) -> Plan | None:
+def _turned(search: _Wanted, split: Split, aim: str) -> Plan | None:
     """The same split with its levels in every cyclic order, each with its share of the data."""
-    some = turned(split)
-    if len(some) < 2:
+    turned_splits = turned(split)
+    if len(turned_splits) < 2:
         return None
     try:
-        return shared([wanted.staged(one, aim) for one in some])
+        return shared([search.staged(turned_split, aim) for turned_split in turned_splits])
     except AntiphonError:
         return None
 
 
-def _laid(wanted: _Wanted, plan: Plan, aim: str) -> _Made:
+def _laid(search: _Wanted, plan: Plan, aim: str) -> _Made:
     """Plans that are alike in all that is told of them are laid once."""
-    request = wanted.request
-    if plan.mark not in wanted.laid:
-        parts = [one.schedule(request.collective) for one in plan.each]
-        schedule = parts[0] if len(parts) == 1 else merge(parts, plan.shares)
-        ways = (schedule, *_routed_anew(schedule, request.topology))
-        wanted.laid[plan.mark] = [_measured(one, request.topology, plan, aim) for one in ways]
-    return replace(min(wanted.laid[plan.mark], key=AIMS[aim]), aim=aim)
+    request = search.request
+    if plan.mark not in search.laid:
+        schedules = [variant.schedule(request.collective) for variant in plan.each]
+        schedule = schedules[0] if len(schedules) == 1 else merge(schedules, plan.shares)
+        variants = (schedule, *_routed_anew(schedule, request.topology))
+        search.laid[plan.mark] = [_measured(variant, request.topology, plan, aim) for variant in variants]
+    return replace(min(search.laid[plan.mark], key=AIMS[aim]), aim=aim)
 
 
 def _measured(schedule: Schedule, topology: Topology, plan: Plan, aim: str) -> _Made:
@@ -277,11 +279,11 @@ def _routed_anew(schedule: Schedule, topology: Topology) -> Iterator[Schedule]:
             yield routed(replace(schedule, route=None, routes=NO_ROUTES), topology, "compose")
 
 
-def _distinct(made: Sequence[_Made]) -> list[_Made]:
+def _distinct(plans: Sequence[_Made]) -> list[_Made]:
     """Each once: where one is as good for another aim, the later stands for both, as it comes in pieces."""
-    kept: list[_Made] = []
-    for one in made[::-1]:
-        same = (one.schedule.steps, one.alone, one.piped)
-        if not any((other.schedule.steps, other.alone, other.piped) == same for other in kept):
-            kept.append(one)
-    return kept[::-1]
+    distinct: list[_Made] = []
+    for plan in plans[::-1]:
+        same = (plan.schedule.steps, plan.alone, plan.piped)
+        if not any((other.schedule.steps, other.alone, other.piped) == same for other in distinct):
+            distinct.append(plan)
+    return distinct[::-1]

@@ -88,15 +88,15 @@ class Inside:
 
     def _classes(self, groups: Longs) -> Iterator[Alike]:
         rows, number = np.unique(groups, axis=0, return_inverse=True)
-        made = [_group(self.request.topology, row) for row in rows]
+        all_groups = [_group(self.request.topology, row) for row in rows]
         classes: dict[Any, list[int]] = {}
-        for at, group in enumerate(made):
+        for at, group in enumerate(all_groups):
             classes.setdefault(group.key, []).append(at)
-        for key, mine in classes.items():
-            first = self._known.setdefault(key, made[mine[0]])
-            here = np.flatnonzero(np.isin(number.ravel(), mine))
-            images = {at: _images(first, made[at]) for at in mine}
-            yield Alike(first.machine, here, np.array([images[int(at)] for at in number.ravel()[here]], np.int32))
+        for key, alike in classes.items():
+            first = self._known.setdefault(key, all_groups[alike[0]])
+            members = np.flatnonzero(np.isin(number.ravel(), alike))
+            images = {at: _images(first, all_groups[at]) for at in alike}
+            yield Alike(first.machine, members, np.array([images[int(at)] for at in number.ravel()[members]], np.int32))
 
     def ways(self, machine: Topology, target: Collective) -> list[Way]:
         """What the planners of the table make of it there: none that another beats in everything. All are verified."""
@@ -108,17 +108,17 @@ class Inside:
 
     def _tried(self, machine: Topology, target: Collective) -> list[Way]:
         limit = bound(machine, target)
-        found: list[Way] = []
+        candidates: list[Way] = []
         met = False
         for name in sorted(self.planners, key=lambda name: _effort(name, machine, target) > MOST_EFFORT):
-            if found and _effort(name, machine, target) > MOST_EFFORT:
+            if candidates and _effort(name, machine, target) > MOST_EFFORT:
                 break
-            found += self._made(name, machine, target)
-            met = any(_no_better(way, limit) for way in found)
+            candidates += self._made(name, machine, target)
+            met = any(_no_better(way, limit) for way in candidates)
             if met:
                 break
         dealt = list(self._shared(machine, target)) if target.kind == "broadcast" and not met else []
-        best = [way for way in _best([*dealt, *found]) if not verify(way.schedule, machine).fault]
+        best = [way for way in _best([*dealt, *candidates]) if not verify(way.schedule, machine).fault]
         if not best:
             raise Unsupported(f"planner compose: no planner can do {target.kind} on {machine.name}; try relay")
         return best
@@ -129,8 +129,8 @@ class Inside:
             return
         request = replace(self.request, topology=machine, collective=target, nbytes=None, also=(), effort=None)
         try:
-            for number, made in enumerate(call("planner", name, entry.load(), {}, request)):
-                yield _way(replace(made, pieces=1), machine, name)
+            for number, schedule in enumerate(call("planner", name, entry.load(), {}, request)):
+                yield _way(replace(schedule, pieces=1), machine, name)
                 if number + 1 >= MOST_VARIANTS or machine.ranks > FEW_RANKS:
                     return
         except AntiphonError:
@@ -139,22 +139,22 @@ class Inside:
     def _shared(self, machine: Topology, target: Collective) -> Iterator[Way]:
         """A broadcast in which all others get an equal part each, and gather those of each other. The root sends
         everything once, as it must; in a scatter and an allgather of all ranks it would send its own part to each."""
-        others = np.setdiff1d(np.arange(target.ranks), target.roots)
-        if len(others) < 2 or len(target.roots) > 1:
+        receivers = np.setdiff1d(np.arange(target.ranks), target.roots)
+        if len(receivers) < 2 or len(target.roots) > 1:
             return
-        parts = np.isin(np.arange(target.ranks), others).astype(np.int64)
-        scatter = Collective("scatter", target.ranks, roots=target.roots, weights=parts)
-        gather = Collective("allgather", target.ranks, tuple(others.tolist()))
+        weights = np.isin(np.arange(target.ranks), receivers).astype(np.int64)
+        scatter = Collective("scatter", target.ranks, roots=target.roots, weights=weights)
+        gather = Collective("allgather", target.ranks, tuple(receivers.tolist()))
         try:
-            each = [self.ways(machine, one) for one in (scatter, gather)]
+            each = [self.ways(machine, half) for half in (scatter, gather)]
         except Unsupported:
             return
-        line = Spans.side_by_side(np.array([len(others)]))
-        for first, then in {tuple(min(ways, key=by) for ways in each): None for by in (_ALONE, _PIPED)}:
-            early = Part.alone(first.schedule, Spans.side_by_side(parts))
-            late = Part.alone(then.schedule, Spans.side_by_side(np.ones(len(others), np.int64)))
-            made = laid([early, *after([late], [early])], target, line)
-            yield _way(made, machine, f"scatter by {first.planner}, allgather by {then.planner}")
+        line = Spans.side_by_side(np.array([len(receivers)]))
+        for first, second in {tuple(min(ways, key=by) for ways in each): None for by in (_ALONE, _PIPED)}:
+            early = Part.alone(first.schedule, Spans.side_by_side(weights))
+            late = Part.alone(second.schedule, Spans.side_by_side(np.ones(len(receivers), np.int64)))
+            schedule = laid([early, *after([late], [early])], target, line)
+            yield _way(schedule, machine, f"scatter by {first.planner}, allgather by {second.planner}")
 
 
 def _way(plain: Schedule, machine: Topology, planner: str) -> Way:
@@ -175,7 +175,8 @@ def usual() -> tuple[str, ...]:
     return tuple(
         name
         for name, entry in entries
-        if entry.can.get("tuned", True) and not any(entry.can.get(what) for what in ("process", "costly", "composes"))
+        if entry.can.get("tuned", True)
+        and not any(entry.can.get(ability) for ability in ("process", "costly", "composes"))
     )
 
 
@@ -185,36 +186,36 @@ def _no_better(way: Way, limit: Bound) -> bool:
     return way.steps <= limit.latency_steps and rate is not None and way.alone * rate <= 1
 
 
-def _best(found: Sequence[Way]) -> list[Way]:
+def _best(candidates: Sequence[Way]) -> list[Way]:
     """Those that no other beats or equals in steps and in both times; of equals the first."""
-    kept: list[Way] = []
-    told = attrgetter("steps", "alone", "piped")
-    for way in sorted(found, key=told):
-        if not any(all(a <= b for a, b in zip(told(other), told(way), strict=True)) for other in kept):
-            kept.append(way)
-    return kept
+    undominated: list[Way] = []
+    figures = attrgetter("steps", "alone", "piped")
+    for way in sorted(candidates, key=figures):
+        if not any(all(a <= b for a, b in zip(figures(other), figures(way), strict=True)) for other in undominated):
+            undominated.append(way)
+    return undominated
 
 
 def _group(whole: Topology, ranks: Longs) -> _Group:
     """With ranks numbered as the group lists them."""
-    part = keep(whole, ranks.tolist())
-    number = np.empty(part.topology.nodes, np.int64)
+    allocation = keep(whole, ranks.tolist())
+    number = np.empty(allocation.topology.nodes, np.int64)
     number[: len(ranks)] = np.argsort(ranks)
-    number[len(ranks) :] = np.arange(len(ranks), part.topology.nodes)
-    machine, links = relabel(part.topology, number), np.array(part.links, np.int32)
-    apart = _others_need(whole, ranks)[np.array(part.nodes, np.int64)]
+    number[len(ranks) :] = np.arange(len(ranks), allocation.topology.nodes)
+    machine, links = relabel(allocation.topology, number), np.array(allocation.links, np.int32)
+    apart = _others_need(whole, ranks)[np.array(allocation.nodes, np.int64)]
     if apart.any():
-        leads_out = np.flatnonzero(apart[part.topology.link_src] | apart[part.topology.link_dst])
+        leads_out = np.flatnonzero(apart[allocation.topology.link_src] | apart[allocation.topology.link_dst])
         if len(leads_out) < machine.links:
             own = degrade(machine, links=leads_out.tolist(), remove=True, name=machine.name)
             if _joined(own):
                 links = links[np.setdiff1d(np.arange(machine.links), leads_out)]
-                left = keep(own, range(own.ranks), name=machine.name)
-                machine, links = left.topology, links[list(left.links)]
+                joined_part = keep(own, range(own.ranks), name=machine.name)
+                machine, links = joined_part.topology, links[list(joined_part.links)]
     if not _joined(machine):
-        some = ", ".join(map(str, ranks[:8].tolist()))
+        listed = ", ".join(map(str, ranks[:8].tolist())) + (", ..." if len(ranks) > 8 else "")
         raise Unsupported(
-            f"planner compose: ranks {some}{', ...' if len(ranks) > 8 else ''} of {whole.name} are a group whose ranks "
+            f"planner compose: ranks {listed} of {whole.name} are a group whose ranks "
             "are not joined among themselves; give --option groups=... (4x2, 3+4), or use planner relay or trees"
         )
     label, key = _name(machine)
@@ -256,12 +257,12 @@ def _images(first: _Group, other: _Group) -> Ints:
 def _joined(machine: Topology) -> bool:
     """Whether every rank reaches every other."""
     for src, dst in ((machine.link_src, machine.link_dst), (machine.link_dst, machine.link_src)):
-        seen = np.zeros(machine.nodes, np.bool_)
-        seen[0] = True
+        reached = np.zeros(machine.nodes, np.bool_)
+        reached[0] = True
         before = 0
-        while before < (now := int(seen.sum())):
+        while before < (now := int(reached.sum())):
             before = now
-            seen[dst[seen[src]]] = True
-        if not seen[: machine.ranks].all():
+            reached[dst[reached[src]]] = True
+        if not reached[: machine.ranks].all():
             return False
     return True

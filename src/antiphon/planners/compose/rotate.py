@@ -27,19 +27,19 @@ class Plan:
     piped: Fraction
 
     @staticmethod
-    def single(one: Staged) -> Plan:
-        return Plan((one,), (Fraction(1),), one.cost.alone, one.cost.piped)
+    def single(staged: Staged) -> Plan:
+        return Plan((staged,), (Fraction(1),), staged.cost.alone, staged.cost.piped)
 
     @property
     def steps(self) -> int:
-        return max(one.steps for one in self.each)
+        return max(staged.steps for staged in self.each)
 
     @property
     def mark(self) -> Mark:
         """Equal for plans that are as good in everything, by the same planners among the same groups."""
-        splits = (str(one.split) + one.split.seating.tobytes().hex() for one in self.each)
-        told = tuple(word for one in self.each for word in one.told)
-        return (*splits, *told), (*self.shares, self.alone, self.piped, Fraction(self.steps))
+        splits = (str(staged.split) + staged.split.seating.tobytes().hex() for staged in self.each)
+        words = tuple(word for staged in self.each for word in staged.told)
+        return (*splits, *words), (*self.shares, self.alone, self.piped, Fraction(self.steps))
 
     def seconds(self, nbytes: int) -> float:
         """About how long it takes in as many pieces as are best: the first one in every step, then one a step."""
@@ -53,17 +53,19 @@ def shared(each: Sequence[Staged]) -> Plan | None:
     first, and so on around. None where one plan alone is best."""
     count = len(each)
     loads = [[Fraction(0)] * count for _ in each]  # of plan i on level j of the first
-    for i, one in enumerate(each):
-        for level, load in one.loads().items():
+    for i, staged in enumerate(each):
+        for level, load in staged.loads().items():
             loads[i][(i + level) % count] += load
     shares = _even(loads)
     if sum(share > 0 for share in shares) < 2:
         return None
-    some = [(one, share) for one, share in zip(each, shares, strict=True) if share]
-    phases = zip_longest(*([share * stage.alone for stage in one.stages] for one, share in some), fillvalue=Fraction(0))
+    used = [(staged, share) for staged, share in zip(each, shares, strict=True) if share]
+    phases = zip_longest(
+        *([share * stage.alone for stage in staged.stages] for staged, share in used), fillvalue=Fraction(0)
+    )
     alone = sum((max(phase) for phase in phases), Fraction(0))
     piped = max(sum((loads[i][j] * shares[i] for i in range(count)), Fraction(0)) for j in range(count))
-    return Plan(tuple(one for one, _ in some), tuple(share for _, share in some), alone, piped)
+    return Plan(tuple(staged for staged, _ in used), tuple(share for _, share in used), alone, piped)
 
 
 def _even(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
@@ -77,11 +79,11 @@ def _even(loads: Sequence[Sequence[Fraction]]) -> list[Fraction]:
     table = np.array([[float(x) for x in row] for row in loads])
     table /= table.max()
     rows = np.hstack([table.T, -np.ones((count, 1))])
-    found = linprog(
+    result = linprog(
         np.append(np.zeros(count), 1.0), A_ub=rows, b_ub=np.zeros(count), A_eq=[[1.0] * count + [0.0]], b_eq=[1.0],
         method="highs",
     )  # fmt: skip
-    if found.x is None:
+    if result.x is None:
         return [Fraction(1), *[Fraction(0)] * (count - 1)]
-    near = [round(max(float(x), 0.0) * FINEST) for x in found.x[:count]]
+    near = [round(max(float(x), 0.0) * FINEST) for x in result.x[:count]]
     return [Fraction(x, sum(near)) for x in near]

@@ -35,14 +35,14 @@ def fans_of(groups: Groups) -> list[int]:
 
 def splits(topology: Topology, members: Sequence[int]) -> list[Split]:
     """Those with two levels or more, the one with the most levels first; each once."""
-    found: dict[tuple[str, bytes], Split] = {}
+    by_name: dict[tuple[str, bytes], Split] = {}
     for partitions in (_by_places(topology, members), _by_links(topology, members)):
         for count in range(len(partitions), 0, -1):
-            for some in combinations(partitions, count):
-                split = _nested(some, members)
-                if any(part.parts for part in split.groups.parts):
-                    found.setdefault((str(split.groups), split.seating.tobytes()), split)
-    return list(found.values())
+            for chosen in combinations(partitions, count):
+                split = _nested(chosen, members)
+                if any(group.parts for group in split.groups.parts):
+                    by_name.setdefault((str(split.groups), split.seating.tobytes()), split)
+    return list(by_name.values())
 
 
 def turned(split: Split) -> list[Split]:
@@ -71,18 +71,18 @@ Partition = list[list[int]]
 def _by_places(topology: Topology, members: Sequence[int]) -> list[Partition]:
     """Groups at every depth of the places at which there are several, and not only single ranks: the widest first."""
     deepest = max(topology.places[rank].count("/") for rank in members)
-    found = [groups_at(topology, members, depth) for depth in range(1, min(deepest, MOST_LEVELS) + 1)]
-    return _telling(found, len(members))
+    partitions = [groups_at(topology, members, depth) for depth in range(1, min(deepest, MOST_LEVELS) + 1)]
+    return _telling(partitions, len(members))
 
 
 def _by_links(topology: Topology, members: Sequence[int]) -> list[Partition]:
     """What hangs together by links of at least some bandwidth, or around one switch."""
     rank_of = {kind: i for i, kind in enumerate(sorted({t.bandwidth for t in topology.types}))}
     width = np.array([rank_of[t.bandwidth] for t in topology.types])[topology.link_type]
-    found = [_together(topology, members, width >= low) for low in range(1, len(rank_of))]
+    partitions = [_together(topology, members, width >= low) for low in range(1, len(rank_of))]
     to_rank = (topology.link_src < topology.ranks) | (topology.link_dst < topology.ranks)
-    found.append(_together(topology, members, to_rank))
-    return _telling(sorted(found, key=len)[:MOST_LEVELS], len(members))
+    partitions.append(_together(topology, members, to_rank))
+    return _telling(sorted(partitions, key=len)[:MOST_LEVELS], len(members))
 
 
 def _together(topology: Topology, members: Sequence[int], links: Bools) -> Partition:
@@ -95,19 +95,19 @@ def _together(topology: Topology, members: Sequence[int], links: Bools) -> Parti
         label = label[label]
         if np.array_equal(label, before):
             break
-    found: dict[int, list[int]] = {}
+    by_label: dict[int, list[int]] = {}
     for rank in members:
-        found.setdefault(int(label[rank]), []).append(rank)
-    return list(found.values())
+        by_label.setdefault(int(label[rank]), []).append(rank)
+    return list(by_label.values())
 
 
 def _telling(partitions: Sequence[Partition], ranks: int) -> list[Partition]:
     """Those into several groups that are not all single ranks, each once, finer ones later."""
-    kept: list[Partition] = []
+    chosen: list[Partition] = []
     for groups in partitions:
-        if 1 < len(groups) < ranks and (not kept or len(groups) > len(kept[-1])):
-            kept.append(groups)
-    return kept
+        if 1 < len(groups) < ranks and (not chosen or len(groups) > len(chosen[-1])):
+            chosen.append(groups)
+    return chosen
 
 
 def _nested(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
@@ -120,7 +120,7 @@ def _nested(partitions: Sequence[Partition], members: Sequence[int]) -> Split:
         inside: dict[int, list[int]] = {}
         for rank in ranks:
             inside.setdefault(number[depth][rank], []).append(rank)
-        below = [tree(some, depth + 1) for some in inside.values()]
+        below = [tree(ranks_inside, depth + 1) for ranks_inside in inside.values()]
         return Groups.of([groups for groups, _ in below]), [rank for _, order in below for rank in order]
 
     groups, seating = tree(list(members), 0)

@@ -111,11 +111,11 @@ class Staged:
 
     def loads(self) -> dict[int, Fraction]:
         """By level what its links carry, in seconds per byte."""
-        found: dict[tuple[int, bool], Fraction] = {}
+        seconds: dict[tuple[int, bool], Fraction] = {}
         for stage in self.stages:
             where = stage.level, stage.others
-            found[where] = found.get(where, Fraction(0)) + stage.piped
-        return {level: max(load for (at, _), load in found.items() if at == level) for level, _ in found}
+            seconds[where] = seconds.get(where, Fraction(0)) + stage.piped
+        return {level: max(load for (at, _), load in seconds.items() if at == level) for level, _ in seconds}
 
     @property
     def cost(self) -> Sum:
@@ -126,8 +126,8 @@ class Staged:
     def schedule(self, collective: Collective) -> Schedule:
         """Blocks are as long as each other here, whatever they weigh: chunks are parts of blocks."""
         plain = replace(collective, weights=np.zeros(0, np.int64))
-        made = laid(self.parts, plain, self.where)
-        return made if plain == collective else replace(made, collective=collective)
+        schedule = laid(self.parts, plain, self.where)
+        return schedule if plain == collective else replace(schedule, collective=collective)
 
 
 def staged(collective: Collective, split: Split, forth: Inside, back: Inside, aim: str) -> Staged:
@@ -155,12 +155,12 @@ class Plans:
         """Groups (rows of seats) do `target`, each with its owners of `where`: as many as it has blocks."""
         parts, alone, piped, planners = [], Fraction(0), Fraction(0), []
         groups = self.split.seating[seats]
-        own, whole = _bytes(target, int(where.lengths[: target.blocks].sum())), _bytes(self.collective, line)
+        own, total = _bytes(target, int(where.lengths[: target.blocks].sum())), _bytes(self.collective, line)
         for alike in self.inside.alike(groups):
             way = min(self.inside.ways(alike.machine, target), key=AIMS[self.aim])
             owners = (alike.groups[:, None] * target.blocks + np.arange(target.blocks)).ravel()
             parts.append(Part(way.schedule, groups[alike.groups], where.take(owners), alike.links))
-            alone, piped = max(alone, way.alone * own / whole), max(piped, way.piped * own / whole)
+            alone, piped = max(alone, way.alone * own / total), max(piped, way.piped * own / total)
             planners.append(way.planner)
         return Stage(level, tuple(parts), alone, piped, tuple(planners))
 
@@ -174,12 +174,12 @@ def _bytes(collective: Collective, length: int) -> Fraction:
     return Fraction(length * collective.buffer_weight, int(collective.weights.sum()))
 
 
-def _gathered(found: Plans, some: Sequence[Exchange], line: int) -> tuple[list[Stage], list[Part]]:
+def _gathered(plans: Plans, exchange_list: Sequence[Exchange], line: int) -> tuple[list[Stage], list[Part]]:
     """Every exchange as soon as those that come before it are done."""
     stop: dict[tuple[tuple[int, ...], ...], int] = {(): 0}
     stages, parts = [], []
-    for exchange in some:
-        stage = found.exchange(exchange, line)
+    for exchange in exchange_list:
+        stage = plans.exchange(exchange, line)
         start = stop.get(exchange.path[:-1], 0)
         stop[exchange.path] = start + stage.steps
         stages.append(stage)
@@ -204,32 +204,32 @@ def _allgather(collective: Collective, split: Split, forth: Plans, back: Plans) 
 
 
 def _reducescatter(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
-    made = _allgather(collective, split, back, forth)
-    return replace(made, parts=tuple(backwards(made.parts)), stages=_turned(made.stages))
+    allgather = _allgather(collective, split, back, forth)
+    return replace(allgather, parts=tuple(backwards(allgather.parts)), stages=_turned(allgather.stages))
 
 
 def _allreduce(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     """Among the outermost groups an allreduce as one plan, or a reducescatter and an allgather, whichever is better."""
     line = len(split.seating) * grain(split.groups)
-    whole = Spans.side_by_side(np.array([line]))
-    outer, *inner = exchanges(split.groups, whole)
+    all_spans = Spans.side_by_side(np.array([line]))
+    outer, *inner = exchanges(split.groups, all_spans)
     joint = outer.where.grouped(np.arange(len(outer.seats) + 1) * outer.width)
     among = forth.stage(0, outer.seats, joint, Collective("allreduce", outer.width), line)
-    first, there = back.exchange(outer, line), forth.exchange(outer, line)
-    both = Sum(first.steps + there.steps, first.alone + there.alone, first.piped + there.piped)
+    first, second = back.exchange(outer, line), forth.exchange(outer, line)
+    halves = Sum(first.steps + second.steps, first.alone + second.alone, first.piped + second.piped)
     down, up = _gathered(back, inner, line), _gathered(forth, inner, line)
     lowest = backwards(down[1])
-    if AIMS[forth.aim](among) < AIMS[forth.aim](both):
+    if AIMS[forth.aim](among) < AIMS[forth.aim](halves):
         middle, stages = after(among.at(0), lowest), [among]
     else:
         parted = backwards(first.at(0))
-        middle, stages = after([*parted, *after(there.at(0), parted)], lowest), [*_turned([first]), there]
+        middle, stages = after([*parted, *after(second.at(0), parted)], lowest), [*_turned([first]), second]
     parts = [*lowest, *middle, *after(up[1], middle if middle else lowest)]
-    return Staged(split, tuple(parts), (*_turned(down[0]), *stages, *up[0]), whole)
+    return Staged(split, tuple(parts), (*_turned(down[0]), *stages, *up[0]), all_spans)
 
 
 def _broadcast(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
-    return min(broadcasts(collective, split, forth), key=lambda one: AIMS[forth.aim](one.cost))
+    return min(broadcasts(collective, split, forth), key=lambda staged: AIMS[forth.aim](staged.cost))
 
 
 def broadcasts(collective: Collective, split: Split, forth: Plans) -> Iterator[Staged]:
@@ -241,76 +241,78 @@ def broadcasts(collective: Collective, split: Split, forth: Plans) -> Iterator[S
     root = int(np.flatnonzero(split.seating == collective.roots[0])[0])
     fine = _finer(flat, root)
     line = len(split.seating) * grain(flat) * fine
-    whole = Spans.side_by_side(np.array([line]))
+    all_spans = Spans.side_by_side(np.array([line]))
     starts, sizes = np.array(flat.starts()), np.array([part.size for part in flat.parts])
     home = int(np.searchsorted(starts, root, side="right")) - 1
     edges, scale = stretches(flat.parts)
     holders = starts + edges[:-1, None] * sizes // scale
 
     def stretched(edge: Longs) -> Spans:
-        return whole.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
+        return all_spans.cut(np.zeros(len(edge) - 1, np.int64), edge[:-1], edge[1:])
 
     def among(parts: Longs, kind: str, roots: tuple[int, ...] = ()) -> Stage:
         """In groups of one size; what each of its ranks holds, or, of a broadcast, all."""
         size = int(sizes[parts[0]])
-        held = whole if kind == "broadcast" else stretched(np.arange(size + 1) * (line // size))
+        holdings = all_spans if kind == "broadcast" else stretched(np.arange(size + 1) * (line // size))
         seats = starts[parts][:, None] + np.arange(size)
-        where = held.take(np.tile(np.arange(len(held)), len(parts)))
+        where = holdings.take(np.tile(np.arange(len(holdings)), len(parts)))
         return forth.stage(1, seats, where, Collective(kind, size, roots=roots), line)
 
     def gathers(parts: Longs) -> list[Stage]:
-        some = [parts[sizes[parts] == size] for size in np.unique(sizes[parts]).tolist() if size > 1]
-        return [replace(among(one, "allgather"), others=len(parts) < len(sizes)) for one in some]
+        by_size = [parts[sizes[parts] == size] for size in np.unique(sizes[parts]).tolist() if size > 1]
+        return [replace(among(same_size, "allgather"), others=len(parts) < len(sizes)) for same_size in by_size]
 
     across = forth.stage(
         0, holders, stretched(edges * (line // scale)), Collective("broadcast", len(sizes), roots=(home,)), line
     )
     every = np.arange(len(sizes))
-    ways: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
+    stage_pairs: list[tuple[list[Stage], list[Stage]]] = [([], gathers(every))]
     if sizes[home] > 1:
         alone, own = every[home : home + 1], (root - int(starts[home]),)
-        ways = [([among(alone, "scatter", own)], gathers(every))]
-        ways.append(([among(alone, "broadcast", own)], gathers(every[every != home])))
+        stage_pairs = [([among(alone, "scatter", own)], gathers(every))]
+        stage_pairs.append(([among(alone, "broadcast", own)], gathers(every[every != home])))
         with suppress(Unsupported):  # where the root reaches all of them, and they each other without it
             if fine > 1:
-                dealt, then = _dealt(forth, np.arange(sizes[home]) + starts[home], own[0], whole)
-                ways.append(([dealt], [*gathers(every[every != home]), then]))
-    for ahead, last in ways:
+                dealt, second = _dealt(forth, np.arange(sizes[home]) + starts[home], own[0], all_spans)
+                stage_pairs.append(([dealt], [*gathers(every[every != home]), second]))
+    for ahead, last in stage_pairs:
         parts = [part for stage in ahead for part in stage.at(0)]
         parts += after(across.at(0), parts)
         ready = max(part.stop for part in parts)
         parts += [part for stage in last for part in stage.at(ready)]
-        yield Staged(split, tuple(parts), (*ahead, across, *last), whole)
+        yield Staged(split, tuple(parts), (*ahead, across, *last), all_spans)
 
 
 def _finer(groups: Groups, root: int) -> int:
     """By how much the line must be finer for what the root holds to be dealt to the others of its group; 1 where there
     are too few of them, or it would be too fine."""
     ends = np.cumsum([part.size for part in groups.parts])
-    others = groups.parts[int(np.searchsorted(ends, root, side="right"))].size - 1
-    return others if others > 1 and groups.size * grain(groups) * others < MOST_WHOLE else 1
+    receivers = groups.parts[int(np.searchsorted(ends, root, side="right"))].size - 1
+    return receivers if receivers > 1 and groups.size * grain(groups) * receivers < MOST_WHOLE else 1
 
 
-def _dealt(found: Plans, seats: Longs, own: int, whole: Spans) -> tuple[Stage, Stage]:
+def _dealt(plans: Plans, seats: Longs, own: int, all_spans: Spans) -> tuple[Stage, Stage]:
     """A group's root deals out all of the data to the others, each what it is to hold and a part of what the root is
     to hold; and they gather it among themselves. So all leaves the root once."""
     size = len(seats)
-    line = int(whole.lengths.sum())
-    held, part = line // size, line // (size * (size - 1))
-    others = np.flatnonzero(np.arange(size) != own)
-    low = np.stack([others * held, own * held + np.arange(size - 1) * part], axis=1)
-    high = low + np.array([held, part])
-    mine = whole.cut(np.zeros(low.size, np.int64), low.ravel(), high.ravel()).grouped(np.arange(size) * 2)
+    line = int(all_spans.lengths.sum())
+    own_length, part = line // size, line // (size * (size - 1))
+    receivers = np.flatnonzero(np.arange(size) != own)
+    low = np.stack([receivers * own_length, own * own_length + np.arange(size - 1) * part], axis=1)
+    high = low + np.array([own_length, part])
+    holdings = all_spans.cut(np.zeros(low.size, np.int64), low.ravel(), high.ravel()).grouped(np.arange(size) * 2)
     weights = (np.arange(size) != own).astype(np.int64)
-    dealt = Spans(np.cumsum([0, *(np.diff(mine.ptr)[np.cumsum(weights) - 1] * weights)]), mine.begin, mine.end)
-    ahead = found.stage(1, seats[None], dealt, Collective("scatter", size, roots=(own,), weights=weights), line)
+    dealt = Spans(
+        np.cumsum([0, *(np.diff(holdings.ptr)[np.cumsum(weights) - 1] * weights)]), holdings.begin, holdings.end
+    )
+    ahead = plans.stage(1, seats[None], dealt, Collective("scatter", size, roots=(own,), weights=weights), line)
     if any((part.schedule.src != own).any() for part in ahead.parts):
         raise Unsupported("planner compose: who relays a part would, backwards, add to it once more")
-    then = found.stage(1, seats[None, others], mine, Collective("allgather", size - 1), line)
-    parts = tuple(_as_broadcast(one) for one in ahead.parts)
+    second = plans.stage(1, seats[None, receivers], holdings, Collective("allgather", size - 1), line)
+    parts = tuple(_as_broadcast(stage_part) for stage_part in ahead.parts)
     planners = tuple(f"{by}, a part each" for by in ahead.planners)
     # in both together others get as much as the root sends, which is what the first one counts
-    return replace(ahead, parts=parts, planners=planners), replace(then, piped=Fraction(0))
+    return replace(ahead, parts=parts, planners=planners), replace(second, piped=Fraction(0))
 
 
 def _as_broadcast(part: Part) -> Part:
@@ -318,15 +320,15 @@ def _as_broadcast(part: Part) -> Part:
     collective = part.schedule.collective
     target = Collective("broadcast", collective.ranks, roots=collective.roots)
     line = Spans.side_by_side(np.array([collective.weights.sum()]))
-    made = laid([Part.alone(part.schedule, Spans.side_by_side(collective.weights))], target, line)
+    schedule = laid([Part.alone(part.schedule, Spans.side_by_side(collective.weights))], target, line)
     where = part.where.grouped(np.arange(0, len(part.where) + 1, collective.blocks))
-    return replace(part, schedule=made, where=where)
+    return replace(part, schedule=schedule, where=where)
 
 
 def _reduce(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
     turned = Collective("broadcast", collective.ranks, collective.members, collective.roots)
-    made = _broadcast(turned, split, replace(back, collective=turned), forth)
-    return replace(made, parts=tuple(backwards(made.parts)), stages=_turned(made.stages))
+    broadcast = _broadcast(turned, split, replace(back, collective=turned), forth)
+    return replace(broadcast, parts=tuple(backwards(broadcast.parts)), stages=_turned(broadcast.stages))
 
 
 def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -> Staged:
@@ -343,10 +345,10 @@ def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -
     parts: list[Part] = []
     seat = np.argsort(split.seating)  # of the member of each number
     to, origin = (seat[x] for x in np.divmod(np.arange(size * size), size))
-    here = origin.copy()
+    holder = origin.copy()
     for level, (fan, stride) in enumerate(_digits(split.groups)):
-        digit, aim = here // stride % fan, to // stride % fan
-        base = here - digit * stride  # the first of the group
+        digit, aim = holder // stride % fan, to // stride % fan
+        base = holder - digit * stride  # the first of the group
         seats = np.flatnonzero(np.arange(size) // stride % fan == 0)
         owner = (np.searchsorted(seats, base) * fan + aim) * fan + digit
         order = np.argsort(owner, kind="stable")
@@ -356,7 +358,7 @@ def _alltoall(collective: Collective, split: Split, forth: Plans, back: Plans) -
         )
         stages.append(stage)
         parts += after(stage.at(0), parts)
-        here = base + aim * stride
+        holder = base + aim * stride
     return Staged(split, tuple(parts), tuple(stages), Spans.side_by_side(np.ones(size * size, np.int64)))
 
 

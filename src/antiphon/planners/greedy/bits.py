@@ -38,8 +38,8 @@ def drop(sets: Words, row: AnyInts, chunk: AnyInts) -> None:
 def has(sets: Words, row: AnyInts, chunk: AnyInts) -> Bools:
     """Whether these chunks are in the sets of these rows."""
     place, bit = spot(sets, row, chunk)
-    found: Bools = sets.reshape(-1).take(place) & bit != 0
-    return found
+    present: Bools = sets.reshape(-1).take(place) & bit != 0
+    return present
 
 
 def spot(sets: Words, row: AnyInts, chunk: AnyInts) -> tuple[Longs, Words]:
@@ -103,7 +103,7 @@ def _filled(sets: Words) -> Words:
     width = 8 << max(0, (words - 1).bit_length() - 3) if words <= 64 else -(-words // 64) * 64
     full = sets != 0
     if width > words:
-        full, some = np.zeros((rows, width), np.bool_), full
-        full[:, :words] = some
+        full, narrow_flags = np.zeros((rows, width), np.bool_), full
+        full[:, :words] = narrow_flags
     octets = np.packbits(full.reshape(-1), bitorder="little")
     return octets.view(f"<u{min(width, 64) // 8}").astype(np.uint64).reshape(rows, -1)

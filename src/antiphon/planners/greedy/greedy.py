@@ -41,20 +41,20 @@ def greedy(request: Request, *, parts: int | None = None, pace: float | None = N
     if collective.kind == "allreduce":
         halves = [Collective(kind, collective.ranks, collective.members) for kind in ("reducescatter", "allgather")]
         first, second = (list(_planned(replace(request, collective=half), parts, pace)) for half in halves)
-        made = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=False)]
+        planned = [(compose(a, b), [*of, *other]) for (a, of), (b, other) in zip(first, second, strict=False)]
     else:
-        made = list(_planned(request, parts, pace))
-    most = bound(topology, collective).without_help if topology.ranks <= MOST_BOUND else None
-    for schedule, runs in made:
+        planned = list(_planned(request, parts, pace))
+    limits = bound(topology, collective).without_help if topology.ranks <= MOST_BOUND else None
+    for schedule, runs in planned:
         rate = throughput(schedule, topology)
-        told: dict[str, Any] = {
+        findings: dict[str, Any] = {
             "rate": None if rate is None else str(rate / topology.unit),
             "parts": [run.parts for run in runs],
             "paces": [run.pace for run in runs],
         }
         options = {"parts": runs[0].parts, "pace": runs[0].pace}
-        stated = {} if most is None else {"bound": most.stated()}
-        made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": told, **stated}
+        stated = {} if limits is None else {"bound": limits.stated()}
+        made_by = {"planner": "greedy", "options": options, "seed": request.seed, "found": findings, **stated}
         yield replace(schedule, provenance=made_by)
 
 
@@ -77,34 +77,34 @@ def _spread(
             f"planner greedy: {collective.kind} on {topology.ranks} ranks asks for more than {MOST_ROWS} transfers; "
             + instead(topology, collective, "ring", "direct", "relay", "compose")
         )
-    for made in _runs(search, request, parts, pace):
-        yield _laid(collective, search.hops, search.task(made.parts)[1], made), [made]
+    for run in _runs(search, request, parts, pace):
+        yield _laid(collective, search.hops, search.task(run.parts)[1], run), [run]
 
 
 def _runs(search: Search, request: Request, parts: int | None, pace: float | None) -> list[Made]:
-    found: list[Made] = []
+    runs: list[Made] = []
     for nbytes in request.sizes:
         if nbytes is not None:
-            found.append(search.best(nbytes, parts, pace))
+            runs.append(search.best(nbytes, parts, pace))
             continue
         if parts is not None and pace is not None:
-            found.append(search.fewest(parts, pace))
+            runs.append(search.fewest(parts, pace))
             continue
         paces = PACES if pace is None else (pace,)
         try:
-            found += [search.made(parts or search.begin(2**30), each) for each in paces]
+            runs += [search.made(parts or search.begin(2**30), each) for each in paces]
         except Unsupported:  # in more parts than the size asks for it may take too long
-            if not found:
+            if not runs:
                 raise
-    return found
+    return runs
 
 
-def _laid(collective: Collective, hops: Hops, task: Task, made: Made) -> Schedule:
-    run = made.run if task.allowed is None or task.ways is not None else _needed(made.run, hops, task)
+def _laid(collective: Collective, hops: Hops, task: Task, result: Made) -> Schedule:
+    run = result.run if task.allowed is None or task.ways is not None else _needed(result.run, hops, task)
     direct = bool((np.diff(hops.routes.ptr) == 1).all()) and _single(hops)
     hop = narrow(run.hop)
     return Schedule(
-        collective, made.chunks, narrow(run.step), narrow(run.chunk), narrow(hops.src[hop]), narrow(hops.dst[hop]),
+        collective, result.chunks, narrow(run.step), narrow(run.chunk), narrow(hops.src[hop]), narrow(hops.dst[hop]),
         np.full(len(hop), COPY, np.uint8),
         route=None if direct else hop, routes=NO_ROUTES if direct else hops.routes,
     )  # fmt: skip
@@ -122,12 +122,12 @@ def _needed(run: Run, hops: Hops, task: Task) -> Run:
     needed = np.zeros((task.ranks, task.chunks), np.bool_)
     columns = np.arange(task.chunks)
     needed[:] = (lacking[:, columns >> 6] >> (columns & 63).astype(np.uint64)) & np.uint64(1) != 0
-    kept = np.zeros(len(run.step), np.bool_)
+    used = np.zeros(len(run.step), np.bool_)
     order = np.argsort(run.step, kind="stable")
     ends = np.flatnonzero(np.diff(run.step[order])) + 1
     for rows in np.split(order, ends)[::-1]:
         good = rows[needed[hops.dst[run.hop[rows]], run.chunk[rows]]]
-        kept[good] = True
+        used[good] = True
         needed[hops.src[run.hop[good]], run.chunk[good]] = True
-    at: Longs = np.flatnonzero(kept)
+    at: Longs = np.flatnonzero(used)
     return Run(run.step[at], run.hop[at], run.chunk[at], run.stuck)

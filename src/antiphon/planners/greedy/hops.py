@@ -104,8 +104,8 @@ def _sorted(topology: Topology, src: Longs, dst: Longs, routes: Routes, narrow: 
     loaded, ptr = _loaded(topology, routes)
     batches = []
     for number in range(kinds):
-        mine = np.flatnonzero(kind == number)
-        batches.append(tuple(_batch(rows, src, dst, ptr, loaded) for rows in _dealt(mine, src, dst, topology.ranks)))
+        of_kind = np.flatnonzero(kind == number)
+        batches.append(tuple(_batch(rows, src, dst, ptr, loaded) for rows in _dealt(of_kind, src, dst, topology.ranks)))
     return Hops(src, dst, kind, routes, widths, tuple(batches), capacity, ptr, loaded)
 
 
@@ -114,21 +114,21 @@ def _loaded(topology: Topology, routes: Routes) -> tuple[Longs, Longs]:
     resources = topology.resources
     link = routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(routes)), np.diff(routes.ptr))
-    more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
-    owners = np.concatenate([owner, np.repeat(owner, more)])
+    limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    shared = resources.limit_of[ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
+    owners = np.concatenate([owner, np.repeat(owner, limits_per_link)])
     pair = np.unique(owners * (len(resources.klass) + 1) + np.concatenate([link, shared]))
     return pair % (len(resources.klass) + 1), pointers(pair // (len(resources.klass) + 1), len(routes))
 
 
 def _batch(rows: Longs, src: Longs, dst: Longs, ptr: Longs, loaded: Longs) -> Batch:
-    many = ptr[rows + 1] - ptr[rows]
-    mine = loaded[ranges(ptr[rows], many)]
-    order = np.argsort(mine, kind="stable")
-    shared = len(mine) > 1 and bool((mine[order][1:] == mine[order][:-1]).any())
-    plain = bool((many == 1).all()) and not shared
-    first = np.append(0, np.cumsum(many))
-    return Batch(np.arange(len(rows)), rows, src[rows], dst[rows], first, mine, order, shared, plain)
+    load_counts = ptr[rows + 1] - ptr[rows]
+    links = loaded[ranges(ptr[rows], load_counts)]
+    order = np.argsort(links, kind="stable")
+    shared = len(links) > 1 and bool((links[order][1:] == links[order][:-1]).any())
+    plain = bool((load_counts == 1).all()) and not shared
+    first = np.append(0, np.cumsum(load_counts))
+    return Batch(np.arange(len(rows)), rows, src[rows], dst[rows], first, links, order, shared, plain)
 
 
 def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
@@ -141,25 +141,25 @@ def _dealt(rows: Longs, src: Longs, dst: Longs, ranks: int) -> list[Longs]:
     """
     shift = (dst[rows] - src[rows]) % ranks
     cuts = np.flatnonzero(np.diff(shift)) + 1
-    parts: list[Longs] = []
+    runs: list[Longs] = []
     for alike in np.split(rows, cuts):  # parallel links and ways: one after the other
-        part = alike[np.lexsort((alike, src[alike]))]
-        new = np.append(True, src[part][1:] != src[part][:-1])
-        place = np.arange(len(part)) - np.maximum.accumulate(np.where(new, np.arange(len(part)), 0))
-        parts += [part[place == number] for number in range(int(place.max(initial=-1)) + 1)]
-    parts.sort(key=len, reverse=True)
+        run = alike[np.lexsort((alike, src[alike]))]
+        new = np.append(True, src[run][1:] != src[run][:-1])
+        place = np.arange(len(run)) - np.maximum.accumulate(np.where(new, np.arange(len(run)), 0))
+        runs += [run[place == number] for number in range(int(place.max(initial=-1)) + 1)]
+    runs.sort(key=len, reverse=True)
     sets: list[list[Longs]] = []
-    sends: NDArray[np.bool_] = np.zeros((len(parts), ranks), np.bool_)
-    receives: NDArray[np.bool_] = np.zeros((len(parts), ranks), np.bool_)
-    for part in parts:
-        busy = sends[: len(sets), src[part]].any(axis=1) | receives[: len(sets), dst[part]].any(axis=1)
+    sends: NDArray[np.bool_] = np.zeros((len(runs), ranks), np.bool_)
+    receives: NDArray[np.bool_] = np.zeros((len(runs), ranks), np.bool_)
+    for run in runs:
+        busy = sends[: len(sets), src[run]].any(axis=1) | receives[: len(sets), dst[run]].any(axis=1)
         free = np.flatnonzero(~busy)
         at = int(free[0]) if len(free) else len(sets)
         if at == len(sets):
             sets.append([])
-        sets[at].append(part)
-        sends[at, src[part]] = receives[at, dst[part]] = True
-    return [np.concatenate(one) for one in sets]
+        sets[at].append(run)
+        sends[at, src[run]] = receives[at, dst[run]] = True
+    return [np.concatenate(rows_of_set) for rows_of_set in sets]
 
 
 # ---- through switches ----
@@ -171,74 +171,74 @@ def _through(topology: Topology, narrow: Floats, wide: Longs) -> tuple[Longs, Lo
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     out = _ports(wide[(src[wide] < ranks) & (dst[wide] >= ranks)], src, ranks)
     into = _ports(wide[(src[wide] >= ranks) & (dst[wide] < ranks)], dst, ranks)
-    far, ways = _switches(topology, wide)
-    kept: list[tuple[Longs, Longs, Longs]] = []
+    far, switch_links = _switches(topology, wide)
+    chosen: list[tuple[Longs, Longs, Longs]] = []
     tally: dict[tuple[float, int], list[int]] = {}
-    found: list[tuple[tuple[float, int], Longs, Longs]] = []
+    by_shift: list[tuple[tuple[float, int], Longs, Longs]] = []
     every = np.arange(ranks)
     for shift in range(1, ranks):
-        one, two = out[every], into[(every + shift) % ranks]  # ports by hop
-        there = (one >= 0)[:, :, None] & (two >= 0)[:, None, :]
-        a, b = np.where(there, one[:, :, None], 0), np.where(there, two[:, None, :], 0)
-        first, last = np.where(there, dst[a] - ranks, 0), np.where(there, src[b] - ranks, 0)
-        long = np.where(there, far[first, last] + 2, FAR)
-        there &= long < FAR
-        broad = np.where(there, np.minimum(narrow[a], narrow[b]), 0.0)
+        out_ports, in_ports = out[every], into[(every + shift) % ranks]  # ports by hop
+        usable = (out_ports >= 0)[:, :, None] & (in_ports >= 0)[:, None, :]
+        a, b = np.where(usable, out_ports[:, :, None], 0), np.where(usable, in_ports[:, None, :], 0)
+        first, last = np.where(usable, dst[a] - ranks, 0), np.where(usable, src[b] - ranks, 0)
+        long = np.where(usable, far[first, last] + 2, FAR)
+        usable &= long < FAR
+        broad = np.where(usable, np.minimum(narrow[a], narrow[b]), 0.0)
         best = broad.max(axis=(1, 2), initial=0.0, keepdims=True)
-        there &= broad >= best
-        long = np.where(there, long, FAR)
-        there &= long == long.min(axis=(1, 2), initial=FAR, keepdims=True)
-        where = np.nonzero(there)
+        usable &= broad >= best
+        long = np.where(usable, long, FAR)
+        usable &= long == long.min(axis=(1, 2), initial=FAR, keepdims=True)
+        where = np.nonzero(usable)
         for breadth, length in set(zip(broad[where].tolist(), long[where].tolist(), strict=True)):
-            mine = (broad[where] == breadth) & (long[where] == length)
+            matching = (broad[where] == breadth) & (long[where] == length)
             key = (breadth, int(length))
-            found.append((key, a[where][mine], b[where][mine]))
-            tally.setdefault(key, []).append(len(found) - 1)
+            by_shift.append((key, a[where][matching], b[where][matching]))
+            tally.setdefault(key, []).append(len(by_shift) - 1)
     for every_one in tally.values():
         numbers = every_one
         if ranks > MANY and len(every_one) > SHIFTS:
-            full = max(len(found[number][1]) for number in every_one)
-            most = [number for number in every_one if 2 * len(found[number][1]) >= full]
-            picked = np.unique(np.rint(np.geomspace(1, max(len(most) // 2, 1), SHIFTS // 2)).astype(int) - 1)
-            numbers = sorted({*(most[at] for at in picked), *(most[-1 - at] for at in picked)})
-        kept += [(src[found[n][1]], dst[found[n][2]], np.stack(found[n][1:])) for n in numbers]
-    if not kept:
+            full = max(len(by_shift[number][1]) for number in every_one)
+            broadest = [number for number in every_one if 2 * len(by_shift[number][1]) >= full]
+            picked = np.unique(np.rint(np.geomspace(1, max(len(broadest) // 2, 1), SHIFTS // 2)).astype(int) - 1)
+            numbers = sorted({*(broadest[at] for at in picked), *(broadest[-1 - at] for at in picked)})
+        chosen += [(src[by_shift[n][1]], dst[by_shift[n][2]], np.stack(by_shift[n][1:])) for n in numbers]
+    if not chosen:
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, Routes(np.zeros(1, np.int64), np.zeros(0, np.int32))
-    first, last = np.concatenate([k[0] for k in kept]), np.concatenate([k[1] for k in kept])
-    ends = np.concatenate([k[2] for k in kept], axis=1)
-    return first, last, _paths(topology, ends[0], ends[1], far, ways)
+    first, last = np.concatenate([k[0] for k in chosen]), np.concatenate([k[1] for k in chosen])
+    ends = np.concatenate([k[2] for k in chosen], axis=1)
+    return first, last, _paths(topology, ends[0], ends[1], far, switch_links)
 
 
 def _ports(links: Longs, end: Longs, ranks: int) -> Longs:
     """The links of every rank, side by side, -1 where there are no more."""
     order = links[np.argsort(end[links], kind="stable")]
     ptr = pointers(end[order], ranks)
-    many = np.diff(ptr)
-    table = np.full((ranks, int(many.max(initial=0))), -1, np.int64)
+    counts = np.diff(ptr)
+    table = np.full((ranks, int(counts.max(initial=0))), -1, np.int64)
     table[end[order], np.arange(len(order)) - ptr[end[order]]] = order
     return table
 
 
 def _switches(topology: Topology, wide: Longs) -> tuple[Longs, Longs]:
     """How far every switch is from every other by way of switches, and the links from it to such, side by side."""
-    ranks, many = topology.ranks, topology.switches
+    ranks, switches = topology.ranks, topology.switches
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
     inner = wide[(src[wide] >= ranks) & (dst[wide] >= ranks)]
-    ways = _ports(inner, src - ranks, many)
-    near = np.zeros((many, many), np.float32)
+    switch_links = _ports(inner, src - ranks, switches)
+    near = np.zeros((switches, switches), np.float32)
     near[src[inner] - ranks, dst[inner] - ranks] = 1
-    far = np.full((many, many), FAR, np.int64)
-    front: Bools = np.eye(many, dtype=np.bool_)
+    far = np.full((switches, switches), FAR, np.int64)
+    front: Bools = np.eye(switches, dtype=np.bool_)
     depth = 0
     while front.any():
         far[front] = depth
         depth += 1
         front = (front.astype(np.float32) @ near > 0) & (far == FAR)
-    return far, ways
+    return far, switch_links
 
 
-def _paths(topology: Topology, first: Longs, last: Longs, far: Longs, ways: Longs) -> Routes:
+def _paths(topology: Topology, first: Longs, last: Longs, far: Longs, switch_links: Longs) -> Routes:
     """The links of the hops from their first to their last. Of several ways as short they take one by turns."""
     ranks = topology.ranks
     src, dst = topology.link_src.astype(np.int64), topology.link_dst.astype(np.int64)
@@ -247,14 +247,14 @@ def _paths(topology: Topology, first: Longs, last: Longs, far: Longs, ways: Long
     turn = src[first] + dst[last]
     moving = np.flatnonzero(at != goal)
     while len(moving):
-        offered = ways[at[moving]]
+        offered = switch_links[at[moving]]
         ahead = far[np.where(offered >= 0, dst[offered] - ranks, 0), goal[moving][:, None]]
         good = (offered >= 0) & (ahead == far[at[moving], goal[moving]][:, None] - 1)
         place = turn[moving] % good.sum(axis=1)
-        taken = offered[np.arange(len(moving)), (np.cumsum(good, axis=1) > place[:, None]).argmax(axis=1)]
-        columns.append(taken)
+        next_link = offered[np.arange(len(moving)), (np.cumsum(good, axis=1) > place[:, None]).argmax(axis=1)]
+        columns.append(next_link)
         owners.append(moving)
-        at[moving] = dst[taken] - ranks
+        at[moving] = dst[next_link] - ranks
         moving = moving[at[moving] != goal[moving]]
     columns.append(last)
     owners.append(np.arange(len(first)))

@@ -35,8 +35,8 @@ class Level:
         if self.trivial:
             return sets[np.argsort(self.label)]
         order = np.argsort(self.label, kind="stable")
-        held: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(starts(self.label[order])), axis=0)
-        return held
+        island_sets: Words = np.bitwise_or.reduceat(sets[order], np.flatnonzero(starts(self.label[order])), axis=0)
+        return island_sets
 
     def slots(self, lacking: Words, rate: Floats) -> float:
         """How long it takes at least to bring the islands what they lack."""
@@ -45,13 +45,13 @@ class Level:
     def time(self, count: Longs, rate: Floats) -> float:
         """How long it takes at least to bring the islands so many chunks."""
         open_ = np.bincount(np.repeat(np.arange(self.islands), np.diff(self.ptr)), rate[self.gate], self.islands)
-        some = (count > 0) & (open_ > 0)
-        return float((count[some] / open_[some]).max(initial=0.0))
+        needy = (count > 0) & (open_ > 0)
+        return float((count[needy] / open_[needy]).max(initial=0.0))
 
 
 def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
     """One for every kind of hops. O(hops)."""
-    found: list[Level] = []
+    levels: list[Level] = []
     inside = 0.0  # how long it takes at most to spread a chunk within an island
     for kind in range(len(hops.width)):
         islands, label = _joined(hops, kind, ranks)
@@ -59,9 +59,9 @@ def levels_of(hops: Hops, ranks: int) -> tuple[Level, ...]:
         outside = ranks - np.bincount(label, minlength=islands)
         opened = np.bincount(np.repeat(np.arange(islands), np.diff(ptr)), hops.capacity[gate], islands)
         across = float((outside[opened > 0] / opened[opened > 0]).max(initial=0.0))
-        found.append(Level(label, islands, islands < ranks and across >= inside, ptr, gate))
+        levels.append(Level(label, islands, islands < ranks and across >= inside, ptr, gate))
         inside = max(inside, _alone(hops, kind, ranks))
-    return tuple(found)
+    return tuple(levels)
 
 
 def _joined(hops: Hops, kind: int, ranks: int) -> tuple[int, Longs]:

@@ -25,41 +25,41 @@ class Moving:
         steps: list[Longs] = []
         hops: list[Longs] = []
         chunks: list[Longs] = []
-        over, least, number, work = 0.0, 1.0, 0, 0
+        over, min_length, number, work = 0.0, 1.0, 0, 0
         while True:
             active = np.flatnonzero(begin < end)
             if not len(active):
                 break
             work += len(active)
-            left = float((load[load > 0] / self.rate[load > 0]).max(initial=0.0))
-            length = max(least, float(int(min(1 + over * pace.first, left * pace.last))))
+            time_left = float((load[load > 0] / self.rate[load > 0]).max(initial=0.0))
+            length = max(min_length, float(int(min(1 + over * pace.first, time_left * pace.last))))
             order = active[np.lexsort((self.rng.random(len(active)), begin[active] - end[active]))]
             hop = self.ways.hop[begin[order]]
-            kept = self._room(hop, np.floor(self.rate * length + 1e-9))
-            if not kept.any():
-                least = 2 * length
+            has_room = self._room(hop, np.floor(self.rate * length + 1e-9))
+            if not has_room.any():
+                min_length = 2 * length
                 continue
-            chunk, hop = order[kept], hop[kept]
+            chunk, hop = order[has_room], hop[has_room]
             begin[chunk] += 1
             load -= np.bincount(self._loaded(hop)[0], minlength=len(load))
             steps.append(np.full(len(chunk), number))
             hops.append(hop)
             chunks.append(chunk)
-            over, least, number = over + length, 1.0, number + 1
+            over, min_length, number = over + length, 1.0, number + 1
         nothing = np.zeros(0, np.int64)
-        step, by, what = (np.concatenate([nothing, *columns]) for columns in (steps, hops, chunks))
-        return Run(step, by, what, work=work)
+        step, by, chunk_numbers = (np.concatenate([nothing, *columns]) for columns in (steps, hops, chunks))
+        return Run(step, by, chunk_numbers, work=work)
 
     def _loaded(self, hop: Longs) -> tuple[Longs, Longs]:
         """What these hops load, and the place of the hop among them."""
-        many = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
-        return self.hops.loaded[ranges(self.hops.ptr[hop], many)], np.repeat(np.arange(len(hop)), many)
+        load_counts = self.hops.ptr[hop + 1] - self.hops.ptr[hop]
+        return self.hops.loaded[ranges(self.hops.ptr[hop], load_counts)], np.repeat(np.arange(len(hop)), load_counts)
 
     def _room(self, hop: Longs, room: Floats) -> Bools:
         """Which of these have room, served in this order."""
         loaded, owner = self._loaded(hop)
         order = np.argsort(loaded, kind="stable")
         late = places(loaded[order]) >= room[loaded[order]]
-        kept = np.ones(len(hop), np.bool_)
-        kept[owner[order[late]]] = False
-        return kept
+        has_room = np.ones(len(hop), np.bool_)
+        has_room[owner[order[late]]] = False
+        return has_room

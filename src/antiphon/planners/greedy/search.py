@@ -121,11 +121,15 @@ class Search:
         late = np.zeros(steps)
         np.maximum.at(late, step, self.latency[hop])
         ptr, loaded = self.loaded
-        many = ptr[hop + 1] - ptr[hop]
-        step, load, link = np.repeat(step, many), np.repeat(load, many), loaded[ranges(ptr[hop], many)]
-        things = len(self.hops.capacity)
-        total = np.bincount(step * things + link, load.astype(np.float64), minlength=steps * things)
-        full = (total.reshape(steps, things) / (self.hops.capacity * float(self.topology.resources.scale))).max(
+        load_counts = ptr[hop + 1] - ptr[hop]
+        step, load, link = (
+            np.repeat(step, load_counts),
+            np.repeat(load, load_counts),
+            loaded[ranges(ptr[hop], load_counts)],
+        )
+        resources = len(self.hops.capacity)
+        total = np.bincount(step * resources + link, load.astype(np.float64), minlength=steps * resources)
+        full = (total.reshape(steps, resources) / (self.hops.capacity * float(self.topology.resources.scale))).max(
             axis=1, initial=0.0
         )
         return float(late.sum()), float(full.sum()) / scale
@@ -148,43 +152,43 @@ class Search:
         """The fastest for the size of those that are tried: more parts as long as that helps, then other paces."""
 
         first = 0.12 if pace is None else pace
-        found = self.made(parts or self.begin(nbytes), first)
-        more = [found.parts * 2**at for at in range(1, 20)] if parts is None else []
-        found = self._faster(nbytes, found, ((more_parts, first) for more_parts in more), 0.0)
+        fastest = self.made(parts or self.begin(nbytes), first)
+        more_parts_list = [fastest.parts * 2**at for at in range(1, 20)] if parts is None else []
+        fastest = self._faster(nbytes, fastest, ((more_parts, first) for more_parts in more_parts_list), 0.0)
         if pace is None:
             at = PACES.index(first)
-            for way in (PACES[:at][::-1], PACES[at + 1 :]):
-                found = self._faster(nbytes, found, ((found.parts, other) for other in way), PACED)
-        fit = [made for made in self.known.values() if self._fits(made.parts, nbytes)]
-        found = min([found, *fit], key=lambda made: made.seconds(nbytes))
-        return self._again(found, lambda made: made.seconds(nbytes), nbytes)
+            for other_paces in (PACES[:at][::-1], PACES[at + 1 :]):
+                fastest = self._faster(nbytes, fastest, ((fastest.parts, other) for other in other_paces), PACED)
+        fit = [run for run in self.known.values() if self._fits(run.parts, nbytes)]
+        fastest = min([fastest, *fit], key=lambda run: run.seconds(nbytes))
+        return self._again(fastest, lambda run: run.seconds(nbytes), nbytes)
 
     def fewest(self, parts: int, pace: float) -> Made:
         """Of several seeds the one of the least latency, then of the least load."""
-        return self._again(self.made(parts, pace), lambda made: (made.latency, made.load))
+        return self._again(self.made(parts, pace), lambda run: (run.latency, run.load))
 
-    def _again(self, found: Made, cost: Callable[[Made], Any], nbytes: int | None = None) -> Made:
+    def _again(self, best: Made, cost: Callable[[Made], Any], nbytes: int | None = None) -> Made:
         """Other seeds, while they may be worth it and the effort lasts."""
         for again in range(1, RESTARTS):
-            if self.left < found.run.work or (nbytes is not None and not found.may_gain(nbytes, SEEDED)):
+            if self.left < best.run.work or (nbytes is not None and not best.may_gain(nbytes, SEEDED)):
                 break
-            found = min(found, self.made(found.parts, found.pace, again), key=cost)
-        return found
+            best = min(best, self.made(best.parts, best.pace, again), key=cost)
+        return best
 
-    def _faster(self, nbytes: int, found: Made, tries: Iterable[tuple[int, float]], latency: float) -> Made:
+    def _faster(self, nbytes: int, fastest: Made, tries: Iterable[tuple[int, float]], latency: float) -> Made:
         """One after the other, as long as that is faster and the effort lasts, and as it may be worth it if they save
         this part of the latency."""
         for parts, pace in tries:
-            work = found.run.work * parts // found.parts
+            work = fastest.run.work * parts // fastest.parts
             if self.rows(parts) > FEW or work > self.left or not self._fits(parts, nbytes):
                 break
-            if not found.may_gain(nbytes, latency):
+            if not fastest.may_gain(nbytes, latency):
                 break
             tried = self.made(parts, pace)
-            if tried.seconds(nbytes) > BETTER * found.seconds(nbytes):
+            if tried.seconds(nbytes) > BETTER * fastest.seconds(nbytes):
                 break
-            found = tried
-        return found
+            fastest = tried
+        return fastest
 
     def begin(self, nbytes: int) -> int:
         """Parts to begin with: so that all links of a rank have something to do."""
@@ -204,11 +208,11 @@ def _loaded(topology: Topology, hops: Hops) -> tuple[Longs, Longs]:
     """The links that a hop crosses, and their shared limits, once for each link: those of hop i from ptr[i] on."""
     resources, link = topology.resources, hops.routes.links.astype(np.int64)
     owner = np.repeat(np.arange(len(hops)), np.diff(hops.routes.ptr))
-    more = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
-    shared = resources.limit_of[ranges(resources.limit_ptr[link], more)].astype(np.int64)
-    owner, thing = np.concatenate([owner, np.repeat(owner, more)]), np.concatenate([link, shared])
+    limits_per_link = resources.limit_ptr[link + 1] - resources.limit_ptr[link]
+    shared = resources.limit_of[ranges(resources.limit_ptr[link], limits_per_link)].astype(np.int64)
+    owner, resource = np.concatenate([owner, np.repeat(owner, limits_per_link)]), np.concatenate([link, shared])
     order = np.argsort(owner, kind="stable")
-    return pointers(owner[order], len(hops)), thing[order]
+    return pointers(owner[order], len(hops)), resource[order]
 
 
 def _slot(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> float:
@@ -218,14 +222,14 @@ def _slot(hops: Hops, levels: tuple[Level, ...], need: list[float]) -> float:
     if not longest:
         return 1.0
     at = max(number for number, time in enumerate(need) if time == longest)
-    few = [number for number in range(at, len(levels)) if _opened(hops, levels[at], number) >= SHARE]
-    return float(min(hops.width[number] for number in [at, *few]))
+    wide_kinds = [number for number in range(at, len(levels)) if _opened(hops, levels[at], number) >= SHARE]
+    return float(min(hops.width[number] for number in [at, *wide_kinds]))
 
 
 def _opened(hops: Hops, level: Level, kind: int) -> float:
     """The part of what enters the islands that comes over hops of this kind."""
     cross = level.label[hops.src] != level.label[hops.dst]
     last = hops.routes.links[hops.routes.ptr[1:] - 1].astype(np.int64)
-    mine = hops.capacity[np.unique(last[cross & (hops.kind == kind)])].sum()
+    of_kind = hops.capacity[np.unique(last[cross & (hops.kind == kind)])].sum()
     every = hops.capacity[np.unique(last[cross])].sum()
-    return float(mine / every) if every else 0.0
+    return float(of_kind / every) if every else 0.0

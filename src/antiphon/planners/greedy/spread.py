@@ -65,9 +65,9 @@ class Run:
     work: int = 0
 
 
-def work_of(hops: int, words: int, many: int = 1) -> int:
+def work_of(hops: int, words: int, per_hop: int = 1) -> int:
     """The work of letting so many hops of a batch bring so many chunks each."""
-    return BATCH + hops * (words + many * PICK) // WORDS
+    return BATCH + hops * (words + per_hop * PICK) // WORDS
 
 
 class Spreading:
@@ -80,11 +80,11 @@ class Spreading:
         self.rate = hops.capacity / slot  # chunks in a slot
         self.had = task.have.copy()  # before the step
         self.lack = ~task.have if task.allowed is None else task.allowed & ~task.have  # now, of what may be given
-        held = [task.have if level.trivial else level.gathered(task.have) for level in levels]
-        self.alone = [_in_one(sets) for sets in held]
+        island_sets = [task.have if level.trivial else level.gathered(task.have) for level in levels]
+        self.alone = [_in_one(sets) for sets in island_sets]
         self.lonely = [bool(alone.any()) for alone in self.alone]
         self.absent = [
-            ~sets for sets in held
+            ~sets for sets in island_sets
         ]  # of every kind: what its islands have not; not kept where they are ranks
         self.missing = task.missing
         self.spread = [np.zeros(task.chunks, np.int64) for _ in levels]
@@ -97,12 +97,12 @@ class Spreading:
         """Until nobody lacks anything, or nothing more can be brought. O(chunks brought * chunks / 64) and some columns
         for every batch and step."""
         step: list[Longs] = []
-        over, strict, number, least = 0.0, True, 0, 1.0
+        over, strict, number, min_length = 0.0, True, 0, 1.0
         while self.missing.any():
             longest = min(1 + pace.rise * number, over * pace.first)
             if longest >= 2:
                 longest = min(longest, self._left() * pace.last)
-            length = max(least, float(int(longest)))
+            length = max(min_length, float(int(longest)))
             before = len(self.rows)
             self._step(length, strict)
             moved = [len(hop) for hop, _ in self.rows[before:]]
@@ -110,12 +110,12 @@ class Spreading:
                 step.append(np.full(sum(moved), number))
                 number += 1
                 over += length
-                least = 1.0
+                min_length = 1.0
                 self._ended(before)
             elif strict:
                 strict = False  # an island may have what some of its ranks cannot be given there
             elif np.floor(self.rate * length + 1e-9).min(initial=1) < 1:
-                least = 2 * length
+                min_length = 2 * length
             else:
                 break
         hop = np.concatenate([NOTHING, *(hop for hop, _ in self.rows)])
@@ -145,40 +145,40 @@ class Spreading:
         room = np.floor(self.rate * length + 1e-9)
         for kind in range(len(self.levels) - 1, -1, -1):
             batches = self.hops.batches[kind]
-            most = max(1, int(room[batches[0].loaded].max(initial=0)))
+            max_room = max(1, int(room[batches[0].loaded].max(initial=0)))
             alike = self.levels[kind].trivial and all(batch.plain for batch in batches)
-            singly = alike and most < 2 * SHARE
+            singly = alike and max_room < 2 * SHARE
             if singly and room[batches[0].loaded[0]] < 1:
                 continue
             open_ = [batch.every for batch in batches]  # hops that may bring more in this step
-            left = np.arange(len(batches))
-            for _ in range(most if singly else most * max(1, -(-PASSES // len(batches)))):
+            open_batches = np.arange(len(batches))
+            for _ in range(max_room if singly else max_room * max(1, -(-PASSES // len(batches)))):
                 before = len(self.rows)
-                for at in self.rng.permutation(left)[:PASSES].tolist():
+                for at in self.rng.permutation(open_batches)[:PASSES].tolist():
                     if singly:
                         open_[at] = self._singly(kind, batches[at], open_[at])
                     else:
                         open_[at] = self._batch(kind, batches[at], open_[at], room, strict)
-                left = np.array([at for at in left.tolist() if len(open_[at])], np.int64)
-                if len(self.rows) == before or not len(left):
+                open_batches = np.array([at for at in open_batches.tolist() if len(open_[at])], np.int64)
+                if len(self.rows) == before or not len(open_batches):
                     break
 
     def _singly(self, kind: int, batch: Batch, at: Longs) -> Longs:
         """Lets these hops of a batch, all of which have room and links of their own, bring a chunk each. Which of them
         did; no others can in this step."""
-        whole = at is batch.every
-        dst = batch.dst if whole else batch.dst[at]
-        offered = self._offered(batch.src if whole else batch.src[at], dst)[0]
+        every_hop = at is batch.every
+        dst = batch.dst if every_hop else batch.dst[at]
+        offered = self._offered(batch.src if every_hop else batch.src[at], dst)[0]
         self.work += work_of(len(at), offered.shape[1])
         chunk = self._picked(kind, offered, offered, 1)[0]
         if int(chunk.min()) < 0:
-            some = chunk >= 0
-            at, dst, chunk, whole = at[some], dst[some], chunk[some], False
+            successful = chunk >= 0
+            at, dst, chunk, every_hop = at[successful], dst[successful], chunk[successful], False
             if not len(at):
                 return at
         place, bit = spot(self.lack, dst, chunk)
         self.lack.reshape(-1)[place] ^= bit
-        self._noted(batch.hop if whole else batch.hop[at], dst, chunk)
+        self._noted(batch.hop if every_hop else batch.hop[at], dst, chunk)
         return at
 
     def _offered(self, src: Longs, dst: Longs) -> tuple[Words, Words]:
@@ -196,10 +196,10 @@ class Spreading:
             self.work += BATCH // 10
             return at
         src, dst, space = batch.src[at], batch.dst[at], space[at]
-        many = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, CELLS // len(at)))
+        per_hop = 1 if batch.shared else max(1, min(int(space.max()) // SHARE, CELLS // len(at)))
         offered, other = self._offered(src, dst)
         self.work += BATCH // 2 + work_of(
-            len(at), offered.shape[1], many
+            len(at), offered.shape[1], per_hop
         )  # more is asked than of links of one hop each
         level = self.levels[kind]
         if level.trivial:
@@ -209,44 +209,44 @@ class Spreading:
             fresh &= offered
             if level.strict and strict:
                 offered = fresh
-        chunk = self._picked(kind, offered, fresh, many)
+        chunk = self._picked(kind, offered, fresh, per_hop)
         if int(chunk[0].min()) < 0:
-            some = chunk[0] >= 0
-            at, space, chunk = at[some], space[some], chunk[:, some]
+            successful = chunk[0] >= 0
+            at, space, chunk = at[successful], space[successful], chunk[:, successful]
             if not len(at):
                 return at
         self._brought(kind, batch, at, chunk, space, room)
         return at
 
-    def _picked(self, kind: int, offered: Words, fresh: Words, many: int) -> Longs:
+    def _picked(self, kind: int, offered: Words, fresh: Words, per_hop: int) -> Longs:
         """Of each set so many, some of them perhaps twice: best what no other island has yet, then what this one has
         not, then anything."""
         if not self.lonely[kind]:
-            chunk = self._rare(kind, fresh, many)
+            chunk = self._rare(kind, fresh, per_hop)
         else:
-            chunk = any_of(fresh & self.alone[kind], self.rng, many)
+            chunk = any_of(fresh & self.alone[kind], self.rng, per_hop)
             flat = chunk.reshape(-1)
             flat[~_first(flat)] = -1
             rest = np.flatnonzero((chunk < 0).any(axis=0))
             if len(rest):
-                chunk[:, rest] = np.where(chunk[:, rest] < 0, self._rare(kind, fresh[rest], many), chunk[:, rest])
+                chunk[:, rest] = np.where(chunk[:, rest] < 0, self._rare(kind, fresh[rest], per_hop), chunk[:, rest])
         if fresh is not offered:
             rest = np.flatnonzero(chunk[0] < 0)
             if len(rest):
-                chunk[:, rest] = self._rare(kind, offered[rest], many)
+                chunk[:, rest] = self._rare(kind, offered[rest], per_hop)
         return chunk
 
-    def _rare(self, kind: int, offered: Words, many: int) -> Longs:
+    def _rare(self, kind: int, offered: Words, per_hop: int) -> Longs:
         """Of two that would do the one that fewer have."""
-        one, other = any_of(offered, self.rng, 2 * many).reshape(2, many, -1)
+        first, second = any_of(offered, self.rng, 2 * per_hop).reshape(2, per_hop, -1)
         spread = self.spread[kind]
-        return np.where(spread[other] < spread[one], other, one)
+        return np.where(spread[second] < spread[first], second, first)
 
     def _brought(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> None:
         """Each of these hops brings of its chunks what it has room for, nothing twice."""
-        kept = self._kept(kind, batch, at, chunk, space, room)
-        row, column = np.nonzero(kept)
-        used = kept.sum(axis=0)
+        brought = self._kept(kind, batch, at, chunk, space, room)
+        row, column = np.nonzero(brought)
+        used = brought.sum(axis=0)
         if batch.plain:
             room[batch.loaded[at]] -= used
         else:
@@ -273,20 +273,20 @@ class Spreading:
 
     def _kept(self, kind: int, batch: Batch, at: Longs, chunk: Longs, space: Floats, room: Floats) -> Bools:
         """Which of these chunks are brought: in a row of them each, one for every hop."""
-        kept = np.arange(len(chunk))[:, None] < space
+        brought = np.arange(len(chunk))[:, None] < space
         if batch.shared:
-            kept[0] = _within(batch, at, room)
+            brought[0] = _within(batch, at, room)
         level, dst = self.levels[kind], batch.dst[at]
         if not level.trivial:  # into an island once
-            row, column = np.nonzero(kept)
+            row, column = np.nonzero(brought)
             named = level.label[dst[column]] * self.task.chunks + chunk[row, column]
-            kept[row, column] = _first(named)
+            brought[row, column] = _first(named)
         lack = self.lack.reshape(-1)
-        for good, place, bit in zip(kept, *spot(self.lack, dst, chunk), strict=True):
+        for good, place, bit in zip(brought, *spot(self.lack, dst, chunk), strict=True):
             word = lack[place]
             np.logical_and(good, word & bit != 0, out=good)
             lack[place] = word ^ bit * good
-        return kept
+        return brought
 
 
 def _first(values: Longs) -> Bools:
@@ -295,22 +295,22 @@ def _first(values: Longs) -> Bools:
     >>> _first(np.array([7, 2, 7, 2, 5])).tolist()
     [True, True, False, False, True]
     """
-    many = len(values)
-    low = many.bit_length()
-    order = np.sort((values << low) | np.arange(many))
+    count = len(values)
+    low = count.bit_length()
+    order = np.sort((values << low) | np.arange(count))
     value, place = order >> low, order & ((1 << low) - 1)
-    found = np.zeros(many, np.bool_)
-    found[place[np.append(True, value[1:] != value[:-1])[:many]]] = True
-    return found
+    comes_first = np.zeros(count, np.bool_)
+    comes_first[place[np.append(True, value[1:] != value[:-1])[:count]]] = True
+    return comes_first
 
 
-def _in_one(held: Words) -> Words:
+def _in_one(rows: Words) -> Words:
     """The chunks that just one row has, as the only row."""
-    seen, twice = np.zeros_like(held[:1]), np.zeros_like(held[:1])
-    for row in held:
-        twice |= seen & row
-        seen |= row
-    return seen & ~twice
+    in_any, twice = np.zeros_like(rows[:1]), np.zeros_like(rows[:1])
+    for row in rows:
+        twice |= in_any & row
+        in_any |= row
+    return in_any & ~twice
 
 
 def _within(batch: Batch, at: Longs, room: Floats) -> Bools:

@@ -40,11 +40,11 @@ def chunks_of(collective: Collective, parts: int) -> Chunks:
     top = float(weight.max(initial=0)) or 1.0
     halved = np.floor(np.log2(np.maximum(top / np.maximum(weight, top / 2**30), 1)))
     count = np.maximum(parts // 2 ** np.minimum(halved, 30), 1).astype(np.int64)
-    whole = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
+    denominator = int(np.lcm.reduce(np.unique(count))) if len(count) else 1
     block = np.repeat(np.arange(len(count)), count)
-    share = whole // count[block]
+    share = denominator // count[block]
     offset = ranges(np.zeros(len(count), np.int64), count) * share
-    return Chunks(block.astype(np.int32), offset, share, whole)
+    return Chunks(block.astype(np.int32), offset, share, denominator)
 
 
 def task_of(topology: Topology, collective: Collective, hops: Hops, chunks: Chunks) -> Task:
@@ -91,8 +91,8 @@ def packed_bits(cells: Bools) -> Words:
     >>> packed_bits(np.array([[True, False, True]])).tolist()
     [[5]]
     """
-    rows, many = cells.shape
-    octets = np.packbits(np.pad(cells, ((0, 0), (0, -many % 64))), axis=1, bitorder="little")
+    rows, columns = cells.shape
+    octets = np.packbits(np.pad(cells, ((0, 0), (0, -columns % 64))), axis=1, bitorder="little")
     return np.ascontiguousarray(octets).view("<u8").astype(np.uint64).reshape(rows, -1)
 
 
@@ -114,23 +114,23 @@ def _allowed(hops: Hops, have: Bools, want: Bools, source: Longs) -> tuple[Bools
     own: dict[int, Floats] = {root: np.zeros(len(hops)) for root, _ in roots}
     rng = np.random.default_rng(0)
     for _ in range(SWEEPS):
-        for root, mine in roots:
+        for root, own_blocks in roots:
             used -= loads.T @ own[root]
             full = used * slow
             price = slow * exp(STEEP * full / max(float(full.max(initial=0.0)), 1e-300))
             paid = (loads @ price) * (1 + rng.random(len(hops)) / 8)
-            count = (want[:, mine] & ~have[:, mine]).sum(axis=1)
+            count = (want[:, own_blocks] & ~have[:, own_blocks]).sum(axis=1)
             own[root] = np.zeros(len(hops))
-            for taken in _tree(hops, root, paid, ranks)[::-1]:
-                own[root][taken] = count[hops.dst[taken]]
-                np.add.at(count, hops.src[taken], count[hops.dst[taken]])
-                parent[root, hops.dst[taken]] = taken
+            for hop in _tree(hops, root, paid, ranks)[::-1]:
+                own[root][hop] = count[hops.dst[hop]]
+                np.add.at(count, hops.src[hop], count[hops.dst[hop]])
+                parent[root, hops.dst[hop]] = hop
             used += loads.T @ own[root]
     allowed = want.copy()
-    for root, mine in roots:
-        at, column = np.nonzero(want[:, mine] & ~have[:, mine])
+    for root, own_blocks in roots:
+        at, column = np.nonzero(want[:, own_blocks] & ~have[:, own_blocks])
         while len(at):
-            allowed[at, mine[column]] = True
+            allowed[at, own_blocks[column]] = True
             on = at != root
             at, column = hops.src[parent[root, at[on]]], column[on]
     return allowed, parent
@@ -165,13 +165,13 @@ def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> E
     """What to say where some rank cannot be brought what it wants."""
     if all(_reached(*ends, topology.ranks) for ends in ((hops.src, hops.dst), (hops.dst, hops.src))):
         return None
-    known = have.copy()
+    reached = have.copy()
     while True:
-        before = int(known.sum())
-        np.logical_or.at(known, hops.dst, known[hops.src])
-        if int(known.sum()) == before:
+        before = int(reached.sum())
+        np.logical_or.at(reached, hops.dst, reached[hops.src])
+        if int(reached.sum()) == before:
             break
-    lost = np.argwhere((want & ~known).T)  # block by block, as relay names what is out of reach
+    lost = np.argwhere((want & ~reached).T)  # block by block, as relay names what is out of reach
     if not len(lost):
         return None
     block, rank = lost[0].tolist()
@@ -180,13 +180,13 @@ def _out_of_reach(topology: Topology, hops: Hops, have: Bools, want: Bools) -> E
 
 def _reached(src: Longs, dst: Longs, ranks: int) -> bool:
     """Whether rank 0 reaches all others over these hops."""
-    known = np.zeros(ranks, np.bool_)
-    known[0] = True
+    reached = np.zeros(ranks, np.bool_)
+    reached[0] = True
     while True:
-        new = dst[known[src] & ~known[dst]]
+        new = dst[reached[src] & ~reached[dst]]
         if not len(new):
-            return bool(known.all())
-        known[new] = True
+            return bool(reached.all())
+        reached[new] = True
 
 
 def _lost(topology: Topology, holders: Sequence[int], rank: int) -> Exception:

@@ -58,11 +58,11 @@ def _narrowest_limits(topology: Topology, capacity: np.ndarray) -> tuple[np.ndar
 
 def _levels(topology: Topology) -> list[tuple[list[str], Longs]]:
     """Partitions of the nodes: each alone; by the first 1, 2, ... parts of their places."""
-    found = [([f"rank {node}" for node in range(topology.nodes)], np.arange(topology.nodes))]
+    levels = [([f"rank {node}" for node in range(topology.nodes)], np.arange(topology.nodes))]
     paths = [place.split("/") for place in topology.places]
     for depth in range(1, max(map(len, paths), default=0)):
         named = ["/".join(path[:depth]) for path in paths]
         names = sorted(set(named))
         number = {name: i for i, name in enumerate(names)}
-        found.append((names, np.array([number[name] for name in named])))
-    return found
+        levels.append((names, np.array([number[name] for name in named])))
+    return levels

@@ -22,8 +22,8 @@ MOST_RELAYED = 2**24
 def refuse_too_long(planner: str, topology: Topology, collective: Collective, trips: float) -> None:
     """Unsupported if so many trips around would have too many transfers; an alltoall relays nearly everything, and
     is refused early: there is always something better."""
-    most = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
-    refuse_more_than_fits(planner, topology, collective, int(transfers(collective) * trips), most)
+    limit = MOST_RELAYED if collective.kind == "alltoall" else MOST_TRANSFERS
+    refuse_more_than_fits(planner, topology, collective, int(transfers(collective) * trips), limit)
 
 
 def transfers(collective: Collective) -> int:
@@ -44,10 +44,10 @@ def around(collective: Collective, cycle: Sequence[int]) -> Schedule:
     if kind == "alltoall":
         return _alltoall(collective, cycle)
     if kind == "broadcast":
-        return per_root(collective, lambda one: _chain(one, cycle))
+        return per_root(collective, lambda single_root: _chain(single_root, cycle))
     if kind == "scatter":
-        return per_root(collective, lambda one: _scatter(one, cycle))
-    return backwards(collective, lambda one: around(one, [cycle[0], *cycle[:0:-1]]))
+        return per_root(collective, lambda single_root: _scatter(single_root, cycle))
+    return backwards(collective, lambda single_root: around(single_root, [cycle[0], *cycle[:0:-1]]))
 
 
 def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
@@ -57,8 +57,8 @@ def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
         return merge([around(collective, cycle), around(collective, [cycle[0], *cycle[:0:-1]])])
     seats = Seats.of(collective, list(cycle))
     size = len(seats)
-    here = np.arange(size)
-    tied = here[: size if size % 2 == 0 else 0]  # what these send to the opposite seat goes either way
+    seat_numbers = np.arange(size)
+    tied = seat_numbers[: size if size % 2 == 0 else 0]  # what these send to the opposite seat goes either way
     opposite = seats.member[(tied + size // 2) % size] * size + seats.member[tied]
     block, share = np.arange(size * size), np.full(size * size, 2)
     share[opposite] = 1
@@ -70,9 +70,9 @@ def both_ways(collective: Collective, cycle: Sequence[int]) -> Schedule:
     )
     second = np.arange(size * size)  # the chunk of each block that goes backwards
     second[opposite] = size * size + np.arange(len(opposite))
-    there, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
+    forward, back = _passed_on(seats, size // 2, 1), _passed_on(seats, size // 2, -1)
     back = (back[0], second[back[1]], *back[2:])
-    when, chunk, src, dst = (np.concatenate(pair) for pair in zip(there, back, strict=True))
+    when, chunk, src, dst = (np.concatenate(pair) for pair in zip(forward, back, strict=True))
     return Schedule(
         collective, chunks, narrow(when), narrow(chunk), seats.rank[src], seats.rank[dst],
         np.full(len(when), COPY, np.uint8),
@@ -112,8 +112,8 @@ def _scatter(collective: Collective, cycle: Sequence[int]) -> Schedule:
     """The farthest part first: all arrive in the last step, and every hop carries one part a step."""
     seats = Seats.of(collective, list(cycle), collective.roots[0])
     away = np.arange(1, len(seats))
-    goal, here = np.repeat(away, away), _count(away)
-    return lay(collective, seats, len(seats) - 1 - goal + here, seats.member[goal], here, here + 1)
+    goal, hop = np.repeat(away, away), _count(away)
+    return lay(collective, seats, len(seats) - 1 - goal + hop, seats.member[goal], hop, hop + 1)
 
 
 def _alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
@@ -121,15 +121,15 @@ def _alltoall(collective: Collective, cycle: Sequence[int]) -> Schedule:
     return lay(collective, seats, *_passed_on(seats, len(seats) - 1, 1))
 
 
-def _passed_on(seats: Seats, farthest: int, way: int) -> tuple[Longs, Longs, Longs, Longs]:
+def _passed_on(seats: Seats, farthest: int, direction: int) -> tuple[Longs, Longs, Longs, Longs]:
     """Everyone passes on all that has farther to go: step, block, from and to. What goes a distance d, up to the
     farthest, makes d hops, in steps 0 to d - 1; `way`: 1 or -1, the direction."""
     size = len(seats)
     away, origin = (x.ravel() for x in np.meshgrid(np.arange(1, farthest + 1), np.arange(size), indexing="ij"))
     step = _count(away)
-    origin, goal = np.repeat(origin, away), np.repeat((origin + way * away) % size, away)
-    here = (origin + way * step) % size
-    return step, seats.member[goal] * size + seats.member[origin], here, (here + way) % size
+    origin, goal = np.repeat(origin, away), np.repeat((origin + direction * away) % size, away)
+    seat = (origin + direction * step) % size
+    return step, seats.member[goal] * size + seats.member[origin], seat, (seat + direction) % size
 
 
 def _count(times: Longs) -> Longs:

@@ -44,16 +44,16 @@ def widest_cycle(topology: Topology, members: tuple[int, ...]) -> tuple[list[int
     if found_sides is not None and 2 * sum(found_sides[0]) != len(members) and found_sides[1]:
         return [], True  # a cycle goes to and fro between two sides: they must be equally large
     complete = True
-    for least in sorted(set(width.values()), reverse=True):
-        good = [pair for pair in table if width[pair] >= least]
-        if all(width.get(pair, 0) >= least for pair in around):
+    for min_width in sorted(set(width.values()), reverse=True):
+        good = [pair for pair in table if width[pair] >= min_width]
+        if all(width.get(pair, 0) >= min_width for pair in around):
             return list(members), complete
-        found, finished = searched(neighbours(good, members), members, _fewest_ahead)
+        cycle, finished = searched(neighbours(good, members), members, _fewest_ahead)
         if not finished:
-            found = _of_squares(good, members)
+            cycle = _of_squares(good, members)
         complete &= finished
-        if found:
-            return found, complete
+        if cycle:
+            return cycle, complete
     return [], complete
 
 
@@ -88,8 +88,8 @@ def searched(near: dict[int, list[int]], members: tuple[int, ...], rate: Rate) -
 
     def ahead(rank: int) -> list[int]:
         """Free neighbours, the best last."""
-        some = [other for other in near[rank] if free >> other & 1]
-        rated = [(rate(rank, other, (bits[other] & free).bit_count()), other) for other in some]
+        candidates = [other for other in near[rank] if free >> other & 1]
+        rated = [(rate(rank, other, (bits[other] & free).bit_count()), other) for other in candidates]
         return [other for _, other in sorted(rated)]
 
     stack = [ahead(start)]

@@ -94,7 +94,7 @@ def _undirected(capacity: Capacity, members: tuple[int, ...], seed: int, limit: 
             cycles = _greedy(capacity, members, seed, limit // 2, directed=False)
         if every is not None and (cycles is None or 2 * len(cycles) < limit - 1):
             cycles = max(cycles or [], _chosen(capacity, every, directed=False) or [], key=len)
-    return [way for cycle in cycles or [] for way in (cycle, [cycle[0], *cycle[:0:-1]])]
+    return [directed_cycle for cycle in cycles or [] for directed_cycle in (cycle, [cycle[0], *cycle[:0:-1]])]
 
 
 def _turned(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int) -> list[list[int]] | None:
@@ -110,8 +110,8 @@ def _turned(capacity: Capacity, members: tuple[int, ...], seed: int, limit: int)
 def _limit(capacity: Capacity, members: tuple[int, ...]) -> int:
     """No more cycles than units leave, or enter, any member; none between two sides of different size."""
     number = {rank: i for i, rank in enumerate(members)}
-    found = sides([(number[a], number[b]) for a, b in capacity], len(members))
-    if found is not None and 2 * sum(found[0]) != len(members) and found[1]:
+    two_sides = sides([(number[a], number[b]) for a, b in capacity], len(members))
+    if two_sides is not None and 2 * sum(two_sides[0]) != len(members) and two_sides[1]:
         return 0
     out, into = degrees(capacity, members)
     return min([*out.values(), *into.values()])
@@ -141,8 +141,8 @@ def _complete(capacity: Capacity, members: tuple[int, ...]) -> list[list[int]] |
     cycles = []
     for turn in range(circle // 2):
         around = [members[(step + turn) % circle] for step in zigzag]
-        more = [] if size % 2 else [members[circle]]
-        cycles.append([members[-1], *around[: circle // 2], *more, *around[circle // 2 :]])
+        extra = [] if size % 2 else [members[circle]]
+        cycles.append([members[-1], *around[: circle // 2], *extra, *around[circle // 2 :]])
     return cycles * units.pop()
 
 
@@ -160,23 +160,23 @@ def _cover(capacity: Capacity, every: list[tuple[int, ...]], limit: int) -> list
     mask: Longs = (np.int64(1) << links).sum(axis=1)
     looked = 0
 
-    def go(left: Longs, used: int, chosen: list[int]) -> list[int] | None:
+    def go(candidates: Longs, used: int, chosen: list[int]) -> list[int] | None:
         nonlocal looked
         looked += 1
         if len(chosen) == limit or looked > MOST_COVERS:
             return chosen
-        count = np.bincount(links[left].ravel(), minlength=len(number))
+        count = np.bincount(links[candidates].ravel(), minlength=len(number))
         rarest = min((i for i in number.values() if not used >> i & 1), key=lambda i: int(count[i]))
-        for cycle in left[(mask[left] >> rarest & 1) == 1].tolist():
-            found = go(left[(mask[left] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle])
-            if found is not None:
-                return found
+        for cycle in candidates[(mask[candidates] >> rarest & 1) == 1].tolist():
+            cover = go(candidates[(mask[candidates] & mask[cycle]) == 0], used | int(mask[cycle]), [*chosen, cycle])
+            if cover is not None:
+                return cover
         return None
 
-    found = go(np.arange(len(every)), 0, [])
+    cover = go(np.arange(len(every)), 0, [])
     if looked > MOST_COVERS:
         return None
-    return [list(every[i]) for i in found or []]
+    return [list(every[i]) for i in cover or []]
 
 
 def _chosen(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool) -> list[list[int]] | None:
@@ -192,13 +192,13 @@ def _chosen(capacity: Capacity, every: list[tuple[int, ...]], *, directed: bool)
     links = [number[pair if directed or pair[0] < pair[1] else pair[::-1]] for c in every for pair in _edges(c)]
     columns = np.repeat(np.arange(len(every)), len(every[0]))
     matrix = csr_array((np.ones(len(links)), (links, columns)), shape=(len(number), len(every)))
-    found = milp(
+    result = milp(
         -np.ones(len(every)), constraints=LinearConstraint(matrix, ub=[capacity[pair] for pair in number]),
         bounds=Bounds(0, np.inf), integrality=np.ones(len(every)), options={"mip_rel_gap": 0, "node_limit": 2000},
     )  # fmt: skip
-    if found.status != 0:
+    if result.status != 0:
         return None
-    times = np.rint(found.x).astype(int).tolist()
+    times = np.rint(result.x).astype(int).tolist()
     return [list(cycle) for cycle, count in zip(every, times, strict=True) for _ in range(count)]
 
 
@@ -208,7 +208,7 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
     for a, b in sorted(capacity):
         near[a].append(b)
     start, size = members[0], len(members)
-    found: list[tuple[int, ...]] = []
+    cycles: list[tuple[int, ...]] = []
     path, used, work = [start], {start}, 0
     choices = [iter(near[start])]
     while choices:
@@ -218,14 +218,14 @@ def _all_cycles(capacity: Capacity, members: tuple[int, ...], directed: bool) ->
             used.discard(path.pop())
             continue
         work += 1
-        if work > MOST_EXTENSIONS or len(found) > MOST_CYCLES:
+        if work > MOST_EXTENSIONS or len(cycles) > MOST_CYCLES:
             return None
         path.append(step)
         used.add(step)
         choices.append(iter(near[step]))
         if len(path) == size and start in near[step] and (directed or path[1] < step):
-            found.append(tuple(path))
-    return found
+            cycles.append(tuple(path))
+    return cycles
 
 
 def _greedy(capacity: Capacity, members: tuple[int, ...], seed: int, enough: int, *, directed: bool) -> list[list[int]]:
@@ -233,19 +233,19 @@ def _greedy(capacity: Capacity, members: tuple[int, ...], seed: int, enough: int
     best: list[list[int]] = []
     for trial in range(TRIALS):
         chance = random.Random(seed * TRIALS + trial)
-        left, cycles = dict(capacity), []
-        while cycle := _one(left, members, chance):
+        units_left, cycles = dict(capacity), []
+        while cycle := _one(units_left, members, chance):
             cycles.append(cycle)
             for a, b in _edges(cycle):
                 for pair in ((a, b),) if directed else ((a, b), (b, a)):
-                    left[pair] -= 1
+                    units_left[pair] -= 1
         best = max(best, cycles, key=len)
         if len(best) >= enough:
             break
     return best
 
 
-def _one(left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
+def _one(units_left: Capacity, members: tuple[int, ...], chance: random.Random) -> list[int]:
     """A cycle over links with units left: on to the rank with the fewest free neighbours, by the widest link."""
-    near = neighbours((pair for pair, units in left.items() if units > 0), members)
-    return searched(near, members, lambda rank, other, free: (-free, left[rank, other], chance.random()))[0]
+    near = neighbours((pair for pair, units in units_left.items() if units > 0), members)
+    return searched(near, members, lambda rank, other, free: (-free, units_left[rank, other], chance.random()))[0]

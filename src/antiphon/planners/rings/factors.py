@@ -25,21 +25,21 @@ def sides(edges: Iterable[Edge], ranks: int) -> tuple[list[int], bool] | None:
     for a, b in edges:
         near[a].append(b)
         near[b].append(a)
-    side, parts = [-1] * ranks, 0
+    side, components = [-1] * ranks, 0
     for start in range(ranks):
         if side[start] >= 0:
             continue
-        parts += 1
+        components += 1
         side[start], todo = 0, [start]
         while todo:
-            here = todo.pop()
-            for other in near[here]:
+            rank = todo.pop()
+            for other in near[rank]:
                 if side[other] < 0:
-                    side[other] = 1 - side[here]
+                    side[other] = 1 - side[rank]
                     todo.append(other)
-                elif side[other] == side[here]:
+                elif side[other] == side[rank]:
                     return None
-    return side, parts == 1
+    return side, components == 1
 
 
 def joined_factors(edges: list[Edge], ranks: int, count: int, seed: int = 0) -> list[list[int]]:
@@ -66,10 +66,10 @@ def _regular(edges: list[Edge], ranks: int, degree: int) -> list[Edge] | None:
         return None
     if have.max() == degree:
         return edges
-    found = sides(edges, ranks)
-    if found is None:
+    two_sides = sides(edges, ranks)
+    if two_sides is None:
         return None
-    side, source, sink = found[0], ranks, ranks + 1
+    side, source, sink = two_sides[0], ranks, ranks + 1
     turned = [(a, b) if side[a] == 0 else (b, a) for a, b in edges]
     rows = [*(a for a, _ in turned), *(source if side[rank] == 0 else rank for rank in range(ranks))]
     columns = [*(b for _, b in turned), *(rank if side[rank] == 0 else sink for rank in range(ranks))]
@@ -91,9 +91,9 @@ def _two_factors(edges: list[Edge], ranks: int, number: int) -> list[list[Edge]]
     for _ in range(number):
         rows, columns = zip(*arcs, strict=True)
         network = csr_array((np.ones(len(arcs)), (rows, columns)), shape=(ranks, ranks))
-        taken = set(enumerate(maximum_bipartite_matching(network, perm_type="column").tolist()))
-        factors.append([(min(pair), max(pair)) for pair in taken])
-        arcs = [arc for arc in arcs if arc not in taken]
+        matching = set(enumerate(maximum_bipartite_matching(network, perm_type="column").tolist()))
+        factors.append([(min(pair), max(pair)) for pair in matching])
+        arcs = [arc for arc in arcs if arc not in matching]
     return factors
 
 
@@ -105,13 +105,13 @@ def _walked(edges: list[Edge], ranks: int) -> list[Edge]:
         near[b].append((a, number))
     used, arcs = [False] * len(edges), []
     for start in range(ranks):
-        here = start
-        while near[here]:  # degrees are even: a walk that gets stuck is back at its start
-            there, number = near[here].pop()
+        rank = start
+        while near[rank]:  # degrees are even: a walk that gets stuck is back at its start
+            next_rank, number = near[rank].pop()
             if not used[number]:
                 used[number] = True
-                arcs.append((here, there))
-                here = there
+                arcs.append((rank, next_rank))
+                rank = next_rank
     return arcs
 
 
@@ -147,36 +147,36 @@ class _Factors:
         for a, b in self.owner:
             near[a].add(b)
             near[b].add(a)
-        found = []
+        squares = []
         for a in range(self.ranks):
             for b in near[a]:
                 for c in near[b]:
                     if b > a and c > a:
-                        found += [(a, b, c, d) for d in near[a] & near[c] if d > b]
-            if len(found) > MOST_SQUARES:
+                        squares += [(a, b, c, d) for d in near[a] & near[c] if d > b]
+            if len(squares) > MOST_SQUARES:
                 break
-        return sorted(found)
+        return sorted(squares)
 
     def _turn(self, a: int, b: int, c: int, d: int) -> None:
         """Give the factor of ab and cd the edges bc and da instead, if that joins two of its cycles."""
         ab, cd, bc, da = ((min(p), max(p)) for p in ((a, b), (c, d), (b, c), (d, a)))
-        mine, other = self.owner[ab], self.owner[bc]
-        if mine < 0 or self.owner[cd] != mine or self.owner[da] != other or other == mine:
+        own, other = self.owner[ab], self.owner[bc]
+        if own < 0 or self.owner[cd] != own or self.owner[da] != other or other == own:
             return
-        if self.label[mine][a] == self.label[mine][c]:
+        if self.label[own][a] == self.label[own][c]:
             return
         before = self.cycles[other] if other >= 0 else 0
-        self._swap(mine, other, ab, cd, bc, da)
+        self._swap(own, other, ab, cd, bc, da)
         if other >= 0 and self.cycles[other] > before and self.chance.random() < 0.5:
-            self._swap(mine, other, bc, da, ab, cd)  # no gain: half of the time as it was
+            self._swap(own, other, bc, da, ab, cd)  # no gain: half of the time as it was
 
-    def _swap(self, mine: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
+    def _swap(self, own: int, other: int, ab: Edge, cd: Edge, bc: Edge, da: Edge) -> None:
         for edge in (ab, cd, bc, da):
             self._take(edge)
-        for edges, factor in (((bc, da), mine), ((ab, cd), other)):
+        for edges, factor in (((bc, da), own), ((ab, cd), other)):
             for edge in edges:
                 self._give(edge, factor)
-        for factor in (mine, other):
+        for factor in (own, other):
             if factor >= 0:
                 self.label[factor] = self._labels(factor)
                 self.cycles[factor] = max(self.label[factor]) + 1
@@ -205,9 +205,9 @@ class _Factors:
         return label
 
     def _walk(self, factor: int, start: int = 0) -> list[int]:
-        near, path, before, here = self.near[factor], [start], start, self.near[factor][start][0]
-        while here != start:
-            path.append(here)
-            one, two = near[here]
-            before, here = here, two if one == before else one
+        near, path, before, rank = self.near[factor], [start], start, self.near[factor][start][0]
+        while rank != start:
+            path.append(rank)
+            first, second = near[rank]
+            before, rank = rank, second if first == before else first
         return path

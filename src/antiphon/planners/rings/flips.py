@@ -33,8 +33,8 @@ def joined_flips(factors: list[Factor], seed: int = 0, most: int = MOST_SWAPS) -
 
 
 class _Flips:
-    def __init__(self, factors: list[Factor], chance: random.Random, most: int) -> None:
-        self.factors, self.chance, self.left = factors, chance, most
+    def __init__(self, factors: list[Factor], chance: random.Random, max_swaps: int) -> None:
+        self.factors, self.chance, self.left = factors, chance, max_swaps
         self.cycles = [count(factor) for factor in factors]
 
     def join(self) -> bool:
@@ -49,20 +49,20 @@ class _Flips:
         return True
 
     def _improve(self, first: int, second: int) -> None:
-        one, two = self.factors[first], self.factors[second]
+        first_factor, second_factor = self.factors[first], self.factors[second]
         best: tuple[int, int, int, list[int]] | None = None
-        classes = _classes(one, two)
+        classes = _classes(first_factor, second_factor)
         self.left -= max(len(classes), 1)
         if len(classes) < 2:
             return
         for ranks in classes:
-            _swap(one, two, ranks)
-            a, b = count(one), count(two)
+            _swap(first_factor, second_factor, ranks)
+            a, b = count(first_factor), count(second_factor)
             if best is None or a + b < best[0]:
                 best = (a + b, a, b, ranks)
-            _swap(one, two, ranks)
+            _swap(first_factor, second_factor, ranks)
         if best is not None and best[0] <= self.cycles[first] + self.cycles[second]:
-            _swap(one, two, best[3])
+            _swap(first_factor, second_factor, best[3])
             self.cycles[first], self.cycles[second] = best[1], best[2]
 
     def turn_sign(self) -> bool:
@@ -90,47 +90,47 @@ class _Flips:
         if len(at) < len(self.factors) or len({factor[b] for factor in self.factors}) < len(self.factors):
             return []  # parallel links: one rank follows in several factors
         columns: list[list[int]] = []
-        seen: set[int] = set()
+        done: set[int] = set()
         for start in range(len(self.factors)):
-            column, here = [start], self.factors[start][b]
-            while start not in seen and here in at and at[here] != start:
-                column.append(at[here])
-                here = self.factors[column[-1]][b]
-            if start not in seen and here in at:
+            column, next_rank = [start], self.factors[start][b]
+            while start not in done and next_rank in at and at[next_rank] != start:
+                column.append(at[next_rank])
+                next_rank = self.factors[column[-1]][b]
+            if start not in done and next_rank in at:
                 columns.append(column)
-                seen.update(column)
+                done.update(column)
         return columns
 
 
-def _swap(one: Factor, two: Factor, ranks: list[int]) -> None:
+def _swap(first: Factor, second: Factor, ranks: list[int]) -> None:
     for rank in ranks:
-        one[rank], two[rank] = two[rank], one[rank]
+        first[rank], second[rank] = second[rank], first[rank]
 
 
 def count(factor: Factor) -> int:
     """How many cycles a factor has. O(ranks)."""
-    seen, cycles = bytearray(len(factor)), 0
+    visited, cycles = bytearray(len(factor)), 0
     for start in range(len(factor)):
-        if not seen[start]:
+        if not visited[start]:
             cycles += 1
-            while not seen[start]:
-                seen[start] = 1
+            while not visited[start]:
+                visited[start] = 1
                 start = factor[start]  # noqa: PLW2901 (walking on)
     return cycles
 
 
-def _classes(one: Factor, two: Factor) -> list[list[int]]:
+def _classes(first: Factor, second: Factor) -> list[list[int]]:
     """Ranks by the smallest sets from which both factors lead to the same ranks. O(ranks)."""
-    before = [0] * len(two)
-    for rank, after in enumerate(two):
+    before = [0] * len(second)
+    for rank, after in enumerate(second):
         before[after] = rank
-    seen, found = bytearray(len(one)), []
-    for start in range(len(one)):
-        ranks, here = [], start
-        while not seen[here]:
-            seen[here] = 1
-            ranks.append(here)
-            here = before[one[here]]
+    visited, classes = bytearray(len(first)), []
+    for start in range(len(first)):
+        ranks, place = [], start
+        while not visited[place]:
+            visited[place] = 1
+            ranks.append(place)
+            place = before[first[place]]
         if ranks:
-            found.append(ranks)
-    return found
+            classes.append(ranks)
+    return classes

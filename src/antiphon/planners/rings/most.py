@@ -77,9 +77,9 @@ def _joined(capacity: Capacity, members: tuple[int, ...], seed: int, have: int, 
             factors = _split(capacity, members, number, chance)
             if factors is None:
                 break
-            found = joined_flips(factors, seed + start, swaps)
-            if found:
-                return _walks(found, members)
+            joined = joined_flips(factors, seed + start, swaps)
+            if joined:
+                return _walks(joined, members)
     return []
 
 
@@ -128,18 +128,18 @@ def _regular(
     flow = maximum_flow(network, source, sink)
     if flow.flow_value != number * size:
         return None
-    whole = flow.flow.tocoo()
-    found = zip(whole.row.tolist(), whole.col.tolist(), whole.data.tolist(), strict=True)
-    return {(i, j - size): units for i, j, units in found if units > 0 and i < size <= j < source}
+    flow_table = flow.flow.tocoo()
+    entries = zip(flow_table.row.tolist(), flow_table.col.tolist(), flow_table.data.tolist(), strict=True)
+    return {(i, j - size): units for i, j, units in entries if units > 0 and i < size <= j < source}
 
 
 def _walks(factors: list[Factor], members: tuple[int, ...]) -> list[list[int]]:
     cycles = []
     for factor in factors:
-        cycle, here = [0], factor[0]
-        while here:
-            cycle.append(here)
-            here = factor[here]
+        cycle, place = [0], factor[0]
+        while place:
+            cycle.append(place)
+            place = factor[place]
         cycles.append([members[i] for i in cycle])
     return cycles
 
@@ -156,10 +156,10 @@ def _degree(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
 def _factors_held(capacity: Capacity, members: tuple[int, ...], limit: int) -> tuple[int, str]:
     """Rings, as sets of links, leave and enter every rank equally often: the most times that the links allow."""
     order = list(range(len(members)))
-    most = limit
-    while most and _regular(capacity, members, most, order, order) is None:
-        most -= 1
-    return most, f"no choice of links leaves and enters every rank {most + 1} times"
+    count = limit
+    while count and _regular(capacity, members, count, order, order) is None:
+        count -= 1
+    return count, f"no choice of links leaves and enters every rank {count + 1} times"
 
 
 def _cut(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
@@ -174,12 +174,12 @@ def _cut(capacity: Capacity, members: tuple[int, ...]) -> tuple[int, str]:
     a, b = zip(*((place[a], place[b]) for a, b in capacity), strict=True)
     network = csr_array((np.array(list(capacity.values()), np.int32), (a, b)), shape=(size, size), dtype=np.int32)
     alike = all(capacity.get((b, a)) == units for (a, b), units in capacity.items())
-    ways = [(0, other) for other in range(1, size)]
-    flows = ((maximum_flow(network, s, t), s) for s, t in (ways if alike else [*ways, *((t, s) for s, t in ways)]))
-    least, start = min(flows, key=lambda found: found[0].flow_value)
-    left = csr_array(network - least.flow)
-    left.data = np.maximum(left.data, 0)
-    left.eliminate_zeros()
-    inside = sorted(members[i] for i in breadth_first_order(left, start, return_predecessors=False).tolist())
-    value = int(least.flow_value)
+    ends = [(0, other) for other in range(1, size)]
+    flows = ((maximum_flow(network, s, t), s) for s, t in (ends if alike else [*ends, *((t, s) for s, t in ends)]))
+    smallest, start = min(flows, key=lambda flow_and_start: flow_and_start[0].flow_value)
+    residual = csr_array(network - smallest.flow)
+    residual.data = np.maximum(residual.data, 0)
+    residual.eliminate_zeros()
+    inside = sorted(members[i] for i in breadth_first_order(residual, start, return_predecessors=False).tolist())
+    value = int(smallest.flow_value)
     return value, f"only {value} units of links leave ranks {','.join(map(str, inside))}"

@@ -57,54 +57,58 @@ def multi_ring(request: Request, *, rings: int | None = None, pieces: int | None
         raise Invalid(f"option rings: expected a whole number from 1, got {quote(rings)}")
     relayed = collective.kind == "alltoall"
     refuse_too_long("multi-ring", topology, collective, rings or 1)
-    most = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
-    chosen = _choose(topology, collective.members, most, request.seed, exactly=rings is not None, pairs=relayed)
+    max_rings = rings or max(2 if relayed else 1, min(MOST_RINGS, PLENTY // transfers(collective)))
+    chosen = _choose(topology, collective.members, max_rings, request.seed, exactly=rings is not None, pairs=relayed)
     depth = pieces if pieces is not None else CHAIN_PIECES if collective.kind in CHAINS else 1
     options = {"rings": len(chosen.cycles), "pieces": depth}
-    found: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
+    findings: dict[str, Any] = {"over": chosen.over, "rings": [",".join(map(str, cycle)) for cycle in chosen.cycles]}
     yield finish(
-        _shared(collective, chosen.cycles), topology, collective, "multi-ring", options, depth, found | chosen.found
+        _shared(collective, chosen.cycles), topology, collective, "multi-ring", options, depth, findings | chosen.found
     )
 
 
 def _shared(collective: Collective, cycles: list[list[int]]) -> Schedule:
     """Every cycle moves an equal share. For alltoall a cycle and the same backwards go together: each block takes its
     shorter way."""
-    left = Counter(map(tuple, cycles))
+    rings_left = Counter(map(tuple, cycles))
     if collective.kind != "alltoall":
-        made = {cycle: around(collective, cycle) for cycle in left}
-        return merge([made[tuple(cycle)] for cycle in cycles])
-    parts: list[tuple[Schedule, int]] = []
-    for cycle in list(left):
+        by_cycle = {cycle: around(collective, cycle) for cycle in rings_left}
+        return merge([by_cycle[tuple(cycle)] for cycle in cycles])
+    shares: list[tuple[Schedule, int]] = []
+    for cycle in list(rings_left):
         back = (cycle[0], *cycle[:0:-1])
-        pairs = min(left[cycle], left[back]) if cycle != back else left[cycle] // 2
+        pairs = min(rings_left[cycle], rings_left[back]) if cycle != back else rings_left[cycle] // 2
         if pairs:
-            parts.append((both_ways(collective, cycle), 2 * pairs))
-            left[cycle] -= pairs
-            left[back] -= pairs
-        if left[cycle]:
-            parts.append((around(collective, cycle), left[cycle]))
-            left[cycle] = 0
-    return merge([schedule for schedule, _ in parts], [share for _, share in parts])
+            shares.append((both_ways(collective, cycle), 2 * pairs))
+            rings_left[cycle] -= pairs
+            rings_left[back] -= pairs
+        if rings_left[cycle]:
+            shares.append((around(collective, cycle), rings_left[cycle]))
+            rings_left[cycle] = 0
+    return merge([schedule for schedule, _ in shares], [share for _, share in shares])
 
 
-def _choose(topology: Topology, members: tuple[int, ...], most: int, seed: int, *, exactly: bool, pairs: bool) -> Rings:
+def _choose(
+    topology: Topology, members: tuple[int, ...], max_rings: int, seed: int, *, exactly: bool, pairs: bool
+) -> Rings:
     """The rings, and how many of them, that load the busiest link or limit least; the fewest of equals.
 
     `pairs`: rather rings that come in both directions, also if there is one less of them.
     """
-    held = most_rings(capacities(topology, members), members, seed)
-    cycles = pack(capacities(topology, members), members, seed).cycles if pairs else held.cycles
-    told: dict[str, Any] = {"rings found": len(held.cycles), "no more exist": held.proved}
-    if held.cycles:
-        told["because"] = held.because if held.proved else f"at most {held.at_most}: {held.because}"
-    candidates = [(Rings(cycles[:most], "direct links", told), True)]
+    rings_held = most_rings(capacities(topology, members), members, seed)
+    cycles = pack(capacities(topology, members), members, seed).cycles if pairs else rings_held.cycles
+    findings: dict[str, Any] = {"rings found": len(rings_held.cycles), "no more exist": rings_held.proved}
+    if rings_held.cycles:
+        findings["because"] = (
+            rings_held.because if rings_held.proved else f"at most {rings_held.at_most}: {rings_held.because}"
+        )
+    candidates = [(Rings(cycles[:max_rings], "direct links", findings), True)]
     if topology.switches:
         candidates += [(Rings(cycles, "routes"), False) for cycles in _logical(topology, members, seed)]
     best: tuple[float, int, Rings] | None = None
     for rings, as_given in candidates:
         loads = step_loads(topology, rings.cycles)
-        chosen, costs = _best_order(loads, min(most, MOST_LOGICAL), as_given)
+        chosen, costs = _best_order(loads, min(max_rings, MOST_LOGICAL), as_given)
         for count, cost in enumerate(costs, 1):
             if (not exactly or count == len(costs)) and (best is None or (cost * 1.000001, count) < best[:2]):
                 best = (cost, count, Rings([rings.cycles[i] for i in chosen[:count]], rings.over, rings.found))

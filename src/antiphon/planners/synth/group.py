@@ -119,7 +119,7 @@ def subgroups(group: Renamings, parts: int, weights: Sequence[int], seed: int = 
         shared = arcs * len(elements) / max(group.arcs.shape[1], 1)
         alike.setdefault((shared, -len(elements), tuple(kept_arcs)), []).append(group.take(elements))
     ordered = [
-        subgroup_ for key in sorted(alike) for subgroup_ in alike[key][:2]
+        climbed for key in sorted(alike) for climbed in alike[key][:2]
     ]  # most of the others are mirrored ones
     return [*ordered, trivial_one]
 

@@ -160,7 +160,7 @@ def factored(instance: Instance) -> Factors | None:
         split = _split(instance.ranks, links, side)
         if split is not None:
             splits.append(split)
-    return min(splits, key=lambda split_: max(split_.sizes), default=None)
+    return min(splits, key=lambda factors: max(factors.sizes), default=None)
 
 
 def _plain(instance: Instance) -> Pairs | None:
