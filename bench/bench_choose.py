@@ -22,12 +22,12 @@ SIZES, FACTOR, ITERATIONS = "1KB:1024KB", 4, 20
 
 def exhaustive(work: Any, rounds: int) -> dict[tuple[str, int, int], Row]:
     """Every contestant of every race again, `rounds` times, in turn."""
-    programs, cases, whose = work._cases()
+    programs, cases, owners = work.cases()
     found: dict[tuple[str, int, int], Row] = {}
     endless: list[Case] = [replace(case, repeat=rounds, seconds=float("inf")) for case in cases]
 
     def heard(number: int, row: Row) -> None:
-        found[whose[number]] = row
+        found[owners[number]] = row
 
     runtime(work.on).run(programs, endless, How(mpiexec=work.how.mpiexec), heard)
     return found
@@ -44,13 +44,13 @@ def main() -> None:
     ranks = int(arguments[1]) if len(arguments) > 1 else 4
     _common.print_machine()
     kept: list[Any] = []
-    go = choose._Races.go
+    go = choose.Races.go
 
     def remembered(self: Any, deterministic: bool) -> Any:
         kept.append(self)
         return go(self, deterministic)
 
-    choose._Races.go = remembered  # type: ignore[method-assign]
+    choose.Races.go = remembered  # type: ignore[method-assign]
     found = antiphon.measure.tune(
         "allreduce", f"full:ranks={ranks}", on=on, nbytes=SIZES, factor=FACTOR, iterations=ITERATIONS, mpiexec=mpiexec
     )

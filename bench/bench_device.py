@@ -30,8 +30,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.formats.device.write import HIP_FLAGS, source
 from antiphon.lower.device.table import Table, tables
 from antiphon.runtimes.device.functions import threads
-from antiphon.runtimes.device.group import Group
-from antiphon.runtimes.device.plans import handles_of
+from antiphon.runtimes.device.group import Group, handles_of
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 CASES = (

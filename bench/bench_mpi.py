@@ -15,7 +15,7 @@ import antiphon
 from antiphon.core.program import encode
 from antiphon.formats.program import lower
 from antiphon.runtimes.measure.case import Case
-from antiphon.runtimes.measure.mpi_job import run_cases
+from antiphon.runtimes.measure.mpi import run_cases
 
 PLANS = {
     "allreduce": ("recursive-doubling", "halving-doubling", "direct", "colocated-ps", "ring"),

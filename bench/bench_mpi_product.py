@@ -2,7 +2,7 @@
 
 Run: python bench/bench_mpi_product.py [PART] (default 1: all; 20: a twentieth, drawn by chance). Takes hours on a few
 cores. Open MPI and, where it is there, MPICH (tests/mpi_env.py says where it is looked for). Results are held against
-float64 with the tolerance of runtimes/measure/made_up.py, against the library's own, and, where small, bit by bit
+float64 with the tolerance of runtimes/measure/random_data.py, against the library's own, and, where small, bit by bit
 against the interpreter.
 """
 

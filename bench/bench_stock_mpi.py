@@ -25,7 +25,7 @@ from antiphon.formats.program import lower
 from antiphon.runtimes.measure.case import Case, How, inner_of
 from antiphon.runtimes.measure.library import MPICH, candidates
 from antiphon.runtimes.measure.library_choose import library_used
-from antiphon.runtimes.measure.mpi_job import run_cases
+from antiphon.runtimes.measure.mpi import run_cases
 
 RANKS = 4
 SIZES = (1000, 8000, 64_000, 256_000, 1_000_000, 4_000_000)

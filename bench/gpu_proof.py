@@ -35,13 +35,12 @@ from antiphon.lower.device.table import tables
 from antiphon.planners.table import TABLE
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
-from antiphon.runtimes.device.group import WAYS, Group
-from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.group import WAYS, DevicePlan, Group
 from antiphon.runtimes.device.shares import TABLES, Choice, choices
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import How, Runtime
 from antiphon.runtimes.measure.device import Cuda, Hip, Threads
-from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.random_data import RandomData
 
 MACHINES = ["full:ranks=2", "full:ranks=5", "ring:ranks=4", "full:ranks=8", "dgx1v", "hgx-h100", "full:ranks=16"]
 TYPES = ["float32", "int8", "bfloat16", "float64", "uint16", "float16", "int64"]
@@ -77,7 +76,7 @@ def one(group: Group, plan: DevicePlan, schedule: Schedule, unit: int, in_place:
     """What became of one call, with a type, an operator, lanes and rounds by chance."""
     dtype = data_type(str(dice.choice(TYPES)))
     op = str(dice.choice(OPERATORS)) if schedule.collective.kind in COMBINING else "sum"
-    made = MadeUp(schedule.collective, unit, dtype, op, in_place, 3, keep=True)
+    made = RandomData(schedule.collective, unit, dtype, op, in_place, 3, keep=True)
     ranks = [made.rank(rank) for rank in range(schedule.collective.ranks)]
     given = [np.zeros(rank.sizes[0], dtype) for rank in ranks]
     for rank, values in zip(ranks, given, strict=True):
@@ -170,7 +169,7 @@ def by_switches(on: str, where: Device) -> dict[str, Any]:
             plan = group.plan(tables(schedule, streams=2))
             for unit in (1000, 4096):
                 for dtype in ("int32", "float32", "float16", "bfloat16"):
-                    made = MadeUp(schedule.collective, unit, data_type(dtype), "sum", False, 3, keep=True)
+                    made = RandomData(schedule.collective, unit, data_type(dtype), "sum", False, 3, keep=True)
                     ranks = [made.rank(rank) for rank in range(8)]
                     given = [np.zeros(rank.sizes[0], data_type(dtype)) for rank in ranks]
                     for rank, values in zip(ranks, given, strict=True):

@@ -33,10 +33,10 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, OpenProgram, Wire
 from antiphon.runtimes.serve import admission, rendezvous
+from antiphon.runtimes.serve.admission import guest, host
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
 from antiphon.runtimes.serve.group_start import Processes, serve, version
-from antiphon.runtimes.serve.handshake import guest, host
 from antiphon.runtimes.serve.mesh import mesh
 from antiphon.runtimes.serve.rendezvous import Star
 from antiphon.runtimes.serve.wires import Connecting
@@ -315,17 +315,17 @@ def near(text: str) -> None:
     """As rank 1, to whom rank 0 says this of memory and pipes."""
     way = Connecting(1, 2, lambda mine: [text, mine], 0.02, None)
     with closing(way):
-        way.answers(engine(), [text, way.tells(None)])
+        way.answer(engine(), [text, way.offer(None)])
 
 
 def wired(data: bytes) -> None:
     address = address_of_nobody()
     first = pool().submit(exchanged, 0, 2, address)
     with Star(1, 2, f"{address[0]}:{address[1]}", SECONDS, SECRET) as star, suppress(OSError):
-        star.others[0].settimeout(5.0)
-        star.others[0].sendall(data)
-        star.others[0].shutdown(socket.SHUT_WR)
-        while star.others[0].recv(1000):
+        star.connections[0].settimeout(5.0)
+        star.connections[0].sendall(data)
+        star.connections[0].shutdown(socket.SHUT_WR)
+        while star.connections[0].recv(1000):
             pass
     first.result()
 

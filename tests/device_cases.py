@@ -23,7 +23,7 @@ from antiphon.errors import Unsupported
 from antiphon.lower.device.table import Table, tables_of
 from antiphon.lower.lowering import lower
 from antiphon.runtimes.engine.native import OPERATORS, type_number
-from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.random_data import RandomData
 
 Array = NDArray[Any]
 
@@ -93,10 +93,10 @@ class Call:
         return self.plan.program.ranks
 
     @cached_property
-    def made(self) -> MadeUp:
+    def made(self) -> RandomData:
         program = self.plan.program
         kind = data_type(self.dtype)
-        return MadeUp(program.collective, self.unit, kind, self.op, program.in_place, self.seed, keep=True)
+        return RandomData(program.collective, self.unit, kind, self.op, program.in_place, self.seed, keep=True)
 
     @cached_property
     def inputs(self) -> list[Array]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from antiphon.core.collective import Collective
 from antiphon.lower.device.table import Table
-from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.random_data import RandomData
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD, DIVIDE = range(8)
 INPUT, OUTPUT, SCRATCH, PACKETS = range(4)
@@ -201,7 +201,7 @@ class Case:
 
     def _data(self, call: int, one: Call) -> list[list[int]]:
         """By rank what is given, the rest of its memory being other for each call, and what is wanted."""
-        made = MadeUp(one.collective, one.unit, np.dtype(np.uint64), "sum", one.in_place, call + 1)
+        made = RandomData(one.collective, one.unit, np.dtype(np.uint64), "sum", one.in_place, call + 1)
         found = []
         for rank in range(one.collective.ranks):
             data = made.rank(rank)
@@ -304,13 +304,13 @@ def _word(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def _promised(made: MadeUp, rank: int) -> list[tuple[int, int]]:
+def _promised(made: RandomData, rank: int) -> list[tuple[int, int]]:
     """Elements of the output, and what must stand there."""
     data = made.rank(rank)
     where = np.arange(data.sizes[1])
     found = list[tuple[int, int]]()
     for key, places in data.outputs(where):
-        value = made.promised(key)[0]
+        value = made.expected_of(key)[0]
         found += [(int(at), int(one)) for at, one in zip(places, value, strict=True)]
     return found
 

@@ -15,7 +15,7 @@ from antiphon.errors import Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, Group
-from antiphon.runtimes.measure.made_up import MadeUp
+from antiphon.runtimes.measure.random_data import RandomData
 
 PLANS = [("allreduce", "ring"), ("alltoall", "direct"), ("allgather", "ring")]
 
@@ -70,7 +70,7 @@ def by_calls(way: str, ranks: int, calls: int, mine: list[int]) -> str:
         held = [group.plan(one) for one in made]
         lengths = np.zeros((len(PLANS), ranks, 3), np.int64)
         for number, schedule in enumerate(schedules):
-            sizes = [MadeUp(schedule.collective, unit, dtype, "sum").rank(rank).sizes for rank in range(ranks)]
+            sizes = [RandomData(schedule.collective, unit, dtype, "sum").rank(rank).sizes for rank in range(ranks)]
             lengths[number, :, :SCRATCH] = sizes
             lengths[number, :, SCRATCH] = max(held[number].scratch(rank, unit) for rank in mine)
         most = lengths.max(axis=(0, 1))
@@ -79,7 +79,7 @@ def by_calls(way: str, ranks: int, calls: int, mine: list[int]) -> str:
         ).T.copy()
         for call in range(calls):
             number = call % len(PLANS)
-            data = MadeUp(schedules[number].collective, unit, dtype, "sum", seed=call)
+            data = RandomData(schedules[number].collective, unit, dtype, "sum", seed=call)
             for rank in mine:
                 given = np.zeros(lengths[number, rank, INPUT], dtype)
                 data.rank(rank).fill(given)

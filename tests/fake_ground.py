@@ -9,7 +9,7 @@ import numpy as np
 
 from antiphon.core.schedule import Schedule
 from antiphon.registry import Entry
-from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime, heats
+from antiphon.runtimes.measure.case import Case, How, RowCallback, Runnable, Runtime, group_cases
 from antiphon.runtimes.measure.loop import measured_row
 from antiphon.runtimes.measure.race import Race
 
@@ -47,11 +47,11 @@ class Fake(Runtime):
         programs: Sequence[Runnable],
         cases: Sequence[Case],
         how: How,
-        heard: Heard,
+        heard: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         launches.append(len(cases))
-        for heat in heats(cases):
+        for heat in group_cases(cases):
             if enough():
                 return
             if stop_after and len(done) == stop_after[0]:
@@ -62,7 +62,7 @@ class Fake(Runtime):
             asked.extend(wanted)
             race = Race(len(heat), some[0].repeat)
             knockout = some[0].race is not None and some[0].knockout
-            for turn in range(race.most if knockout else some[0].repeat):
+            for turn in range(race.max_rounds if knockout else some[0].repeat):
                 now = [Wanted(one.schedule, one.nbytes, one.in_place, turn) for one in wanted]
                 race.add([speed(now[number])[0] for number in race.going], speed(now[0])[1])
                 if knockout and race.decide():

@@ -22,9 +22,9 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import pipeline
 from antiphon.formats.program import both
 from antiphon.runtimes.engine.native import OPERATORS, TYPES
-from antiphon.runtimes.measure.case import Case, taking_part
-from antiphon.runtimes.measure.made_up import MadeUp
-from antiphon.runtimes.measure.mpi_job import run_cases
+from antiphon.runtimes.measure.case import Case, active_ranks
+from antiphon.runtimes.measure.mpi import run_cases
+from antiphon.runtimes.measure.random_data import RandomData
 
 # The collective, the planner, and the machines it is asked for.
 PLANS = [
@@ -70,7 +70,7 @@ def everything(most: int, **common: Any) -> list[Case]:
     """The whole product, but for cases of more than so many bytes on all ranks."""
     found = []
     for number, schedule in enumerate(schedules()):
-        ranks, weight = taking_part(schedule), schedule.collective.buffer_weight
+        ranks, weight = active_ranks(schedule), schedule.collective.buffer_weight
         for dtype, op, size in product(TYPES, OPERATORS if schedule.collective.combining else ("sum",), SIZES):
             unit = unit_of(schedule, size)
             seen = unit * weight * 8 * len(ranks) <= SEEN
@@ -82,7 +82,7 @@ def everything(most: int, **common: Any) -> list[Case]:
 
 def case_of(number: int, draw: random.Random) -> Case:
     schedule, dtype = schedules()[number], draw.choice([*TYPES])
-    ranks, weight = taking_part(schedule), schedule.collective.buffer_weight
+    ranks, weight = active_ranks(schedule), schedule.collective.buffer_weight
     unit = unit_of(schedule, draw.choice([size for size in SIZES if size * len(ranks) <= LARGE]))
     return Case(
         number, ranks, unit, unit * weight, dtype, draw.choice([*OPERATORS]),
@@ -96,13 +96,13 @@ def sample(seed: int, more: int, most: int = 16, each: int = 2) -> list[Case]:
     """One of `each` schedules (which ones: by the seed), of those for at most so many processes, and some more; the
     types that MPI lacks with every operator; 8 MB of an odd count."""
     draw = random.Random(seed)
-    few = [number for number, schedule in enumerate(schedules()) if len(taking_part(schedule)) <= most]
+    few = [number for number, schedule in enumerate(schedules()) if len(active_ranks(schedule)) <= most]
     numbers = [*few[seed % each :: each], *draw.choices(few, k=more)]
     found = [case_of(number, draw) for number in numbers]
     combining = [number for number in numbers if schedules()[number].collective.combining]
     for place, (dtype, op) in enumerate(product(("float16", "bfloat16"), OPERATORS)):
         number = combining[5 * place % len(combining)]
-        ranks, unit = taking_part(schedules()[number]), 101 + 900 * (place % 2)
+        ranks, unit = active_ranks(schedules()[number]), 101 + 900 * (place % 2)
         found.append(Case(number, ranks, unit, unit, dtype, op, place % 3 == 0, seed, repeat=1, warmup=0, digest=True))
     return [*found, Case(0, [0, 1], 2**21 - 1, 2**23 - 4, repeat=1, warmup=0)]
 
@@ -126,7 +126,7 @@ def digests(case: Case) -> list[str]:
     """What the processes must tell of their outputs: those of the interpreter."""
     schedule, dtype = schedules()[case.program], data_type(case.dtype)
     everyone = range(schedule.collective.ranks)
-    made = MadeUp(schedule.collective, case.unit, dtype, case.op, case.in_place, case.seed)
+    made = RandomData(schedule.collective, case.unit, dtype, case.op, case.in_place, case.seed)
     data = [made.rank(r) for r in everyone]
     given = [np.zeros(one.sizes[1 if case.in_place else 0], dtype) for one in data]
     for one, buffer in zip(data, given, strict=True):

@@ -27,8 +27,7 @@ from antiphon.runtimes.auto.allocation import allocation
 from antiphon.runtimes.auto.answering import answer
 from antiphon.runtimes.auto.planning import book_of, planned
 from antiphon.runtimes.serve import auto_question
-from antiphon.runtimes.serve.auto_kept import Answer, decode_answer, read_kept
-from antiphon.runtimes.serve.auto_question import kept_name, question
+from antiphon.runtimes.serve.auto_question import Answer, decode_answer, kept_name, question, read_kept
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import default_book
@@ -375,7 +374,7 @@ def switches(calls: Sequence[tuple[str, int]], looks: int, fails: bool, readers:
     every = All(ranks)
     apart: Any = Later(looks, fails)
     turns = [
-        Turns(ranks, rank == 0, apart if rank == 0 else None, str(path) if reads else "", Row("auto", "", ""), 1.0)
+        Turns(rank == 0, apart if rank == 0 else None, str(path) if reads else "", Row("auto", "", ""), 1.0)
         for rank, reads in enumerate(readers)
     ]
     found: list[tuple[int, Book | None]] = [(0, None)] * ranks
@@ -443,7 +442,7 @@ def test_small_calls_to_or_from_a_root_do_not_ask_at_first(tmp_path: Path) -> No
 
 
 def test_many_calls_ask_seldom() -> None:
-    turns = Turns(2, False, None, "", Row("auto", "", ""), 1.0)
+    turns = Turns(False, None, "", Row("auto", "", ""), 1.0)
     count = 0
     for number in range(1, 100_001):
         if turns.due(number, "allreduce", 8):

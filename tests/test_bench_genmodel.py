@@ -22,7 +22,7 @@ from antiphon.errors import AntiphonError, Invalid, Missing
 from antiphon.registry import table
 from antiphon.runtimes.engine.launch import LAUNCHED, consent
 from antiphon.runtimes.measure import bench_genmodel as bench
-from antiphon.runtimes.measure import mpi_job
+from antiphon.runtimes.measure import mpi as mpi_runtime
 from antiphon.topologies import topology
 
 HAS_MPI = find_spec("mpi4py") is not None and (Path(sys.executable).with_name("mpiexec").exists())
@@ -121,10 +121,10 @@ def test_impossible_wishes_are_refused(fake: None, wish: dict[str, Any], complai
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in LAUNCHED:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(mpi_job, "find_spec", lambda name: None)
+    monkeypatch.setattr(mpi_runtime, "find_spec", lambda name: None)
     for measurement in ("genmodel", "loggp"):
         assert run(["bench", measurement]) == 2
         assert "pip install 'antiphon[mpi]'" in capsys.readouterr().err
-    monkeypatch.setattr(mpi_job, "find_spec", lambda name: object())
+    monkeypatch.setattr(mpi_runtime, "find_spec", lambda name: object())
     with pytest.raises(Missing, match="no such program"):
         bench.bench_genmodel(2, [64], mpiexec="no-such-launcher")

@@ -14,7 +14,7 @@ from antiphon.cost.fit import fit_memory, read_added
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.measure import bench_memory as bench
-from antiphon.runtimes.measure.case import Case, Heard, How, Runnable, Runtime
+from antiphon.runtimes.measure.case import Case, How, RowCallback, Runnable, Runtime
 from antiphon.runtimes.measure.loop import measured_row
 
 GAMMA, DELTA, MESSAGE, CALL, NOISE = 3e-12, 8e-13, 4e-11, 2e-5, 0.01
@@ -29,7 +29,7 @@ class Device(Runtime):
         self.random = np.random.default_rng(1)
 
     def run(
-        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, heard: Heard,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, heard: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         for number, case in enumerate(cases):

@@ -22,9 +22,9 @@ from antiphon.formats.program import lower
 from antiphon.registry import table
 from antiphon.reproduce.blink_micro import micro
 from antiphon.runtimes.engine.launch import LAUNCHED
-from antiphon.runtimes.measure import device, micro_patterns
-from antiphon.runtimes.measure.bench_micro import bench_micro
-from antiphon.runtimes.measure.micro_patterns import MADE, patterns, places_on, plan_on
+from antiphon.runtimes.measure import bench_micro as module
+from antiphon.runtimes.measure import device
+from antiphon.runtimes.measure.bench_micro import PATTERNS, bench_micro, places_on, plan_on, select_patterns
 from antiphon.topologies import topology
 
 KINDS = {"chain-forward": 6, "chain-reduce": 6, "chain-reduce-broadcast": 6, "fan-in-forward": 3, "fan-in-reduce": 3,
@@ -35,7 +35,7 @@ KINDS = {"chain-forward": 6, "chain-reduce": 6, "chain-reduce-broadcast": 6, "fa
 def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
     """A ring has no rank with three neighbours."""
     machine, found = topology(name), dict.fromkeys(KINDS, 0)
-    for pattern in patterns():
+    for pattern in select_patterns():
         try:
             plan = plan_on(pattern, machine)
         except Unsupported:
@@ -57,15 +57,15 @@ def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
 
 def test_places_are_looked_for_among_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large ring nothing is tried that no link leads to; ranks behind a switch are neighbours, also one way."""
-    beside, asked = micro_patterns.beside, list[int]()
+    beside, asked = module.beside, list[int]()
 
     def counted(machine: Topology, rank: int, back: bool) -> set[int]:
         found = beside(machine, rank, back)
         asked.append(len(found))
         return found
 
-    monkeypatch.setattr(micro_patterns, "beside", counted)
-    (mimo,), (chain, *_) = patterns(["mimo"]), patterns(["chain-forward"])
+    monkeypatch.setattr(module, "beside", counted)
+    (mimo,), (chain, *_) = select_patterns(["mimo"]), select_patterns(["chain-forward"])
     with pytest.raises(Unsupported, match="no ranks that are linked like this"):
         places_on(mimo, topology("ring:ranks=1000"))
     assert (len(asked), max(asked)) == (2000, 2)
@@ -88,7 +88,7 @@ def test_what_comes_out_is_what_the_figures_say() -> None:
     from antiphon.core.interpret import run as interpreted
 
     seen = 0
-    for pattern in patterns():
+    for pattern in select_patterns():
         if pattern.title not in wanted:
             continue
         machine, seen = topology(f"full:ranks={pattern.places}"), seen + 1
@@ -187,4 +187,4 @@ def test_what_the_paper_measured_is_predicted() -> None:
         "dgx1v, chain-reduce 8": 18.27, "dgx1v, chain-reduce-broadcast 3": 19.58,
         "dgx1v, chain-reduce-broadcast 8": 15.23, "dgx1v, mimo": 21.08, "dgx1v, mca": 20.76,
     }  # fmt: skip
-    assert set(MADE) == set(KINDS)
+    assert set(PATTERNS) == set(KINDS)

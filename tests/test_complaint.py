@@ -7,8 +7,7 @@ import subprocess
 import mpi_env
 import pytest
 
-from antiphon.runtimes.engine.complaint import complaint
-from antiphon.runtimes.engine.launch import Failed, watch
+from antiphon.runtimes.engine.launch import Failed, complaint, watch
 
 ROW = "-" * 74
 SLOTS = f"""{ROW}

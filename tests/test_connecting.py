@@ -16,9 +16,8 @@ import pytest
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.group_book import base_program
-from antiphon.runtimes.serve.life import Life
 from antiphon.runtimes.serve.secret import Secret
-from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
+from antiphon.runtimes.serve.wires import AlivePipes, Connecting, engine_over_sockets
 
 pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or not os.path.isdir("/proc/self/fd"), reason="needs a C compiler and /proc"
@@ -44,8 +43,8 @@ def wires(engine: Engine, *secrets: str, heard: Heard = lambda rank, told: told)
     given = [Secret(text.encode(), "here") if text else None for text in secrets]
     ways = [Connecting(rank, len(given), by_sockets, 5.0, secret) for rank, secret in enumerate(given)]
     try:
-        told = [way.tells(engine if rank == 0 else None) for rank, way in enumerate(ways)]
-        answers = [way.answers(engine, heard(rank, told)) for rank, way in enumerate(ways)]
+        told = [way.offer(engine if rank == 0 else None) for rank, way in enumerate(ways)]
+        answers = [way.answer(engine, heard(rank, told)) for rank, way in enumerate(ways)]
         return [outcome(way, engine, answers) for way in ways], ways
     finally:
         for way in ways:
@@ -54,7 +53,7 @@ def wires(engine: Engine, *secrets: str, heard: Heard = lambda rank, told: told)
 
 def outcome(way: Connecting, engine: Engine, answers: list[str]) -> Wire | str:
     try:
-        return way.wire(engine, answers)
+        return way.connect(engine, answers)
     except (AntiphonError, Stopped) as error:
         return str(error) or "sockets"
 
@@ -131,17 +130,17 @@ def test_what_is_no_way_is_told_by_its_rank(engine: Engine) -> None:
             '{"once": "", "life": null, "memory": "", "rails": 9}',
         ):
             with pytest.raises(Invalid, match="rank 1 sent what is no message of this program"):
-                way.answers(engine, [way.tells(engine), text])
+                way.answer(engine, [way.offer(engine), text])
         huge = '{"once": "", "life": [99999999999999999999, 1, 1], "memory": "", "rails": 1}'
-        assert way.answers(engine, [way.tells(None), huge]).startswith("no ")
+        assert way.answer(engine, [way.offer(None), huge]).startswith("no ")
 
 
 # ---- who is gone ----
 
 
 def test_a_pipe_tells_that_a_process_is_gone() -> None:
-    first, second = Life(0, 2), Life(1, 2)
-    assert second.sees(0, first.place)
+    first, second = AlivePipes(0, 2), AlivePipes(1, 2)
+    assert second.open_other(0, first.place)
     end = second.handed_over()[0]
     poll = select.poll()
     poll.register(end, select.POLLIN)
@@ -153,11 +152,11 @@ def test_a_pipe_tells_that_a_process_is_gone() -> None:
 
 
 def test_what_was_closed_or_is_another_pipe_is_not_seen() -> None:
-    first, second, third = Life(0, 3), Life(1, 3), Life(2, 3)
-    assert not second.sees(0, (*first.place[:2], third.place[2]))
+    first, second, third = AlivePipes(0, 3), AlivePipes(1, 3), AlivePipes(2, 3)
+    assert not second.open_other(0, (*first.place[:2], third.place[2]))
     place = first.place
     first.close()
-    assert not third.sees(0, place)
+    assert not third.open_other(0, place)
     second.close()
     third.close()
 

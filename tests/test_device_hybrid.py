@@ -23,7 +23,7 @@ from antiphon.runtimes.measure.device import Threads
 FIRST = 4 * TRIES
 
 
-class MadeUp:
+class RandomData:
     """Links that take so long: seconds until they begin, elements a second. What is asked for side by side takes as
     long as the longest."""
 
@@ -65,7 +65,7 @@ class MadeUp:
     ],
 )
 def test_both_are_through_at_once(slow: tuple[float, float], share: float) -> None:
-    count, made = 10**6, MadeUp((0.001, 1e7), (slow[0] + 0.001, slow[1]), 10**6)
+    count, made = 10**6, RandomData((0.001, 1e7), (slow[0] + 0.001, slow[1]), 10**6)
     made.calls(FIRST + TRIES + 2, count)
     assert made.made.settled
     assert made.made.share == pytest.approx(share * count, abs=17)
@@ -77,7 +77,7 @@ def test_both_are_through_at_once(slow: tuple[float, float], share: float) -> No
 
 def test_what_is_no_faster_together_is_left_alone() -> None:
     """As links may turn out to share more than was thought."""
-    made = MadeUp((0.0, 1e7), (0.0, 1e7), 10**6)
+    made = RandomData((0.0, 1e7), (0.0, 1e7), 10**6)
     made.both = 2.5
     made.calls(FIRST + TRIES + 2, 10**6)
     assert (made.made.settled, made.made.share) == (True, 0)

@@ -18,8 +18,7 @@ from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.registry import table
 from antiphon.runtimes.device.functions import threads
-from antiphon.runtimes.device.group import CALLS, WAYS, Group
-from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.group import CALLS, WAYS, DevicePlan, Group
 from antiphon.runtimes.device.shares import Choice
 from antiphon.runtimes.measure.device import Cuda, Threads
 
@@ -195,7 +194,7 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
     """What is tried and timed; larger data is not even tried."""
     tried: list[Choice] = []
 
-    def made_up(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def random_data(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
         found = []
         for one in some:
             call(one)
@@ -207,7 +206,7 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
     go = Group.go
     monkeypatch.setattr(Threads, "tables", Cuda.tables)
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
-    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", made_up)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", random_data)
 
     def seen(self: Any, plan: Any, *rest: Any, **how: Any) -> Any:
         gone.append(plan.packets)
@@ -229,13 +228,13 @@ def test_a_runtime_takes_the_order_of_arrival_where_that_is_faster(monkeypatch: 
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
     tried: list[Choice] = []
 
-    def made_up(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def random_data(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
         for one in some:
             call(one)
             tried.append(one)
         return [(one, 1.0 if (one.tables, one.way) == ("arrival", "copies") else 2.0) for one in tried]
 
-    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", made_up)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", random_data)
     for planner, way in (("permrecmult", "copies"), ("recmult", "kernel")):
         tried.clear()
         plan = antiphon.plan("allgather", "full:ranks=9", planner=planner, options={"k": 3})

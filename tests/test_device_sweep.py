@@ -18,8 +18,7 @@ from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH
 from antiphon.errors import AntiphonError, TimedOut, Unsupported
 from antiphon.registry import table
 from antiphon.runtimes.device.functions import threads
-from antiphon.runtimes.device.group import CALLS, Group
-from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.group import CALLS, DevicePlan, Group
 
 Array = NDArray[Any]
 UNITS = (0, 1, 7)

@@ -35,8 +35,7 @@ from antiphon.cost.fit import (
 from antiphon.cost.fit.plans import counts
 from antiphon.cost.genmodel import forms
 from antiphon.errors import Invalid, Unsupported
-from antiphon.runtimes.measure.adding import add_all
-from antiphon.runtimes.measure.bench_memory import bench_memory
+from antiphon.runtimes.measure.bench_memory import add_all, bench_memory
 from antiphon.select import plan
 from antiphon.show.fit import genmodel_svg, memory_svg
 from antiphon.topologies import topology

@@ -443,8 +443,6 @@ OF_GROUPS = {  # PyTorch calls so
 
 # What still takes a private name, and why nothing public will do.
 TAKEN: dict[tuple[str, str], str] = {
-    ("bench/bench_choose.py", "_Races"): "the races of one tuning are run again without knockout; nothing keeps them",
-    ("bench/bench_choose.py", "_cases"): "as above",
     ("bench/bench_mismatch.py", "_ratio"): "no private name: columns end so",
     ("tests/test_bench_kept.py", "_common"): "what the benches share, which stands beside them",
     ("tests/test_fuzz.py", "_at_once"): "a verifier is made lax in one part, to see it caught",

@@ -13,7 +13,7 @@ from antiphon.cli.library_text import library_text, library_use
 from antiphon.errors import Unsupported
 from antiphon.registry import Entry, table
 from antiphon.runtimes.measure import library_choose
-from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, group_cases
 from antiphon.runtimes.measure.choose import MeasuredTuning
 from antiphon.runtimes.measure.library import MPICH, OPEN_MPI, Candidate, Library, candidates
 from antiphon.runtimes.measure.library_choose import tune_library
@@ -48,17 +48,17 @@ class Fake(Runtime):
     most: int | None = None
 
     def run(
-        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, heard: Heard,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, heard: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
         self.launches.append(list(cases))
-        for count, heat in enumerate(heats(cases)):
+        for count, heat in enumerate(group_cases(cases)):
             if Fake.most is not None and count >= Fake.most:
                 return
             some = [cases[number] for number in heat]
             assert len({one.library is None for one in some}) == 1
             race, theirs = Race(len(heat), some[0].repeat), []
-            for _ in range(race.most):
+            for _ in range(race.max_rounds):
                 theirs.append(some[0].nbytes * 1e-9)
                 race.add([Fake.speed(some[number]) for number in race.going])
                 if race.decide():

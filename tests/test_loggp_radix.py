@@ -26,7 +26,7 @@ from antiphon.formats.program import lower
 from antiphon.registry import table
 from antiphon.runtimes.engine.launch import LAUNCHED
 from antiphon.runtimes.measure import bench_loggp as bench
-from antiphon.runtimes.measure.bench_radix import fan_in, fan_out, pairs
+from antiphon.runtimes.measure.bench_loggp import fan_in, fan_out, pairs
 from antiphon.show.fit import loggp_svg, loggp_text
 from antiphon.topologies import topology
 

@@ -29,8 +29,7 @@ from antiphon.core.transform import pipeline
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
-from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Wire
-from antiphon.runtimes.engine.warming import Warming
+from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, Warming, Wire
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Array = np.ndarray[Any, Any]
@@ -423,7 +422,7 @@ from antiphon.core.program import encode
 from antiphon.formats.program import both
 from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import Engine
-from antiphon.runtimes.engine.warming import Warming
+from antiphon.runtimes.engine.native import Warming
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -126,7 +126,7 @@ def _no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("ground", "more", "break_it", "said"),
     [
-        ("mpi", "", lambda m: _without(m, "mpi4py", "antiphon.runtimes.measure.mpi_job"), "needs the package mpi4py"),
+        ("mpi", "", lambda m: _without(m, "mpi4py", "antiphon.runtimes.measure.mpi"), "needs the package mpi4py"),
         ("mpi", "--mpiexec no-such-launcher", lambda m: None, "'no-such-launcher': no such program"),
         ("mpi", "", _no_compiler, "'no-such-compiler': no such program"),
         ("torch", "", lambda m: _without(m, "torch", "antiphon.runtimes.measure.torch"), "needs the package torch"),

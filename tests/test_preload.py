@@ -504,7 +504,7 @@ def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytes
     assert not (tmp_path / "new" / "of-another-table.book").exists()
     for number in range(70):
         files.keep(b"x", tmp_path / "many" / f"{number}.book")
-    assert len(list((tmp_path / "many").glob("*"))) == files.MOST_KEPT
+    assert len(list((tmp_path / "many").glob("*"))) == files.MAX_FILES
 
 
 def test_the_reader_in_c_believes_nothing(openmpi: Mpi, folder: Path) -> None:

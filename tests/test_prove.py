@@ -27,7 +27,7 @@ from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
 from antiphon.core.transform import pipeline
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both, lower
-from antiphon.runtimes.serve import proven
+from antiphon.runtimes.serve import book as book_module
 from antiphon.runtimes.serve.book import Book, encode_book, make_book, read_table
 
 
@@ -268,7 +268,7 @@ def test_a_book_is_proven_once(cache: Path, tmp_path: Path, monkeypatch: pytest.
     assert (cache.stat().st_mode & 0o777, mark.stat().st_size) == (0o700, 0)
 
     asked: list[Book] = []
-    monkeypatch.setattr(proven, "refuse_wrong", asked.append)
+    monkeypatch.setattr(book_module, "refuse_wrong", asked.append)
     assert read_table(path) == book
     assert not asked
     for place, modes in ((mark, (0o666, 0o620)), (cache, (0o777, 0o730))):  # others may have put it there
@@ -288,7 +288,7 @@ def test_a_book_is_proven_once(cache: Path, tmp_path: Path, monkeypatch: pytest.
     assert asked.pop() == book
     read_table(path)  # it was marked again
     assert not asked
-    monkeypatch.setattr(proven, "judge", lambda: b"another proof")
+    monkeypatch.setattr(book_module, "judge", lambda: b"another proof")
     read_table(path)
     assert asked.pop() == book
     monkeypatch.setenv("ANTIPHON_CACHE", "off")
@@ -304,7 +304,7 @@ def test_marks_of_others_are_not_believed(cache: Path, tmp_path: Path, monkeypat
     path.write_bytes(encode_book(book))
     read_table(path)
     asked: list[Book] = []
-    monkeypatch.setattr(proven, "refuse_wrong", asked.append)
+    monkeypatch.setattr(book_module, "refuse_wrong", asked.append)
     os.chown(next(cache.iterdir()), 12345, -1)
     read_table(path)
     assert asked == [book]
@@ -312,8 +312,7 @@ def test_marks_of_others_are_not_believed(cache: Path, tmp_path: Path, monkeypat
 
 def test_what_is_made_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of the lowering would be noticed before anything runs."""
-    from antiphon.runtimes.serve import book
 
-    monkeypatch.setattr(book, "both", lambda schedule: [idle(one) for one in both(schedule)])
+    monkeypatch.setattr(book_module, "both", lambda schedule: [idle(one) for one in both(schedule)])
     with pytest.raises(Invalid, match=r"the program for allreduce \(ring\): rank 0 ends without block 0"):
         book_of("allreduce")

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples
 
-from antiphon.runtimes.measure.race import ALIKE, MARGIN, MOST, UNSURE, Race, compare, interval
+from antiphon.runtimes.measure.race import ALIKE, MARGIN, MAX_ROUNDS, UNSURE, Race, compare, interval
 
 
 def run(true: list[float], noise: float, rounds: int, seed: int, common: float = 0.0) -> Race:
     """Contestants that take so long, each time off by chance; `common`: what slows a whole round."""
     random, race = np.random.default_rng(seed), Race(len(true), rounds)
-    for _ in range(race.most):
+    for _ in range(race.max_rounds):
         slow = 1 + common * random.random()
         race.add([slow * true[n] * (1 + noise * random.exponential()) for n in race.going])
         if race.decide():
@@ -34,7 +34,7 @@ def test_the_best_wins_or_ties(true: list[float], rounds: int, seed: int) -> Non
     for n, one in enumerate(standings):
         assert one.low <= one.ratio <= one.high
         assert one.tied == (n in race.going)  # who is out was surely slower than one that was the best then
-    assert rounds <= len(race.times) <= MOST * rounds
+    assert rounds <= len(race.times) <= MAX_ROUNDS * rounds
 
 
 def test_who_is_slower_leaves_early_and_who_is_alike_does_not_go_on_for_ever() -> None:
@@ -47,14 +47,14 @@ def test_who_is_slower_leaves_early_and_who_is_alike_does_not_go_on_for_ever() -
     assert len(exact.times) == 20
     assert [one.tied for one in exact.standings()] == [True, True]
     near = run([1.0, 1.0], 1.0, 10, 1)
-    assert len(near.times) == MOST * 10
+    assert len(near.times) == MAX_ROUNDS * 10
     assert near.going == [0, 1]
 
 
 def test_a_race_goes_on_until_the_library_is_surely_faster_or_slower() -> None:
     for ours, noise, decided in ((0.5, 0.1, True), (2.0, 0.1, True), (MARGIN, 0.5, False)):
         random, race = np.random.default_rng(2), Race(1, 10)
-        for _ in range(race.most):
+        for _ in range(race.max_rounds):
             race.add([ours * (1 + noise * random.random())], 1 + noise * random.random())
             if race.decide():
                 break

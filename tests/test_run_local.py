@@ -18,7 +18,7 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
 from antiphon.runtimes.measure import local
 from antiphon.runtimes.measure.case import Case, How, Runnable
-from antiphon.runtimes.measure.made_up import MadeUp, combined
+from antiphon.runtimes.measure.random_data import RandomData, combined
 
 Array = NDArray[Any]
 
@@ -164,7 +164,7 @@ def test_ranks_that_differ_in_one_bit_do_not_agree(monkeypatch: pytest.MonkeyPat
         assert (row["correct"], row["agree"]) == (True, False)
 
 
-def inputs(made: MadeUp) -> list[Array]:
+def inputs(made: RandomData) -> list[Array]:
     """Of all ranks."""
     found = []
     for rank in range(made.collective.ranks):
@@ -176,19 +176,19 @@ def inputs(made: MadeUp) -> list[Array]:
 
 def test_rounding_matters_in_the_data() -> None:
     """Else a tolerance would prove nothing: sums in another order differ in some bit."""
-    a, b, c, d = inputs(MadeUp(Collective("allreduce", 4), 1024, np.dtype(np.float32), "sum"))
+    a, b, c, d = inputs(RandomData(Collective("allreduce", 4), 1024, np.dtype(np.float32), "sum"))
     assert np.count_nonzero((a + b) + (c + d) != ((a + b) + c) + d) > 100
     assert any(np.count_nonzero(x.view(np.uint32) & 1) for x in (a, b, c, d))
 
 
 def test_products_of_whole_numbers_do_not_vanish() -> None:
-    given = inputs(MadeUp(Collective("allreduce", 16), 4096, np.dtype(np.int8), "prod"))
+    given = inputs(RandomData(Collective("allreduce", 16), 4096, np.dtype(np.int8), "prod"))
     assert combined(given, np.dtype(np.int8), "prod").all()
 
 
 def test_the_same_seed_gives_the_same_data() -> None:
     def data(seed: int) -> bytes:
-        made = MadeUp(Collective("allreduce", 2), 100, np.dtype(np.int16), "sum", seed=seed)
+        made = RandomData(Collective("allreduce", 2), 100, np.dtype(np.int16), "sum", seed=seed)
         return b"".join(x.tobytes() for x in inputs(made))
 
     assert data(3) == data(3) != data(4)

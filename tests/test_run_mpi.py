@@ -29,10 +29,10 @@ from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine.launch import Failed, consent, watch
 from antiphon.runtimes.engine.native import OPERATORS
-from antiphon.runtimes.measure import mpi_job
-from antiphon.runtimes.measure.case import Case, Runnable, taking_part
-from antiphon.runtimes.measure.made_up import MadeUp
-from antiphon.runtimes.measure.mpi_job import run_cases
+from antiphon.runtimes.measure import mpi as mpi_runtime
+from antiphon.runtimes.measure.case import Case, Runnable, active_ranks
+from antiphon.runtimes.measure.mpi import run_cases
+from antiphon.runtimes.measure.random_data import RandomData
 from antiphon.runtimes.measure.rows import run_schedule
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -95,7 +95,7 @@ def test_ranks_outside_of_the_group_relay() -> None:
     machine = antiphon.topology("ring:ranks=4")
     plan = antiphon.plan(Collective("allgather", 4, members=(0, 2)), machine, planner="relay")
     schedule = plan.at(0).schedule
-    assert len(taking_part(schedule)) > 2
+    assert len(active_ranks(schedule)) > 2
     rows = run_schedule("mpi", Runnable(schedule), ["1000", "1MB"], repeat=1)
     assert rows is not None
     assert [row["correct"] for row in rows] == [True, True]
@@ -232,7 +232,7 @@ def test_right_results_count_as_right_and_wrong_ones_as_wrong(op: str, in_place:
         schedule = schedules()[number]
         for dtype in ("int8", "uint64", "float16", "bfloat16", "float32", "float64"):
             ranks = range(schedule.collective.ranks)
-            made = MadeUp(schedule.collective, 9, _type(dtype), op, in_place, 5)
+            made = RandomData(schedule.collective, 9, _type(dtype), op, in_place, 5)
             data = [made.rank(r) for r in ranks]
             given = [np.zeros(one.sizes[0], _type(dtype)) for one in data]
             for one, buffer in zip(data, given, strict=True):
@@ -264,22 +264,22 @@ def test_calls_that_make_no_sense() -> None:
 
 
 def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_job, "find_spec", lambda name: None)
+    monkeypatch.setattr(mpi_runtime, "find_spec", lambda name: None)
     with pytest.raises(Missing, match=r"antiphon\[mpi\]"):
         run_schedule("mpi", Runnable(schedules()[0]), 8)
 
 
 def test_faults_become_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever told them: processes started here, or by a launcher that started this one, too."""
-    monkeypatch.setattr(mpi_job, "library", lambda *asked: "")
-    monkeypatch.setattr(mpi_job, "launcher", lambda mpiexec, count: ["mpiexec"])
-    monkeypatch.setattr(mpi_job, "find_spec", lambda name: True)
+    monkeypatch.setattr(mpi_runtime, "library", lambda *asked: "")
+    monkeypatch.setattr(mpi_runtime, "launcher", lambda mpiexec, count: ["mpiexec"])
+    monkeypatch.setattr(mpi_runtime, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "mpi4py", mock.Mock())  # nothing is sent
     cases = [Case(0, [0, 1, 2, 3], 1, 16)]
 
     def told(**fault: Any) -> None:
-        monkeypatch.setattr(mpi_job, "launched", lambda: False)
-        monkeypatch.setattr(mpi_job, "watch", lambda command, heard, timeout: heard(fault))
+        monkeypatch.setattr(mpi_runtime, "launched", lambda: False)
+        monkeypatch.setattr(mpi_runtime, "watch", lambda command, heard, timeout: heard(fault))
         run_cases([], cases)
 
     with pytest.raises(Missing, match="do not fit together"):
@@ -288,9 +288,9 @@ def test_faults_become_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         told(fault="oh", kind="ValueError")
     with pytest.raises(Missing, match="oh"):
         told(fault="oh", kind="Missing")
-    monkeypatch.setattr(mpi_job, "launched", lambda: True)
+    monkeypatch.setattr(mpi_runtime, "launched", lambda: True)
     alone = {"fault": "alone", "processes": 3}
-    monkeypatch.setattr(mpi_job.process, "work", lambda job, mpi, world, heard, enough: heard(alone))
+    monkeypatch.setattr(mpi_runtime.process, "work", lambda job, mpi, world, heard, enough: heard(alone))
     with pytest.raises(Invalid, match="started 3 processes, this needs 4"):
         run_cases([], cases)
 

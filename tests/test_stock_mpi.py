@@ -245,7 +245,7 @@ def test_what_an_mpi_says_of_itself(which: str, request: pytest.FixtureRequest) 
     assert {"ring", "recursive_doubling"} <= set(names)
     if which == "mpich":  # by its own reading of the name
         ask = (
-            "from mpi4py import MPI; from antiphon.runtimes.measure.control import Control; print(Control(MPI).get(%r))"
+            "from mpi4py import MPI; from antiphon.runtimes.measure.library import Control; print(Control(MPI).get(%r))"
         )
         variable = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"
         for name in ("ring", "recexch", "k_reduce_scatter_allgather"):

@@ -29,7 +29,7 @@ import antiphon
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import admission, rendezvous, texts
-from antiphon.runtimes.serve.handshake import Stranger, Talk, derived, guest, host
+from antiphon.runtimes.serve.admission import Handshake, Stranger, derived, guest, host
 from antiphon.runtimes.serve.mesh import mesh
 from antiphon.runtimes.serve.rendezvous import Star
 from antiphon.runtimes.serve.secret import Secret, given_secret, job_secret
@@ -153,7 +153,7 @@ def test_a_process_without_numbers_for_more_sockets_lets_strangers_go(pool: Thre
 def test_strangers_are_counted_and_told(
     pool: ThreadPoolExecutor, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "TOLD", [])
+    monkeypatch.setattr(admission, "REPORTED", [])
     monkeypatch.setattr(admission, "PATIENCE", 0.5)
     address, draw = free(), random.Random(4)
     for _ in range(2):  # the second time nothing is told
@@ -306,7 +306,7 @@ def test_a_false_rank_0_is_found_out(
 
 
 def test_nobody_at_the_address(pool: ThreadPoolExecutor) -> None:
-    with pytest.raises(TimedOut, match=r"rank 0 does not listen at .*\(Connection refused\); start it, or mend it"):
+    with pytest.raises(TimedOut, match=r"rank 0 does not listen at .*\(Connection refused\); start it, or fix it"):
         take_part(1, 2, free(), timeout=0.3)
     with pytest.raises(Invalid, match=r"address: .* is unknown here"):
         Star(1, 2, "no.such.name.invalid:80", 1.0, SECRET)
@@ -315,7 +315,7 @@ def test_nobody_at_the_address(pool: ThreadPoolExecutor) -> None:
 # ---- the handshake itself ----
 
 
-def carried(one: Talk, other: Talk, changed: int = -1) -> list[Any]:
+def carried(one: Handshake, other: Handshake, changed: int = -1) -> list[Any]:
     """How both sides of a handshake end. The bit number `changed` of what goes over is turned round."""
     ends: list[Any] = [None, None]
     sides, said, wants = [one, other], [b"", b""], [0, 0]
@@ -414,9 +414,9 @@ def test_texts_have_a_greatest_length(pool: ThreadPoolExecutor, sent: bytes, tol
     address = free()
     first = pool.submit(take_part, 0, 2, address)
     with Star(1, 2, text_of(address), 20.0, SECRET) as star:
-        star.others[0].settimeout(5)
-        star.others[0].sendall(sent)
-        star.others[0].shutdown(socket.SHUT_WR)
+        star.connections[0].settimeout(5)
+        star.connections[0].sendall(sent)
+        star.connections[0].shutdown(socket.SHUT_WR)
         with pytest.raises(AntiphonError, match=told):
             first.result()
 
@@ -426,7 +426,7 @@ def test_what_rank_0_hands_out_is_looked_at(pool: ThreadPoolExecutor) -> None:
         address = free()
         other = pool.submit(take_part, 1, 2, address)
         with Star(0, 2, text_of(address), 20.0, SECRET) as star:
-            texts.send_text(star.others[1], said, time.monotonic() + 5)
+            texts.send_text(star.connections[1], said, time.monotonic() + 5)
             with pytest.raises(Invalid, match="rank 0 sent what is no message of this program"):
                 other.result()
 
@@ -435,11 +435,11 @@ def test_a_text_that_comes_slowly_ends_with_the_time(pool: ThreadPoolExecutor) -
     address = free()
     first = pool.submit(take_part, 0, 2, address, timeout=1.0)
     with Star(1, 2, text_of(address), 20.0, SECRET) as star:
-        star.others[0].sendall((1000).to_bytes(8, "little"))
+        star.connections[0].sendall((1000).to_bytes(8, "little"))
         while not first.done():
             time.sleep(0.05)
             with contextlib.suppress(OSError):
-                star.others[0].send(b"x")
+                star.connections[0].send(b"x")
     with pytest.raises(TimedOut, match="did not all answer in 1 seconds"):
         first.result()
 

@@ -32,7 +32,7 @@ def ended(rank: int, capsys: Capture) -> str:
         return [text, "{}"] if rank == 0 else [FAULT, text]
 
     unused: Any = None
-    way = Mock(**{"tells.return_value": ""})
+    way = Mock(**{"offer.return_value": ""})
     with pytest.raises(Invalid, match="cannot be read") as caught:
         serve(Processes(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, lambda: way, fill=False)
     assert way.close.called == (rank == 1)  # process 0 had not come to it

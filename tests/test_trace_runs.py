@@ -30,12 +30,11 @@ from antiphon.runtimes.engine import trace as tracing
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine
 from antiphon.runtimes.engine.trace import CALL, Trace
-from antiphon.runtimes.measure import clocks
+from antiphon.runtimes.measure import recorder
 from antiphon.runtimes.measure.case import Runnable
-from antiphon.runtimes.measure.loop import Together
-from antiphon.runtimes.measure.recorder import unpacked
+from antiphon.runtimes.measure.loop import Peers
+from antiphon.runtimes.measure.recorder import measured_trace, unpacked
 from antiphon.runtimes.measure.rows import run_schedule
-from antiphon.runtimes.measure.traced import measured_trace
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 Event = dict[str, Any]
@@ -48,7 +47,7 @@ NBYTES = 240_000
 class Job:
     """A plan at all of its ranks, each a thread, recorded."""
 
-    def __init__(self, made: Any, nbytes: int, room: int = tracing.LEAST) -> None:
+    def __init__(self, made: Any, nbytes: int, room: int = tracing.MIN_RECORDS) -> None:
         self.schedule = made.at(nbytes).schedule
         self.ranks = self.schedule.collective.ranks
         self.program = both(self.schedule)[0]
@@ -160,18 +159,18 @@ def test_the_newest_take_the_place_of_the_oldest(job: Callable[..., Job]) -> Non
     one.go(3)
     trace = one.traces[0]
     each = len(trace.call(0))
-    assert trace.kept() == 3
+    assert trace.count_complete() == 3
     one.go(50)
-    assert trace.kept() == tracing.LEAST // each
+    assert trace.count_complete() == tracing.MIN_RECORDS // each
     assert [trace.call(back)["instance"][0] for back in range(3)] == [52, 51, 50]
-    assert all(len(trace.call(back)) == each for back in range(trace.kept()))
+    assert all(len(trace.call(back)) == each for back in range(trace.count_complete()))
     assert trace.call(1)["end"].max() <= trace.call(0)["begin"].min()
     with pytest.raises(IndexError, match="are kept"):
-        trace.call(trace.kept())
+        trace.call(trace.count_complete())
     for one_trace in one.traces:
         one_trace.fit(100)
     one.go(100)
-    assert trace.kept() == 100
+    assert trace.count_complete() == 100
 
 
 @needs_cc
@@ -179,7 +178,7 @@ def test_a_call_longer_than_the_ring(job: Callable[..., Job], monkeypatch: pytes
     """Its own record is gone: it is not told in part."""
     one = job(antiphon.plan("allreduce", "full:ranks=4", planner="ring"), 4096, 16)
     one.go()
-    assert one.traces[0].kept() == 0
+    assert one.traces[0].count_complete() == 0
     with pytest.raises(IndexError):
         one.traces[0].call(0)
 
@@ -191,11 +190,11 @@ def test_nothing_is_recorded_when_it_is_off(job: Callable[..., Job]) -> None:
     for trace in one.traces:
         trace.stop()
     one.go(2)
-    assert [trace.kept() for trace in one.traces] == [1] * 4
+    assert [trace.count_complete() for trace in one.traces] == [1] * 4
     for trace in one.traces:
         trace.start()
     one.go(1)
-    assert [trace.kept() for trace in one.traces] == [2] * 4
+    assert [trace.count_complete() for trace in one.traces] == [2] * 4
 
 
 @needs_cc
@@ -205,9 +204,9 @@ def test_both_clocks_tell_the_same(job: Callable[..., Job], monkeypatch: pytest.
     for kept in {tracing.keeps_time(), False}:
         monkeypatch.setattr(tracing, "keeps_time", lambda kept=kept: kept)
         one = job(made, 4096)
-        before = clocks.time.monotonic_ns()
+        before = recorder.time.monotonic_ns()
         one.go(5)
-        after = clocks.time.monotonic_ns()
+        after = recorder.time.monotonic_ns()
         first, last = one.traces[0].call(4), one.traces[0].call(0)
         assert before - 1000 <= first["begin"][0] < last["end"][0] <= after + 1000
 
@@ -215,7 +214,7 @@ def test_both_clocks_tell_the_same(job: Callable[..., Job], monkeypatch: pytest.
 # ---- clocks ----
 
 
-class Threads(Together):
+class Threads(Peers):
     """Threads of this process, as processes that exchange values."""
 
     def __init__(self, many: int) -> None:
@@ -240,7 +239,7 @@ def offsets(ahead: list[int], names: list[str]) -> list[tuple[float, float]]:
 
     def work(rank: int) -> tuple[float, float]:
         together.local.rank = rank
-        return clocks.offset(together, lambda: clocks.time.monotonic_ns() + ahead[rank], names[rank])
+        return recorder.offset(together, lambda: recorder.time.monotonic_ns() + ahead[rank], names[rank])
 
     with ThreadPoolExecutor(len(ahead)) as pool:
         return list(pool.map(work, range(len(ahead))))
@@ -257,7 +256,7 @@ def test_clocks_that_differ_are_bounded() -> None:
 
 def test_one_clock_needs_no_exchange() -> None:
     assert offsets([0, 10**9], ["same", "same"]) == [(0, 0), (0, 0)]
-    assert clocks.clock_name() == clocks.clock_name()
+    assert recorder.clock_name() == recorder.clock_name()
 
 
 @needs_cc
@@ -412,7 +411,7 @@ def test_what_cannot_be_traced(made: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_cc
 def test_a_run_that_is_too_long(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "MOST", 16)
+    monkeypatch.setattr(tracing, "MAX_RECORDS", 16)
     with pytest.raises(Unsupported, match="operations at a rank is too long for a trace"):
         antiphon.run(made, NBYTES, trace="trace.json")
     assert not Path("trace.json").exists()

@@ -22,11 +22,11 @@ def least_time(topology: Topology, members: tuple[int, ...]) -> tuple[float, str
     resources = topology.resources
     capacity = np.array(resources.capacity, float)[resources.klass] * float(resources.scale)
     wide, limit = _narrowest_limits(topology, capacity)
-    taking_part = np.zeros(topology.nodes, bool)
-    taking_part[list(members)] = True
+    active_ranks = np.zeros(topology.nodes, bool)
+    active_ranks[list(members)] = True
     best = (0.0, "")
     for names, label in _levels(topology):
-        counts = np.bincount(label[taking_part], minlength=len(names))
+        counts = np.bincount(label[active_ranks], minlength=len(names))
         cut = (counts > 0) & (counts < len(members))  # the others are no cut between members
         for end, verb in ((topology.link_src, "leave"), (topology.link_dst, "enter")):
             crossing = np.flatnonzero(label[topology.link_src] != label[topology.link_dst])

@@ -1,72 +1,103 @@
-"""The process apart that plans for a job: `python -m antiphon.runtimes.auto [KEPT]`.
+"""The subprocess that plans for a job: `python -m antiphon.runtimes.auto [CACHE_FILE]`.
 
-Reads the question from its input, up to a line `end`, and writes one answer (serve/auto_kept), or "failed", a tab and
-why. KEPT: the file in which the answer is kept; others for machines alike lie beside it. It may use all processors that
-there are, for so many seconds of processor time as ANTIPHON_AUTO_BUDGET says, and has the least priority from the line
-`lower` of its input on. It ends with the job: when its input does, or who started it.
+Reads the question from stdin, up to a line `end`, and writes one answer (serve/auto_question), or "failed", a tab and
+the reason. CACHE_FILE: where the answer is cached; plans for isomorphic machines lie beside it. It may use all
+processors, for ANTIPHON_AUTO_BUDGET seconds of processor time, and has the lowest priority after a line `lower` on
+stdin. It ends with the job: when stdin or its parent process ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import resource
 import select
 import signal
+import struct
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
 
-from antiphon.runtimes.auto.priority import apart, lower
+VARIABLE, PRIORITY = "ANTIPHON_AUTO_PRIORITY", 19
+TIME_SLICE = 100_000  # nanoseconds, the shortest possible
+_SYSTEM_CALL = {"x86_64": 314, "aarch64": 274, "ppc64le": 355, "riscv64": 274, "s390x": 345}
+_ATTRIBUTES = struct.Struct("=IIQiIQQQ")  # size, policy, flags, nice, priority, time slice, deadline, period
+_POLL = 0.5  # seconds between two checks of the parent process
+_END_TIMEOUT = 2.0  # seconds to end in order
 
-_LOOK = 0.5  # seconds between two looks at who started this
-_LAST = 2.0  # seconds to end in order
 
-
-def main(kept: str = "") -> int:
+def main(cache_file: str = "") -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever prints something does not spoil the answer
-    apart()
-    question = _question()
-    with suppress(OSError, AttributeError):  # process 0 may be bound to one, which is to be its own
+    os.dup2(2, 1)  # output of libraries must not spoil the answer
+    own_session()
+    question = _read_question()
+    with suppress(OSError, AttributeError):  # process 0 may be bound to one processor, which remains its own
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, and that this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, which ends this process
     threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
     from antiphon.errors import Invalid
     from antiphon.runtimes.auto.answering import answer, budget
 
-    with suppress(Invalid, OSError, ValueError):  # where what counts it from within is not heard
-        resource.setrlimit(resource.RLIMIT_CPU, (most := int(2 * budget()) + 5, most))
+    with suppress(Invalid, OSError, ValueError):  # in case signals of the timer are not handled
+        resource.setrlimit(resource.RLIMIT_CPU, (limit := int(2 * budget()) + 5, limit))
 
-    data = answer(question, Path(kept) if kept else None)
+    data = answer(question, Path(cache_file) if cache_file else None)
     with os.fdopen(out, "wb") as stream, suppress(BrokenPipeError):
         stream.write(data)
     return 0
 
 
-def _question() -> str:
+def _read_question() -> str:
     text = b""
     while not text.endswith(b"\nend\n"):
-        more = os.read(0, 1)  # and no more: what comes behind is for `_watch`
-        if not more:
+        byte = os.read(0, 1)  # no more: what follows is for `_watch`
+        if not byte:
             os._exit(1)
-        text += more
+        text += byte
     return text.removesuffix(b"end\n").decode("ascii", "replace")
 
 
 def _watch(parent: int) -> None:
-    """Ends this process when the job has ended, however it did."""
+    """End this process when the job has ended in any way."""
     while os.getppid() == parent:
-        ready, _, _ = select.select([0], [], [], _LOOK)
+        ready, _, _ = select.select([0], [], [], _POLL)
         if ready and not os.read(0, 4096):
             break
         if ready:
             lower(os.getpid())
     os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(_LAST)
+    threading.Event().wait(_END_TIMEOUT)
     os._exit(1)
+
+
+def own_session() -> None:
+    """Give this process its own session: if the kernel divides processors by session, it would otherwise take the share
+    of its job."""
+    with suppress(OSError):
+        os.setsid()
+
+
+def lower(process: int) -> None:
+    """Give the first thread of a process the lowest priority and short time slices, where supported.
+
+    A process of nice 19 that runs keeps its processor for a whole slice of some milliseconds, even if others want it.
+    Since Linux 6.12 a process may set the length of its slices; older kernels ignore that."""
+    setting = os.environ.get(VARIABLE, "")
+    priority = min(int(setting), PRIORITY) if setting.isdecimal() else PRIORITY
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process, priority)
+    with suppress(OSError):
+        Path(f"/proc/{process}/autogroup").write_text(str(priority), encoding="ascii")  # of the session
+    number = _SYSTEM_CALL.get(platform.machine())
+    if number is not None:
+        attributes = ctypes.create_string_buffer(
+            _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, 0, priority, 0, TIME_SLICE, 0, 0)
+        )
+        ctypes.CDLL(None).syscall(number, process, attributes, 0)
 
 
 if __name__ == "__main__":

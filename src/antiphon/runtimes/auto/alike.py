@@ -1,8 +1,7 @@
-"""Plans kept for all machines that are alike: of another job's allocation, under other numbers.
+"""Cache plans for isomorphic machines, such as other allocations of a cluster, with other numbers.
 
-A file per machine in canonical form: the plans for the machine that came first, in its numbers, and what they gain.
-Nothing in a file is believed: every schedule is verified on the machine that asks before it is used, and becomes a
-program that is proven as every other.
+A file per machine in canonical form: the plans for the first such machine, in its numbers, and their gain. Files are
+not trusted: every schedule is verified on the requesting machine before use, and its program is proven like any other.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from antiphon.runtimes.serve.files import keep
 
 ENDING = ".alike"
 FORMAT = 1
-MOST_BYTES = 2**26
+MAX_BYTES = 2**26
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,55 +40,58 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def path_of(machine: Topology, folder: Path) -> Path:
-    """Keys are those of one release of the graph library, and plans those of one of ours."""
+    """Return the file of a machine. Keys depend on the release of the graph library, and plans on ours."""
     text = repr((FORMAT, __version__, metadata.version("igraph"), canonical(machine)[1]))
     return folder / f"{hashlib.sha256(text.encode()).hexdigest()}{ENDING}"
 
 
 def put(machine: Topology, plans: Sequence[Plan], gain: str, folder: Path) -> None:
-    data = msgspec.json.encode(_File(FORMAT, gain, [msgspec.Raw(dumps(one)) for one in plans]))
-    if len(data) <= MOST_BYTES:
+    data = msgspec.json.encode(_File(FORMAT, gain, [msgspec.Raw(dumps(plan)) for plan in plans]))
+    if len(data) <= MAX_BYTES:
         keep(data, path_of(machine, folder))
 
 
 def get(machine: Topology, folder: Path) -> tuple[list[Plan], str] | None:
-    """Plans on this machine, under its numbers, and what they gain; None where none is kept. Invalid where what is kept
-    cannot be used, with the reason."""
+    """Return the cached plans in the numbers of this machine, and their gain; None without a file.
+
+    Invalid, with the reason, if the file cannot be used."""
     path = path_of(machine, folder)
     if not path.exists():
         return None
     if not is_ours(folder, folder=True) or not is_ours(path):
         raise Invalid(f"{path.name} is not believed: others may write there")
     try:
-        found = msgspec.json.decode(read_bytes(path, MOST_BYTES), type=_File)
-        plans = [loads(bytes(raw), path.name) for raw in found.plans]
+        file = msgspec.json.decode(read_bytes(path, MAX_BYTES), type=_File)
+        plans = [loads(bytes(raw), path.name) for raw in file.plans]
     except (AntiphonError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"{path.name} is damaged: {error}") from None
-    if found.format != FORMAT or not plans:
+    if file.format != FORMAT or not plans:
         raise Invalid(f"{path.name} is damaged: it holds no plans")
-    return [_on(machine, plan, path.name) for plan in plans], found.gain
+    return [_on(machine, plan, path.name) for plan in plans], file.gain
 
 
 def _on(machine: Topology, plan: object, name: str) -> Plan:
-    """The plan with the numbers of this machine, verified on it."""
+    """Return the plan in the numbers of this machine, verified on it."""
     if not isinstance(plan, Plan):
         raise Invalid(f"{name} is damaged: it holds what is no plan")
-    mine, key = canonical(machine)
-    theirs, other = canonical(plan.topology)
-    if key != other:
+    order, own_key = canonical(machine)
+    plan_order, plan_key = canonical(plan.topology)
+    if own_key != plan_key:
         raise Invalid(f"{name} is damaged: its plans are for another machine")
-    to = np.empty(machine.nodes, np.int64)
-    to[np.argsort(theirs)] = np.argsort(mine)
-    there = renumbered(plan.topology, to)
-    if _links(there) != _links(machine):
+    new_number = np.empty(machine.nodes, np.int64)
+    new_number[np.argsort(plan_order)] = np.argsort(order)
+    relabelled = renumbered(plan.topology, new_number)
+    if _links(relabelled) != _links(machine):
         raise Invalid(f"{name}: the numbers of machines alike do not fit")
-    there = replace(there, name=machine.name, places=machine.places)
-    entries = tuple(replace(one, schedule=relabel(one.schedule, to[: machine.ranks])) for one in plan.entries)
+    relabelled = replace(relabelled, name=machine.name, places=machine.places)
+    entries = tuple(
+        replace(entry, schedule=relabel(entry.schedule, new_number[: machine.ranks])) for entry in plan.entries
+    )
     for entry in entries:
-        fault = verify(entry.schedule, there).fault
+        fault = verify(entry.schedule, relabelled).fault
         if fault is not None:
             raise Invalid(f"{name} is damaged: a schedule is wrong: {fault.message}")
-    return Plan(there, entries[0].schedule.collective, entries)
+    return Plan(relabelled, entries[0].schedule.collective, entries)
 
 
 def _links(machine: Topology) -> Counter[object]:

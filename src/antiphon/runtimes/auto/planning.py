@@ -1,4 +1,4 @@
-"""The plans of an allocation: those that are predicted to gain over plain ways, and a book of them."""
+"""Plan for an allocation: the plans with a predicted gain over standard algorithms, and a book of them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from antiphon.select.tuning import Candidate
 from antiphon.select.libraries import CLASSICS
 from antiphon.units import format_size
 
-# The ones that training waits for first: where the effort ends, what was found until then is used.
+# In the order of their importance for training: when the budget ends, the plans made by then are used.
 KINDS = ("allreduce", "broadcast", "allgather", "reducescatter", "reduce")
-OURS = ("trees",)  # which have the greatest rate there is; rings need more to be loaded
+OURS = ("trees",)  # these reach the optimal rate; rings import more modules
 SIZES, MODEL = "1KB:256MB:2", "alpha-beta"
-WORTH = 1.05  # so many times as fast as a plain way must be predicted, else it is left as it is
-FEW_ROOTS = 8  # that no symmetry takes to one another: of so many each has its plan
+MIN_SPEEDUP = 1.05  # predicted, over standard algorithms; below, the library serves
+MAX_ROOTS = 8  # with plans of their own, of different orbits of the symmetries
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times as fast as by the best plain way a collective is predicted to be, at the greatest size, and what
-    that rests on."""
+    """The predicted speedup of a collective over the best standard algorithm, at the largest size, and its basis."""
 
     kind: str
     nbytes: int
@@ -40,83 +39,85 @@ class Gain:
         return f"{self.kind} of {format_size(self.nbytes)} {self.times:.2f} times as fast ({self.rests_on})"
 
 
-def planned(machine: Topology, heard: Callable[[Plan, Gain], None]) -> None:
-    """Plans for the collectives, one after the other; `heard` gets each at once, with what it gains. Where a rooted one
-    looks otherwise from another root there is a plan for that root, too.
+def planned(machine: Topology, on_plan: Callable[[Plan, Gain], None]) -> None:
+    """Plan the collectives one after another; `on_plan` gets each plan with its gain at once.
 
-    The plain ways are the classics, which libraries use, and what goes along one tree of links, without packing."""
+    Rooted collectives get a plan for each orbit of roots. The standard algorithms are the classics, which libraries
+    use, and a single tree of links."""
     for kind in KINDS:
         for root in _roots(machine) if kind in ROOTED else (None,):
             try:
                 names = [*OURS, *CLASSICS]
-                found = tune(
+                tuning = tune(
                     kind, machine, nbytes=SIZES, model=MODEL, planners=names, root=root, workers="none", nccl=False
                 )
-                if kind in found.plans:
-                    made = _worth(found, found.plans[kind], _plainly(found.plans[kind].collective, machine))
-                    if made is not None:
-                        heard(*made)
+                if kind in tuning.plans:
+                    useful = _keep_useful(
+                        tuning, tuning.plans[kind], _price_by_tree(tuning.plans[kind].collective, machine)
+                    )
+                    if useful is not None:
+                        on_plan(*useful)
             except AntiphonError:
-                continue  # nobody can plan it here
+                continue  # no planner supports it here
 
 
 def book_of(plans: Sequence[Plan]) -> Book:
-    """Without pages for what is left to the library: as if they were not in the table."""
+    """Return the book of plans without pages that are left to the library."""
     book = make_book(plans)
     return replace(book, pages=tuple(page for page in book.pages if page.program >= 0))
 
 
 def _roots(machine: Topology) -> Iterator[int]:
-    """One root of each kind that symmetries tell apart."""
+    """Yield a root of each orbit of the symmetries."""
     generators = automorphisms(machine)
-    seen: set[int] = set()
-    for _ in range(FEW_ROOTS):
-        root = next((rank for rank in range(machine.ranks) if rank not in seen), None)
+    reached: set[int] = set()
+    for _ in range(MAX_ROOTS):
+        root = next((rank for rank in range(machine.ranks) if rank not in reached), None)
         if root is None:
             return
         todo = [root]
         while todo:
-            here = todo.pop()
-            seen.add(here)
-            todo += [to for to in (int(one[here]) for one in generators) if to not in seen]
+            rank = todo.pop()
+            reached.add(rank)
+            todo += [to for to in (int(generator[rank]) for generator in generators) if to not in reached]
         yield root
 
 
-def _plainly(collective: Collective, machine: Topology) -> Callable[[int], float]:
-    """Seconds along one tree of links."""
+def _price_by_tree(collective: Collective, machine: Topology) -> Callable[[int], float]:
+    """Return the predicted seconds by message size along a single tree of links."""
     by_tree = plan(collective, machine, planner="relay", options={"by": "tree", "trees": 1}).entries[0].schedule
     price = prepare(MODEL, by_tree, machine)
     return lambda nbytes: float(price(nbytes).seconds)
 
 
-def _worth(found: Tuning, whole: Plan, plainly: Callable[[int], float]) -> tuple[Plan, Gain] | None:
-    """The plan with all that is not worth it left to the library."""
-    kind = whole.collective.kind
+def _keep_useful(tuning: Tuning, plan_of_kind: Plan, tree_seconds: Callable[[int], float]) -> tuple[Plan, Gain] | None:
+    """Return the plan with sizes without a gain left to the library, and the gain; None if there is no gain."""
+    kind = plan_of_kind.collective.kind
     entries: list[Entry] = []
     gain: Gain | None = None
-    for entry in whole.entries:
-        sizes = [size for size in found.sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
-        times = {size: _times(found.of(kind), plainly(size), size) for size in sizes}
+    for entry in plan_of_kind.entries:
+        sizes = [size for size in tuning.sizes if entry.start <= size and (entry.stop is None or size < entry.stop)]
+        times = {size: _speedup(tuning.of(kind), tree_seconds(size), size) for size in sizes}
         good = entry.claims.get("planner") not in CLASSICS
-        # from the least size on from which all are worth it
-        slow = max((size for size in sizes if times[size] < WORTH), default=-1)
+        # ours serves from the smallest size on above which all sizes gain
+        slow = max((size for size in sizes if times[size] < MIN_SPEEDUP), default=-1)
         since = min((size for size in sizes if size > slow), default=None) if good else None
         if since is None or since > sizes[0]:
-            entries.append(_left(entry, since or entry.stop))
+            entries.append(_left_to_library(entry, since or entry.stop))
         if since is not None:
             gain = Gain(kind, max(times), times[max(times)], entry.claims["rests_on"])
             entries.append(replace(entry, start=since if since > sizes[0] else entry.start))
-    return None if gain is None else (Plan(whole.topology, whole.collective, tuple(entries)), gain)
+    return None if gain is None else (Plan(plan_of_kind.topology, plan_of_kind.collective, tuple(entries)), gain)
 
 
-def _times(candidates: Sequence[Candidate], plain: float, size: int) -> float:
-    """How many times as fast as plain ways."""
-    priced = [one for one in candidates if size in one.seconds]
-    classics = [one.seconds[size] for one in priced if one.planner in CLASSICS]
-    ours = min((one.seconds[size] for one in priced if one.planner not in CLASSICS), default=math.inf)
+def _speedup(candidates: Sequence[Candidate], plain: float, size: int) -> float:
+    """Return the predicted speedup over standard algorithms."""
+    priced = [candidate for candidate in candidates if size in candidate.seconds]
+    classics = [candidate.seconds[size] for candidate in priced if candidate.planner in CLASSICS]
+    ours = min((candidate.seconds[size] for candidate in priced if candidate.planner not in CLASSICS), default=math.inf)
     return min([plain, *classics]) / ours
 
 
-def _left(entry: Entry, stop: int | None) -> Entry:
-    """What the library does."""
+def _left_to_library(entry: Entry, stop: int | None) -> Entry:
+    """Return an entry that the library serves."""
     return replace(entry, stop=stop, claims={**entry.claims, "use": "library", "served_by": LIBRARY, "measured": False})

@@ -1,4 +1,4 @@
-"""The collectives of NCCL or RCCL on the same buffers, to be measured beside ours; opened by name."""
+"""The collectives of NCCL or RCCL on the same buffers as ours, for comparison; loaded by name."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from antiphon.runtimes.device.group import Group
 from antiphon.runtimes.engine.native import OPERATORS, type_number
 
 KINDS = ("broadcast", "reduce", "scatter", "gather", "allgather", "reducescatter", "allreduce", "alltoall")
-FOREIGN = ("int16", "uint16")  # types that it has not
-WHOLE = ("scatter", "gather", "alltoall")  # made of single messages, which have no form in place
+UNSUPPORTED_TYPES = ("int16", "uint16")
+WHOLE = ("scatter", "gather", "alltoall")  # made of point-to-point messages, which have no form in place
 
 
 def path_of(name: str) -> str:
-    """Where a wheel has it, else what the system finds by its name."""
-    beside = sorted(Path(sysconfig.get_paths()["purelib"]).glob(f"nvidia/*/lib/{name}"))
-    return str(beside[0]) if beside else name
+    """Return its path in a wheel, else its name for the system's search."""
+    in_wheels = sorted(Path(sysconfig.get_paths()["purelib"]).glob(f"nvidia/*/lib/{name}"))
+    return str(in_wheels[0]) if in_wheels else name
 
 
 class Library:
-    """Of a group whose ranks are all here, each on a device of its own. Unsupported where it cannot be had."""
+    """The library for a group with all ranks in this process, each on its own device. Unsupported if it is missing."""
 
     def __init__(self, group: Group, name: str) -> None:
         self._group, self._handle = group, 0
         ranks = (c_void_p * group.ranks)(*group.handles.values())
-        found = group.device.call.ad_library_new(group.ranks, ranks, path_of(name).encode())
-        if not found:
+        handle = group.device.call.ad_library_new(group.ranks, ranks, path_of(name).encode())
+        if not handle:
             raise Unsupported(f"{name}: {group.device.why()}")
-        self._handle = int(found)
+        self._handle = int(handle)
 
     def call(
         self, collective: Collective, unit: int, where: NDArray[np.uintp], dtype: np.dtype[Any], op: str, in_place: bool
     ) -> Callable[[], None]:  # fmt: skip
-        """The call that does the same. Unsupported where it has none."""
+        """Return the library's call of this collective. Unsupported if it has none."""
         kind, ranks = collective.kind, collective.ranks
         even = bool((collective.weights == collective.weights[0]).all()) and len(collective.members) == ranks
-        if kind not in KINDS or not even or dtype.name in FOREIGN or (in_place and kind in WHOLE):
+        if kind not in KINDS or not even or dtype.name in UNSUPPORTED_TYPES or (in_place and kind in WHOLE):
             raise Unsupported(f"the library has no {kind} of this kind")
         count = unit * int(collective.weights[0])
         source, target = where[:, OUTPUT if in_place else INPUT].copy(), where[:, OUTPUT].copy()
-        own = np.arange(ranks, dtype=np.uintp) * np.uintp(count * dtype.itemsize)
+        offsets = np.arange(ranks, dtype=np.uintp) * np.uintp(count * dtype.itemsize)
         if in_place and kind == "allgather":
-            source += own
+            source += offsets
         if in_place and kind == "reducescatter":
-            target += own
+            target += offsets
         root = collective.roots[0] if collective.roots else 0
-        what = (KINDS.index(kind), count, type_number(dtype), OPERATORS[op], int(root))
+        arguments = (KINDS.index(kind), count, type_number(dtype), OPERATORS[op], int(root))
 
         def call() -> None:
             group = self._group
-            if group.device.call.ad_library_go(self._handle, *what, source.ctypes.data, target.ctypes.data):
+            if group.device.call.ad_library_go(self._handle, *arguments, source.ctypes.data, target.ctypes.data):
                 raise Unsupported(f"the library: {group.device.why()}")
 
         return call

@@ -1,4 +1,4 @@
-"""The functions of device.h, as a device gives them: a library for CUDA, for HIP, or for threads."""
+"""The functions of device.h in the library of a device: for CUDA, HIP, or threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ _FUNCTIONS = {  # device.h
     "ad_why": (c_char_p,),
     "ad_rank_new": (c_void_p, c_uint32, c_uint32, c_uint32, c_uint32),
     "ad_rank_free": (None, c_void_p),
-    "ad_rank_device": (c_char_p, c_void_p),
     "ad_memory_new": (c_void_p, c_void_p, c_size_t),
     "ad_memory_free": (None, c_void_p, c_void_p),
     "ad_memory_shared": (c_void_p, c_void_p, c_size_t, c_void_p),
@@ -68,10 +67,9 @@ _FUNCTIONS = {  # device.h
 
 
 class Device:
-    """What gives the functions of device.h."""
+    """A library with the functions of device.h."""
 
     def __init__(self, path: Path) -> None:
-        self.build = path.parent.name  # which tells sources, compiler and flags
         self.call = ctypes.CDLL(str(path))
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(self.call, name)
@@ -85,5 +83,5 @@ device = cache(Device)
 
 
 def threads(compiler: str = "") -> Device:
-    """The kernel on threads of this machine's processor."""
+    """Return the device of the kernel on threads of this machine's processor."""
     return device(library("device", compiler))

@@ -1,4 +1,4 @@
-"""Ranks of a group on devices: their memory, and calls by tables. All are in this process, or each process has some."""
+"""Groups of ranks on devices, and calls by tables. A process has all ranks of a group, or some of them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,66 @@ from antiphon.errors import Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import Table
 from antiphon.runtimes.device.functions import Device
 from antiphon.runtimes.device.memory import Array, Memory, Tell
-from antiphon.runtimes.device.plans import DevicePlan, handles_of, kernel_type
-from antiphon.runtimes.engine.native import OPERATORS
+from antiphon.runtimes.engine.native import OPERATORS, type_number
 
-CALLS = 2**36  # are counted in so many numbers, and begin again at 0
-_CALL = 28  # bits of a signal below that number
+
+def handles_of(ranks: Mapping[int, int]) -> ctypes.Array[c_void_p]:
+    """Return handles of ranks, in order, as an array for device.h."""
+    return (c_void_p * len(ranks))(*ranks.values())
+
+
+def kernel_type(dtype: np.dtype[Any]) -> int:
+    """Return the number by which the kernel knows a data type; it has no float8."""
+    if dtype.name.startswith("float8"):
+        raise Unsupported(f"the kernel for GPUs does not support {dtype.name}; use float16 or bfloat16")
+    return type_number(dtype)
+
+
+class DevicePlan:
+    """The tables of a group, loaded on the device for the ranks of this process. `ranks`: handles of the group."""
+
+    def __init__(self, device: Device, ranks: Mapping[int, int], tables: Sequence[Table]) -> None:
+        self._device, self.ranks = device, ranks
+        self.streams, self.sliced = max(table.streams for table in tables), all(table.sliced for table in tables)
+        self.packets = any(table.packets for table in tables)
+        self.handles: dict[int, int] = {}
+        for rank, rank_handle in ranks.items():
+            words = np.ascontiguousarray(tables[rank].words, np.int64)
+            handle = self._device.call.ad_plan_new(rank_handle, words.ctypes.data, len(words))
+            if not handle:
+                raise Invalid(f"the device table of rank {rank}: {self._device.why()}")
+            self.handles[rank] = handle
+        self.every = handles_of(self.handles)
+
+    def fits(self, unit: int, dtype: np.dtype[Any]) -> bool:
+        """Whether its packets fit into the boxes of these ranks."""
+        call, box_bytes = self._device.call, self._device.call.ad_box_bytes() // 2
+        return all(call.ad_plan_box(handle, unit, kernel_type(dtype)) <= box_bytes for handle in self.handles.values())
+
+    def scratch(self, rank: int, unit: int) -> int:
+        """Return the elements of scratch at a rank, for `unit` elements per weight."""
+        return int(self._device.call.ad_plan_scratch(self.handles[rank], unit))
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "handles", {}).values():
+            self._device.call.ad_plan_free(handle)
+
+
+CALLS = 2**36  # call numbers wrap around at this
+_CALL_SHIFT = 28  # bits of a signal below the call number
 _PLACES, _LENGTHS = np.dtype(np.uintp), np.dtype(np.int64)
 _STOPPED = 2  # of ad_graph_counted
 ONCE = "this table uses scratch again for other data: it runs in one lane and one round"
-# How a call is made: one kernel for all of it, or by the host: a kernel for each step, or copies for what is put, or
-# such through memory of the host.
+# How a call is made: by one kernel, or from the host: a kernel for each step, with copies for puts, or with copies
+# through host memory.
 WAYS = ("kernel", "steps", "copies", "staged")
 
 
 class Group(Memory):
-    """Ranks with `blocks` blocks of `threads` threads each, which wait for calls. `call`: the number of the first.
+    """Ranks with `blocks` blocks of `threads` threads each. `call`: the number of the first call.
 
-    `tell`: where ranks are in several processes: gives every process what each has told, in any order (as allgather of
-    mpi4py does); `mine` are then the ranks of this one. All processes make the same calls of a group, in one order.
+    `tell`: if ranks are in several processes, returns the messages of all processes in any order (like mpi4py's
+    allgather); `mine`: then the ranks of this process. All processes make the same calls of a group in the same order.
     """
 
     def __init__(
@@ -48,16 +90,16 @@ class Group(Memory):
                 raise Unsupported(f"rank {rank} of {ranks}, with {blocks} blocks of {threads} threads: {device.why()}")
             self.handles[rank] = handle
         self._ranks, self._failed = handles_of(self.handles), (c_int * len(self.handles))()
-        before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL, np.uint64)
+        before = np.full(blocks * ranks, ((call - 1) % CALLS) << _CALL_SHIFT, np.uint64)
         for rank, signals in enumerate(self.everywhere(dict.fromkeys(self.mine, before))):
             for handle in self.handles.values():
                 device.call.ad_rank_signals(handle, rank, signals)
 
     def plan(self, tables: Sequence[Table]) -> DevicePlan:
-        """In all processes: the first by packets needs boxes that all reach."""
+        """Load tables, in all processes: the first plan with packets allocates boxes that all ranks access."""
         if len(tables) != self.ranks:
             raise Invalid(f"tables of {len(tables)} ranks, for {self.ranks}")
-        if any(one.packets for one in tables) and not self._boxes:
+        if any(table.packets for table in tables) and not self._boxes:
             self._boxes = True
             empty = np.zeros(self.device.call.ad_box_bytes(), np.uint8)
             for rank, box in enumerate(self.everywhere(dict.fromkeys(self.mine, empty))):
@@ -69,8 +111,9 @@ class Group(Memory):
         self, plan: DevicePlan, unit: int, inputs: Sequence[Array] | None, outputs: Sequence[Array], op: str = "sum", *,
         lanes: int = 1, rounds: int = 1, timeout: float = 0.0, way: str = "kernel", joined: bool = False,
     ) -> None:  # fmt: skip
-        """One call of all ranks, which are in this process, on copies of these arrays; without inputs it is in place.
-        TimedOut where `timeout` seconds were not enough. `way`: of WAYS. `joined`: in memory that switches know."""
+        """Make a call of all ranks, in this process, on copies of these arrays; without inputs it is in place.
+
+        TimedOut after `timeout` seconds. `way`: of WAYS. `joined`: use memory known to switches."""
         dtype = outputs[0].dtype
         try:
             scratch = [np.empty(plan.scratch(rank, unit), dtype) for rank in range(self.ranks)]
@@ -79,24 +122,24 @@ class Group(Memory):
         where, lengths = np.zeros((self.ranks, 3), np.uintp), np.zeros((self.ranks, 3), np.int64)
         with self.for_a_while():
             for place, arrays in ((INPUT, inputs or []), (OUTPUT, outputs), (SCRATCH, scratch)):
-                alike = self.joined(arrays) if joined and arrays else []
-                for rank, one in enumerate(arrays):
-                    found = alike[rank] if joined else self.memory(rank, one)
-                    where[rank, place], lengths[rank, place] = found, one.size
+                joint_addresses = self.joined(arrays) if joined and arrays else []
+                for rank, array in enumerate(arrays):
+                    address = joint_addresses[rank] if joined else self.memory(rank, array)
+                    where[rank, place], lengths[rank, place] = address, array.size
             if way == "kernel":
                 self.go(plan, unit, where, lengths, dtype, op, lanes=lanes, rounds=rounds, timeout=timeout)
             else:
                 self.go_by_host(plan, unit, where, lengths, dtype, op, lanes=lanes, way=way, timeout=timeout)
-            for rank, one in enumerate(outputs):
-                self.fetch(rank, int(where[rank, OUTPUT]), one)
+            for rank, array in enumerate(outputs):
+                self.fetch(rank, int(where[rank, OUTPUT]), array)
 
     def go(
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, rounds: int = 1, timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """One call of the ranks of this process; input, output and scratch of all ranks are there, with so many
-        elements."""
-        places = self._held(plan, where, lengths, lanes * rounds)
+        """Make a call of the ranks of this process. `where`, `lengths`: addresses and elements of the input, output and
+        scratch of all ranks."""
+        places = self._check_call(plan, where, lengths, lanes * rounds)
         number, self.number = self.number % CALLS, self.number + 1
         code = self.device.call.ad_start(
             len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds,
@@ -106,21 +149,21 @@ class Group(Memory):
             raise Invalid(f"rank {list(self.handles)[code - 1]}: {self.device.why()}")
         self._await(timeout)
 
-    def _held(
+    def _check_call(
         self, plan: DevicePlan, where: NDArray[np.uintp], lengths: NDArray[np.int64], slices: int = 1
     ) -> tuple[int, int]:  # fmt: skip
-        """The addresses of both; refuses what this group cannot call, or not in so many slices."""
+        """Return the addresses of both arrays. Refuse plans of other groups, and unsupported slices."""
         if plan.ranks is not self.handles:
             raise Invalid("this plan is one of another group")
-        for one, kind in ((where, _PLACES), (lengths, _LENGTHS)):
-            if one.shape != (self.ranks, 3) or one.dtype != kind or not one.flags.c_contiguous:
+        for array, kind in ((where, _PLACES), (lengths, _LENGTHS)):
+            if array.shape != (self.ranks, 3) or array.dtype != kind or not array.flags.c_contiguous:
                 raise Invalid(f"{self.ranks} ranks have 3 places and 3 lengths each, as uintp and int64")
         if not plan.sliced and slices > 1:
             raise Unsupported(ONCE)
         return where.ctypes.data, lengths.ctypes.data
 
     def _await(self, timeout: float) -> None:
-        """Until all ranks of this process are through."""
+        """Wait until all ranks of this process are done."""
         if self.device.call.ad_wait(len(self.handles), self._ranks, timeout, self._failed):
             failed = [rank for rank, code in zip(self.handles, self._failed, strict=True) if code]
             raise TimedOut(f"ranks {failed}: {self.device.why()} ({timeout} seconds)")
@@ -129,26 +172,28 @@ class Group(Memory):
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, rounds: int = 1,
     ) -> Captured:  # fmt: skip
-        """A call as for `go`, which is not made: to be made again and again on the same memory, in turn with others. On
-        GPUs it is a graph of theirs. All processes capture the same."""
-        places = self._held(plan, where, lengths, lanes * rounds)
-        found = self.device.call.ad_graph_new(
+        """Capture a call like that of `go`, to be replayed on the same memory, in any order with others.
+
+        On GPUs it is a graph. All processes capture the same call."""
+        places = self._check_call(plan, where, lengths, lanes * rounds)
+        handle = self.device.call.ad_graph_new(
             len(self.handles), self._ranks, plan.every, unit, kernel_type(dtype), OPERATORS[op], lanes, rounds, *places,
         )  # fmt: skip
-        if not found:
+        if not handle:
             raise Invalid(f"this call cannot be captured: {self.device.why()}")
-        return Captured(self, plan, found)
+        return Captured(self, plan, handle)
 
     def go_by_host(
         self, plan: DevicePlan, unit: int, where: NDArray[np.uintp], lengths: NDArray[np.int64], dtype: np.dtype[Any],
         op: str = "sum", *, lanes: int = 1, way: str = "steps", timeout: float = 0.0,
     ) -> None:  # fmt: skip
-        """The same step by step: every step a kernel of `lanes` blocks, or what is put copies (`way`). Among the
-        ranks of this process no signal is waited for within a kernel, so that nothing can hang; others may make the
-        call their way, in one lane and one round."""
-        places = self._held(plan, where, lengths)
+        """Make the call of `go` step by step: each step is a kernel of `lanes` blocks, or puts are copies (`way`).
+
+        Kernels do not wait for signals of ranks of this process, so nothing can hang. Other processes may make the call
+        in another way, in one lane and one round."""
+        places = self._check_call(plan, where, lengths)
         number = self.number % CALLS
-        self.number += self._tell is not None  # they hear of it
+        self.number += self._tell is not None  # other processes count it, too
         code = self.device.call.ad_by_host(
             len(self.handles), self._ranks, plan.every, number, unit, kernel_type(dtype), OPERATORS[op], lanes,
             WAYS.index(way) - 1, *places, timeout,
@@ -159,13 +204,13 @@ class Group(Memory):
             raise Invalid(self.device.why())
 
     def close(self) -> None:
-        """In all processes: nobody gives memory back that another may still reach."""
+        """Close the group, in all processes: no memory is freed while another process may access it."""
         if self._tell is not None and self.handles:
             self._tell(b"")
         self._close()
 
     def _close(self) -> None:
-        self._let_go()
+        self._free_all()
         while self.handles:
             self.device.call.ad_rank_free(self.handles.popitem()[1])
 
@@ -180,13 +225,13 @@ class Group(Memory):
 
 
 class Captured:
-    """A call of the ranks of this process, with its memory, as the device has it. Until it is closed, or the group."""
+    """A captured call of the ranks of this process, with its memory. Valid until it or the group is closed."""
 
     def __init__(self, group: Group, plan: DevicePlan, handle: int) -> None:
-        self._group, self._plan, self._handle = group, plan, handle  # the tables stay where they are
+        self._group, self._plan, self._handle = group, plan, handle  # keeps the tables alive
 
     def replay(self, timeout: float = 0.0) -> None:
-        """The next call of the group."""
+        """Make it as the next call of the group."""
         group = self._group
         number, group.number = group.number % CALLS, group.number + 1
         if group.device.call.ad_graph_begin(self._handle, number):
@@ -194,36 +239,39 @@ class Captured:
         group._await(timeout)
 
     def count(self) -> None:
-        """Before calls on streams of a program: from here on the device counts them."""
+        """Have the device count calls on streams of a program from now on."""
         group = self._group
         if group.device.call.ad_graph_count(self._handle, group.number % CALLS):
             raise Invalid(group.device.why())
 
     def ask(self, streams: Mapping[int, int]) -> None:
-        """The next call on streams of a program (as cudaStream_t), one for each rank of this process; of ranks on one
-        device that of the first. Nothing but kernels is asked for, and nothing waited for: so a program may capture it
-        in a graph of its own, and make that again and again. Between `count` and `counted` the group makes no
-        others."""
+        """Enqueue the call on streams of a program (as cudaStream_t), one for each rank of this process.
+
+        For ranks on one device the stream of the first counts. It only launches kernels and waits for nothing: so a
+        program may capture it in its own graph and replay that. Between `count` and `counted` the group makes no other
+        calls."""
         group = self._group
-        given = (c_void_p * len(group.handles))(*(streams[rank] for rank in group.handles))
-        if group.device.call.ad_graph_ask(self._handle, given):
+        handles = (c_void_p * len(group.handles))(*(streams[rank] for rank in group.handles))
+        if group.device.call.ad_graph_ask(self._handle, handles):
             raise Invalid(group.device.why())
 
     def counted(self) -> int:
-        """Once these streams are through: how many calls they made, behind which the group goes on. TimedOut where
-        they were stopped; Invalid where some rank made fewer than others: then it goes on behind the last of all."""
-        group, found = self._group, c_uint64(self._group.number % CALLS)
-        code = group.device.call.ad_graph_counted(self._handle, ctypes.byref(found))
-        many = (found.value - group.number) % CALLS
-        group.number += many
+        """Return how many calls these streams made, once they are done; the group continues after these.
+
+        TimedOut if they were stopped; Invalid if ranks made different numbers: then the group continues after the
+        highest."""
+        group, end = self._group, c_uint64(self._group.number % CALLS)
+        code = group.device.call.ad_graph_counted(self._handle, ctypes.byref(end))
+        calls = (end.value - group.number) % CALLS
+        group.number += calls
         if code:
             raise (TimedOut if code == _STOPPED else Invalid)(group.device.why())
-        return many
+        return calls
 
     def stop(self) -> None:
-        """By any thread, a timer above all: calls on streams of a program that wait for what does not come end, and so
-        do those behind them, until `count` is told again. What they were to write is not whole. On a GPU all else that
-        runs there by this package ends, too."""
+        """End calls on streams of a program that hang, and those after them, until the next `count`. From any thread.
+
+        Their outputs are incomplete. On a GPU all other kernels of this package end, too."""
         self._group.device.call.ad_graph_stop(self._handle)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Two plans side by side for one call: fast links (NVLink) by kernels, slow ones (PCIe) by copies (Blink, section 3.4).
+"""Split a call between two plans: fast links (NVLink) by kernels, slow ones (PCIe) by copies (Blink, section 3.4).
 
-Such copies go through memory of the host: between two devices they would take the fast links, too. How much the slow
-ones get follows from T_dpa, how much later they begin, and from what both carry. These are measured in the first calls
-themselves, which are right as all others are.
+The copies go through host memory, as direct copies between devices would use the fast links. The share of the slow
+links follows from T_dpa, by which they begin later, and from the rates of both. These are measured in the first calls,
+whose results are correct like all others.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported
 from antiphon.planners.trees.hybrid import split
 from antiphon.planners.trees.restrict import of_kinds
-from antiphon.runtimes.device.group import Group
-from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.select import plan
 
-Work = Callable[[int, int], None]  # makes the call for so many elements, from one on
-Timer = Callable[[Callable[[], None]], float]  # what that took, in seconds
-TRIES = 3  # of each thing that is measured, of which the median counts
-WHOLE = 16  # elements: parts begin at multiples of so many
+Work = Callable[[int, int], None]  # (first, count) -> makes the call for these elements
+Timer = Callable[[Callable[[], None]], float]  # returns the seconds of a call
+TRIES = 3  # calls per measurement; the median counts
+ALIGNMENT = 16  # elements: the share of the slow plan begins at a multiple
 ONE_BLOCK = ("broadcast", "reduce", "allreduce")
 
 
@@ -42,28 +41,28 @@ def by_clock(work: Callable[[], None]) -> float:
 
 
 class SideTime(NamedTuple):
-    """So many elements take `waiting` + elements / `rate` seconds."""
+    """The time of one plan: n elements take `waiting` + n / `rate` seconds."""
 
     waiting: float
     rate: float
 
     @classmethod
-    def through(cls, count: int, whole: float, half: float) -> SideTime:
-        """Of what `count` elements took, and what half of them did.
+    def through(cls, count: int, seconds: float, half_seconds: float) -> SideTime:
+        """Fit the seconds of `count` elements and those of half of them.
 
         >>> SideTime.through(100, 3.0, 2.0)
         SideTime(waiting=1.0, rate=50.0)
         """
-        more = whole - half
-        rate = (count - count // 2) / more if more > 0 else count / max(whole, 1e-12)
-        return cls(max(whole - count / rate, 0.0), rate)
+        second_half = seconds - half_seconds
+        rate = (count - count // 2) / second_half if second_half > 0 else count / max(seconds, 1e-12)
+        return cls(max(seconds - count / rate, 0.0), rate)
 
 
 class Hybrid:
-    """Calls of one size. At first the fast plan does all, then the slow one, each also half after half; then both side
-    by side, as Equation 8 says; and if that turns out to be no faster than the fast one alone, that is alone again.
+    """Calls of one size. The first calls use the fast plan, then the slow one, at once and in two halves.
 
-    `agreed`: of seconds measured here those that all processes go by, as all must split alike.
+    Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower. `agreed`:
+    maps seconds measured here to those that all processes use, as all must split alike.
     """
 
     def __init__(
@@ -74,18 +73,18 @@ class Hybrid:
         self.share = 0  # elements of the slow plan
         self.lines: tuple[SideTime, SideTime] | None = None
         self._beside = ThreadPoolExecutor(1)
-        self._first: Iterator[None] | None = self._measured()
+        self._first: Iterator[None] | None = self._measure()
 
     def call(self) -> None:
         if self._first is None:
-            self._both()
+            self._run_both()
         elif next(self._first, self) is self:
             self._first = None
-            self._both()
+            self._run_both()
 
     @property
     def later(self) -> float:
-        """T_dpa: how many seconds later the slow plan begins. 0 until it is known."""
+        """T_dpa: by how many seconds the slow plan begins later. 0 until it is known."""
         return max(self.lines[1].waiting - self.lines[0].waiting, 0.0) if self.lines else 0.0
 
     @property
@@ -95,27 +94,27 @@ class Hybrid:
     def close(self) -> None:
         self._beside.shutdown()
 
-    def _measured(self) -> Iterator[None]:
-        """A call at each step."""
+    def _measure(self) -> Iterator[None]:
+        """Measure, one call per step."""
         count, half = self.count, self.count // 2
         lines, alone = list[SideTime](), 0.0
         for work in (self.fast, self.slow):
-            whole, part = list[float](), list[float]()
+            full_times, split_times = list[float](), list[float]()
             for _ in range(TRIES):
-                whole.append(self._seconds(work, 0, count))
+                full_times.append(self._seconds(work, 0, count))
                 yield
             for _ in range(TRIES):
-                part.append(self._seconds(work, 0, half))
+                split_times.append(self._seconds(work, 0, half))
                 work(half, count - half)
                 yield
-            lines.append(SideTime.through(count, statistics.median(whole), statistics.median(part)))
-            alone = alone or statistics.median(whole)
+            lines.append(SideTime.through(count, statistics.median(full_times), statistics.median(split_times)))
+            alone = alone or statistics.median(full_times)
         self.lines = fast, slow = lines[0], lines[1]
-        found = split(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
-        self.share = int(found) // WHOLE * WHOLE
+        slow_share = split(Fraction(count), Fraction(fast.rate), Fraction(slow.rate), Fraction(self.later))
+        self.share = int(slow_share) // ALIGNMENT * ALIGNMENT
         together = list[float]()
         for _ in range(TRIES if self.share else 0):
-            together.append(self.agreed(self.timer(self._both)))
+            together.append(self.agreed(self.timer(self._run_both)))
             yield
         if not together or statistics.median(together) >= alone:
             self.share = 0
@@ -123,7 +122,7 @@ class Hybrid:
     def _seconds(self, work: Work, first: int, count: int) -> float:
         return self.agreed(self.timer(lambda: work(first, count)))
 
-    def _both(self) -> None:
+    def _run_both(self) -> None:
         rest = self.count - self.share
         if not self.share:
             self.fast(0, rest)
@@ -136,7 +135,7 @@ class Hybrid:
 
 
 def idle_links(schedule: Schedule, topology: Topology) -> Topology:
-    """The machine with the kinds of links alone that this schedule sends nothing over.
+    """Return the machine with only the kinds of links that this schedule does not use.
 
     >>> from antiphon.api.plans import plan
     >>> made = plan("allreduce", "dgx1v:pcie=true", planner="blink")
@@ -144,23 +143,24 @@ def idle_links(schedule: Schedule, topology: Topology) -> Topology:
     >>> sorted({found.types[number].kind for number in found.link_type.tolist()})
     ['pcie', 'socket']
     """
-    taken = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
-    links = {link for route in np.unique(taken.route[taken.route >= 0]).tolist() for link in taken.table[route]}
-    kinds = {one.kind for one in topology.types} - {topology.types[topology.link_type[link]].kind for link in links}
+    used = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
+    links = {link for route in np.unique(used.route[used.route >= 0]).tolist() for link in used.table[route]}
+    kinds = {type_.kind for type_ in topology.types} - {topology.types[topology.link_type[link]].kind for link in links}
     return of_kinds(topology, kinds).topology
 
 
 def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
-    """What does the same over the kinds of links that this schedule leaves idle, proven. Unsupported where there are
-    none that join its ranks."""
-    left = idle_links(schedule, topology)
+    """Return a verified schedule for the same collective over the kinds of links that this schedule leaves idle.
+
+    Unsupported if these do not connect its ranks."""
+    idle = idle_links(schedule, topology)
     if schedule.collective.kind not in ONE_BLOCK or len(schedule.collective.weights) != 1:
         raise Unsupported(
             f"two kinds of links share the data of {', '.join(ONE_BLOCK)} from one root, not of this "
             f"{schedule.collective.kind}"
         )
     try:
-        return plan(schedule.collective, left, planner="blink", nbytes=max(nbytes, 1)).at(nbytes).schedule
+        return plan(schedule.collective, idle, planner="blink", nbytes=max(nbytes, 1)).at(nbytes).schedule
     except (Infeasible, Invalid, Unsupported):
         raise Unsupported(
             f"the plan leaves no kind of links of {topology.name} idle that joins its ranks; leave --hybrid out"
@@ -168,11 +168,12 @@ def slow_plan(schedule: Schedule, topology: Topology, nbytes: int) -> Schedule:
 
 
 def work_of(
-    group: Group, made: DevicePlan, kind: str, where: NDArray[np.uintp], lengths: NDArray[np.int64],
+    group: Group, device_plan: DevicePlan, kind: str, where: NDArray[np.uintp], lengths: NDArray[np.int64],
     dtype: np.dtype[Any], op: str = "sum", **how: Any,
 ) -> Work:  # fmt: skip
-    """A call of a plan for a part of the elements. Each of the two plans has a group and scratch of its own. `how`: of
-    Group.go, with a `way` of Group.go_by_host. Unsupported for collectives with several blocks, which lie apart."""
+    """Return calls of a plan for a range of the elements. Each of the two plans has its own group and scratch.
+
+    `how`: arguments of Group.go, or with a `way` of Group.go_by_host. Unsupported for collectives of several blocks."""
     if kind not in ONE_BLOCK:
         raise Unsupported(f"two plans share the data of {', '.join(ONE_BLOCK)} alone, not of {kind}")
     by_host = how.get("way", "kernel") != "kernel"
@@ -183,6 +184,6 @@ def work_of(
         at, long = where.copy(), lengths.copy()
         at[:, :SCRATCH] += np.uintp(first * dtype.itemsize)
         long[:, INPUT:SCRATCH] = np.where(lengths[:, INPUT:SCRATCH] > 0, count, 0)
-        (group.go_by_host if by_host else group.go)(made, count, at, long, dtype, op, **how)
+        (group.go_by_host if by_host else group.go)(device_plan, count, at, long, dtype, op, **how)
 
     return work

@@ -1,4 +1,4 @@
-"""Memory of the ranks of a group: their own, what all of them reach, and what switches know."""
+"""Memory of the ranks of a group: of single ranks, accessible to all ranks, or known to switches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.runtimes.device.functions import Device
 
 Array = NDArray[Any]
-Tell = Callable[[bytes], Sequence[bytes]]  # what this process tells all others, and what each of them told
-_TOKEN = 64  # bytes that stand for memory
-_NOT_THERE = "another process has no such memory that all reach"
+Tell = Callable[[bytes], Sequence[bytes]]  # exchanges a message of this process for those of all
+_TOKEN = 64  # bytes of a handle to memory
+_OTHER_FAILED = "another process has no such memory that all reach"
 
 
 class Memory:
-    """What a group asks of its device, and gives back. `handles`: of the ranks of this process."""
+    """Memory that a group allocates on its device and frees. `handles`: of the ranks of this process."""
 
     def __init__(self, device: Device, ranks: int, mine: Sequence[int] | None, tell: Tell | None) -> None:
         self.device, self.ranks = device, ranks
@@ -33,114 +33,109 @@ class Memory:
             raise Invalid("ranks that are not in this process need `tell` to be reached")
 
     def everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Memory of every rank as this process sees it: of its own ranks with these values."""
+        """Return memory of every rank, accessible to this process; that of its own ranks has these values."""
         if self._tell is None:
             return [self.memory(rank, values[rank]) for rank in range(self.ranks)]
-        own, told = dict[int, int](), b""
+        own, message = dict[int, int](), b""
         for rank in self.mine:
             token = ctypes.create_string_buffer(_TOKEN)
             memory = self.device.call.ad_memory_shared(self.handles[rank], values[rank].nbytes, token)
-            own[rank] = self._kept(rank, memory, values[rank])
-            told += rank.to_bytes(8, "little") + token.raw
-        return self._reach(own, self._tell(told))
+            own[rank] = self._store(rank, memory, values[rank])
+            message += rank.to_bytes(8, "little") + token.raw
+        return self._reach(own, self._tell(message))
 
-    def _reach(self, known: dict[int, int], told: Sequence[bytes]) -> list[int]:
-        """Memory of the ranks of other processes, too."""
+    def _reach(self, places: dict[int, int], messages: Sequence[bytes]) -> list[int]:
+        """Add the memory of ranks of other processes, by their messages."""
         size = 8 + _TOKEN
-        for data in told:
+        for data in messages:
             for at in range(0, len(data), size):
                 rank = int.from_bytes(data[at : at + 8], "little")
-                if rank in known:
+                if rank in places:
                     continue
                 memory = self.device.call.ad_memory_reached(self._any, data[at + 8 : at + size])
                 if not memory:
                     raise Unsupported(f"memory of rank {rank}: {self.device.why()}")
                 self._reached.append(int(memory))
-                known[rank] = int(memory)
-        if sorted(known) != list(range(self.ranks)):
-            raise Invalid(f"ranks {sorted(known)} told of their memory, of {self.ranks} ranks")
-        return [known[rank] for rank in range(self.ranks)]
-
-    @property
-    def devices(self) -> str:
-        """All devices of the ranks of this process, in words."""
-        told = (self.device.call.ad_rank_device(handle) for handle in self.handles.values())
-        return "; ".join(dict.fromkeys((one or b"").decode(errors="replace") for one in told))
+                places[rank] = int(memory)
+        if sorted(places) != list(range(self.ranks)):
+            raise Invalid(f"ranks {sorted(places)} told of their memory, of {self.ranks} ranks")
+        return [places[rank] for rank in range(self.ranks)]
 
     @property
     def _any(self) -> int:
         return self.handles[self.mine[0]]
 
     def memory(self, rank: int, values: Array) -> int:
-        """Memory of a rank with these values, until the group is closed or it is given back."""
-        return self._kept(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
+        """Return memory of a rank with these values, until the group is closed or it is freed."""
+        return self._store(rank, self.device.call.ad_memory_new(self.handles[rank], values.nbytes), values)
 
-    def _kept(self, rank: int, found: int | None, values: Array) -> int:
-        if not found:
+    def _store(self, rank: int, address: int | None, values: Array) -> int:
+        if not address:
             raise Unsupported(f"{values.nbytes} bytes for rank {rank}: {self.device.why()}")
-        self._memory.append((self.handles[rank], int(found)))
-        self.bring(rank, int(found), values)
-        return int(found)
+        self._memory.append((self.handles[rank], int(address)))
+        self.bring(rank, int(address), values)
+        return int(address)
 
     def joined(self, values: Sequence[Array] | Mapping[int, Array]) -> list[int]:
-        """Memory of all ranks that lies alike at all of them: what switches do, they do there. Until the group is
-        closed or it is given back. Unsupported where there are no such switches. Of several processes each gives the
-        values of its ranks."""
+        """Return memory of all ranks that switches can reduce and multicast, until the group is closed or it is freed.
+
+        Unsupported without such switches. With several processes, each passes the values of its own ranks."""
         if self._tell is not None:
-            mine = {rank: values[rank] for rank in self.mine}
+            own_values = {rank: values[rank] for rank in self.mine}
             try:
-                return self._joined_everywhere(mine)
+                return self._joined_everywhere(own_values)
             except Unsupported:
                 self.device.call.ad_joint_dropped()
                 raise
         assert not isinstance(values, Mapping)
-        found, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
-        if self.device.call.ad_joint_new(self.ranks, ranks, max(one.nbytes for one in values), found):
+        handles, ranks = (c_void_p * self.ranks)(), (c_void_p * self.ranks)(*self.handles.values())
+        if self.device.call.ad_joint_new(self.ranks, ranks, max(array.nbytes for array in values), handles):
             raise Unsupported(self.device.why())
-        self._joined.append(int(found[0] or 0))
-        places = [int(one or 0) for one in found]
-        for rank, (place, one) in enumerate(zip(places, values, strict=True)):
-            self.bring(rank, place, one)
+        self._joined.append(int(handles[0] or 0))
+        places = [int(handle or 0) for handle in handles]
+        for rank, (place, array) in enumerate(zip(places, values, strict=True)):
+            self.bring(rank, place, array)
         return places
 
     def _joined_everywhere(self, values: Mapping[int, Array]) -> list[int]:
-        """Step by step; where one process cannot, none can."""
+        """Allocate in steps; after each, all processes stop if one of them failed."""
         call, size = self.device.call, 8 + _TOKEN
-        told = self._agreed(max(one.nbytes for one in values.values()).to_bytes(8, "little"))
-        most = max(int.from_bytes(one, "little") for one in told)
+        sizes = self._agreed(max(array.nbytes for array in values.values()).to_bytes(8, "little"))
+        max_bytes = max(int.from_bytes(size_bytes, "little") for size_bytes in sizes)
         token, good = ctypes.create_string_buffer(_TOKEN), True
         if 0 in self.handles:
-            good = not call.ad_joint_make(self.handles[0], self.ranks, most, token)
-        made = next(one for one in self._agreed((token.raw if 0 in self.handles else b"") if good else None) if one)
-        good = not any(call.ad_joint_enter(handle, made) for handle in self.handles.values())
+            good = not call.ad_joint_make(self.handles[0], self.ranks, max_bytes, token)
+        tokens = self._agreed((token.raw if 0 in self.handles else b"") if good else None)
+        joint = next(filter(None, tokens))  # only process 0 has made one
+        good = not any(call.ad_joint_enter(handle, joint) for handle in self.handles.values())
         self._agreed(b"" if good else None)
-        known, own = dict[int, int](), b""
+        places_of, own = dict[int, int](), b""
         for rank, handle in self.handles.items():
-            known[rank] = int(call.ad_joint_own(handle, token) or 0)
+            places_of[rank] = int(call.ad_joint_own(handle, token) or 0)
             own += rank.to_bytes(8, "little") + token.raw
-        for data in self._agreed(own if all(known.values()) else None):
+        for data in self._agreed(own if all(places_of.values()) else None):
             for at in range(0, len(data), size):
                 rank = int.from_bytes(data[at : at + 8], "little")
-                if rank not in known:
-                    known[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
-        good = all(known.values())
-        places = [known[rank] for rank in range(self.ranks)]
+                if rank not in places_of:
+                    places_of[rank] = int(call.ad_joint_reached(self._any, data[at + 8 : at + size]) or 0)
+        good = all(places_of.values())
+        all_places = [places_of[rank] for rank in range(self.ranks)]
         self._agreed(b"" if good else None)
-        if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*places)):
+        if call.ad_joint_all(self.ranks, (c_void_p * self.ranks)(*all_places)):
             good = False
         self._agreed(b"" if good else None)
-        self._joined.append(places[0])
-        for rank, one in values.items():
-            self.bring(rank, places[rank], one)
-        return places
+        self._joined.append(all_places[0])
+        for rank, array in values.items():
+            self.bring(rank, all_places[rank], array)
+        return all_places
 
     def _agreed(self, data: bytes | None) -> list[bytes]:
-        """What all tell; Unsupported where one of them cannot (None)."""
+        """Return the messages of all processes; Unsupported if one of them failed (None)."""
         assert self._tell is not None
-        told = self._tell(b"" if data is None else b"+" + data)
-        if not all(told):
-            raise Unsupported(self.device.why() if data is None else _NOT_THERE)
-        return [one[1:] for one in told]
+        messages = self._tell(b"" if data is None else b"+" + data)
+        if not all(messages):
+            raise Unsupported(self.device.why() if data is None else _OTHER_FAILED)
+        return [message[1:] for message in messages]
 
     def bring(self, rank: int, memory: int, values: Array) -> None:
         if self.device.call.ad_bring(self.handles[rank], memory, values.ctypes.data, values.nbytes):
@@ -151,27 +146,27 @@ class Memory:
             raise Unsupported(self.device.why())
 
     def copy(self, rank: int, to: int, memory: int, nbytes: int) -> None:
-        """By the device itself, within the memory of a rank: until it is done."""
+        """Copy by the device within the memory of a rank, and wait for it."""
         if self.device.call.ad_copy(self.handles[rank], to, memory, nbytes):
             raise Unsupported(self.device.why())
 
     @contextmanager
     def for_a_while(self) -> Iterator[None]:
-        """Memory that is asked for within is given back behind."""
-        kept, joined = len(self._memory), len(self._joined)
+        """Free memory that is allocated within the block at its end."""
+        memory_count, joint_count = len(self._memory), len(self._joined)
         try:
             yield
         finally:
-            self._give_back(kept, joined)
+            self._free(memory_count, joint_count)
 
-    def _give_back(self, kept: int = 0, joined: int = 0) -> None:
-        while len(self._joined) > joined:
+    def _free(self, memory_count: int = 0, joint_count: int = 0) -> None:
+        while len(self._joined) > joint_count:
             self.device.call.ad_joint_free(self._any, self._joined.pop())
-        while len(self._memory) > kept:
+        while len(self._memory) > memory_count:
             self.device.call.ad_memory_free(*self._memory.pop())
 
-    def _let_go(self) -> None:
-        """All of it, but for what all processes give back together."""
+    def _free_all(self) -> None:
+        """Free all memory."""
         while self._reached:
             self.device.call.ad_memory_left(self._any, self._reached.pop())
-        self._give_back()
+        self._free()

@@ -24,8 +24,7 @@ from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.core.files import is_ours
 from antiphon.errors import AntiphonError, Invalid, Missing, quote, unknown
-from antiphon.runtimes.engine.complaint import complaint
-from antiphon.runtimes.engine.launch import Starting
+from antiphon.runtimes.engine.launch import Starting, complaint
 
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"

@@ -1,4 +1,4 @@
-"""The functions of the engine in C, as a library of it gives them, and what they say where they fail."""
+"""The C functions in a library of the engine, and their errors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _TEXT = 252
 
 
 class TransportFailed(AntiphonError):
-    """Messages could not be carried: a peer is gone, or MPI failed."""
+    """Messages could not be delivered: a peer has ended, or MPI failed."""
 
     exit_code = 1
 
 
 class Mismatch(TransportFailed):
-    """Another process makes another call."""
+    """Another process makes a different call."""
 
 
 class Failure(Structure):
@@ -40,7 +40,7 @@ class Failure(Structure):
 
 
 class Facts(Structure):
-    """What a program is for."""
+    """The collective of a program."""
 
     _fields_ = [
         *((name, c_uint32) for name in ("kind", "ranks", "members", "roots", "blocks", "channels", "variants")),
@@ -49,13 +49,13 @@ class Facts(Structure):
 
 
 class Needs(Structure):
-    """Elements of input, output and scratch; of the layout last run its instances, messages and sends."""
+    """Elements of input, output and scratch, and numbers of instances, messages and sends of the last run."""
 
     _fields_ = [(name, c_uint64) for name in ("input", "output", "scratch", "instances", "messages", "sends")]
 
 
 _FAILURE = POINTER(Failure)
-# What comes back, then what is given. Of these a library has those that its sources have.
+# The result, then the arguments. A library has those of its sources.
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ap_abi": (c_int,),
     "ap_open_bytes": (c_void_p, c_void_p, c_size_t, _FAILURE),
@@ -108,7 +108,7 @@ def raised(error: Failure) -> AntiphonError:
 
 
 class Functions:
-    """Those of one library of the engine, by name. It shows a single one, which finds the others (exports.c)."""
+    """The functions of a library of the engine, by name. It exports one, which finds the others (exports.c)."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -122,22 +122,22 @@ class Functions:
         address = self._find(name.encode())
         if not address:
             raise AttributeError(f"this library of the engine has no {name}")
-        found = ctypes.CFUNCTYPE(c_int)(address)
+        function = ctypes.CFUNCTYPE(c_int)(address)
         if name in _FUNCTIONS:
-            found.restype, *found.argtypes = _FUNCTIONS[name]
-        setattr(self, name, found)
-        return found
+            function.restype, *function.argtypes = _FUNCTIONS[name]
+        setattr(self, name, function)
+        return function
 
-    def done(self, name: str, *given: Any) -> None:
-        """A call of that function, which says at its end what went wrong: that is raised."""
+    def check(self, name: str, *arguments: Any) -> None:
+        """Call a function whose last argument is an error, and raise that error."""
         error = Failure()
-        if getattr(self, name)(*given, byref(error)):
+        if getattr(self, name)(*arguments, byref(error)):
             raise raised(error)
 
-    def made(self, name: str, *given: Any) -> int:
-        """What that function makes; where that is nothing, why not is raised."""
+    def create(self, name: str, *arguments: Any) -> int:
+        """Return the handle that a function creates, or raise its error."""
         error = Failure()
-        handle: int | None = getattr(self, name)(*given, byref(error))
+        handle: int | None = getattr(self, name)(*arguments, byref(error))
         if not handle:
             raise raised(error)
         return handle

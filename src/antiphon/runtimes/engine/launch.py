@@ -1,8 +1,9 @@
-"""Starting programs that measure under an MPI launcher, and hearing what they say."""
+"""Start programs under an MPI launcher, read their rows, and summarize their errors."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -10,23 +11,22 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from json import JSONDecoder
 from pathlib import Path
 from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, quote
-from antiphon.runtimes.engine.complaint import complaint
 from antiphon.units import format_seconds
 
 MARK = "antiphon-row "
 HELP = "pip install 'antiphon[mpi]' (mpi4py and Open MPI)"
 LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALRANKID")
-_KEPT = 200  # lines of what a launcher said
+_MAX_LINES = 200  # lines of output that are kept for an error message
 
 
 class Failed(AntiphonError):
-    """The programs ran and did not do what they should."""
+    """Programs ran but failed."""
 
     exit_code = 1
 
@@ -37,35 +37,35 @@ def launched() -> bool:
 
 
 def processes(ranks: int | None) -> int:
-    """How many the launcher started; Invalid where another number was asked for."""
+    """Return how many processes the launcher started; Invalid if `ranks` is another number."""
     from mpi4py import MPI
 
-    there = int(MPI.COMM_WORLD.size)
-    if ranks is not None and ranks != there:
-        raise Invalid(f"-n {ranks}: the launcher started {there} processes; leave -n out")
-    return there
+    count = int(MPI.COMM_WORLD.size)
+    if ranks is not None and ranks != count:
+        raise Invalid(f"-n {ranks}: the launcher started {count} processes; leave -n out")
+    return count
 
 
-def launcher(given: str, count: int) -> list[str]:
-    """The command that starts so many processes; an option for what Open MPI would refuse."""
-    command = found_launcher(given)
-    return [*command, *([] if given else consent(command[0], count)), "-n", str(count)]
+def launcher(mpiexec: str, count: int) -> list[str]:
+    """Return the command that starts `count` processes, with the options that Open MPI requires."""
+    command = found_launcher(mpiexec)
+    return [*command, *([] if mpiexec else consent(command[0], count)), "-n", str(count)]
 
 
-def found_launcher(given: str) -> list[str]:
-    """The launcher as it was given, or the one that is here; Missing where there is none."""
-    command = shlex.split(given) if given else [_mpiexec()]
+def found_launcher(mpiexec: str) -> list[str]:
+    """Return the launcher of the user, else the one that is installed; Missing if there is none."""
+    command = shlex.split(mpiexec) if mpiexec else [_mpiexec()]
     if not command or shutil.which(command[0]) is None:
-        name = command[0] if command else given
+        name = command[0] if command else mpiexec
         raise Missing(f"{quote(name)}: no such program; name another by --mpiexec, or {HELP}")
     return command
 
 
-def unfit(program: str, found: int, count: int) -> Missing:
-    """The launcher is that of another MPI than mpi4py's: every process thinks it is alone."""
+def unfit(program: str, connected: int, count: int) -> Missing:
+    """Return the error for a launcher of another MPI than mpi4py's, by which every process is alone."""
     return Missing(
-        f"{program} and mpi4py do not fit together: {found} of {count} processes found each other; name the launcher "
-        f"of mpi4py's own MPI by --mpiexec, or {HELP}"
+        f"{program} and mpi4py do not fit together: {connected} of {count} processes found each other; name the "
+        f"launcher of mpi4py's own MPI by --mpiexec, or {HELP}"
     )
 
 
@@ -78,12 +78,12 @@ def _mpiexec() -> str:
 
 
 def consent(program: str, count: int) -> list[str]:
-    """Open MPI will neither run as root nor put several processes on a core unless told to."""
+    """Return options of Open MPI to run as root, or with several processes per core."""
     try:
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
+        version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    if "open" not in told.stdout.lower() and "prte" not in told.stdout.lower():
+    if "open" not in version.stdout.lower() and "prte" not in version.stdout.lower():
         return []
     root = ["--allow-run-as-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -91,12 +91,11 @@ def consent(program: str, count: int) -> list[str]:
 
 
 def watch(
-    command: Sequence[str], heard: Callable[[dict[str, Any]], object], timeout: float, temporary: str | None = None
+    command: Sequence[str], on_row: Callable[[dict[str, Any]], object], timeout: float, temporary: str | None = None
 ) -> bool:
-    """Run it to its end, each line behind MARK being told; whatever ends this call early ends the processes as well.
-    False where `heard` said so by True: enough is known.
+    """Run a command and pass the row on each line after MARK to `on_row`. The processes end with this call.
 
-    `temporary`: the folder for what they may leave over."""
+    Returns False if `on_row` ended the run by returning True. `temporary`: a folder for their temporary files."""
     environment = None if temporary is None else {**os.environ, "TMPDIR": temporary}
     with Starting() as starting:
         process = starting.start(
@@ -110,14 +109,14 @@ def watch(
 
         clock = threading.Timer(timeout, stop)
         clock.start()
-        other: deque[str] = deque(maxlen=_KEPT)
+        other_lines: deque[str] = deque(maxlen=_MAX_LINES)
         try:
             assert process.stdout is not None
             for line in process.stdout:
                 before, mark, row = line.partition(MARK)
                 if not mark:
-                    other.append(before)
-                elif heard(_read(row)) is True:
+                    other_lines.append(before)
+                elif on_row(_read(row)) is True:
                     return False
             code = process.wait()
         finally:
@@ -127,65 +126,66 @@ def watch(
             f"{command[0]} was not done within {format_seconds(timeout)}; give --timeout more, or fewer sizes"
         )
     if code:
-        raise Failed(f"{command[0]} failed with exit code {code}: {complaint(other) or 'it said nothing'}")
+        raise Failed(f"{command[0]} failed with exit code {code}: {complaint(other_lines) or 'it said nothing'}")
     return True
 
 
 def _read(row: str) -> dict[str, Any]:
-    """The row, without what others may have added to the line: Open MPI a NUL when it ends all, processes their own."""
+    """Return the row of a line, to which Open MPI may add a NUL when it aborts, and processes their output."""
     try:
-        found: dict[str, Any] = JSONDecoder().raw_decode(row.lstrip("\0 "))[0]
+        fields: dict[str, Any] = JSONDecoder().raw_decode(row.lstrip("\0 "))[0]
     except ValueError:
         raise Failed(f"a process said what is no row: {quote(row.strip())}") from None
-    return found
+    return fields
 
 
 class Starting:
-    """A process in a session of its own, which has ended when the block is left, whenever that is: Ctrl-C in the middle
-    of Popen, after its fork, would leave it behind. So a thread starts it, which hears no signals, and ends it at once
-    where nobody waits for it any more. It is started within the block: there is no moment between the two."""
+    """A process in its own session that has ended when the block ends, in any case.
+
+    Ctrl-C within Popen, after its fork, would leave the process behind. So a thread starts it, which gets no signals,
+    and ends it at once if the block has ended meanwhile. It is started within the block, so there is no gap."""
 
     def __init__(self) -> None:
-        self._made: list[subprocess.Popen[str] | OSError] = []
-        self._begun, self._done, self._left = threading.Event(), threading.Event(), threading.Event()
+        self._outcome: list[subprocess.Popen[str] | OSError] = []
+        self._begun, self._done, self._abandoned = threading.Event(), threading.Event(), threading.Event()
 
     def __enter__(self) -> Starting:
         return self
 
     def start(self, command: Sequence[str], **how: Any) -> subprocess.Popen[str]:
-        threading.Thread(target=self._start, args=(command, how)).start()  # it may be there before this returns
-        self._done.wait()  # an interrupted join would take the thread for stopped (Python 3.11)
-        if isinstance(self._made[0], OSError):
-            raise self._made[0]
-        return self._made[0]
+        threading.Thread(target=self._start, args=(command, how)).start()  # it may have started before this returns
+        self._done.wait()  # after an interrupted join the thread would count as stopped (Python 3.11)
+        if isinstance(self._outcome[0], OSError):
+            raise self._outcome[0]
+        return self._outcome[0]
 
     def _start(self, command: Sequence[str], how: Mapping[str, Any]) -> None:
         self._begun.set()
         try:
-            self._made.append(
+            self._outcome.append(
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, start_new_session=True, **how)
             )
         except OSError as error:
-            self._made.append(error)
+            self._outcome.append(error)
         finally:
-            if self._left.is_set():
+            if self._abandoned.is_set():
                 self._close()
             self._done.set()
 
     def _close(self) -> None:
-        if self._made and isinstance(self._made[0], subprocess.Popen):
-            with self._made[0] as process:
+        if self._outcome and isinstance(self._outcome[0], subprocess.Popen):
+            with self._outcome[0] as process:
                 end(process)
 
     def __exit__(self, *_: object) -> None:
-        self._left.set()
+        self._abandoned.set()
         if self._begun.is_set():
             self._done.wait()
         self._close()
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """The launcher passes this on to what it started; what does not heed it is killed."""
+    """Terminate a process group, and kill it after 5 seconds. Launchers pass the signal to their processes."""
     if process.poll() is not None:
         return
     try:
@@ -195,3 +195,39 @@ def end(process: subprocess.Popen[str]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
+
+
+# ---- errors in the output of programs ----
+
+_MAX_LETTERS = 400  # characters
+_TAIL = 3  # last lines, shown if none is marked as an error
+_LETTER = re.compile(r"[^\W\d_]")
+_ERROR = re.compile(r"\berror\b|\b\w+(Error|Exception)\b|not found|no such file|no space left", re.IGNORECASE)
+_IGNORED = ("= ", "NOTE: ")  # beginnings of lines, as in MPICH's box
+
+
+def complaint(output: Iterable[str]) -> str:
+    """Return the most informative part of the output; "" if there is none.
+
+    An error is a line. Errors of launchers are a paragraph below a row of dashes: then it is the first paragraph.
+    """
+    paragraphs: list[list[str]] = [[]]
+    framed: list[list[str]] = []
+    for line in output:
+        words = " ".join(line.split())
+        if words.startswith(_IGNORED):
+            continue
+        if _LETTER.search(words):
+            paragraphs[-1].append(words)
+            continue
+        paragraphs.append([])
+        if len(words) > _TAIL:  # a row of dashes
+            framed.append(paragraphs[-1])
+    lines = [line for paragraph in paragraphs for line in paragraph]
+    errors = list(dict.fromkeys(line for line in lines if _ERROR.search(line)))
+    if errors:
+        return errors[0][:_MAX_LETTERS]
+    first = next((paragraph for paragraph in framed if paragraph), None)
+    if first is None and framed:
+        first = next((paragraph for paragraph in paragraphs if paragraph), None)
+    return (" ".join(first) if first else " / ".join(lines[-_TAIL:]))[:_MAX_LETTERS]

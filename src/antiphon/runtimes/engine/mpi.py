@@ -12,16 +12,15 @@ from antiphon.runtimes.engine.native import keep_tables
 LIBRARIES = (PRELOADED, "nccl-tuner")
 
 
-def build(what: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
-    """The library, compiled where that has not been done yet: where it is. `tables`: compiled, too, and kept beside it,
-    where jobs look for them."""
-    if what == "nccl":
+def build(name: str, compiler: str = "", tables: Sequence[str] = ()) -> Path:
+    """Return the path of a library, compiled if necessary. `tables`: compile and cache them for jobs, too."""
+    if name == "nccl":
         raise Unsupported("build nccl: NCCL takes no schedules; antiphon build nccl-tuner makes a tuner plugin for it")
-    if what not in LIBRARIES:
-        raise unknown("library to build", what, LIBRARIES)
-    if tables and what != PRELOADED:
-        raise Invalid(f"build {what} takes no tables; export --to nccl-tuner writes what it reads")
-    path = library(what.replace("-", "_"), compiler)
+    if name not in LIBRARIES:
+        raise unknown("library to build", name, LIBRARIES)
+    if tables and name != PRELOADED:
+        raise Invalid(f"build {name} takes no tables; export --to nccl-tuner writes what it reads")
+    path = library(name.replace("-", "_"), compiler)
     if tables:
         keep_tables(path, tables)
     return path

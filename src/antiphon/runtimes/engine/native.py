@@ -1,11 +1,12 @@
-"""The native engine from Python: its library by ctypes, programs and plans as objects."""
+"""Call the native engine from Python: its library by ctypes, with programs, plans and wires as objects."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Sequence
-from ctypes import addressof, byref, c_char, c_double, c_int, c_uint64, c_void_p
+from ctypes import Structure, addressof, byref, c_char, c_double, c_int, c_int32, c_uint64, c_void_p, cast, pythonapi
 from functools import cache
 from pathlib import Path
 from threading import get_ident
@@ -24,30 +25,35 @@ from antiphon.runtimes.engine.functions import (  # noqa: F401 (what it raises i
     TransportFailed,
     raised,
 )
-from antiphon.runtimes.engine.hearing import MAIN, Hearing
+
+MAIN = threading.main_thread().ident  # the thread in which Python runs signal handlers
+_PYTHON_CALLS = ("PyGILState_Ensure", "PyErr_CheckSignals", "PyErr_Fetch", "PyGILState_Release")
+
+
+class SignalChecks(Structure):
+    """How a call that waits on a wire lets Python run signal handlers, and what a handler raised (native/wire.c)."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("ensure", "check", "fetch", "release", "kind", "value", "trace")),
+        ("enabled", c_int32),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(*(cast(getattr(pythonapi, name), c_void_p).value for name in _PYTHON_CALLS))
+
+    def reraise(self) -> None:
+        """Raise the exception of a handler that ran during the last call."""
+        restore = pythonapi.PyErr_Restore
+        restore.argtypes, restore.restype = [c_void_p] * 3, None
+        restore(self.kind, self.value, self.trace)
+
 
 Array = NDArray[Any]
-TYPES = {
-    name: number
-    for number, name in enumerate(
-        (
-            "int8",
-            "uint8",
-            "int32",
-            "uint32",
-            "int64",
-            "uint64",
-            "float16",
-            "float32",
-            "float64",
-            "bfloat16",
-            "float8_e4m3fn",
-            "float8_e5m2",
-            "int16",
-            "uint16",
-        )
-    )
-}
+_TYPE_NAMES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8_e4m3fn",
+    "float8_e5m2", "int16", "uint16",
+)  # fmt: skip
+TYPES = {name: number for number, name in enumerate(_TYPE_NAMES)}  # as in the engine
 OPERATORS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 _ABI = 2
 MOVED, EVEN, DISAGREED = range(3)
@@ -57,10 +63,10 @@ _LOST: list[Any] = []
 
 
 def keep_tables(library: Path, tables: Sequence[str]) -> None:
-    """The engine over MPI has each compiled as it does when a job starts."""
+    """Have the engine over MPI compile and cache tables, as it does when a job starts."""
     functions = Functions(library)
     for table in tables:
-        functions.done("ap_table_keep", os.fsencode(table))
+        functions.check("ap_table_keep", os.fsencode(table))
 
 
 class Engine:
@@ -75,61 +81,60 @@ class Engine:
         return OpenProgram(self, data)
 
     def threads(self, ranks: int) -> list[Wire]:
-        """Wires between threads of this process, without buffering; of a library built for threads."""
+        """Return wires between threads of this process, without buffering. Needs a library built for threads."""
         wires = (c_void_p * ranks)()
         if not self.library.ap_threads_open(ranks, wires):
             raise MemoryError("no memory for the wires")
         return [Wire(self, int(handle or 0)) for handle in wires]
 
     def mpi(self, comm: Any, rank_of: Sequence[int], ranks: int) -> Wire:
-        """A wire over a duplicate of mpi4py's communicator, whose processes are these ranks. Collective."""
+        """Return a wire over a duplicate of a communicator of mpi4py, whose processes are these ranks. Collective."""
         from mpi4py import MPI
 
-        mine, theirs = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
-        if mine.strip("\0 \n") != theirs.strip("\0 \n"):
+        own_version, their_version = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
+        if own_version.strip("\0 \n") != their_version.strip("\0 \n"):
             raise Missing(
-                f"the engine is compiled for {_short(mine)}, but mpi4py uses {_short(theirs)}; "
+                f"the engine is compiled for {_short(own_version)}, but mpi4py uses {_short(their_version)}; "
                 "name the mpicc of that one in $MPICC"
             )
         numbers = np.asarray(rank_of, np.int32)
-        handle = self.library.made("ap_mpi_open_number", comm.py2f(), numbers.ctypes.data, ranks)
+        handle = self.library.create("ap_mpi_open_number", comm.py2f(), numbers.ctypes.data, ranks)
         return Wire(self, handle, lost=_LOST)
 
     def sockets(self, rank: int, connected: Sequence[int], rails: int = 1) -> Wire:
-        """A wire over stream sockets; `connected`: for each rank the numbers of as many as `rails` that are connected
-        to it, or -1.
+        """Return a wire over stream sockets, which it then owns. Needs a library built for sockets.
 
-        They belong to the wire. Of a library built for sockets."""
+        `connected`: for each rank `rails` descriptors connected to it, or -1."""
         numbers = np.asarray(connected, np.int32)
-        given = rank, len(numbers) // rails, rails, numbers.ctypes.data
-        return Wire(self, self.library.made("ap_sockets_open", *given))
+        arguments = rank, len(numbers) // rails, rails, numbers.ctypes.data
+        return Wire(self, self.library.create("ap_sockets_open", *arguments))
 
     def share(self, ranks: int) -> tuple[int, bytes]:
-        """Memory for messages within this host, and what others need to `join` it; 0 where there can be none."""
+        """Create shared memory for messages within this host; return it (0 if impossible) and the name for `join`."""
         name = ctypes.create_string_buffer(_NAME)
         return self.library.ap_shared_make(ranks, name) or 0, name.raw
 
     def join(self, name: bytes, rank: int) -> int:
-        """The memory of that name; 0 where it cannot be seen."""
+        """Return the shared memory of that name; 0 if it is not accessible."""
         return self.library.ap_shared_join(name, rank) or 0 if len(name) == _NAME else 0
 
     def shared(self, memory: int, polled: Sequence[int]) -> Wire:
-        """A wire through that memory. `polled`: for each rank the number of what tells when that one is gone, or -1; at
-        this one's place, of what tells that its calls are to end.
+        """Return a wire through that memory, which then owns both.
 
-        Both belong to it."""
+        `polled`: for each rank a descriptor that shows when it has ended, or -1; for this rank, one that ends its
+        calls."""
         numbers = np.asarray(polled, np.int32)
         self.library.ap_shared_complete(memory)
-        return Wire(self, self.library.made("ap_shared_open", memory, len(numbers), numbers.ctypes.data), near=True)
+        return Wire(self, self.library.create("ap_shared_open", memory, len(numbers), numbers.ctypes.data), near=True)
 
     def unshare(self, memory: int) -> None:
-        """Gives up memory of which no wire was made."""
+        """Free memory without a wire."""
         if memory:
             self.library.ap_shared_close(memory)
 
     def fold(self, result: Array, operands: Sequence[Array], op: str) -> None:
-        """result = operands combined from the left."""
-        addresses = (c_void_p * len(operands))(*(one.ctypes.data for one in operands))
+        """Combine the operands from the left into `result`."""
+        addresses = (c_void_p * len(operands))(*(operand.ctypes.data for operand in operands))
         self.library.ap_fold(
             result.ctypes.data, addresses, len(operands), len(result), type_number(result.dtype), OPERATORS[op]
         )
@@ -139,10 +144,10 @@ class Engine:
 
 
 def address(array: Array) -> int:
-    """Where the elements lie: `array.ctypes.data` in an eighth of the time, where the array can be written to."""
+    """Return the address of the elements: like `array.ctypes.data`, in an eighth of the time for writable arrays."""
     try:
         return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # read-only, empty, or of a type that Python's buffers do not know
+    except (TypeError, ValueError):  # read-only, empty, or of a type unknown to Python's buffers
         return array.ctypes.data
 
 
@@ -150,7 +155,7 @@ _NOTHING = c_void_p(None), c_uint64(0)
 
 
 def _memory(array: Array) -> tuple[c_void_p, c_uint64]:
-    """Where it lies and how many bytes it has."""
+    """Return the address and the number of bytes of an array."""
     return c_void_p(address(array)), c_uint64(array.nbytes)
 
 
@@ -158,7 +163,7 @@ def _short(text: str) -> str:
     return " ".join(text.partition(",")[0].split()[:4])
 
 
-@cache  # NumPy makes the name anew each time, which takes longer than a short message
+@cache  # NumPy builds the name each time, which takes longer than a short message
 def type_number(dtype: np.dtype[Any]) -> int:
     if dtype.name not in TYPES:
         raise unknown("data type", dtype.name, TYPES)
@@ -166,60 +171,61 @@ def type_number(dtype: np.dtype[Any]) -> int:
 
 
 class Wire:
-    """A connection of one rank to the others; closed with `close`, on all of them. `near`: all share memory.
+    """A connection of one rank to the others; all of them `close` it. `near`: all share memory.
 
-    `lost`: buffers of runs that failed, kept while the process lives where messages may still be under way: over MPI.
+    `lost`: over MPI, a list that keeps the buffers of failed runs alive, as messages may still arrive in them.
     """
 
     def __init__(self, engine: Engine, handle: int, near: bool = False, lost: list[Any] | None = None) -> None:
         self.engine, self.handle, self.near, self.lost = engine, handle, near, lost
-        self.trace: Any = None  # where runs are recorded (engine/trace.py)
-        self.stopped = False  # a call by what a handler of a signal raised
-        self._hearing = Hearing()
-        engine.library.ap_wire_hear(handle, byref(self._hearing))
+        self.trace: Any = None  # the records of runs (engine/trace.py)
+        self.stopped = False  # whether a signal handler has ended a call by an exception
+        self._signals = SignalChecks()
+        engine.library.ap_wire_hear(handle, byref(self._signals))
 
     def calls(self, memory: ctypes.Array[c_char]) -> None:
-        """From now on every run is the call that stands there (CallHead), and is compared with the others'."""
-        self._call = memory  # kept as long as it may be read
+        """Compare every run from now on with the calls of others, by the header in this memory (CallHead)."""
+        self._call = memory  # keeps it alive
         self.engine.library.ap_wire_call(self.handle, memory)
 
     def hear(self) -> bool:
-        """Before each call: whether it is to hear of signals."""
-        self._hearing.wanted = found = get_ident() == MAIN
-        return found
+        """Before each call: enable signal handlers during the call if this is the main thread; return whether."""
+        self._signals.enabled = enabled = get_ident() == MAIN
+        return enabled
 
     def raised(self, error: Failure) -> AntiphonError:
         if error.code == _STOPPED:
             self.stopped = True
-            self._hearing.again()
+            self._signals.reraise()
         return raised(error)
 
     def theirs(self) -> bytes:
-        """After Mismatch: the call of another."""
-        theirs = ctypes.create_string_buffer(len(self._call))
-        self.engine.library.ap_wire_theirs(self.handle, theirs)
-        return theirs.raw
+        """Return the header of the other call after Mismatch."""
+        header = ctypes.create_string_buffer(len(self._call))
+        self.engine.library.ap_wire_theirs(self.handle, header)
+        return header.raw
 
     def agree(self, timeout: float) -> None:
-        """Until all have begun the same call."""
+        """Wait until all ranks have begun the same call."""
         error = Failure()
         self.hear()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
             raise self.raised(error)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
-        """By no plan: from and to these addresses so many bytes for each rank (`lengths`: those sent, those that come),
-        one after another. MOVED; or nothing moves, as all find that those of all are EVEN, or DISAGREED."""
-        error, found, at = Failure(), c_int(), address(lengths)
+        """Exchange bytes with each rank without a plan. `lengths`: bytes sent to, then received from each rank.
+
+        Returns MOVED; or, without moving anything, EVEN if all lengths are equal, or DISAGREED."""
+        error, outcome, at = Failure(), c_int(), address(lengths)
         places = self.handle, source, at, target, at + lengths.nbytes // 2
         self.hear()
-        if self.engine.library.ap_uneven(*places, timeout, byref(found), byref(error)):
+        if self.engine.library.ap_uneven(*places, timeout, byref(outcome), byref(error)):
             raise self.raised(error)
-        return found.value
+        return outcome.value
 
-    def left(self) -> None:
-        """Before the end: Mismatch where a message of another's call came that no call here took."""
-        self.engine.library.done("ap_wire_left", self.handle)
+    def refuse_unreceived(self) -> None:
+        """Before closing: raise Mismatch if a message has arrived that no call received."""
+        self.engine.library.check("ap_wire_left", self.handle)
 
     def close(self) -> None:
         if self.handle:
@@ -228,21 +234,21 @@ class Wire:
 
 
 class OpenProgram:
-    """A program file, checked; the plans of its ranks at a size."""
+    """A program file, checked by the engine, from which plans are made."""
 
     def __init__(self, engine: Engine, data: bytes) -> None:
         self.engine, self.handle = engine, 0
-        self._data = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).copy()  # aligned, and kept
-        self.handle = engine.library.made("ap_open_bytes", self._data.ctypes.data, len(data))
+        self._data = np.frombuffer(data + bytes(-len(data) % 8), np.uint64).copy()  # aligned, and kept alive
+        self.handle = engine.library.create("ap_open_bytes", self._data.ctypes.data, len(data))
         self.facts = Facts()
         engine.library.ap_describe(self.handle, byref(self.facts))
 
     def plan(self, rank: int, unit: int, in_place: bool = False, split: int | None = None) -> NativePlan:
         library = self.engine.library
-        made = NativePlan(self.engine, library.made("ap_prepare", self.handle, rank, int(in_place), unit))
+        plan = NativePlan(self.engine, library.create("ap_prepare", self.handle, rank, int(in_place), unit))
         if split is not None:
-            library.done("ap_split", made.handle, split)
-        return made
+            library.check("ap_split", plan.handle, split)
+        return plan
 
     def __del__(self) -> None:
         if self.handle:
@@ -250,13 +256,13 @@ class OpenProgram:
 
 
 class NativePlan:
-    """What one rank does at one size."""
+    """The operations of one rank at one size."""
 
     def __init__(self, engine: Engine, handle: int) -> None:
         self.engine, self.handle = engine, handle
         self._error = Failure()
         self._call = engine.library.ap_run
-        self._plan, self._failure = c_void_p(handle), byref(self._error)  # made once: that takes as long as a call
+        self._plan, self._failure = c_void_p(handle), byref(self._error)  # created once: that takes as long as a call
 
     @property
     def needs(self) -> Needs:
@@ -265,7 +271,7 @@ class NativePlan:
         return needs
 
     def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:
-        """Take part in one run; in place the source is not looked at. Other threads go on meanwhile."""
+        """Take part in one run; without a source it is in place. Releases the interpreter's lock."""
         wire.hear()
         if self._call(*self._arguments(source, target, wire, op, timeout)):
             self._failed(source, target, wire)
@@ -273,7 +279,7 @@ class NativePlan:
     def bound(
         self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0
     ) -> Callable[[], None]:
-        """`run` on these buffers, to be called as often as wanted."""
+        """Return a function that runs on these buffers."""
         arguments = self._arguments(source, target, wire, op, timeout)
 
         def run() -> None:
@@ -283,15 +289,23 @@ class NativePlan:
         return run
 
     def _arguments(self, source: Array | None, target: Array, wire: Wire, op: str, timeout: float) -> tuple[Any, ...]:
-        """Of ap_run, which holds the lengths of the buffers against its plan."""
+        """Return the arguments of ap_run, which checks the lengths of the buffers."""
         for name, array in (("input", source), ("output", target)):
             if array is not None and not array.flags.c_contiguous:
                 raise Invalid(f"{name}: its elements do not stand one after another; give a contiguous array")
         if source is not None and source.dtype != target.dtype:
             raise Invalid(f"input and output are of two types, {source.dtype} and {target.dtype}; convert one")
-        given = _NOTHING if source is None else _memory(source)
+        input_memory = _NOTHING if source is None else _memory(source)
         kind = c_int(type_number(target.dtype)), c_int(OPERATORS[op])
-        return self._plan, *given, *_memory(target), *kind, c_void_p(wire.handle), c_double(timeout), self._failure
+        return (
+            self._plan,
+            *input_memory,
+            *_memory(target),
+            *kind,
+            c_void_p(wire.handle),
+            c_double(timeout),
+            self._failure,
+        )
 
     def _failed(self, source: Array | None, target: Array, wire: Wire) -> None:
         if wire.lost is not None:
@@ -301,3 +315,39 @@ class NativePlan:
     def __del__(self) -> None:
         if self.handle:
             self.engine.library.ap_release(self.handle)
+
+
+# ---- touching the memory of plans before their first runs, while the program continues ----
+
+_TYPE_OF_SIZE = {1: 1, 2: 10, 4: 7, 8: 8}  # any type of the engine with elements of this size
+
+
+class _Pace(Structure):
+    """ap_pace of native/prefault.h."""
+
+    _fields_ = [("stop", c_int), ("gentle", c_int)]
+
+
+class Warming:
+    """A thread that allocates and touches the memory of plans, each for elements of a size in bytes. It sleeps most of
+    the time, and holds no lock that other threads of Python need."""
+
+    def __init__(self, plans: Sequence[tuple[NativePlan, int]]) -> None:
+        self._pace = _Pace(0, 1)
+        self._plans = list(plans)
+        self._thread = threading.Thread(target=self._run, name="antiphon-warming", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for plan, itemsize in self._plans:
+            warm = plan.engine.library.ap_warm
+            if self._pace.stop or warm(plan.handle, _TYPE_OF_SIZE[itemsize], byref(self._pace), None):
+                break  # the run itself will raise the error
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def end(self) -> None:
+        self._pace.stop = 1
+        self._thread.join()

@@ -1,8 +1,8 @@
-"""What `antiphon lab run PLAN` does inside a lab: a process for each rank, in its namespace, and one that leads them.
+"""Run `antiphon lab run PLAN` inside a lab: a process for each rank, in its namespace, and a leader.
 
-Started there as `python -m antiphon.runtimes.lab._job`: the job comes by stdin, rows go to stdout. The ranks are forked
-from the leader, which has loaded everything already; it tells each when to begin, and counts what the links let
-through.
+Started there as `python -m antiphon.runtimes.lab._job`, with the job on stdin and rows on stdout. The ranks are forked
+from the leader, which has imported everything already. It sets the start time of each run, and counts the bytes that
+the links carry.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import Engine, OpenProgram
 from antiphon.runtimes.lab.kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join
-from antiphon.runtimes.measure.case import Case, Row, heats
-from antiphon.runtimes.measure.loop import Heat, Seat, Together
+from antiphon.runtimes.measure.case import Case, Row, group_cases
+from antiphon.runtimes.measure.loop import Measurement, Peers, RankBuffers
 from antiphon.runtimes.measure.recorder import recording
 from antiphon.runtimes.serve.mesh import handed_over, mesh
 
-LEAD = 0.004  # seconds from the word to begin until all begin
-QUIET = 0.01  # seconds after its end in which a rank leaves the processor to those that are not done yet
-SETTLE = 0.1  # seconds until the last replies have come
-NEWS = 0.3  # seconds for the others to say what they know when one has failed
-_RUNNING, _FLAGS = 0x40, 0x8913
+START_DELAY = 0.004  # seconds from the start message until all begin
+QUIET = 0.01  # seconds after a run in which a rank leaves the processor to others
+SETTLE = 0.1  # seconds until the last replies have arrived
+FAULT_DELAY = 0.3  # seconds to collect the faults of other ranks after the first
+_IFF_RUNNING, _SIOCGIFFLAGS = 0x40, 0x8913
 
 
 @dataclass(frozen=True)
 class Job:
-    """`ranks`: those that take part; `peers`, `addresses`: of each; `ports`: (namespace, device) to count at. The
-    `timeout` of a case: seconds without any progress after which a rank gives up."""
+    """What the ranks run. `peers`, `addresses`: of each rank; `ports`: the (namespace, device) pairs whose bytes are
+    counted. `timeout` of a case: seconds without any progress after which a rank gives up."""
 
     library: str
     ranks: list[int]
@@ -55,34 +55,34 @@ class Job:
     programs: list[bytes] = field(default_factory=list, repr=False)
 
     def encode(self) -> bytes:
-        known = {key: value for key, value in vars(self).items() if key != "programs"}
-        known |= {"cases": [asdict(one) for one in self.cases], "lengths": [len(one) for one in self.programs]}
-        return json.dumps(known).encode() + b"\n" + b"".join(self.programs)
+        fields = {key: value for key, value in vars(self).items() if key != "programs"}
+        fields |= {"cases": [asdict(one) for one in self.cases], "lengths": [len(one) for one in self.programs]}
+        return json.dumps(fields).encode() + b"\n" + b"".join(self.programs)
 
     @classmethod
     def decode(cls, data: bytes) -> Job:
         head, _, rest = data.partition(b"\n")
-        known = json.loads(head)
-        known["cases"] = [Case(**one) for one in known["cases"]]
-        ends = [0, *accumulate(known.pop("lengths"))]
-        return cls(**known, programs=[rest[begin:end] for begin, end in pairwise(ends)])
+        fields = json.loads(head)
+        fields["cases"] = [Case(**one) for one in fields["cases"]]
+        ends = [0, *accumulate(fields.pop("lengths"))]
+        return cls(**fields, programs=[rest[begin:end] for begin, end in pairwise(ends)])
 
 
 # ---- one rank ----
 
 
-class _Rank(Together):
+class _Rank(Peers):
     def __init__(self, job: Job, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
         self.job, self.collectives, self.rank, self.leader = job, collectives, rank, leader
 
-    def tell(self, **what: Any) -> None:
-        self.leader.write(json.dumps(what) + "\n")
+    def tell(self, **message: Any) -> None:
+        self.leader.write(json.dumps(message) + "\n")
         self.leader.flush()
 
     def hear(self) -> Any:
         line = self.leader.readline()
         if not line:
-            os._exit(1)  # the leader is gone, and all is over
+            os._exit(1)  # the leader has ended
         return json.loads(line)
 
     def meet(self) -> float:
@@ -93,8 +93,8 @@ class _Rank(Together):
 
     def all(self, value: Any) -> list[Any]:
         self.tell(all=value)
-        found: list[Any] = self.hear()
-        return found
+        values: list[Any] = self.hear()
+        return values
 
     def rest(self) -> None:
         time.sleep(QUIET)
@@ -115,10 +115,12 @@ class _Rank(Together):
             return [cards.get(other, "{}") for other in range(ranks)]
 
         stall = max(case.timeout for case in job.cases)
-        found = mesh(rank, ranks, exchange, address=job.addresses[str(rank)], peers=job.peers[str(rank)], timeout=stall)
-        wire = engine.sockets(rank, handed_over(found))
-        for heat in heats(job.cases):
-            cases = [job.cases[number] for number in heat]
+        sockets = mesh(
+            rank, ranks, exchange, address=job.addresses[str(rank)], peers=job.peers[str(rank)], timeout=stall
+        )
+        wire = engine.sockets(rank, handed_over(sockets))
+        for numbers in group_cases(job.cases):
+            cases = [job.cases[number] for number in numbers]
             if rank not in cases[0].ranks:
                 continue
             plans = []
@@ -126,47 +128,47 @@ class _Rank(Together):
                 if case.program not in programs:
                     programs[case.program] = engine.program(job.programs[case.program])
                 plans.append(programs[case.program].plan(rank, case.unit, case.in_place, case.split))
-            case, seat = cases[0], Seat(self.collectives[cases[0].program], rank, cases[0])
-            calls = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
+            case, buffers = cases[0], RankBuffers(self.collectives[cases[0].program], rank, cases[0])
+            calls = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
             with recording({rank: wire} if case.trace else {}) as recorder:
-                heat_of = Heat(cases, seat, calls, None, self, recorder=recorder)
-                rows = heat_of.go(messages=[plan.needs.sends for plan in plans])
+                measurement = Measurement(cases, buffers, calls, None, self, recorder=recorder)
+                rows = measurement.run(messages=[plan.needs.sends for plan in plans])
             self.tell(rows=rows)
             del calls, plans
         self.tell(rows=[])
-        self.hear()  # nobody closes while others may still listen
+        self.hear()  # no rank closes its sockets while others may still receive
         wire.close()
 
 
-def _one_rank(job: Job, collectives: Sequence[Collective], rank: int, mine: socket.socket) -> None:
-    one = _Rank(job, collectives, rank, mine.makefile("rw", encoding="utf-8"))
+def _one_rank(job: Job, collectives: Sequence[Collective], rank: int, stream: socket.socket) -> None:
+    process = _Rank(job, collectives, rank, stream.makefile("rw", encoding="utf-8"))
     try:
-        one.go()
+        process.go()
     except BaseException as error:
         if not isinstance(error, AntiphonError):
             traceback.print_exc()
-        one.tell(fault=str(error) or type(error).__name__, kind=type(error).__name__)
+        process.tell(fault=str(error) or type(error).__name__, kind=type(error).__name__)
 
 
 # ---- the leader ----
 
 
 class _Fault(Exception):
-    """One or more ranks failed: what each said, or by which signal it was ended."""
+    """One or more ranks failed: the fault that each reported, or the signal that ended it."""
 
-    def __init__(self, said: Mapping[int, dict[str, Any]]) -> None:
+    def __init__(self, messages: Mapping[int, dict[str, Any]]) -> None:
         super().__init__()
-        self.said = said
+        self.messages = messages
 
 
 class _Leader:
-    """Starts the ranks, and speaks with all of them at once."""
+    """Start the ranks, and exchange messages with all of them at once."""
 
     def __init__(self, job: Job, collectives: Sequence[Collective]) -> None:
         self.job = job
         self.children: dict[int, int] = {}
         self.streams: dict[int, socket.socket] = {}
-        self.heard: dict[int, bytes] = {}
+        self.received: dict[int, bytes] = {}
         self.ended: set[int] = set()
         self.selector = selectors.DefaultSelector()
         for rank in job.ranks:
@@ -183,50 +185,50 @@ class _Leader:
                 finally:
                     os._exit(code)
             theirs.close()
-            self.children[rank], self.streams[rank], self.heard[rank] = child, ours, b""
+            self.children[rank], self.streams[rank], self.received[rank] = child, ours, b""
             self.selector.register(ours, selectors.EVENT_READ, rank)
 
-    def tell(self, ranks: Sequence[int], what: Any) -> None:
-        line = json.dumps(what).encode() + b"\n"
+    def tell(self, ranks: Sequence[int], message: Any) -> None:
+        line = json.dumps(message).encode() + b"\n"
         for rank in ranks:
             self.streams[rank].sendall(line)
 
     def hear(self, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-        """The next line of these ranks; _Fault when one has failed, with what others say soon after."""
-        said: dict[int, dict[str, Any]] = {}
+        """Return the next message of each rank; _Fault, with faults that others report soon after, if one failed."""
+        messages: dict[int, dict[str, Any]] = {}
         end = float("inf")
         while True:
             for rank in ranks:
-                if rank not in said and (line := self._next(rank)) is not None:
-                    said[rank] = line
-            faults = {rank: line for rank, line in said.items() if "fault" in line}
-            if len(said) == len(ranks) or time.monotonic() > end:
+                if rank not in messages and (line := self._next(rank)) is not None:
+                    messages[rank] = line
+            faults = {rank: line for rank, line in messages.items() if "fault" in line}
+            if len(messages) == len(ranks) or time.monotonic() > end:
                 break
             if faults:
-                end = min(end, time.monotonic() + NEWS)
+                end = min(end, time.monotonic() + FAULT_DELAY)
             for key, _ in self.selector.select(None if end == float("inf") else max(end - time.monotonic(), 0.0)):
                 self._receive(int(key.data))
         if faults:
             raise _Fault(faults)
-        return said
+        return messages
 
     def _receive(self, rank: int) -> None:
         try:
-            more = self.streams[rank].recv(2**20)
+            data = self.streams[rank].recv(2**20)
         except ConnectionResetError:
-            more = b""
-        self.heard[rank] += more
-        if not more:
+            data = b""
+        self.received[rank] += data
+        if not data:
             self.selector.unregister(self.streams[rank])
             self.ended.add(rank)
 
     def _next(self, rank: int) -> dict[str, Any] | None:
-        """What a rank said next, or how it ended; None if there is nothing yet."""
-        line, mark, rest = self.heard[rank].partition(b"\n")
+        """Return the next message of a rank, or how it ended; None if there is none yet."""
+        line, mark, rest = self.received[rank].partition(b"\n")
         if mark:
-            self.heard[rank] = rest
-            found: dict[str, Any] = json.loads(line)
-            return found
+            self.received[rank] = rest
+            message: dict[str, Any] = json.loads(line)
+            return message
         return {"fault": self._how_ended(rank), "kind": "ended"} if rank in self.ended else None
 
     def _how_ended(self, rank: int) -> str:
@@ -234,29 +236,29 @@ class _Leader:
         return f"ended by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
 
     def run(self) -> None:
-        """Lead all ranks to what they have in common, then those of each heat through it, then all to the end."""
-        everyone = self.job.ranks
-        self._together(everyone)
-        for heat in heats(self.job.cases):
-            rows, counted = self._heat(self.job.cases[heat[0]].ranks)
-            for number, row, carried in zip(heat, rows, counted, strict=True):
+        """Lead all ranks through their setup, each group of cases, and the end."""
+        ranks = self.job.ranks
+        self._share_values(ranks)
+        for numbers in group_cases(self.job.cases):
+            rows, counted = self._lead_group(self.job.cases[numbers[0]].ranks)
+            for number, row, carried in zip(numbers, rows, counted, strict=True):
                 print(MARK + json.dumps({"case": number, **row, "counted": carried}), flush=True)
-        self.hear(everyone)
-        self.tell(everyone, {})
+        self.hear(ranks)
+        self.tell(ranks, {})
 
-    def _together(self, ranks: Sequence[int]) -> None:
-        said = self.hear(ranks)
-        self.tell(ranks, [said[rank]["all"] for rank in ranks])
+    def _share_values(self, ranks: Sequence[int]) -> None:
+        messages = self.hear(ranks)
+        self.tell(ranks, [messages[rank]["all"] for rank in ranks])
 
-    def _heat(self, ranks: Sequence[int]) -> tuple[list[Row], list[list[int]]]:
-        """Begin every run at one moment, hand on what they tell each other, count the runs that are to be counted."""
+    def _lead_group(self, ranks: Sequence[int]) -> tuple[list[Row], list[list[int]]]:
+        """Start every run at the same time, pass on values, and count the bytes of the runs that are watched."""
         counted, before = list[list[int]](), list[int]()
         while True:
-            said = self.hear(ranks)
-            first = said[ranks[0]]
+            messages = self.hear(ranks)
+            first = messages[ranks[0]]
             if before and "ready" not in first:
                 time.sleep(SETTLE)
-                counted.append([after - then for after, then in zip(sent(self.job.ports), before, strict=True)])
+                counted.append([after - earlier for after, earlier in zip(sent(self.job.ports), before, strict=True)])
                 before = []
             if "rows" in first:
                 return first["rows"], counted
@@ -265,44 +267,46 @@ class _Leader:
                 before = sent(self.job.ports)
                 self.tell(ranks, {})
             elif "ready" in first:
-                self.tell(ranks, time.monotonic() + LEAD)
+                self.tell(ranks, time.monotonic() + START_DELAY)
             else:
-                self.tell(ranks, [said[rank]["all"] for rank in ranks])
+                self.tell(ranks, [messages[rank]["all"] for rank in ranks])
 
 
 def sent(ports: Sequence[Sequence[str]]) -> list[int]:
-    """Bytes that went out of each device, headers included. Visits the namespaces; back in that of the leader."""
-    found: dict[str, dict[str, int]] = {}
+    """Return the bytes sent by each device, with headers. Enters each namespace, then that of the leader again."""
+    bytes_of: dict[str, dict[str, int]] = {}
     for space in sorted({space for space, _ in ports}):
         join(f"{SPACES}/{space}", NEW_NETWORK)
         lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
-        found[space] = {name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(":") for line in lines)}
+        bytes_of[space] = {
+            name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(":") for line in lines)
+        }
     join(f"{SPACES}/{HOST}", NEW_NETWORK)
-    return [found[space].get(device, 0) for space, device in ports]
+    return [bytes_of[space].get(device, 0) for space, device in ports]
 
 
 def broken(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
-    """The links that are down, or gone."""
-    found = []
+    """Return the links that are down or missing."""
+    links = []
     for space, device in ports:
         join(f"{SPACES}/{space}", NEW_NETWORK)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
-                told = fcntl.ioctl(asked, _FLAGS, struct.pack("16sH14x", device.encode(), 0))
-                if not struct.unpack("16sH14x", told)[1] & _RUNNING:
-                    found.append((space, device))
+                reply = fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("16sH14x", device.encode(), 0))
+                if not struct.unpack("16sH14x", reply)[1] & _IFF_RUNNING:
+                    links.append((space, device))
             except OSError:
-                found.append((space, device))
+                links.append((space, device))
     join(f"{SPACES}/{HOST}", NEW_NETWORK)
-    return found
+    return links
 
 
 def main() -> None:
     job = Job.decode(sys.stdin.buffer.read())
     try:
-        _Leader(job, [decode(one)[0].collective for one in job.programs]).run()
+        _Leader(job, [decode(program)[0].collective for program in job.programs]).run()
     except _Fault as fault:
-        faults = [{"rank": rank, **said} for rank, said in sorted(fault.said.items())]
+        faults = [{"rank": rank, **message} for rank, message in sorted(fault.messages.items())]
         print(MARK + json.dumps({"faults": faults, "broken": broken(job.ports)}), flush=True)
     except Exception as error:
         traceback.print_exc()

@@ -1,4 +1,4 @@
-"""What `ip`, `bridge` and `tc` are told to make of a layout: texts for their -batch, by network namespace."""
+"""The commands of `ip`, `bridge` and `tc` that create a layout: texts for their -batch, by network namespace."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from antiphon.runtimes.lab.layout import Layout, Port
 
 MTU = 9000
-BURST = 16 * 1024  # bytes; with less the rate is not reached, with more short messages pass unlimited
-PACKET = 18 * 1024  # bytes that TCP hands to a device as one, which pass as one: two packets, the least it makes
-AT_ONCE = BURST + PACKET  # what a link that was idle lets through before anybody waits for it
-_QUEUE = 10_000  # packets that wait at a shared limit
-# No address but ours, so that nothing but the programs' data is counted; replies may come by another link. How TCP
-# sends is not left to this computer's settings: with some of its ways a link is idle now and then.
+BURST = 16 * 1024  # bytes; a smaller burst does not reach the rate, a larger one lets short messages pass unlimited
+PACKET = 18 * 1024  # bytes that TCP passes to a device at once: two packets, its minimum
+AT_ONCE = BURST + PACKET  # bytes that an idle link lets through without delay
+_QUEUE = 10_000  # packets queued at a shared limit
+# No other addresses, so that only the programs' data is counted; replies may come by another link. TCP does not use the
+# settings of this computer: with some congestion controls a link is idle now and then.
 SETTINGS = {
     "ipv6/conf/all/disable_ipv6": "1",
     "ipv6/conf/default/disable_ipv6": "1",
@@ -24,7 +24,7 @@ SETTINGS = {
     "ipv4/conf/default/rp_filter": "0",
     "ipv4/conf/all/send_redirects": "0",
     "ipv4/conf/default/send_redirects": "0",
-    "ipv4/tcp_congestion_control": "reno",  # the only one that every kernel has, and lets a namespace choose
+    "ipv4/tcp_congestion_control": "reno",  # the only one that every kernel has and a namespace may choose
     "ipv4/tcp_slow_start_after_idle": "0",
     "ipv4/tcp_no_metrics_save": "1",
 }
@@ -36,18 +36,18 @@ def address(rank: int) -> str:
 
 
 def network_address(layout: Layout, rank: int, switch: int) -> str:
-    """Of a rank with several switches: at that one. Another prefix than that of `address`."""
+    """Return the address of a rank with several switches at one of them, with another prefix than `address`."""
     number = switch - layout.machine.ranks
     return f"10.{100 + number // 2}.{number % 2 * 2 + rank // 200}.{rank % 200 + 1}"
 
 
 def networks(layout: Layout) -> dict[int, list[int]]:
-    """By rank its switches, where it has several: each is a network for itself, as cards of a host are."""
-    found: dict[int, list[int]] = defaultdict(list)
+    """Return the switches of the ranks that have several: each is its own network, like the cards of a host."""
+    switches_of: dict[int, list[int]] = defaultdict(list)
     for port in layout.ports:
         if port.node < layout.machine.ranks <= port.peer:
-            found[port.node].append(port.peer)
-    return {rank: switches for rank, switches in found.items() if len(switches) > 1}
+            switches_of[port.node].append(port.peer)
+    return {rank: switches for rank, switches in switches_of.items() if len(switches) > 1}
 
 
 def _card(rank: int) -> str:
@@ -59,7 +59,7 @@ def bits(rate: Fraction) -> int:
 
 
 def batches(layout: Layout) -> list[Batch]:
-    """In this order: cables first, all of them created inside the namespaces that they join."""
+    """Return the commands in order: cables first, created inside the namespaces that they join."""
     ip: dict[int, list[str]] = defaultdict(list)
     tc: dict[int, list[str]] = defaultdict(list)
     fdb: dict[int, list[str]] = defaultdict(list)
@@ -68,32 +68,32 @@ def batches(layout: Layout) -> list[Batch]:
         if node >= layout.machine.ranks:
             ip[node].append("link add name br0 type bridge stp_state 0 mcast_snooping 0")
             ip[node].append(f"link set dev br0 mtu {MTU} up")
-    several = networks(layout)
+    switches_of = networks(layout)
     for port in layout.ports:
-        if port.peer in several.get(port.node, ()):  # the first address of the device
+        if port.peer in switches_of.get(port.node, ()):  # the first address of the device
             own = network_address(layout, port.node, port.peer)
             ip[port.node].append(f"address add {own}/32 dev {layout.space(port.peer)}")
         _port(layout, port, ip[port.node], tc[port.node])
-    _ways(layout, ip, fdb)
-    _ways_by_switch(layout, several, ip)
+    _routes(layout, ip, fdb)
+    _routes_by_switch(layout, switches_of, ip)
     _limits(layout, ip, tc)
     cables = "".join(_cable(layout, number, *cable) for number, cable in enumerate(layout.cables))
-    made: list[Batch] = [("ip", "", cables)]
+    batches_made: list[Batch] = [("ip", "", cables)]
     for program, texts in (("ip", ip), ("bridge", fdb), ("tc", tc)):
-        made += [
+        batches_made += [
             (program, layout.space(n), "".join(f"{line}\n" for line in texts[n])) for n in layout.nodes if texts[n]
         ]
-    return made
+    return batches_made
 
 
-def _cable(layout: Layout, number: int, one: Port, other: Port) -> str:
-    """Numbers of devices that are nowhere the same: the kernel notices late that a pair of equal numbers is up."""
+def _cable(layout: Layout, number: int, first: Port, second: Port) -> str:
+    """Return the command of a cable. Device indices are unique: else the kernel notices late that a pair is up."""
 
     def end(port: Port, index: int) -> str:
         card = f" address {_card(port.node)}" if port.node < layout.machine.ranks else ""
         return f"name {layout.space(port.peer)} index {index} mtu {MTU}{card} netns {layout.space(port.node)}"
 
-    return f"link add {end(one, 2 * number + 10)} type veth peer {end(other, 2 * number + 11)}\n"
+    return f"link add {end(first, 2 * number + 10)} type veth peer {end(second, 2 * number + 11)}\n"
 
 
 def _port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
@@ -116,8 +116,8 @@ def _shaper(device: str, rate: Fraction) -> list[str]:
     ]
 
 
-def _ways(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -> None:
-    """Of ranks: routes to all others, and whose card is next. Of switches: by which port to which card."""
+def _routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -> None:
+    """Add routes of ranks to all others with the next card, and of switches the port to each card."""
     for target, steps in layout.step.items():
         for node in steps:
             device, card = _next(layout, node, target)
@@ -128,7 +128,7 @@ def _ways(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]]) -
 
 
 def _next(layout: Layout, node: int, target: int) -> tuple[str, str]:
-    """By which device it goes on to a rank, and to whose card."""
+    """Return the device and the next card on the way to a rank."""
     machine, steps = layout.machine, layout.step[target]
     following = int(machine.link_dst[steps[node]])
     device = layout.space(following)
@@ -137,29 +137,29 @@ def _next(layout: Layout, node: int, target: int) -> tuple[str, str]:
     return device, _card(following)
 
 
-def _direct_route(ip: list[str], there: str, device: str, card: str, own: str) -> None:
-    """As if it were a neighbour: programs look for routes without a gateway."""
-    ip.append(f"neigh add {there} lladdr {card} nud permanent dev {device}")
-    ip.append(f"route add {there}/32 dev {device} scope link src {own}")
+def _direct_route(ip: list[str], target_address: str, device: str, card: str, own: str) -> None:
+    """Route as to a neighbour: programs look for routes without a gateway."""
+    ip.append(f"neigh add {target_address} lladdr {card} nud permanent dev {device}")
+    ip.append(f"route add {target_address}/32 dev {device} scope link src {own}")
 
 
-def _ways_by_switch(layout: Layout, several: dict[int, list[int]], ip: dict[int, list[str]]) -> None:
-    """What is sent to an address that a rank has at a switch goes by that switch from all that are there, too; from
-    others as to the rank."""
-    for target, switches in several.items():
+def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dict[int, list[str]]) -> None:
+    """Add routes to the address of a rank at a switch: by that switch from ranks that are there, too, else as to the
+    rank."""
+    for target, switches in switches_of.items():
         for switch, node in product(switches, layout.ranks):
             if node == target or node not in layout.step[target]:
                 continue
-            there = network_address(layout, target, switch)
-            if switch in several.get(node, ()):
+            target_address = network_address(layout, target, switch)
+            if switch in switches_of.get(node, ()):
                 own = network_address(layout, node, switch)
-                _direct_route(ip[node], there, layout.space(switch), _card(target), own)
+                _direct_route(ip[node], target_address, layout.space(switch), _card(target), own)
             else:
-                _direct_route(ip[node], there, *_next(layout, node, target), address(node))
+                _direct_route(ip[node], target_address, *_next(layout, node, target), address(node))
 
 
 def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
-    """Traffic of a shared limit makes a detour over one more device that is as slow as the limit."""
+    """Redirect the traffic of a shared limit over an additional device with the rate of the limit."""
     hooked: set[tuple[int, str]] = set()
     for funnel in layout.funnels:
         queue = f"ifb{funnel.number}"
@@ -177,7 +177,7 @@ def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) 
 
 
 def about(layout: Layout, name: str, scale: str) -> dict[str, Any]:
-    """What processes in the lab, and those who ask for it, need to know."""
+    """Return the facts on a lab for processes in it and for `lab status`."""
     first = {port.node: layout.space(port.peer) for port in reversed(layout.ports)}
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Other people's programs in a lab: once for each rank, or by an MPI launcher that puts them there."""
+"""Run unmodified programs in a lab: once for each rank, or by an MPI launcher."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab
-from antiphon.runtimes.lab.kernel import HOST, MACHINE, gone
+from antiphon.runtimes.lab.kernel import HOST, MACHINE, wait_for_end
 from antiphon.runtimes.serve.auto_question import MACHINE as MACHINE_NAME
 from antiphon.runtimes.serve.auto_question import RANKS as RANKS_NAME
 from antiphon.units import format_seconds
 
 ENTER = "{enter}"
 LAUNCHERS = ("mpiexec", "mpirun", "mpiexec.hydra")
-# MPICH, and what is built on it: messages by TCP even where all processes seem to be on one host
+# MPICH and its derivatives: messages by TCP even if all processes seem to be on one host
 SETTINGS = {
     "MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "all", "FI_PROVIDER": "tcp",
-    "ANTIPHON_ANYWHERE": "1",  # here every rank has a host's name of its own
+    "ANTIPHON_ANYWHERE": "1",  # every rank has its own host name here
     "ANTIPHON_SHARED": "0",  # all bytes cross the links
 }  # fmt: skip
-_TAKES = {  # options of Hydra before the program, and how many words each has behind it
+_ARGUMENT_COUNTS = {  # options of Hydra before the program, with the number of their arguments
     **dict.fromkeys(("genv", "env"), 2),
     **dict.fromkeys(
         ("n", "np", "ppn", "f", "hosts", "host", "wdir", "iface", "launcher", "bind-to", "map-by", "rmk", "genvlist",
@@ -38,8 +38,9 @@ _TAKES = {  # options of Hydra before the program, and how many words each has b
 
 
 def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bool]:
-    """The command as it is to be started, and whether once for each rank. Invalid where that is not clear, or where it
-    asks for more processes than the lab has ranks (0: as many as you like)."""
+    """Return the command to start, and whether to start it once for each rank.
+
+    Invalid if that is ambiguous, or if it requests more processes than the lab has `ranks` (0: unlimited)."""
     own = [*SCRIPT, "rank"]
     if ENTER in command:
         at = list(command).index(ENTER)
@@ -50,12 +51,12 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
     at = first + 1
     while at < len(command) and command[at].startswith("-"):
         name = command[at].lstrip("-")
-        if name not in _TAKES:
+        if name not in _ARGUMENT_COUNTS:
             raise Invalid(f"{command[first]} {command[at]}: write {ENTER} before the program that it is to start")
         count = command[at + 1] if name in ("n", "np") and at + 1 < len(command) else ""
         if ranks and count.isdecimal() and int(count) > ranks:
             raise Invalid(f"{command[first]} {command[at]} {count}: the lab has {ranks} ranks, one for each process")
-        at += 1 + _TAKES[name]
+        at += 1 + _ARGUMENT_COUNTS[name]
     if at >= len(command):
         raise Invalid(f"{command[first]}: no program to start behind its options")
     if ":" in command[at:]:
@@ -64,7 +65,7 @@ def with_entrance(command: Sequence[str], ranks: int = 0) -> tuple[list[str], bo
 
 
 def _launcher(command: Sequence[str]) -> int:
-    """Where the launcher would stand: at the front, or behind `env A=1 B=2`."""
+    """Return the index of the launcher: 0, or after `env A=1 B=2`."""
     at = 0
     if Path(command[0]).name == "env":
         at = next((at for at, word in enumerate(command) if at and ("=" not in word or word[0] == "-")), 0)
@@ -72,20 +73,20 @@ def _launcher(command: Sequence[str]) -> int:
 
 
 def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet: bool = False) -> tuple[int, float]:
-    """Its exit code, and how long it took; what it prints goes to stdout, or to stderr if `quiet`.
+    """Run a command; return its exit code and seconds. Its output goes to stdout, or to stderr if `quiet`.
 
-    All that it started is ended with it, and when this process ends. TimedOut after `timeout`.
+    Its processes end with it, and when this process ends. TimedOut after `timeout`.
     """
     if not command:
         raise Invalid("no command: antiphon lab run TOPO -- COMMAND ...")
-    whole, each = with_entrance(command, len(lab.about["ranks"]))
+    started_command, each = with_entrance(command, len(lab.about["ranks"]))
     if not each:
         _not_open_mpi(command[_launcher(command)])
     settings = SETTINGS if MACHINE_NAME in os.environ else {**SETTINGS, **_machine(lab)}
     environment = {**os.environ, **{key: value for key, value in settings.items() if key not in os.environ}}
     began = time.monotonic()
     process = subprocess.Popen(
-        [*SCRIPT, "enter", str(lab.keeper), HOST, "each" if each else "once", *whole], env=environment,
+        [*SCRIPT, "enter", str(lab.keeper), HOST, "each" if each else "once", *started_command], env=environment,
         stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno() if quiet else None, start_new_session=True,
     )  # fmt: skip
     try:
@@ -96,24 +97,26 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if code == 127 and (not lab.stands() or gone(lab.keeper, lab.began, 0.3)):  # its keeper ends after all others
+    if code == 127 and (
+        not lab.stands() or wait_for_end(lab.keeper, lab.began, 0.3)
+    ):  # the keeper ends after all others
         raise Failed(f"lab {lab.name} was taken down during the run")
     return code, time.monotonic() - began
 
 
 def _machine(lab: Lab) -> dict[str, str]:
-    """What table `auto` plans for: nothing here shows itself to who probes."""
+    """Return the machine for table `auto`: nothing can be probed in a lab."""
     return {MACHINE_NAME: MACHINE, RANKS_NAME: ",".join(map(str, lab.about["ranks"]))}
 
 
 def _not_open_mpi(program: str) -> None:
     try:
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
+        version = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except FileNotFoundError:
         raise Missing(f"{program}: no such program; pip install mpich brings an mpiexec") from None
     except (OSError, subprocess.TimeoutExpired):
         return
-    if "open mpi" in told.stdout.lower() or "openrte" in told.stdout.lower():
+    if "open mpi" in version.stdout.lower() or "openrte" in version.stdout.lower():
         raise Unsupported(
             f"{program} is Open MPI's, which needs a daemon in every namespace; use MPICH's: pip install mpich"
         )

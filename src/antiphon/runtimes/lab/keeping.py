@@ -1,4 +1,4 @@
-"""Bringing labs up and down, and finding those that stand: a lab is its keeper, and nothing is kept anywhere else."""
+"""Bring labs up and down, and find them: a lab lives as long as its keeper process, without other state."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.runtimes.engine.launch import Failed
 from antiphon.runtimes.lab.commands import SETTINGS, about, batches
-from antiphon.runtimes.lab.kernel import ABOUT, gone, started
+from antiphon.runtimes.lab.kernel import ABOUT, started, wait_for_end
 from antiphon.runtimes.lab.layout import Layout, lay_out
 
 KERNEL = str(Path(__file__).with_name("kernel.py"))
 SCRIPT = (sys.executable, "-I", "-S", KERNEL)
-PATIENCE = 60.0
-_ENDED = 10.0
+_END_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
 class Lab:
-    """A lab that stands: its keeper's process and when that began, and what it was made from."""
+    """A lab that is up. `keeper`: its process, which began at `began`; `about`: the facts it was made from."""
 
     name: str
     keeper: int
@@ -43,27 +42,27 @@ class Lab:
         return lay_out(self.machine(), self.about["scale"])
 
     def machine(self) -> Topology:
-        """With the bandwidths that were asked for, not those of the lab."""
+        """Return the machine with its own bandwidths, not those of the lab."""
         from antiphon.core.serialize import loads
 
-        found = loads(json.dumps(self.about["topology"]).encode(), f"lab {self.name}")
-        assert isinstance(found, Topology)
-        return found
+        topology = loads(json.dumps(self.about["topology"]).encode(), f"lab {self.name}")
+        assert isinstance(topology, Topology)
+        return topology
 
     def stands(self) -> bool:
         return started(self.keeper) == self.began
 
     def end(self) -> None:
-        """Take it down; the kernel ends what runs in it first. Failed where it does not end."""
+        """Take it down; the kernel ends its processes first. Failed if it does not end."""
         with contextlib.suppress(ProcessLookupError):
             if self.stands():
                 os.kill(self.keeper, signal.SIGKILL)
-        if not gone(self.keeper, self.began, _ENDED):
+        if not wait_for_end(self.keeper, self.began, _END_TIMEOUT):
             raise Failed(f"lab {self.name}: its keeper, process {self.keeper}, does not end")
 
 
 def need_root() -> None:
-    """Missing where labs cannot be: says what to do."""
+    """Raise Missing, with advice, where labs are not supported."""
     if not sys.platform.startswith("linux"):
         raise Missing("the lab is made of network namespaces, which only Linux has: use a Linux machine, or a VM")
     if os.geteuid() != 0:
@@ -74,37 +73,37 @@ def need_root() -> None:
             raise Missing(f"the lab is made with {program}, which is not on the PATH: install iproute2")
 
 
-def name_of(topology: Topology, given: str = "") -> str:
-    """The name of a lab: as given, else that of the machine."""
-    if given and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", given):
-        raise Invalid(f"name of a lab: expected up to 40 of a-z, 0-9 and -, got {quote(given)}")
-    return given or re.sub(r"[^a-z0-9]+", "-", topology.name.lower()).strip("-")[:40] or "lab"
+def name_of(topology: Topology, name: str = "") -> str:
+    """Return the name of a lab: `name`, else one made from that of the machine."""
+    if name and not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
+        raise Invalid(f"name of a lab: expected up to 40 of a-z, 0-9 and -, got {quote(name)}")
+    return name or re.sub(r"[^a-z0-9]+", "-", topology.name.lower()).strip("-")[:40] or "lab"
 
 
 def find_labs() -> list[Lab]:
-    """All that stand, by name."""
-    found = []
+    """Return all labs that are up, by name."""
+    labs = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (lab := _lab_at(int(entry.name))) is not None:
-            found.append(lab)
-    return sorted(found, key=lambda lab: lab.name)
+            labs.append(lab)
+    return sorted(labs, key=lambda lab: lab.name)
 
 
 def _lab_at(process: int) -> Lab | None:
-    """The lab that this process keeps: one of root, the first of its process namespace."""
+    """Return the lab whose keeper this process is: owned by root, the first of its process namespace."""
     folder = Path(f"/proc/{process}")
     try:
-        told = folder.joinpath("cmdline").read_bytes().split(b"\0")
-        if b"keep" not in told or not any(part.endswith(b"kernel.py") for part in told):
+        words = folder.joinpath("cmdline").read_bytes().split(b"\0")
+        if b"keep" not in words or not any(word.endswith(b"kernel.py") for word in words):
             return None
         status = folder.joinpath("status").read_text(encoding="utf-8", errors="replace")
         numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
         if len(numbers) < 2 or numbers[-1] != "1" or folder.stat().st_uid != 0:
             return None
-        known = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
-        return Lab(str(known["name"]), process, started(process), known, bool(known["owner"]))
+        about = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
+        return Lab(str(about["name"]), process, started(process), about, bool(about["owner"]))
     except (OSError, ValueError, KeyError):
-        return None  # it ended meanwhile, or is no lab
+        return None  # it has ended meanwhile, or is no lab
 
 
 def find_lab(name: str) -> Lab | None:
@@ -114,17 +113,17 @@ def find_lab(name: str) -> Lab | None:
 def _spec(topology: Topology, layout: Layout, name: str, scale: str, leashed: bool) -> dict[str, Any]:
     from antiphon.core.serialize import dumps
 
-    known = about(layout, name, scale)
-    known["topology"] = json.loads(dumps(topology))
-    known["owner"] = os.getpid() if leashed else 0
+    about_lab = about(layout, name, scale)
+    about_lab["topology"] = json.loads(dumps(topology))
+    about_lab["owner"] = os.getpid() if leashed else 0
     return {
-        "leashed": leashed, "about": known, "spaces": [layout.space(node) for node in layout.nodes],
+        "leashed": leashed, "about": about_lab, "spaces": [layout.space(node) for node in layout.nodes],
         "settings": SETTINGS, "batches": batches(layout),
     }  # fmt: skip
 
 
 def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[Lab, subprocess.Popen[bytes]]:
-    """Make a lab. Leashed: it ends when the process that comes back is stopped, or when this one ends in any way."""
+    """Make a lab. `leashed`: it ends when the returned process is stopped, or when this one ends in any way."""
     need_root()
     layout = lay_out(topology, scale)
     if find_lab(name) is not None:
@@ -149,7 +148,7 @@ def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[
 
 
 def _keeper_process(keeper: subprocess.Popen[bytes], spec: dict[str, Any]) -> int:
-    """Hand it the work, and hear that it is done: the process that keeps the lab."""
+    """Send the keeper its work and wait until it is ready. Return the process that keeps the lab."""
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     process = 0
@@ -172,20 +171,20 @@ def _keeper_process(keeper: subprocess.Popen[bytes], spec: dict[str, Any]) -> in
                 os.kill(process, signal.SIGKILL)
         raise
     assert keeper.stderr is not None
-    said = " ".join(keeper.stderr.read().decode(errors="replace").split()[-20:])
-    raise Unsupported(f"this system cannot make network namespaces: {said or 'the keeper ended'}")
+    errors = " ".join(keeper.stderr.read().decode(errors="replace").split()[-20:])
+    raise Unsupported(f"this system cannot make network namespaces: {errors or 'the keeper ended'}")
 
 
 def stop(keeper: subprocess.Popen[bytes]) -> None:
-    """Let go of a leashed lab, and wait until it is gone."""
+    """End a leashed lab, and wait until it has ended."""
     if keeper.stdin is not None:
         with contextlib.suppress(OSError):
             keeper.stdin.close()
     try:
-        keeper.wait(_ENDED)
+        keeper.wait(_END_TIMEOUT)
     except subprocess.TimeoutExpired:
-        keeper.kill()  # and by its death signal what it keeps
-        keeper.wait(_ENDED)
+        keeper.kill()  # and by its death signal the lab
+        keeper.wait(_END_TIMEOUT)
     for stream in (keeper.stdout, keeper.stderr):
         if stream is not None:
             stream.close()
@@ -193,17 +192,17 @@ def stop(keeper: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def standing(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
-    """The lab of this name if one stands for this machine, else one for as long as the block takes."""
+    """Yield the lab of this name if one is up for this machine, else one that lasts for the block."""
     need_root()
-    there = find_lab(name)
-    if there is not None:
-        if there.layout().machine.key()[1:8] != lay_out(topology, there.about["scale"]).machine.key()[1:8]:
+    existing = find_lab(name)
+    if existing is not None:
+        if existing.layout().machine.key()[1:8] != lay_out(topology, existing.about["scale"]).machine.key()[1:8]:
             raise Invalid(
                 f"the lab {quote(name)} that is up is another machine; choose another --name, or take it down"
             )
-        if scale and lay_out(topology, scale).speed != there.layout().speed:
-            raise Invalid(f"the lab {quote(name)} is up at scale {quote(there.about['scale'])}; take it down first")
-        yield there
+        if scale and lay_out(topology, scale).speed != existing.layout().speed:
+            raise Invalid(f"the lab {quote(name)} is up at scale {quote(existing.about['scale'])}; take it down first")
+        yield existing
         return
     lab, keeper = bring_up(topology, scale, name, leashed=True)
     try:

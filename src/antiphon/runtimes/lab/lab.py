@@ -13,13 +13,13 @@ from antiphon.runtimes.measure.case import Row
 
 
 def lab_up(topology: Topology, scale: str = "", name: str = "") -> Row:
-    """Make a lab that stays until `lab_down`: what `lab_status` says of it."""
+    """Make a lab that stays until `lab_down`; return its row of `lab_status`."""
     lab, _ = bring_up(topology, scale, name_of(topology, name), leashed=False)
     return lab_row(lab)
 
 
 def lab_down(name: str = "", every: bool = False) -> list[str]:
-    """Take down the lab of this name, the only one there is, or all: their names."""
+    """Take down the lab of this name, the only one, or every lab; return their names."""
     need_root()
     labs = find_labs()
     if not every:
@@ -34,7 +34,7 @@ def lab_down(name: str = "", every: bool = False) -> list[str]:
 
 
 def lab_status() -> list[Row]:
-    """The labs that stand."""
+    """Return a row for each lab that is up."""
     need_root()
     return [lab_row(lab) for lab in find_labs()]
 
@@ -66,8 +66,8 @@ def lab_command(
 ) -> Row:
     """Run a program in the lab of a machine (one made for it if none is up), or in that of a name ("": the only one).
 
-    By mpiexec it is one MPI program (MPICH's), else it is started once for each rank with what PyTorch wants in the
-    environment. Back come its exit code and the time.
+    By mpiexec it is one MPI program (MPICH's), else it is started once for each rank with the environment variables of
+    PyTorch. Returns its exit code and time.
     """
     need_root()
     if isinstance(where, str):
@@ -82,9 +82,9 @@ def _the_lab(name: str) -> Lab:
     labs = find_labs()
     if not name and len(labs) == 1:
         return labs[0]
-    found = find_lab(name)
-    if found is None:
+    lab = find_lab(name)
+    if lab is None:
         listed = ", ".join(lab.name for lab in labs)
         raise Invalid(f"name a machine, or one of the labs that are up: {listed}" if labs else "no lab is up: name a "
                       "machine, or antiphon lab up TOPO first")  # fmt: skip
-    return found
+    return lab

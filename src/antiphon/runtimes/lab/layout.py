@@ -1,8 +1,8 @@
-"""From a machine to a lab, as pure data: network namespaces, the cables between them, and the way to everywhere.
+"""The layout of a lab as pure data: network namespaces, the cables between them, and a path to every rank.
 
-Every rank is a namespace with one address, which all its devices share; every switch is one with a bridge. All links
-between two nodes are one cable (a veth pair); each end lets out as much as the links in its direction together.
-Who is no neighbour is reached along the shortest path, over other ranks only where none leads through switches alone.
+Every rank is a namespace with one address, shared by all its devices; every switch is a namespace with a bridge. All
+links between two nodes form one cable (a veth pair); each end has the total rate of the links in its direction. Other
+ranks are reached along the shortest path, over ranks only if no path leads through switches alone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.units import Number, format_bandwidth, parse_bandwidth
 
-MOST = 256  # namespaces
-USUAL = 5_000_000  # bytes per second of the fastest link: 40 Mbit/s
-LEAST, GREATEST = Fraction(12_500), Fraction(1_250_000_000)
-_THROUGH_RANK = 10**6  # links that a detour over another rank counts for
+MAX_NAMESPACES = 256
+DEFAULT_RATE = 5_000_000  # bytes per second of the fastest link: 40 Mbit/s
+MIN_RATE, MAX_RATE = Fraction(12_500), Fraction(1_250_000_000)
+_THROUGH_RANK = 10**6  # cost, in links, of forwarding by another rank
 
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a cable: `device` of `node`, towards `peer`. What it lets out goes over `links`, which may be none."""
+    """One end of a cable, at `node` towards `peer`. It sends over `links`, which may be none."""
 
     node: int
     peer: int
@@ -38,7 +38,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Funnel:
-    """A shared limit: all that goes out of these ports of a node (or comes in by them) goes through one queue."""
+    """A shared limit: everything sent (`outward`) or received by these ports of a node goes through one queue."""
 
     node: int
     number: int
@@ -49,10 +49,10 @@ class Funnel:
 
 @dataclass(frozen=True)
 class Layout:
-    """`machine` has the lab's bandwidths and no latencies. `step[d][n]`: the link that leads from node n to rank d."""
+    """A lab. `machine`: with its bandwidths and no latencies. `step[d][n]`: the next link from node n to rank d."""
 
     machine: Topology
-    speed: Fraction  # bytes per second of the lab for one of the machine
+    speed: Fraction  # rate in the lab / rate of the machine
     nodes: tuple[int, ...]
     cables: tuple[tuple[Port, Port], ...]
     funnels: tuple[Funnel, ...]
@@ -67,37 +67,38 @@ class Layout:
         return [port for cable in self.cables for port in cable]
 
     def space(self, node: int) -> str:
-        """The network namespace of a node; its neighbours call the device towards it the same."""
+        """Return the network namespace of a node, which is also the name of its neighbours' devices towards it."""
         ranks = self.machine.ranks
         return f"r{node}" if node < ranks else f"s{node - ranks}"
 
     def path(self, src: int, dst: int) -> list[int] | None:
-        """The links from one rank to another."""
-        node, found = src, []
+        """Return the links from one rank to another; None without a path."""
+        node, links = src, []
         while node != dst:
             link = self.step[dst].get(node)
             if link is None:
                 return None
-            found.append(link)
+            links.append(link)
             node = int(self.machine.link_dst[link])
-        return found
+        return links
 
     def connected(self) -> bool:
-        return all(len(found) == len(self.nodes) - 1 for found in self.step.values())
+        return all(len(links_of) == len(self.nodes) - 1 for links_of in self.step.values())
 
 
 def lay_out(topology: Topology, scale: str = "") -> Layout:
-    """Scale: "2Mbit per GB/s", or "link=40Mbit" for the machine's unit link; else its fastest link gets 40 Mbit/s.
+    """Lay out a lab. Scale: "2Mbit per GB/s", or "link=40Mbit" for the machine's unit link; default: 40 Mbit/s for the
+    fastest link.
 
-    Invalid for a scale that gives no rates or such as cannot be kept; Unsupported for a limit shared by links that have
-    no end in common, and for more than 256 nodes. O(ranks * links * log).
+    Invalid for a scale with rates that cannot be emulated; Unsupported for a limit shared by links without a common
+    end, and for more than 256 nodes. O(ranks * links * log).
     """
     if not topology.links:
         raise Unsupported(f"{topology.name} has no links: there is nothing to emulate")
     nodes = tuple(np.unique(np.concatenate([topology.link_src, topology.link_dst])).tolist())
-    if len(nodes) > MOST:
-        raise Unsupported(f"{topology.name} has {len(nodes)} ranks and switches; a lab has {MOST} at most: choose a "
-                          "smaller machine, or an allocation by --only")  # fmt: skip
+    if len(nodes) > MAX_NAMESPACES:
+        raise Unsupported(f"{topology.name} has {len(nodes)} ranks and switches; a lab has {MAX_NAMESPACES} "
+                          "at most: choose a smaller machine, or an allocation by --only")  # fmt: skip
     speed = _speed(topology, scale)
     machine = _scaled(topology, speed)
     cables = _cables(machine)
@@ -107,22 +108,22 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
 
 def _speed(topology: Topology, scale: str) -> Fraction:
     used = [topology.types[kind].bandwidth for kind in np.unique(topology.link_type).tolist()]
-    speed = USUAL / max(used)
+    speed = DEFAULT_RATE / max(used)
     if scale:
         link = re.fullmatch(r"\s*link\s*=\s*(.+)", scale)
         per = re.fullmatch(r"\s*(.+?)\s+per\s+(.+?)\s*", scale)
         if link is not None:
             speed = _rate(link[1]) / topology.unit
         elif per is not None:
-            one = per[2] if per[2][0].isdigit() else f"1{per[2]}"
-            speed = _rate(per[1]) / parse_bandwidth(one, "--scale")
+            amount = per[2] if per[2][0].isdigit() else f"1{per[2]}"
+            speed = _rate(per[1]) / parse_bandwidth(amount, "--scale")
         else:
             raise Invalid(f'--scale: expected "2Mbit per GB/s" or "link=40Mbit", got {quote(scale)}')
-    for which, there in (("fastest", max(used)), ("slowest", min(used))):
-        if not LEAST <= there * speed <= GREATEST:
+    for which, bandwidth in (("fastest", max(used)), ("slowest", min(used))):
+        if not MIN_RATE <= bandwidth * speed <= MAX_RATE:
             raise Invalid(
-                f"--scale: the {which} link would have {format_bandwidth(there * speed)}; a lab keeps rates from "
-                f"{format_bandwidth(LEAST)} to {format_bandwidth(GREATEST)} (0.1 Mbit/s to 10 Gbit/s)"
+                f"--scale: the {which} link would have {format_bandwidth(bandwidth * speed)}; a lab keeps rates from "
+                f"{format_bandwidth(MIN_RATE)} to {format_bandwidth(MAX_RATE)} (0.1 Mbit/s to 10 Gbit/s)"
             )
     return speed
 
@@ -133,7 +134,7 @@ def _rate(text: str) -> Fraction:
 
 
 def _scaled(topology: Topology, speed: Fraction) -> Topology:
-    """Rates in whole bits per second, as they can be set."""
+    """Return the machine at the lab's rates, rounded to bits per second."""
 
     def bits(bandwidth: Number) -> Fraction:
         return Fraction(max(round(bandwidth * speed * 8), 1), 8)
@@ -160,69 +161,69 @@ def _cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
 
 
 def _towards(machine: Topology, target: int) -> dict[int, int]:
-    """By node the link that leads on to this rank: fewest ranks between, then fewest links, then the widest."""
+    """Return the next link to this rank by node: fewest ranks between, then fewest links, then the widest."""
     into: list[list[int]] = [[] for _ in range(machine.nodes)]
     for link, head in enumerate(machine.link_dst.tolist()):
         into[head].append(link)
-    found: dict[int, int] = {}
+    next_link: dict[int, int] = {}
     queue: list[tuple[int, Fraction, int, int]] = [(0, Fraction(0), -1, target)]
-    left: set[int] = set()
+    settled: set[int] = set()
     while queue:
         cost, width, link, node = heapq.heappop(queue)
-        if node in left:
+        if node in settled:
             continue
-        left.add(node)
+        settled.add(node)
         if link >= 0:
-            found[node] = link
+            next_link[node] = link
         toll = _THROUGH_RANK if node < machine.ranks and node != target else 0
         for before in into[node]:
             tail = int(machine.link_src[before])
-            if tail not in left:
+            if tail not in settled:
                 own = machine.bandwidth(before)
-                least = own if node == target else min(own, -width)
-                heapq.heappush(queue, (cost + 1 + toll, -least, before, tail))
-    return found
+                bottleneck = own if node == target else min(own, -width)
+                heapq.heappush(queue, (cost + 1 + toll, -bottleneck, before, tail))
+    return next_link
 
 
 # ---- shared limits ----
 
 
 def _funnels(machine: Topology) -> tuple[Funnel, ...]:
-    """A queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
-    made: list[Funnel] = []
-    taken: set[tuple[int, int, bool]] = set()
+    """Return a queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
+    funnels: list[Funnel] = []
+    used: set[tuple[int, int, bool]] = set()
     for limit in machine.limits:
-        found = _funnel(machine, limit.links, len(made), limit.bandwidth, taken)
-        if found is None:
+        funnel = _funnel(machine, limit.links, len(funnels), limit.bandwidth, used)
+        if funnel is None:
             raise Unsupported(
                 f"the lab cannot emulate the limit {quote(limit.name)} of {machine.name}: its links neither all leave "
                 "one node nor all arrive at one, or share their ends with another limit; take those links out, or "
                 "choose a machine without it"
             )
-        made.append(found)
-        taken |= {(found.node, peer, found.outward) for peer in found.peers}
-    return tuple(made)
+        funnels.append(funnel)
+        used |= {(funnel.node, peer, funnel.outward) for peer in funnel.peers}
+    return tuple(funnels)
 
 
 def _funnel(
-    machine: Topology, links: Sequence[int], number: int, rate: Fraction, taken: set[tuple[int, int, bool]]
+    machine: Topology, links: Sequence[int], number: int, rate: Fraction, used: set[tuple[int, int, bool]]
 ) -> Funnel | None:
     tails = {int(machine.link_src[link]) for link in links}
     heads = {int(machine.link_dst[link]) for link in links}
-    for outward, here, there in ((True, tails, heads), (False, heads, tails)):
-        if len(here) != 1:
+    for outward, near_nodes, far_nodes in ((True, tails, heads), (False, heads, tails)):
+        if len(near_nodes) != 1:
             continue
-        node = next(iter(here))
-        whole = _between(machine, node, there, outward)
-        if whole == set(links) and not any((node, peer, outward) in taken for peer in there):
-            return Funnel(node, number, tuple(sorted(there)), outward, rate)
+        node = next(iter(near_nodes))
+        cable_links = _between(machine, node, far_nodes, outward)
+        if cable_links == set(links) and not any((node, peer, outward) in used for peer in far_nodes):
+            return Funnel(node, number, tuple(sorted(far_nodes)), outward, rate)
     return None
 
 
-def _between(machine: Topology, node: int, others: Iterable[int], outward: bool) -> set[int]:
-    """All links of the cables between a node and others in one direction: they can only be limited together."""
+def _between(machine: Topology, node: int, peers: Iterable[int], outward: bool) -> set[int]:
+    """Return all links of the cables between a node and peers in one direction: they are only limited together."""
     near, far = (machine.link_src, machine.link_dst) if outward else (machine.link_dst, machine.link_src)
-    return set(np.flatnonzero((near == node) & np.isin(far, list(others))).tolist())
+    return set(np.flatnonzero((near == node) & np.isin(far, list(peers))).tolist())
 
 
 # ---- what a schedule needs ----
@@ -231,18 +232,18 @@ def _between(machine: Topology, node: int, others: Iterable[int], outward: bool)
 def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: object, table: Routes) -> None:
     """Refuse a schedule that sends along other links than the lab does."""
     machine = layout.machine
-    given = None if route is None else np.asarray(route, np.int32)
-    found = resolve(machine, np.asarray(src, np.int32), np.asarray(dst, np.int32), given, table)
-    if len(found.bad):
-        raise Invalid(f"the schedule's transfer {found.why[0]}")
+    routes_given = None if route is None else np.asarray(route, np.int32)
+    resolved = resolve(machine, np.asarray(src, np.int32), np.asarray(dst, np.int32), routes_given, table)
+    if len(resolved.bad):
+        raise Invalid(f"the schedule's transfer {resolved.why[0]}")
     width = machine.nodes
-    key = (np.asarray(src, np.int64) * width + np.asarray(dst)) * (len(found.table) + 1) + found.route
+    key = (np.asarray(src, np.int64) * width + np.asarray(dst)) * (len(resolved.table) + 1) + resolved.route
     _, first = np.unique(key, return_index=True)
     for row in first.tolist():
         a, b = int(src[row]), int(dst[row])
         if a == b:
             continue
-        theirs = [_ends(machine, link) for link in found.table[int(found.route[row])]]
+        theirs = [_ends(machine, link) for link in resolved.table[int(resolved.route[row])]]
         ours = [_ends(machine, link) for link in layout.path(a, b) or []]
         if ours != theirs:
             raise Unsupported(

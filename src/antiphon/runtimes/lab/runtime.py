@@ -1,4 +1,4 @@
-"""The runtime `lab`: programs in the emulated cluster, whose links tell what they should take (docs/lab.md)."""
+"""The runtime `lab`: programs in the emulated cluster, whose link rates predict their times (docs/lab.md)."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from antiphon.runtimes.engine.launch import MARK, Failed
 from antiphon.runtimes.lab._job import Job
 from antiphon.runtimes.lab.commands import AT_ONCE, MTU, address
 from antiphon.runtimes.lab.keeping import SCRIPT, Lab, name_of, need_root, standing
-from antiphon.runtimes.lab.kernel import HOST, gone
+from antiphon.runtimes.lab.kernel import HOST, wait_for_end
 from antiphon.runtimes.lab.layout import Layout, check_paths
-from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime
 from antiphon.runtimes.measure.rows import cuts_of
 from antiphon.units import format_seconds
 
-HEADERS, PACKET = 52, MTU + 14  # bytes: IP and TCP with time stamps; what is shaped of a full packet
-OVERHEAD = PACKET / (MTU - HEADERS) - 1  # of a full packet, over its payload
-STALL = 5.0  # seconds at least without progress before a rank gives up
-MODEL = "flows"  # what shares a link shares it as TCP does, nothing waits for a barrier
+HEADERS, PACKET = 52, MTU + 14  # bytes: of IP and TCP with time stamps; of a full packet as the shaper counts it
+OVERHEAD = PACKET / (MTU - HEADERS) - 1  # bytes on the link per byte of payload, minus 1
+STALL = 5.0  # minimum seconds without progress before a rank gives up
+MODEL = "flows"  # flows share links as with TCP, without barriers
 
 
 class LabRuntime(Runtime):
-    """A process for each rank, in its namespace: one launch for all cases of a machine, in the lab of that machine if
-    it is up, else in one made for it. There is no library beside."""
+    """A process for each rank, in its namespace: one launch for all cases of a machine, in its lab if that is up, else
+    in one made for it. There is no library to compare with."""
 
     def ready(self, how: How) -> None:
         need_root()
@@ -53,7 +53,7 @@ class LabRuntime(Runtime):
         programs: Sequence[Runnable],
         cases: Sequence[Case],
         how: How,
-        heard: Heard,
+        on_row: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ready(how)
@@ -66,7 +66,7 @@ class LabRuntime(Runtime):
             topology = programs[cases[numbers[0]].program].topology
             with standing(topology, how.scale, name_of(topology, how.name)) as lab:
                 work = _CasesOfLab(lab, programs, [cases[number] for number in numbers], how)
-                work.go(lambda number, row, numbers=numbers: heard(numbers[number], row), enough)  # type: ignore[misc]
+                work.go(lambda number, row, numbers=numbers: on_row(numbers[number], row), enough)  # type: ignore[misc]
 
 
 class _CasesOfLab:
@@ -76,80 +76,80 @@ class _CasesOfLab:
         self.lab, self.layout, self.how = lab, lab.layout(), how
         used = list(dict.fromkeys(case.program for case in cases))
         self.programs = {number: programs[number] for number in used}
-        self.expected = {number: self._prepared(one.schedule) for number, one in self.programs.items()}
-        self.cases = [self._patient(case) for case in cases]
+        self.expected = {number: self._prepared(runnable.schedule) for number, runnable in self.programs.items()}
+        self.cases = [self._with_timeout(case) for case in cases]
         self.place = {number: place for place, number in enumerate(used)}
 
     def _prepared(self, schedule: Schedule) -> Callable[[int], float]:
         check_paths(self.layout, schedule.src.tolist(), schedule.dst.tolist(), schedule.route, schedule.routes)
         return predictor(schedule, self.layout)
 
-    def _patient(self, case: Case) -> Case:
+    def _with_timeout(self, case: Case) -> Case:
         if case.unit and case.in_place and not self.programs[case.program].in_place:
             raise Unsupported("this schedule has no program in place; run it out of place")
         stall = min(max(STALL, 2 * self.expected[case.program](case.nbytes)), self.how.timeout / 2)
         return replace(case, timeout=case.timeout or stall)
 
-    def go(self, heard: Heard, enough: Callable[[], bool]) -> None:
+    def go(self, on_row: RowCallback, enough: Callable[[], bool]) -> None:
         ports = [port for port in self.layout.ports if port.links]
         ranks = sorted({rank for case in self.cases for rank in case.ranks})
         job = Job(
             str(library("sockets", self.how.compiler)), ranks,
-            _peers([one.schedule for one in self.programs.values()], ranks),
+            _peers([runnable.schedule for runnable in self.programs.values()], ranks),
             {str(rank): address(rank) for rank in ranks},
             [(self.layout.space(port.node), self.layout.space(port.peer)) for port in ports],
             [replace(case, program=self.place[case.program]) for case in self.cases],
-            [one.data for one in self.programs.values()],
+            [runnable.data for runnable in self.programs.values()],
         )  # fmt: skip
-        left = len(self.cases)
+        remaining = len(self.cases)
 
         def tell(row: Row) -> bool:
-            nonlocal left
-            number, left = int(row.pop("case")), left - 1
-            heard(number, self._row(self.cases[number], row))
-            return left > 0 and enough()
+            nonlocal remaining
+            number, remaining = int(row.pop("case")), remaining - 1
+            on_row(number, self._row(self.cases[number], row))
+            return remaining > 0 and enough()
 
-        _measured(self.lab, job, self.how.timeout, tell)
+        _run_job(self.lab, job, self.how.timeout, tell)
 
     def _row(self, case: Case, row: Row) -> Row:
-        one = self.programs[case.program]
-        links = _links(self.layout, one.programs[case.in_place], case, row.pop("counted"))
+        runnable = self.programs[case.program]
+        links = _links(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
         predicted = self.expected[case.program](case.nbytes)
-        meant = predicted and _greatest_load(self.layout, links) > AT_ONCE
+        comparable = predicted and _greatest_load(self.layout, links) > AT_ONCE
         return {
-            **row, "predicted_seconds": predicted, "over_predicted": row["seconds"] / predicted if meant else None,
+            **row, "predicted_seconds": predicted, "over_predicted": row["seconds"] / predicted if comparable else None,
             "at_once": AT_ONCE, "overhead": OVERHEAD, "links": links,
         }  # fmt: skip
 
 
 def predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]:
-    """The seconds that the links of a lab let a schedule take, as our engine cuts it: no latency, no headers."""
-    cutting, made = Cutting(schedule, cuts_of("lab")), dict[Any, Callable[[int], Any]]()
+    """Return the seconds by message size that a schedule takes on the links of a lab, without latency and headers."""
+    cutting, predictors = Cutting(schedule, cuts_of("lab")), dict[Any, Callable[[int], Any]]()
 
     def predict(nbytes: int) -> float:
         pieces = cutting.pieces(nbytes)
-        if pieces not in made:
-            made[pieces] = prepare(MODEL, cutting.at(nbytes), layout.machine)
-        return float(made[pieces](nbytes).seconds)
+        if pieces not in predictors:
+            predictors[pieces] = prepare(MODEL, cutting.at(nbytes), layout.machine)
+        return float(predictors[pieces](nbytes).seconds)
 
     return predict
 
 
 def _peers(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict[str, list[int]]:
-    pairs = np.unique(np.hstack([np.stack([one.src, one.dst]) for one in schedules]), axis=1).T.tolist()
+    pairs = np.unique(np.hstack([np.stack([schedule.src, schedule.dst]) for schedule in schedules]), axis=1).T.tolist()
     peers: dict[int, set[int]] = {rank: set() for rank in ranks}
     for src, dst in pairs:
         if src != dst:
             peers[src].add(dst)
             peers[dst].add(src)
-    return {str(rank): sorted(found) for rank, found in peers.items()}
+    return {str(rank): sorted(ranks_of) for rank, ranks_of in peers.items()}
 
 
-def _measured(lab: Lab, job: Job, timeout: float, heard: Callable[[Row], bool]) -> None:
-    """What the job says of each case, at once; whatever ends this early (enough: `heard` is True) ends all of it."""
+def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) -> None:
+    """Run a job; pass its rows to `on_row` at once. It ends with this call, or when `on_row` returns True."""
     command = [*SCRIPT, "enter", str(lab.keeper), HOST, "once", sys.executable, "-m", "antiphon.runtimes.lab._job"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    late, told = threading.Event(), 0
+    late, row_count = threading.Event(), 0
     with tempfile.TemporaryFile() as complaints, subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, env=environment,
         start_new_session=True,
@@ -174,24 +174,26 @@ def _measured(lab: Lab, job: Job, timeout: float, heard: Callable[[Row], bool]) 
                 row = json.loads(text)
                 if "faults" in row:
                     raise Failed(_blame(lab, row))
-                told += 1
-                if heard(row):
+                row_count += 1
+                if on_row(row):
                     return
             code = process.wait()
         finally:
             clock.cancel()
             _kill(process)
         complaints.seek(0)
-        said = [line for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in complaints.read().decode(errors="replace").splitlines() if line.strip()]
     if late.is_set():
         raise TimedOut(
             f"lab {lab.name} was not done within {format_seconds(timeout)}; give --timeout more, or a smaller size"
         )
-    if told != len(job.cases):
+    if row_count != len(job.cases):
         killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        if not lab.stands() or (killed and gone(lab.keeper, lab.began, 1.0)):  # its keeper ends after all others
+        if not lab.stands() or (
+            killed and wait_for_end(lab.keeper, lab.began, 1.0)
+        ):  # the keeper ends after all others
             raise Failed(f"lab {lab.name} was taken down during the run")
-        raise Failed(f"the run in lab {lab.name} failed: {' '.join(said[-1:]) or f'exit code {code}'}")
+        raise Failed(f"the run in lab {lab.name} failed: {' '.join(lines[-1:]) or f'exit code {code}'}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -200,32 +202,26 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _blame(lab: Lab, row: Row) -> str:
-    """What went wrong, the cause before what followed from it."""
-    said: list[Row] = row["faults"]
+    """Return the message of the most likely cause among the faults."""
+    faults: list[Row] = row["faults"]
     if row["broken"]:
         space, device = row["broken"][0]
-        followed = f"rank {said[0]['rank']}: {said[0]['fault']}"
+        followed = f"rank {faults[0]['rank']}: {faults[0]['fault']}"
         return f"lab {lab.name}: the link between {space} and {device} is down ({followed})"
     order = {
-        "ended": 0,
-        "error": 0,
-        "Invalid": 1,
-        "Unsupported": 1,
-        "MemoryError": 1,
-        "TransportFailed": 3,
-        "TimedOut": 4,
-    }
-    worst = min(said, key=lambda one: order.get(one["kind"], 2))
+        "ended": 0, "error": 0, "Invalid": 1, "Unsupported": 1, "MemoryError": 1, "TransportFailed": 3, "TimedOut": 4,
+    }  # fmt: skip
+    worst = min(faults, key=lambda fault: order.get(fault["kind"], 2))
     return f"lab {lab.name}: rank {worst['rank']}: {worst['fault']}" if worst["rank"] >= 0 else str(worst["fault"])
 
 
 def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
-    """The most bytes that one shaper must let through: of a link one way, or of a limit that several share."""
+    """Return the most bytes that one shaper must let through: of a link in one direction, or of a shared limit."""
     load = {link["link"]: link["expected"] for link in links}
     shared = [
         sum(
-            load.get(">".join([here, there] if funnel.outward else [there, here]), 0)
-            for here, there in ((layout.space(funnel.node), layout.space(peer)) for peer in funnel.peers)
+            load.get(">".join([near, far] if funnel.outward else [far, near]), 0)
+            for near, far in ((layout.space(funnel.node), layout.space(peer)) for peer in funnel.peers)
         )
         for funnel in layout.funnels
     ]
@@ -233,7 +229,7 @@ def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
 
 
 def _links(layout: Layout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
-    """For each pair of neighbours and direction: payload by the program, and what was counted, headers included."""
+    """Return per link and direction the payload by the program, and the bytes counted, headers included."""
     sends = program.kind[program.part_op] == SEND
     length = bind(program, case.unit).length[sends] * data_type(case.dtype).itemsize
     ranks = program.ranks

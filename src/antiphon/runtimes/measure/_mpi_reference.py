@@ -1,4 +1,4 @@
-"""The MPI library's own collective for the same data: what ours is timed and held against."""
+"""The MPI library's own collective for the same data, with which ours is compared."""
 
 from __future__ import annotations
 
@@ -22,29 +22,31 @@ _OPERATORS = {"sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "
 def reference(
     collective: Collective, comm: Any, mpi: Any, unit: int, dtype: np.dtype[Any], op: str, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
-    """A call that takes (input, output) like ours; None where MPI has none: custom relations, several roots, relays
-    among the processes, reductions of float16, bfloat16 and float8. In place the input is not looked at."""
+    """Return a call that takes (input, output) like ours; in place it ignores the input.
+
+    None where MPI has none: custom relations, several roots, relays among the processes, reductions of float16,
+    bfloat16 and float8."""
     if collective.custom is not None or len(collective.roots) > 1 or comm.size != len(collective.members):
         return None
     if collective.combining and dtype.name not in MPI_TYPES:
         return None
     kind = getattr(mpi, MPI_TYPES.get(dtype.name, "BYTE"))
     scale = 1 if dtype.name in MPI_TYPES else dtype.itemsize
-    made = _calls(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
-    if made is None:
+    call = _calls(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
+    if call is None:
         return None
     if op != "avg" or not collective.combining:
-        return made
-    count = len(collective.members)
-    keeps = collective.kind != "reduce" or comm.rank == collective.members.index(collective.roots[0])
-    mine = slice(None)
+        return call
+    size = len(collective.members)
+    has_result = collective.kind != "reduce" or comm.rank == collective.members.index(collective.roots[0])
+    own_slice = slice(None)
     if collective.kind == "reducescatter" and in_place:
-        mine = slice(0, int(collective.weights[comm.rank]) * unit)
+        own_slice = slice(0, int(collective.weights[comm.rank]) * unit)
 
     def averaged(source: Array, target: Array) -> None:
-        made(source, target)
-        if keeps:
-            target[mine] = average(target[mine], count)
+        call(source, target)
+        if has_result:
+            target[own_slice] = average(target[own_slice], size)
 
     return averaged
 
@@ -55,48 +57,52 @@ def _calls(  # noqa: PLR0911
     weights = (c.weights * unit).tolist()
     equal = len(set(weights)) == 1
     root = c.members.index(c.roots[0]) if c.roots else 0
-    here, everyone = comm.rank, comm.size
-    at_root, place = here == root, mpi.IN_PLACE
+    own_rank, size = comm.rank, comm.size
+    at_root, in_place_marker = own_rank == root, mpi.IN_PLACE
     starts = np.concatenate([[0], np.cumsum(weights)])[:-1].tolist()
 
-    def out(data: Array) -> Any:
+    def even(data: Array) -> Any:
         return [data, kind]
 
-    def parts(data: Array) -> Any:
+    def uneven(data: Array) -> Any:
         return [data, weights, starts, kind]
 
     if c.kind == "allreduce":
-        return lambda a, b: comm.Allreduce(place if in_place else out(a), out(b), op)
+        return lambda a, b: comm.Allreduce(in_place_marker if in_place else even(a), even(b), op)
     if c.kind == "reduce":
         if in_place and not at_root:
-            return lambda a, b: comm.Reduce(out(b), None, op, root)
-        return lambda a, b: comm.Reduce(place if in_place else out(a), out(b) if at_root else None, op, root)
+            return lambda a, b: comm.Reduce(even(b), None, op, root)
+        return lambda a, b: comm.Reduce(
+            in_place_marker if in_place else even(a), even(b) if at_root else None, op, root
+        )
     if c.kind == "broadcast":  # MPI has it in place only
 
         def bcast(a: Array, b: Array) -> None:
             if at_root and not in_place:
                 b[:] = a
-            comm.Bcast(out(b), root)
+            comm.Bcast(even(b), root)
 
         return bcast
     if c.kind == "allgather":
         if equal:
-            return lambda a, b: comm.Allgather(place if in_place else out(a), out(b))
-        return lambda a, b: comm.Allgatherv(place if in_place else out(a), parts(b))
+            return lambda a, b: comm.Allgather(in_place_marker if in_place else even(a), even(b))
+        return lambda a, b: comm.Allgatherv(in_place_marker if in_place else even(a), uneven(b))
     if c.kind == "reducescatter":
         if in_place:
             return None  # MPI puts the result at the beginning, NCCL where it belongs
         if equal:
-            return lambda a, b: comm.Reduce_scatter_block(out(a), out(b), op)
-        return lambda a, b: comm.Reduce_scatter(out(a), out(b), weights, op)
-    if not equal or len(weights) not in (everyone, everyone**2):
+            return lambda a, b: comm.Reduce_scatter_block(even(a), even(b), op)
+        return lambda a, b: comm.Reduce_scatter(even(a), even(b), weights, op)
+    if not equal or len(weights) not in (size, size**2):
         return None
     if c.kind == "gather":
         return lambda a, b: comm.Gather(
-            (place if at_root else out(b)) if in_place else out(a), out(b) if at_root else None, root
+            (in_place_marker if at_root else even(b)) if in_place else even(a), even(b) if at_root else None, root
         )
     if c.kind == "scatter":
         return lambda a, b: comm.Scatter(
-            out(b if in_place else a) if at_root else None, (place if at_root else out(b)) if in_place else out(b), root
+            even(b if in_place else a) if at_root else None,
+            (in_place_marker if at_root else even(b)) if in_place else even(b),
+            root,
         )
-    return lambda a, b: comm.Alltoall(place if in_place else out(a), out(b))
+    return lambda a, b: comm.Alltoall(in_place_marker if in_place else even(a), even(b))

@@ -1,7 +1,4 @@
-"""Plans measured like nccl-tests measures, against the library's own collectives; every result is checked.
-
-docs/bench.md tells what comes out.
-"""
+"""Measure plans as nccl-tests does, beside the library's own collectives, and check every result (docs/bench.md)."""
 
 from __future__ import annotations
 
@@ -20,22 +17,22 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import pipeline
 from antiphon.cost import Prediction, Predictor, prepare
 from antiphon.cost.basis import basis_of, usual_model
+from antiphon.cost.miad import Miad
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, quote
 from antiphon.registry import find
 from antiphon.runtimes.engine.launch import launched
-from antiphon.runtimes.measure._depth import depth
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
+from antiphon.runtimes.measure.recorder import measured_trace
 from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime, units_of
-from antiphon.runtimes.measure.traced import measured_trace
 from antiphon.select import check, collective, is_file, load_plans, plan, tune
 from antiphon.select.parse_request import machine_of
 from antiphon.units import Sizes, parse_sizes
 
 
 @dataclass(frozen=True, eq=False)
-class _Sized:
-    """What is measured out of place, then in place."""
+class _Line:
+    """A plan at one size, type and operator, to be measured out of place, then in place."""
 
     plan: Plan
     entry: Entry
@@ -43,7 +40,7 @@ class _Sized:
     nbytes: int
     dtype: str
     op: str
-    pieces: int | None = None  # found by measuring
+    pieces: int | None = None  # if measured
 
 
 def run_plan(  # noqa: PLR0913
@@ -64,13 +61,13 @@ def run_plan(  # noqa: PLR0913
     hybrid: bool = False,
     trace: str | os.PathLike[str] | None = None,
 ) -> list[Row] | None:
-    """Run what a plan chooses for each size on random data, and check every element: a row for each (docs/bench.md).
+    """Run the schedule of a plan for each size on random data, check every element, and return a row for each size.
 
-    Of processes that a launcher started, only the first has rows. `trace`: a file for when everything happened in the
-    run whose time is told (docs/traces.md), of one size.
+    Of processes that a launcher started, only the first has rows (docs/bench.md). `trace`: a file for the trace of the
+    run of median time (docs/traces.md); for one size only.
     """
     how, rows, sizes = (
-        _meant(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),
+        _checked(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),
         list[Row](),
         parse_sizes(nbytes),
     )
@@ -79,19 +76,21 @@ def run_plan(  # noqa: PLR0913
     if trace is not None and not can(on).get("trace"):
         raise Unsupported(f"--on {on}: its runs cannot be traced")
     for size in sizes:
-        one = Runnable(plan.at(size).schedule, plan.topology)
-        found = run_schedule(on, one, size, dtype, op, seed, repeat, in_place, how=how, trace=trace is not None)
-        rows += found or []
+        runnable = Runnable(plan.at(size).schedule, plan.topology)
+        size_rows = run_schedule(
+            on, runnable, size, dtype, op, seed, repeat, in_place, how=how, trace=trace is not None
+        )
+        rows += size_rows or []
     if trace is not None and rows:
         _write_trace(trace, plan, on, rows[0])
     return rows or None
 
 
 def _write_trace(path: str | os.PathLike[str], plan: Plan, on: str, row: Row) -> None:
-    """What a run recorded, out of its row and into a file."""
+    """Move what a run recorded out of its row into a file."""
     title = f"{plan.collective.kind} on {plan.topology.name}, measured on {on}"
-    about = {"nbytes": row["nbytes"], "runs": row["runs"], "seconds": row["seconds"]}
-    write_bytes(path, measured_trace(row.pop("traced"), title, about))
+    facts = {"nbytes": row["nbytes"], "runs": row["runs"], "seconds": row["seconds"]}
+    write_bytes(path, measured_trace(row.pop("traced"), title, facts))
 
 
 def measure_plans(  # noqa: PLR0913
@@ -117,65 +116,65 @@ def measure_plans(  # noqa: PLR0913
     progress: Callable[[Row], None] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[Row]:
-    """Measure plans at each size, type and operator; of a plan with ranges each size takes its own schedule.
+    """Measure plans at each size, type and operator; a plan with ranges has a schedule for each size.
 
-    A row out of place, and with `in_place` one in place where there is such a thing; docs/bench.md tells its keys.
-    `progress` hears every row at once. `miad`: the number of pieces is driven by the measured throughput. `stopped`:
-    asked now and then whether to leave the rest out. Of processes that a launcher started, for the one that decides
-    (`first_on`).
+    Returns a row out of place and, with `in_place`, one in place where supported; docs/bench.md defines the keys.
+    `progress` gets every row at once. `miad`: tune the number of pieces by the measured throughput. `stopped`: called
+    now and then; if True, the remaining cases are skipped. Of processes that a launcher started, only the one that
+    decides may call it (`first_on`).
     """
-    there = _meant(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
-    for what, value, least in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise Invalid(f"{what}: expected a whole number from {least}, got {value!r}")
+    options = _checked(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
+    for setting, value, minimum in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise Invalid(f"{setting}: expected a whole number from {minimum}, got {value!r}")
     lines = list(_lines([plans] if isinstance(plans, Plan) else plans, nbytes, _named(dtype), _operators(op)))
     if not lines:
         raise Invalid("there is nothing to measure: no plan, or no size")
-    work = _LinesMeasured(on, there, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
+    work = _LinesMeasured(on, options, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
     if miad:
-        lines = [work.deeper(line) for line in lines]
-    predicted, found = _Predictions(model, profile, on), list[Row]()
+        lines = [work.with_best_depth(line) for line in lines]
+    predicted, rows = _Predictions(model, profile, on), list[Row]()
     cases = [(line, work.case(line, place)) for line in lines for place in work.places(line)[: 1 + in_place]]
 
-    def heard(number: int, row: Row) -> None:
+    def on_row(number: int, row: Row) -> None:
         line, case = cases[number]
-        found.append(_row(line, row_of(case, line.plan.collective, row, on), predicted(line), predicted.told(line)))
+        rows.append(_row(line, row_of(case, line.plan.collective, row, on), predicted(line), predicted.describe(line)))
         if progress is not None:
-            progress(found[-1])
+            progress(rows[-1])
 
-    runtime(on).run(work.programs, [case for _, case in cases], there, heard, stopped)
-    return found
+    runtime(on).run(work.programs, [case for _, case in cases], options, on_row, stopped)
+    return rows
 
 
 class _LinesMeasured:
-    """Lines as cases of programs: each schedule is lowered once. `usual`: what is the same in all cases."""
+    """Lines as cases of programs; each schedule is lowered once. `usual`: the fields that all cases share."""
 
     def __init__(self, on: str, how: How, usual: Case) -> None:
         self.on, self.how, self.usual = on, how, usual
         self.programs: list[Runnable] = []
         self.numbers: dict[int, int] = {}
 
-    def _program(self, line: _Sized) -> int:
+    def _program(self, line: _Line) -> int:
         schedule = line.entry.schedule
         if id(schedule) not in self.numbers:
             self.numbers[id(schedule)] = len(self.programs)
             self.programs.append(Runnable(schedule, line.plan.topology))
         return self.numbers[id(schedule)]
 
-    def places(self, line: _Sized) -> list[bool]:
-        """Out of place, and in place where there is such a thing."""
+    def places(self, line: _Line) -> list[bool]:
+        """Return whether to measure in place: first no, then yes if supported."""
         able = has_in_place(self.on, line.plan.collective.kind) and self.programs[self._program(line)].in_place
         return [False, True] if able else [False]
 
-    def case(self, line: _Sized, in_place: bool = False) -> Case:
+    def case(self, line: _Line, in_place: bool = False) -> Case:
         number = self._program(line)
         return replace(
             self.usual, program=number, ranks=self.programs[number].ranks, unit=line.unit, nbytes=line.nbytes,
             dtype=line.dtype, op=line.op, in_place=in_place, inner=inner_of(line.nbytes),
         )  # fmt: skip
 
-    def deeper(self, line: _Sized) -> _Sized:
-        """With the number of pieces that measuring finds best."""
+    def with_best_depth(self, line: _Line) -> _Line:
+        """Return the line with the number of pieces that measured best."""
         case = self.case(line)
         best = depth(self.on, self.programs[case.program], case, self.how)
         entry = replace(line.entry, schedule=pipeline(line.entry.schedule, best))
@@ -183,7 +182,7 @@ class _LinesMeasured:
 
 
 def bench(
-    what: str | Plan | Sequence[Plan],
+    source: str | Plan | Sequence[Plan],
     topology: Topology | str | None = None,
     nbytes: Sizes = "1KB:16MB:4",
     *,
@@ -193,45 +192,44 @@ def bench(
     ranks: Sequence[int] | None = None,
     **how: Any,
 ) -> list[Row] | None:
-    """`bench_plans` of plans, or of what `plans_of` finds or makes: by default what is tuned for these sizes."""
-    if not isinstance(what, str):
-        return bench_plans(what, nbytes, **how)
-    with first_on(*_there(how), before=lambda: check_names(what, topology, planner)) as deciding:
+    """Measure plans (`bench_plans`), or those that `plans_of` returns: by default plans tuned for these sizes."""
+    if not isinstance(source, str):
+        return bench_plans(source, nbytes, **how)
+    with first_on(*_runtime_options(how), before=lambda: check_names(source, topology, planner)) as deciding:
         if not deciding:
             return None
         span = parse_sizes(nbytes)
-        made = plans_of(
-            what, topology, nbytes=f"{span[0]}B:{span[-1]}B", planner=planner, options=options, root=root, ranks=ranks,
-            **{key: how[key] for key in ("model", "profile") if key in how},
+        plans = plans_of(
+            source, topology, nbytes=f"{span[0]}B:{span[-1]}B", planner=planner, options=options, root=root,
+            ranks=ranks, **{key: how[key] for key in ("model", "profile") if key in how},
         )  # fmt: skip
-        return measure_plans(made, nbytes, **how)
+        return measure_plans(plans, nbytes, **how)
 
 
 def bench_plans(plans: Plan | Sequence[Plan], nbytes: Sizes = "1KB:16MB:4", **how: Any) -> list[Row] | None:
-    """`measure_plans`, in all processes: under mpiexec or srun only process 0 has rows, the others None."""
-    with first_on(*_there(how)) as deciding:
+    """Call `measure_plans` in all processes: under mpiexec or srun only process 0 has rows, the others None."""
+    with first_on(*_runtime_options(how)) as deciding:
         return measure_plans(plans, nbytes, **how) if deciding else None
 
 
 def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) -> AbstractContextManager[bool]:
-    """Whether this process decides what is measured, within a `with`: Missing where it cannot be. `before`: what it
-    looks at before that (`check_names`)."""
-    return first_on(*_there({"on": on, **there}), before=before)
+    """Return a context of whether this process decides what is measured; see `first_on`."""
+    return first_on(*_runtime_options({"on": on, **there}), before=before)
 
 
-def _there(given: Mapping[str, Any]) -> tuple[str, How]:
-    on = given.get("on", "mpi")
-    return on, _meant(on, How(**{one.name: given[one.name] for one in fields(How) if one.name in given}))
+def _runtime_options(options: Mapping[str, Any]) -> tuple[str, How]:
+    on = options.get("on", "mpi")
+    return on, _checked(on, How(**{field.name: options[field.name] for field in fields(How) if field.name in options}))
 
 
-def _meant(on: str, how: How) -> How:
-    """As it is, where all of it means something to this runtime."""
-    how.refuse_unless(on, can(on)["options"])
-    return how
+def _checked(on: str, options: How) -> How:
+    """Return the options, if the runtime supports all of them."""
+    options.refuse_unless(on, can(on)["options"])
+    return options
 
 
 def plans_of(
-    what: str,
+    source: str,
     topology: Topology | str | None = None,
     *,
     nbytes: str = "1KB:16MB",
@@ -242,144 +240,198 @@ def plans_of(
     model: str = "",
     profile: Profile | None = None,
 ) -> list[Plan]:
-    """What is to be measured: the plans in a file, all verified; or, with a machine, those of a collective (or "all"),
-    made by a planner, or tuned by the model for these sizes. A file of plans says its machine itself: another is
-    an error."""
-    if topology is not None and (there := _plans_in(what)):
-        _check_machine(what, there, machine_of(topology))
+    """Return the plans to measure: those in a file, verified; or, with a machine, plans of a collective (or "all").
+
+    The latter are made by a planner, or tuned by the model for these sizes. A file of plans names its machine: another
+    `topology` is an error."""
+    if topology is not None and (file_plans := _plans_in(source)):
+        _check_machine(source, file_plans, machine_of(topology))
         topology = None
-    check_names(what, topology, planner)
+    check_names(source, topology, planner)
     if topology is None:
         if root is not None or planner or options:
-            raise Invalid(f"{what}: a plan says itself by which planner and for which root; leave those out")
-        plans = list(load_plans(what).values())
-        for one in plans:
-            fault = check(one, one.topology, claims=False)
+            raise Invalid(f"{source}: a plan says itself by which planner and for which root; leave those out")
+        plans = list(load_plans(source).values())
+        for plan_of_file in plans:
+            fault = check(plan_of_file, plan_of_file.topology, claims=False)
             if fault is not None:
-                raise Infeasible(f"{what}: the plan for {one.collective.kind} is wrong and is not run: {fault.message}")
+                raise Infeasible(
+                    f"{source}: the plan for {plan_of_file.collective.kind} is wrong and is not run: {fault.message}"
+                )
         return plans
     machine = machine_of(topology)
     if planner:
-        kinds = KINDS if what == "all" else (what,)
-        roots = {kind: root if what != "all" or kind in ROOTED else None for kind in kinds}
+        kinds = KINDS if source == "all" else (source,)
+        roots = {kind: root if source != "all" or kind in ROOTED else None for kind in kinds}
         return [plan(kind, machine, planner=planner, root=roots[kind], options=options, ranks=ranks) for kind in kinds]
     if options:
         raise Invalid("options are for a planner; name it, too")
     workers = "none" if launched() else None  # an MPI process should not start others of its kind
-    found = tune(
-        what, machine, nbytes=nbytes, root=root, ranks=ranks, model=model, profile=profile, nccl=False, workers=workers
+    tuning = tune(
+        source,
+        machine,
+        nbytes=nbytes,
+        root=root,
+        ranks=ranks,
+        model=model,
+        profile=profile,
+        nccl=False,
+        workers=workers,
     )
-    if not found.plans:
-        raise NotFound(f"no planner could plan {what} on {machine.name}")
-    return list(found.plans.values())
+    if not tuning.plans:
+        raise NotFound(f"no planner could plan {source} on {machine.name}")
+    return list(tuning.plans.values())
 
 
-def check_names(what: str, topology: Topology | str | None, planner: str = "") -> None:
-    """What can be seen of these at once: an error where there is no such file, collective, machine or planner."""
-    if topology is None and not is_file(what) and not Path(what).exists():
+def check_names(source: str, topology: Topology | str | None, planner: str = "") -> None:
+    """Check quickly that the file, collective, machine and planner exist."""
+    if topology is None and not is_file(source) and not Path(source).exists():
         raise Invalid(
-            f"{quote(what)}: no such file of a plan or a table; a collective needs its machine, too, as in "
+            f"{quote(source)}: no such file of a plan or a table; a collective needs its machine, too, as in "
             "bench allreduce full:ranks=4 (genmodel and loggp measure what fit reads)"
         )
     if planner:
         find("planner", planner)
     if topology is not None:
         machine = machine_of(topology)
-        if what != "all" and not is_file(what):
-            collective(what, machine)
+        if source != "all" and not is_file(source):
+            collective(source, machine)
 
 
-def _plans_in(what: str) -> Mapping[str, Plan]:
-    """Those in a file; none where it is no file of plans: a collective may be a file as well."""
+def _plans_in(source: str) -> Mapping[str, Plan]:
+    """Return the plans in a file; none if it is no file of plans, as a collective may be a file, too."""
     try:
-        return load_plans(what) if is_file(what) else {}
+        return load_plans(source) if is_file(source) else {}
     except AntiphonError:
         return {}
 
 
-def _check_machine(what: str, plans: Mapping[str, Plan], machine: Topology) -> None:
-    kind, own = next((kind, one.topology) for kind, one in plans.items())
+def _check_machine(source: str, plans: Mapping[str, Plan], machine: Topology) -> None:
+    kind, own = next((kind, plan_of_file.topology) for kind, plan_of_file in plans.items())
     if own != machine:
         other = "all" if len(plans) > 1 else kind
         raise Invalid(
-            f"{what}: is for {own.name} ({own.ranks} ranks) and not for {machine.name} ({machine.ranks} ranks); leave "
-            f"{machine.name} out to measure what the file holds, or bench {other} {machine.name}"
+            f"{source}: is for {own.name} ({own.ranks} ranks) and not for {machine.name} ({machine.ranks} ranks); "
+            f"leave {machine.name} out to measure what the file holds, or bench {other} {machine.name}"
         )
 
 
-def _named(given: str | Sequence[str]) -> list[str]:
-    names = [data_type(name).name for name in ([given] if isinstance(given, str) else given)]
+def _named(names_given: str | Sequence[str]) -> list[str]:
+    names = [data_type(name).name for name in ([names_given] if isinstance(names_given, str) else names_given)]
     if "object" in names:
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
     return list(dict.fromkeys(names))
 
 
-def _operators(given: str | Sequence[str]) -> list[str]:
-    names = list(OPERATORS) if given == "all" else [given] if isinstance(given, str) else list(given)
+def _operators(names_given: str | Sequence[str]) -> list[str]:
+    names = (
+        list(OPERATORS)
+        if names_given == "all"
+        else [names_given]
+        if isinstance(names_given, str)
+        else list(names_given)
+    )
     for name in names:
         combine_of(name)
     return list(dict.fromkeys(names))
 
 
-def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Sized]:
-    for one in plans:
-        collective = one.collective
+def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Line]:
+    for source_plan in plans:
+        collective = source_plan.collective
         for dtype in dtypes:
             for op in ops if collective.combining else ops[:1]:
                 weight, before = collective.buffer_weight * data_type(dtype).itemsize, -1
                 for size in parse_sizes(nbytes):
                     unit = units_of(size, weight)
                     if unit != before:  # sizes that are the same, rounded, are measured once
-                        yield _Sized(one, one.at(unit * weight), unit, unit * weight, dtype, op)
+                        yield _Line(source_plan, source_plan.at(unit * weight), unit, unit * weight, dtype, op)
                     before = unit
 
 
 class _Predictions:
-    """What the model says of a line, as the runtime cuts its messages; a model is prepared once per schedule."""
+    """Predictions of a model for lines, with messages cut as by the runtime; prepared once per schedule."""
 
     def __init__(self, model: str, profile: Profile | None, on: str) -> None:
         self.model, self.profile, self.cuts = model, profile, cuts_of(on)
         self.ready: dict[int, tuple[Any, Predictor]] = {}
 
-    def __call__(self, line: _Sized) -> float:
+    def __call__(self, line: _Line) -> float:
         return float(self._of(line).seconds)
 
-    def _of(self, line: _Sized) -> Prediction:
+    def _of(self, line: _Line) -> Prediction:
         schedule = line.entry.schedule
         if id(schedule) not in self.ready:
-            made = prepare(self._model(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
-            self.ready[id(schedule)] = schedule, made
+            predictor = prepare(self._model(line), schedule, line.plan.topology, profile=self.profile, cuts=self.cuts)
+            self.ready[id(schedule)] = schedule, predictor
         return self.ready[id(schedule)][1](line.nbytes)
 
-    def told(self, line: _Sized) -> str:
-        """The model, and what its figures rest on."""
+    def describe(self, line: _Line) -> str:
+        """Return the model and the basis of its figures."""
         model = self._model(line)
         return f"{model}; {basis_of(self._of(line), self.profile)}"
 
-    def _model(self, line: _Sized) -> str:
+    def _model(self, line: _Line) -> str:
         return self.model or usual_model(line.plan.topology, self.profile, wanted=(line.plan.collective,))
 
 
-def _row(line: _Sized, row: Row, predicted: float, told_by: str) -> Row:
-    """`row` with what was measured; a prediction that it brings (a lab knows its links) stands."""
+def _row(line: _Line, row: Row, predicted: float, predicted_by: str) -> Row:
+    """Return the row with the facts of its line, and the prediction unless the runtime (a lab) has made one."""
     collective, claims = line.plan.collective, line.entry.claims
-    made = line.entry.schedule.provenance
-    told: Row = {
-        "collective": collective.kind, "planner": claims.get("planner", made.get("planner")),
-        "options": _plain(made.get("options")),
+    provenance = line.entry.schedule.provenance
+    facts: Row = {
+        "collective": collective.kind, "planner": claims.get("planner", provenance.get("planner")),
+        "options": _plain(provenance.get("options")),
         "topology": line.plan.topology.name, "ranks": len(collective.members),
         "root": collective.roots[0] if len(collective.roots) == 1 else None,
     }  # fmt: skip
     if claims.get("served_by"):
-        told["served_by"] = claims["served_by"]
+        facts["served_by"] = claims["served_by"]
     if line.pieces is not None:
-        told["pieces"] = line.pieces
+        facts["pieces"] = line.pieces
     if "predicted_seconds" not in row:
         over = row["seconds"] / predicted if predicted else None
-        row = {**row, "predicted_seconds": predicted, "over_predicted": over, "predicted_by": told_by}
-    return {**told, **row}
+        row = {**row, "predicted_seconds": predicted, "over_predicted": over, "predicted_by": predicted_by}
+    return {**facts, **row}
 
 
 def _plain(options: Any) -> dict[str, Any]:
-    given = options.items() if isinstance(options, Mapping) else ()
-    return {key: value for key, value in given if isinstance(value, bool | int | float | str)}
+    items = options.items() if isinstance(options, Mapping) else ()
+    return {key: value for key, value in items if isinstance(value, bool | int | float | str)}
+
+
+# ---- the number of pieces ----
+
+MIN_PIECE = 2**14  # bytes of the buffer; smaller pieces only cost
+MAX_PIECES = 64
+MAX_TRIES = 16
+
+
+def depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
+    """Return the number of pieces at which the controller of piece sizes (`cost.miad`) settles.
+
+    It gets the throughput of each piece size that it requests, from the median of the iterations. Sizes with the same
+    number of pieces are measured once. One launch per number of pieces, at most 16.
+    """
+    min_piece = max(MIN_PIECE, case.nbytes // MAX_PIECES)
+    if case.nbytes <= min_piece:
+        return 1
+    controller = Miad(smallest=min_piece, largest=case.nbytes, repeats=1, patience=1, tolerance=0.03)
+    seconds_of: dict[int, float] = {}
+    while not controller.settled:
+        pieces = -(-case.nbytes // controller.next())
+        if pieces not in seconds_of:
+            if len(seconds_of) == MAX_TRIES:
+                break
+            pipelined = Runnable(pipeline(runnable.schedule, pieces), runnable.machine)
+            seconds_of[pieces] = _seconds(on, pipelined, case, how)
+        controller.measured(case.nbytes / seconds_of[pieces])
+    return min(seconds_of, key=lambda pieces: (seconds_of[pieces], pieces))
+
+
+def _seconds(on: str, runnable: Runnable, case: Case, how: How) -> float:
+    rows: dict[int, Row] = {}
+    runtime(on).run([runnable], [replace(case, program=0)], how, rows.__setitem__)
+    if not rows:
+        raise AntiphonError("the number of pieces could not be measured")
+    return float(rows[0]["seconds"])

@@ -1,4 +1,4 @@
-"""Measurements for `fit genmodel`: schedules of co-located parameter servers, rings, and x to x, on a runtime."""
+"""Measurements for `fit genmodel`: co-located parameter servers, rings, and x to x, as schedules on a runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 Progress = Callable[[str], None]
-MOST_RANKS = 4096
+MAX_RANKS = 4096
 ITEM = 4  # float32
 PLANS = {"cps": ("colocated-ps", {}), "ring": ("ring", {"directions": 1}), "incast": ("", {})}
 
@@ -35,11 +35,11 @@ def bench_genmodel(
     timeout: float = 600.0,
     progress: Progress | None = None,
 ) -> list[Measured] | None:
-    """Time each plan among the first 2, 3, ... `ranks` ranks, for each size: medians of the slowest.
+    """Time each plan among the first 2, 3, ... `ranks` ranks, for each size: medians of the slowest rank.
 
-    They are schedules, run by the engine like all others; each message goes in one piece, which is what the formulas
-    count. Under a launcher `ranks` is how many processes there are, and only the first has rows (the others None).
-    Results are checked in every element. Missing where something is that the runtime needs.
+    They are schedules, run by the engine like all others. Each message goes in one piece, as the formulas assume. Under
+    a launcher `ranks` is the number of processes, and only the first has rows (the others None). Every element of the
+    results is checked. Missing if the runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, can(on)["options"])
@@ -47,48 +47,51 @@ def bench_genmodel(
         if not deciding:
             return None
         count = processes(ranks) if launched() else 4 if ranks is None else ranks
-        whole = _checked(count, sizes, plans, iterations, warmup)
+        checked_sizes = _checked(count, sizes, plans, iterations, warmup)
         programs, cases, names = list[Runnable](), list[Case](), list[str]()
-        for some in range(2, count + 1):
+        for group_size in range(2, count + 1):
             for name in dict.fromkeys(plans):
-                schedule = schedule_of(name, some)
+                schedule = schedule_of(name, group_size)
                 weight = schedule.collective.buffer_weight
-                for nbytes in whole:
+                for nbytes in checked_sizes:
                     unit = max(nbytes // ITEM // weight, 1)
                     cases.append(
-                        Case(len(programs), [*range(some)], unit, nbytes, repeat=iterations, warmup=warmup, split=0)
+                        Case(
+                            len(programs), [*range(group_size)], unit, nbytes, repeat=iterations, warmup=warmup, split=0
+                        )
                     )
                     names.append(name)
-                programs.append(Runnable(schedule, topology(f"full:ranks={some}")))
-        found: list[Measured] = []
+                programs.append(Runnable(schedule, topology(f"full:ranks={group_size}")))
+        measurements: list[Measured] = []
 
-        def heard(number: int, row: Row) -> None:
+        def on_row(number: int, row: Row) -> None:
             name, case = names[number], cases[number]
-            some, told = len(case.ranks), f"{name}, {len(case.ranks)} ranks, {format_size(case.nbytes)}"
+            group_size, description = len(case.ranks), f"{name}, {len(case.ranks)} ranks, {format_size(case.nbytes)}"
             if row["wrong"]:
-                raise Failed(f"{told}: {row['wrong']} elements were wrong; please report it")
-            found.append(Measured(plan_of(name, some), some, case.nbytes, row["seconds"]))
+                raise Failed(f"{description}: {row['wrong']} elements were wrong; please report it")
+            measurements.append(Measured(plan_of(name, group_size), group_size, case.nbytes, row["seconds"]))
             if progress is not None:
-                progress(f"{told}: {format_seconds(row['seconds'])}")
+                progress(f"{description}: {format_seconds(row['seconds'])}")
 
-        runtime(on).run(programs, cases, how, heard)
-    return found
+        runtime(on).run(programs, cases, how, on_row)
+    return measurements
 
 
 def schedule_of(name: str, ranks: int) -> Schedule:
-    """What a plan that `fit genmodel` has a formula for is as a schedule; unknown names are Invalid."""
+    """Return the schedule of a plan that `fit genmodel` has a formula for; Invalid for unknown names."""
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
     planner, options = PLANS[name]
     if not planner:
         return _incast(ranks)
-    found = planned("allreduce", topology(f"full:ranks={ranks}"), planner=planner, options=options)
-    return found.entries[0].schedule
+    plan = planned("allreduce", topology(f"full:ranks={ranks}"), planner=planner, options=options)
+    return plan.entries[0].schedule
 
 
 def _incast(ranks: int) -> Schedule:
-    """Everyone sends to everyone at once, and combines nothing (equation 6): block r goes from rank r to all others.
-    The greatest buffer is what a rank receives."""
+    """Return a schedule in which every rank sends its block to all others at once, combining nothing (equation 6).
+
+    The largest buffer is what a rank receives."""
     pairs = [(src, dst) for src in range(ranks) for dst in range(ranks) if src != dst]
     relation = custom_relation([(r, r, r) for r in range(ranks)], [(src, dst, None) for src, dst in pairs], ranks)
     collective = Collective("custom", ranks, custom=relation)
@@ -98,9 +101,9 @@ def _incast(ranks: int) -> Schedule:
 
 
 def _checked(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:
-    """The sizes, in whole elements."""
-    if not 2 <= count <= MOST_RANKS:
-        raise Invalid(f"ranks: expected 2 to {MOST_RANKS}, got {count}")
+    """Check the arguments; return the sizes in whole elements."""
+    if not 2 <= count <= MAX_RANKS:
+        raise Invalid(f"ranks: expected 2 to {MAX_RANKS}, got {count}")
     for plan in plans:
         if plan not in PLANS:
             raise unknown("plan", plan, PLANS)

@@ -1,49 +1,58 @@
-"""Measurements for `fit loggp`: parametrized round trips between two ranks, as schedules that a runtime runs; and, of
-more ranks, how many messages go at once (`bench_radix`).
+"""Measurements for `fit loggp`: parametrized round trips between two ranks, as schedules on a runtime.
 
-    trip(n, k)   n messages from rank 0 to rank 1, before each but the first k copies of the data within rank 0; the
-                 last one comes back. Without messages but the last: the copies alone.
+    trip(n, k)   n messages from rank 0 to rank 1, with k copies of the data within rank 0 before each but the first;
+                 the last one comes back. With `alone`: the copies, and the last message only.
     pings(r)     one message goes there and back r times.
-    busy(n, k)   rank 1 is at work on k copies while n messages arrive, completes these, and sends the last one back.
+    busy(n, k)   rank 1 makes k copies while n messages arrive, receives them, and sends the last one back.
 
-What follows from what is a chain of data, so no order of execution can shorten it. Each figure but the first is a
-difference of two schedules, so what a call itself costs is in none of them; of the first, a sixteenth of it.
+Each schedule is a chain of data dependencies, so no order of execution can shorten it. Each figure but the first is a
+difference of two schedules, without the cost of a call; the first contains a sixteenth of it.
+
+With more ranks, for the radices that `fit loggp` finds, also 1, 2, 3, ... messages at once:
+
+    burst     n messages from one rank to another, the last of which comes back (`trip`)
+    fan-out   rank 0 sends to n others
+    fan-in    n others send to rank 0
+    pairs     n ranks of the first half each send to one of the other half
+
+All ranks take part in each of them, so the cost of a call and of beginning together is the same in all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, log2
 
 import numpy as np
 
 from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.schedule import COPY, Schedule, cut
-from antiphon.cost.fit import BURST, RoundTrip, at_once
+from antiphon.core.topology import Topology
+from antiphon.cost.fit import BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip, at_once
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.launch import Failed, launched, processes
-from antiphon.runtimes.measure.bench_radix import MOST_AT_ONCE, Place, large_size, radix_rows
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.rows import can, first_on, runtime
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
 SIZES = tuple(2**i for i in range(21))  # 1 B to 1 MiB
-LARGEST, MOST_BUFFERS, MOST_MESSAGES = 2**30, 2**32, 4096
+LARGEST, MAX_BUFFERS, MAX_MESSAGES = 2**30, 2**32, 4096
 PINGS = 16
-COVER = 1.5  # a delay is so many gaps long: o_s + d >= g + (s-1) G whatever o_s is, with some room
-COVER_PORTS = 3.0  # of the mean gap where messages may go by several ports: the longest is less than twice as long
-TRIED, MOST_COPIES, LONGEST = 4, 256, 2**11  # copies: to see what one takes; before a message; of `busy`
+COVER = 1.5  # gaps that a delay lasts: o_s + d >= g + (s-1) G whatever o_s is, with some margin
+COVER_PORTS = 3.0  # mean gaps if messages may use several ports: the longest gap is less than twice the mean
+TRIAL_COPIES, MAX_COPIES, MAX_BUSY = 4, 256, 2**11  # copies: to time one; before a message; of `busy`
 SERVER = ("idle", "busy")  # schedules of the receiver's side
-LEAST = 1e-12  # seconds: what noise alone makes less than nothing
-MOST_RANKS = 4096
+MIN_SECONDS = 1e-12  # replaces differences that noise makes negative
+MAX_RANKS = 4096
 Move = tuple[int, int, int, int, int]  # chunk, src, dst, src_slot, dst_slot
 
 
 def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int = 1) -> Schedule:
-    """See above. `alone`: the copies, and the last message only. Each message leaves from a place of its own: no copy
-    waits until one has left. `far`: the rank that plays rank 1."""
+    """Return the schedule `trip`. Each message has its own source slot, so no copy waits for a message.
+
+    `far`: the rank that plays rank 1."""
     moves: list[Move] = []
     at = 0
     for i in range(n):
@@ -63,27 +72,27 @@ def pings(rounds: int, ranks: int = 2, far: int = 1) -> Schedule:
 
 
 def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
-    """The answer of rank 1 stands behind its own block in their way back, so it waits for the copies."""
-    there: list[Move] = [(0, 0, 1, 0, 0 if i == n - 1 else i + 1) for i in range(n)]
+    """Return the schedule `busy`. The answer of rank 1 follows its own block, so it waits for the copies."""
+    arrivals: list[Move] = [(0, 0, 1, 0, 0 if i == n - 1 else i + 1) for i in range(n)]
     work: list[Move] = [(1, 1, 1, i % 2, 1 - i % 2) for i in range(copies)]
-    return _chain([*there, *work, (1, 1, 0, copies % 2, 0), (0, 1, 0, 0, 0)], 2, ranks, far)
+    return _chain([*arrivals, *work, (1, 1, 0, copies % 2, 0), (0, 1, 0, 0, 0)], 2, ranks, far)
 
 
 def _chain(moves: Sequence[Move], blocks: int, ranks: int, far: int) -> Schedule:
-    """A step for each: of block 0, which rank 0 has, and of block 1, which rank 1 has; both end with block 0."""
+    """Return a schedule with a step per move, of block 0 (of rank 0) and block 1 (of rank 1). Both end with block 0."""
     have, want = [(0, 0, 0), (1, far, 1)][:blocks], [(0, 0, None), (0, far, None), (1, 0, None)][: blocks + 1]
     collective = Collective("custom", ranks, custom=custom_relation(have, want, ranks))
-    chunk, src, dst, here, there = np.array(moves, np.int32).T
+    chunk, src, dst, src_slot, dst_slot = np.array(moves, np.int32).T
     step, op = np.arange(len(moves), dtype=np.int32), np.full(len(moves), COPY, np.uint8)
     src, dst = (np.where(ends == 1, far, ends).astype(np.int32) for ends in (src, dst))
-    return Schedule(collective, cut(collective, 1), step, chunk, src, dst, op, src_slot=here, dst_slot=there)
+    return Schedule(collective, cut(collective, 1), step, chunk, src, dst, op, src_slot=src_slot, dst_slot=dst_slot)
 
 
 @dataclass(frozen=True)
 class _Chains:
-    """Copies for one size: before each message, and at the busy rank."""
+    """The number of copies for one size: before each message, and at the busy rank."""
 
-    delay: int = TRIED
+    delay: int = TRIAL_COPIES
     busy: int = 0
 
 
@@ -101,17 +110,17 @@ def bench_loggp(  # noqa: PLR0913
     between: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[RoundTrip] | None:
-    """PRTT(1,0,s), PRTT(n,0,s), PRTT(n,d,s) and the receiver's side between two ranks, for each size.
+    """Measure PRTT(1,0,s), PRTT(n,0,s), PRTT(n,d,s) and the receiver's side between two ranks, for each size.
 
-    d covers the gap (o_s + d >= g + (s-1) G) and is the delay there really was. Each row is of first quartiles of
-    `iterations` runs; all sizes are measured once before any is measured again. What arrives is checked in every byte.
-    `ranks`: among so many also what goes at once, for the radices. `between`: the second half of them is elsewhere, and
-    everything is measured from half to half.
-    Under a launcher only the first process has rows (the others None). Missing where something that it needs is.
+    d covers the gap (o_s + d >= g + (s-1) G) and is the actual delay. Each row has first quartiles of `iterations`
+    runs; all sizes are measured once before any is repeated. Every byte that arrives is checked. `ranks`: among these,
+    also measure messages at once, for the radices. `between`: measure from the first half of the ranks to the second,
+    which is on another host. Under a launcher only the first process has rows (the others None). Missing if the
+    runtime lacks something it needs.
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, can(on)["options"])
-    whole = _checked(sizes, n, repetitions, iterations, warmup)
+    checked_sizes = _checked(sizes, n, repetitions, iterations, warmup)
     with first_on(on, how) as deciding:
         if not deciding:
             return None
@@ -121,77 +130,78 @@ def bench_loggp(  # noqa: PLR0913
         chains: list[tuple[int, _Chains]] = []
         halves: dict[int, float] = {}
 
-        def tried(size: int, seconds: Mapping[str, float]) -> None:
+        def choose_lengths(size: int, seconds: Mapping[str, float]) -> None:
             chains.append((size, _lengths(seconds, n, COVER if ranks is None else COVER_PORTS)))
             halves[size] = seconds["pings"] / (2 * PINGS)
 
-        work.measure([(size, _Chains()) for size in whole], tried)
-        found: list[RoundTrip] = []
-        together: list[RoundTrip] = []
+        work.measure([(size, _Chains()) for size in checked_sizes], choose_lengths)
+        rows: list[RoundTrip] = []
+        bursts: list[RoundTrip] = []
         if ranks is not None:
-            together = _at_once(place, halves, n, repetitions, usual, progress or (lambda _: None))
-            work.n = _last_alone(n, together)
+            bursts = _measure_bursts(place, halves, n, repetitions, usual, progress or (lambda _: None))
+            work.n = _last_alone(n, bursts)
 
-        def heard(size: int, seconds: Mapping[str, float]) -> None:
-            found.extend(_rows(seconds, size, work.n))
+        def on_sizes_measured(size: int, seconds: Mapping[str, float]) -> None:
+            rows.extend(_rows(seconds, size, work.n))
             if progress is not None:
-                turn, one = (len(found) // 4 - 1) // len(whole) + 1, format_seconds(found[-4].seconds / 2)
-                progress(f"{format_size(size)}: {one} one way (repetition {turn} of {repetitions})")
+                turn, one_way = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
+                progress(f"{format_size(size)}: {one_way} one way (repetition {turn} of {repetitions})")
 
-        work.measure(chains * repetitions, heard)
-    return found + together
+        work.measure(chains * repetitions, on_sizes_measured)
+    return rows + bursts
 
 
-def _at_once(
-    place: Place, halves: Mapping[int, float], n: int, repetitions: int, usual: Case, tell: Callable[[str], None]
+def _measure_bursts(
+    place: Place, halves: Mapping[int, float], n: int, repetitions: int, usual: Case, progress: Callable[[str], None]
 ) -> list[RoundTrip]:
-    """What 1, 2, ... messages take that begin at once: small ones, and large ones."""
-    some = min(n, MOST_AT_ONCE)
-    most = max(some, len(place.others))
-    large = large_size(halves, most, min(halves), min(LARGEST, MOST_BUFFERS // (2 * most)))
-    bursts = [trip(number + 1, ranks=place.ranks, far=place.far) for number in range(some)]
-    return radix_rows(place, bursts, (min(halves), large), repetitions, usual, tell)
+    """Time 1, 2, ... messages that begin at once: small ones, and large ones."""
+    burst_messages = min(n, MAX_AT_ONCE)
+    max_messages = max(burst_messages, len(place.peers))
+    large = large_size(halves, max_messages, min(halves), min(LARGEST, MAX_BUFFERS // (2 * max_messages)))
+    schedules = [trip(number + 1, ranks=place.ranks, far=place.far) for number in range(burst_messages)]
+    return radix_rows(place, schedules, (min(halves), large), repetitions, usual, progress)
 
 
 def _last_alone(n: int, rows: Sequence[RoundTrip]) -> int:
-    """At most n messages, of which the last goes alone where others go by several ports at once: so that what they take
-    is turns and nothing else."""
-    burst = next(one for one in at_once(rows) if one.kind == BURST)  # of the small ones
+    """Return at most n messages such that, if messages use several ports at once, the last one goes alone."""
+    burst = next(figure for figure in at_once(rows) if figure.kind == BURST)  # of small messages
     ports = burst.count or 1
     return n - (n - 1) % ports if ports < n else n
 
 
 class _ChainsMeasured:
-    """Sizes as cases of schedules: each schedule is lowered once."""
+    """Sizes as cases of schedules; each schedule is lowered once."""
 
     def __init__(self, place: Place, n: int, usual: Case) -> None:
         self.place, self.n, self.usual = place, n, usual
 
-    def measure(self, wanted: Sequence[tuple[int, _Chains]], tell: Callable[[int, Mapping[str, float]], None]) -> None:
-        """Of each size and its chains the seconds of every schedule, by name: told as soon as these are there."""
+    def measure(
+        self, chains_of_sizes: Sequence[tuple[int, _Chains]], on_seconds: Callable[[int, Mapping[str, float]], None]
+    ) -> None:
+        """Measure each size with its chains; pass the seconds of every schedule, by name, to `on_seconds` at once."""
         programs: dict[tuple[str, int], int] = {}
         runnables, cases = list[Runnable](), list[Case]()
         names: list[tuple[int, str]] = []
-        for place, (size, chains) in enumerate(wanted):
+        for index, (size, chains) in enumerate(chains_of_sizes):
             for name, copies in self._schedules(chains):
                 if (name, copies) not in programs:
                     programs[name, copies] = len(runnables)
                     runnables.append(Runnable(self._schedule(name, copies), self.place.machine))
-                heat = 2 * place + (name in SERVER)  # schedules of one collective take turns: all meet the same noise
-                cases.append(self._case(programs[name, copies], size, heat))
-                names.append((place, name))
-        seconds: list[dict[str, float]] = [{} for _ in wanted]
+                race = 2 * index + (name in SERVER)  # schedules of one collective take turns, with the same noise
+                cases.append(self._case(programs[name, copies], size, race))
+                names.append((index, name))
+        seconds: list[dict[str, float]] = [{} for _ in chains_of_sizes]
 
-        def heard(number: int, row: Row) -> None:
-            place, name = names[number]
+        def on_row(number: int, row: Row) -> None:
+            index, name = names[number]
             if row["wrong"]:
-                size = format_size(wanted[place][0])
+                size = format_size(chains_of_sizes[index][0])
                 raise Failed(f"messages of {size} did not arrive as they were sent: this runtime lost data")
-            seconds[place][name] = row["quartiles"][0]  # what disturbs a run only makes it longer
-            if len(seconds[place]) == len(self._schedules(wanted[place][1])):
-                tell(wanted[place][0], seconds[place])
+            seconds[index][name] = row["quartiles"][0]  # disturbances only make a run longer
+            if len(seconds[index]) == len(self._schedules(chains_of_sizes[index][1])):
+                on_seconds(chains_of_sizes[index][0], seconds[index])
 
-        runtime(self.place.on).run(runnables, cases, self.place.how, heard)
+        runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
 
     def _schedules(self, chains: _Chains) -> list[tuple[str, int]]:
         server = [(name, chains.busy) for name in SERVER] if chains.busy else []
@@ -205,63 +215,167 @@ class _ChainsMeasured:
             return pings(PINGS, *where)
         return trip(1 if name == "one" else n, copies, name == "alone", *where)
 
-    def _case(self, program: int, size: int, heat: int) -> Case:
-        nbytes = size * (2 if heat % 2 else 1)  # a server has a block of its own, too
+    def _case(self, program: int, size: int, race: int) -> Case:
+        nbytes = size * (2 if race % 2 else 1)  # a server has its own block, too
         return replace(
-            self.usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size), race=heat, knockout=False
+            self.usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size), race=race, knockout=False
         )
 
 
 def _lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
-    """How many copies cover a gap, and how many the arrival of all messages."""
-    copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIED), 1e-9)
+    """Return how many copies cover a gap, and how many the arrival of all messages."""
+    copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), 1e-9)
     arrival = max(seconds["many"] - seconds["one"], 0.0)
-    delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MOST_COPIES)
-    return _Chains(delay, min(ceil(COVER * (arrival + seconds["one"]) / copy) + 1, LONGEST))
+    delay = min(ceil(cover * arrival / (n - 1) / copy) + 1, MAX_COPIES)
+    return _Chains(delay, min(ceil(COVER * (arrival + seconds["one"]) / copy) + 1, MAX_BUSY))
 
 
 def _rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTrip]:
-    """The four rows of a size from differences between schedules; what noise makes impossible is the least possible."""
-    one = seconds["pings"] / PINGS
-    delay = max((seconds["alone"] - seconds["one"]) / (n - 1), LEAST)
-    received = max((seconds["busy"] - seconds["idle"]) * n / (n - 1), LEAST)
-    if seconds["idle"] < seconds["many"]:  # no copies keep this receiver busy until all is there
-        received = LEAST
+    """Return the four rows of a size, from differences between schedules, at least MIN_SECONDS."""
+    round_trip = seconds["pings"] / PINGS
+    delay = max((seconds["alone"] - seconds["one"]) / (n - 1), MIN_SECONDS)
+    received = max((seconds["busy"] - seconds["idle"]) * n / (n - 1), MIN_SECONDS)
+    if seconds["idle"] < seconds["many"]:  # the copies do not keep this receiver busy until everything has arrived
+        received = MIN_SECONDS
     return [
-        RoundTrip("rtt", 1, 0.0, size, one),
-        RoundTrip("rtt", n, 0.0, size, max(one + seconds["many"] - seconds["one"], LEAST)),
-        RoundTrip("rtt", n, delay, size, one + max(seconds["delayed"] - seconds["one"], (n - 1) * delay)),
+        RoundTrip("rtt", 1, 0.0, size, round_trip),
+        RoundTrip("rtt", n, 0.0, size, max(round_trip + seconds["many"] - seconds["one"], MIN_SECONDS)),
+        RoundTrip("rtt", n, delay, size, round_trip + max(seconds["delayed"] - seconds["one"], (n - 1) * delay)),
         RoundTrip("server", n, 0.0, size, received),
     ]
 
 
 def _count(ranks: int | None, between: bool) -> int:
-    """How many ranks take part: as many as a launcher started."""
-    if ranks is not None and not 2 <= ranks <= MOST_RANKS:
-        raise Invalid(f"ranks: expected 2 to {MOST_RANKS}, got {ranks}")
+    """Return how many ranks take part. Invalid if a launcher started another number."""
+    if ranks is not None and not 2 <= ranks <= MAX_RANKS:
+        raise Invalid(f"ranks: expected 2 to {MAX_RANKS}, got {ranks}")
     if between and (ranks is None or ranks % 2):
         raise Invalid("between: from half to half of the ranks; say how many these are, an even number")
-    wanted = ranks or 2
-    if launched() and (there := processes(None)) != wanted:
-        more = "" if ranks else f" (more of them, for the radices, by --ranks {there})"
+    count = ranks or 2
+    if launched() and (started := processes(None)) != count:
+        hint = "" if ranks else f" (more of them, for the radices, by --ranks {started})"
         raise Invalid(
-            f"the launcher started {there} processes: this is measured between {wanted}; give it -n {wanted}{more}"
+            f"the launcher started {started} processes: this is measured between {count}; give it -n {count}{hint}"
         )
-    return wanted
+    return count
 
 
 def _checked(sizes: Sequence[int], n: int, repetitions: int, iterations: int, warmup: int) -> list[int]:
-    whole = list(dict.fromkeys(sizes))
-    if not whole or not 1 <= min(whole) <= max(whole) <= LARGEST:
+    sizes_once = list(dict.fromkeys(sizes))
+    if not sizes_once or not 1 <= min(sizes_once) <= max(sizes_once) <= LARGEST:
         raise Invalid(f"nbytes: expected sizes from 1 byte to {format_size(LARGEST)}")
-    if not 2 <= n <= MOST_MESSAGES or n * max(whole) > MOST_BUFFERS:
+    if not 2 <= n <= MAX_MESSAGES or n * max(sizes_once) > MAX_BUFFERS:
         raise Invalid(
-            f"messages: expected 2 to {MOST_MESSAGES}, and at most {format_size(MOST_BUFFERS)} together, got {n} of "
-            f"{format_size(max(whole))}"
+            f"messages: expected 2 to {MAX_MESSAGES}, and at most {format_size(MAX_BUFFERS)} together, got {n} of "
+            f"{format_size(max(sizes_once))}"
         )
     if repetitions < 1 or iterations < 1 or warmup < 0:
         raise Invalid(
             "repetitions, iterations and warm-up: expected 1 or more, 1 or more and 0 or more, got "
             f"{repetitions}, {iterations} and {warmup}"
         )
-    return whole
+    return sizes_once
+
+
+# ---- messages at once ----
+
+MAX_AT_ONCE = 64  # messages
+ROOM = 2.0  # a large message takes this many times as long as sending all small ones
+
+
+def fan_out(targets: Sequence[int], ranks: int) -> Schedule:
+    """Return a schedule that sends the block of rank 0 to these ranks."""
+    return _messages_at_once([(0, target) for target in targets], ranks, same_block=True)
+
+
+def fan_in(sources: Sequence[int], ranks: int) -> Schedule:
+    """Return a schedule that sends a block of each of these ranks to rank 0."""
+    return _messages_at_once([(source, 0) for source in sources], ranks)
+
+
+def pairs(count: int, far: int, ranks: int) -> Schedule:
+    return _messages_at_once([(rank, far + rank) for rank in range(count)], ranks)
+
+
+def _messages_at_once(messages: Sequence[tuple[int, int]], ranks: int, same_block: bool = False) -> Schedule:
+    """Return a schedule of these (src, dst) in one step. `same_block`: they carry one block."""
+    blocks = [0 if same_block else number for number in range(len(messages))]
+    have = sorted({(block, src, block) for block, (src, _) in zip(blocks, messages, strict=True)})
+    want = [(block, dst, None) for block, (_, dst) in zip(blocks, messages, strict=True)]
+    collective = Collective("custom", ranks, custom=custom_relation(have, want, ranks))
+    src, dst = np.array(messages, np.int32).T
+    step = np.zeros(len(messages), np.int32)
+    return Schedule(
+        collective, cut(collective, 1), step, np.array(blocks, np.int32), src, dst, np.full(len(messages), COPY)
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A runtime and machine. `between`: measure from the first half of the ranks to the other half."""
+
+    on: str
+    how: How
+    machine: Topology
+    between: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return self.machine.ranks
+
+    @property
+    def far(self) -> int:
+        """The rank that rank 0 exchanges messages with."""
+        return self.ranks // 2 if self.between else 1
+
+    @property
+    def peers(self) -> list[int]:
+        return list(range(self.far, self.ranks))[:MAX_AT_ONCE]
+
+
+def large_size(halves: Mapping[int, float], max_messages: int, min_size: int, limit: int) -> int:
+    """Return a size at which a message takes much longer than a processor needs to send `max_messages` of them.
+
+    `halves`: half round trips by size."""
+    low, high = min(halves), max(halves)
+    slope = (halves[high] - halves[low]) / (high - low) if high > low else 0.0
+    size = ROOM * max_messages * halves[low] / slope if slope > 0 else float(high)
+    return int(min(max(2 ** round(log2(max(size, 1.0))), min_size), limit))
+
+
+def radix_rows(
+    place: Place, bursts: Sequence[Schedule], sizes: tuple[int, int], repetitions: int, usual: Case,
+    progress: Callable[[str], None],
+) -> list[RoundTrip]:  # fmt: skip
+    """Measure messages at once. `bursts`: schedules of 1, 2, ... messages. `sizes`: a small one, where only gaps count,
+    and a large one. All are measured once before any is repeated."""
+    large = max(sizes)
+    bursts_of_kinds = [
+        (BURST, n + 1, size, schedule) for size in dict.fromkeys(sizes) for n, schedule in enumerate(bursts)
+    ]
+    peers, ranks = place.peers, place.ranks
+    for n in range(1, len(peers) + 1):
+        bursts_of_kinds.append((FAN_OUT, n, large, fan_out(peers[:n], ranks)))
+        bursts_of_kinds.append((FAN_IN, n, large, fan_in(peers[:n], ranks)))
+        if place.between and n <= place.far:
+            bursts_of_kinds.append((PAIRS, n, large, pairs(n, place.far, ranks)))
+    runnables = [Runnable(schedule, place.machine) for *_, schedule in bursts_of_kinds]
+    cases = [_case(usual, number, size, schedule) for number, (_, _, size, schedule) in enumerate(bursts_of_kinds)]
+    rows: list[RoundTrip] = []
+
+    def on_row(number: int, row: Row) -> None:
+        kind, n, size, _ = bursts_of_kinds[number % len(bursts_of_kinds)]
+        if row["wrong"]:
+            raise Failed(f"messages of {format_size(size)} did not arrive as they were sent: this runtime lost data")
+        rows.append(RoundTrip(kind, n, 0.0, size, row["quartiles"][0]))
+        if len(rows) % len(bursts_of_kinds) == 0:
+            turn = len(rows) // len(bursts_of_kinds)
+            progress(f"up to {max(len(bursts), len(peers))} messages at once (repetition {turn} of {repetitions})")
+
+    runtime(place.on).run(runnables, cases * repetitions, place.how, on_row)
+    return rows
+
+
+def _case(usual: Case, program: int, size: int, schedule: Schedule) -> Case:
+    nbytes = size * schedule.collective.buffer_weight
+    return replace(usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size))

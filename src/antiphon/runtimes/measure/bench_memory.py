@@ -1,7 +1,7 @@
-"""The micro-benchmark of memory access (GenModel paper, section 3.1): what adding x vectors at once takes here.
+"""The micro-benchmark of memory access (GenModel paper, section 3.1): the time of adding x vectors at once.
 
-On a device it is what the engine takes for it: a reduce of x ranks less the same messages alone, step by step, so that
-what is left is the fold.
+On a device it is the time of the engine's fold: that of a reduce of x ranks less that of its messages alone, both
+launched step by step.
 """
 
 from __future__ import annotations
@@ -11,22 +11,24 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.cost.fit import Added
 from antiphon.errors import Invalid, unknown
 from antiphon.runtimes.engine.launch import Failed
-from antiphon.runtimes.measure.adding import Vector, add_all
-from antiphon.runtimes.measure.bench_radix import fan_in
+from antiphon.runtimes.measure.bench_loggp import fan_in
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
 from antiphon.runtimes.measure.device import STEPWISE
-from antiphon.runtimes.measure.memory import free_memory
+from antiphon.runtimes.measure.local import free_memory
 from antiphon.select import plan
 from antiphon.topologies import topology
 from antiphon.units import format_size
 
-LEAST = 1024  # bytes: below this nothing but the calls themselves is measured
+MIN_BYTES = 1024  # below this only the calls themselves are measured
+Vector = NDArray[Any]
 ITEM = 4  # float32
 
 
@@ -41,8 +43,8 @@ def bench_memory(
 ) -> list[Added]:
     """Add 2 .. `most` vectors of `nbytes` (float32) into one, each `repeat` times after one to warm up: medians.
 
-    With several threads each adds a part of its own. Takes (most + 1) * nbytes of memory. The sum is checked. `on`: a
-    device of STEPWISE, which takes twice that; numbers that it cannot tell from none are not among the rows.
+    With several threads each adds its own part. Needs (most + 1) * nbytes of memory. The sum is checked. `on`: a device
+    of STEPWISE, which needs twice that; times that noise makes zero or less have no row.
     """
     _check(most, nbytes, repeat, threads)
     if on:
@@ -55,10 +57,10 @@ def bench_memory(
     with ThreadPoolExecutor(threads) as pool:
         for turn in range(repeat + 1):
             if progress is not None:
-                what = f"run {turn} of {repeat}" if turn else "warming up"
-                progress(f"adding 2 to {most} vectors of {format_size(elements * 4)}: {what}")
-            for x in counts:  # in turn: what slows the machine for a while slows them all
-                jobs = _parts(vectors[:x], out, threads)
+                phase = f"run {turn} of {repeat}" if turn else "warming up"
+                progress(f"adding 2 to {most} vectors of {format_size(elements * 4)}: {phase}")
+            for x in counts:  # in turn, so that disturbances slow all of them
+                jobs = _split_work(vectors[:x], out, threads)
                 began = time.perf_counter()
                 if threads == 1:
                     add_all(*jobs[0])
@@ -72,49 +74,51 @@ def bench_memory(
     return [Added(x, elements * 4, median(seconds[x])) for x in counts]
 
 
-def _on_device(on: str, most: int, nbytes: int, repeat: int, threads: int, tell: Callable[[str], None]) -> list[Added]:
-    """First quartiles of reduces, less those of their messages; what noise makes nothing or less is left out, and told:
-    it measures nothing."""
+def _on_device(
+    on: str, most: int, nbytes: int, repeat: int, threads: int, progress: Callable[[str], None]
+) -> list[Added]:
+    """Return first quartiles of reduces less those of their messages. Differences of zero or less are reported and
+    left out."""
     if on not in STEPWISE:
         raise unknown("device", on, STEPWISE)
     if threads != 1:
         raise Invalid(f"threads: mean nothing to --on {on}; leave them out")
-    there, how, counts = STEPWISE[on](), How(), range(2, most + 1)
-    there.ready(how)
+    runtime, how, counts = STEPWISE[on](), How(), range(2, most + 1)
+    runtime.ready(how)
     elements = nbytes // ITEM
     programs, cases = list[Runnable](), list[Case]()
     for x in counts:
         machine = topology(f"full:ranks={x}")
         reduce = plan("reduce", machine, planner="direct", root=0).entries[0].schedule
         for schedule in (reduce, fan_in(range(1, x), x)):
-            whole = elements * ITEM * schedule.collective.buffer_weight
-            cases.append(Case(len(programs), [*range(x)], elements, whole, repeat=repeat))
+            nbytes_of_case = elements * ITEM * schedule.collective.buffer_weight
+            cases.append(Case(len(programs), [*range(x)], elements, nbytes_of_case, repeat=repeat))
             programs.append(Runnable(schedule, machine))
     seconds: dict[int, float] = {}
 
-    def heard(number: int, row: Row) -> None:
+    def on_row(number: int, row: Row) -> None:
         x = number // 2 + 2
         if row["wrong"]:
             raise Failed(f"{row['wrong']} elements of {x} vectors were wrong; please report it")
-        seconds[number] = row["quartiles"][0]  # what disturbs a run only makes it longer
+        seconds[number] = row["quartiles"][0]  # disturbances only make a run longer
         if number % 2:
-            tell(f"adding {x} vectors of {format_size(elements * ITEM)} on {on}")
+            progress(f"adding {x} vectors of {format_size(elements * ITEM)} on {on}")
 
-    there.run(programs, cases, how, heard)
+    runtime.run(programs, cases, how, on_row)
     vectors, rows = f"vectors of {format_size(elements * ITEM)}", list[Added]()
     for number, x in enumerate(counts):
         spent = seconds[2 * number] - seconds[2 * number + 1]
         if spent > 0:
             rows.append(Added(x, elements * ITEM, spent))
         else:
-            tell(f"{x} {vectors} are left out: with their sum they took no longer than without")
+            progress(f"{x} {vectors} are left out: with their sum they took no longer than without")
     if not rows:
         raise Invalid(f"{vectors} took no longer with their sums than without: take longer ones, or more runs of each")
     return rows
 
 
-def _parts(vectors: Sequence[Vector], out: Vector, threads: int) -> list[tuple[list[Vector], Vector]]:
-    """The work of each thread: adjoining parts of all vectors."""
+def _split_work(vectors: Sequence[Vector], out: Vector, threads: int) -> list[tuple[list[Vector], Vector]]:
+    """Return the work of each thread: a range of all vectors."""
     ends = [len(out) * t // threads for t in range(threads + 1)]
     return [([v[low:high] for v in vectors], out[low:high]) for low, high in pairwise(ends)]
 
@@ -122,8 +126,8 @@ def _parts(vectors: Sequence[Vector], out: Vector, threads: int) -> list[tuple[l
 def _check(most: int, nbytes: int, repeat: int, threads: int) -> None:
     if not 3 <= most <= 1000:
         raise Invalid(f"vectors: expected 3 to 1000 at most, got {most}; one number of vectors would tell nothing")
-    if nbytes < LEAST:
-        raise Invalid(f"nbytes: expected {LEAST} or more, far more than the caches hold, got {nbytes}")
+    if nbytes < MIN_BYTES:
+        raise Invalid(f"nbytes: expected {MIN_BYTES} or more, far more than the caches hold, got {nbytes}")
     if repeat < 1 or threads < 1:
         raise Invalid(f"repeat and threads: expected 1 or more, got {repeat} and {threads}")
     room = free_memory()
@@ -132,3 +136,24 @@ def _check(most: int, nbytes: int, repeat: int, threads: int) -> None:
             f"{most} vectors of {format_size(nbytes)} and their sum need {(most + 1) * nbytes / 1e9:.1f} GB, of which "
             f"{room / 1e9:.1f} GB are free; take fewer or shorter ones"
         )
+
+
+# ---- adding vectors, as GenModel counts it: each is read from memory once, the sum is written once ----
+
+BLOCK = 2**16  # bytes of the sum, which stay in the core's cache
+
+
+def add_all(vectors: Sequence[Vector], out: Vector) -> None:
+    """out = the sum of two vectors or more, block by block: x vectors take x + 1 accesses of memory per element.
+
+    Adding vector by vector would take 3 (x - 1), as the sum would go to memory and back every time. `out` may be the
+    first of the vectors. Linear; releases the interpreter's lock.
+    """
+    step = max(BLOCK // out.itemsize, 1)
+    first, second, *rest = vectors
+    for low in range(0, len(out), step):
+        high = low + step
+        sum_block = out[low:high]
+        np.add(first[low:high], second[low:high], out=sum_block)
+        for vector in rest:
+            np.add(sum_block, vector[low:high], out=sum_block)

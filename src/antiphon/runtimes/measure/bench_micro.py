@@ -1,23 +1,40 @@
-"""Blink's micro-benchmarks on a runtime: rows as of `bench`, beside what a model predicts and the paper measured."""
+"""Blink's micro-benchmarks (sections 2.2 and A.1) on a runtime, beside the prediction of a model and the paper.
+
+    chain-forward           1 -> 2 -> ... -> n: the data of the first rank, forwarded
+    chain-reduce            the same, each but the last adding its own data
+    chain-reduce-broadcast  the same, and the result back along the chain
+    fan-in-forward          n sources -> center -> successor, which ends with the data of all
+    fan-in-reduce           the same, the center adding all data and its own
+    fan-out-forward         source -> center -> n others
+    mimo                    two -> center -> two others: the center adds to each of two streams at the same time
+    mca                     two chains of two that reduce, merged by a center
+
+Places of a pattern are ranks of a machine, and its links are direct links there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from antiphon.core.collective import Collective, custom_relation
+from antiphon.core.plan import Entry, Plan
+from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid
+from antiphon.core.transform import pipeline
+from antiphon.errors import Invalid, Unsupported, unknown
 from antiphon.runtimes.measure.bench import decides, measure_plans
 from antiphon.runtimes.measure.case import Row
-from antiphon.runtimes.measure.micro_patterns import Pattern, plan_on
-from antiphon.runtimes.measure.micro_patterns import patterns as made
 from antiphon.select.parse_request import machine_of
 from antiphon.topologies import topology as named
 from antiphon.units import Sizes
 
-RANKS = 5  # as many as the least of every kind but the long chains need
-# Bytes per second that a link carries, on a DGX-1 with V100s: sections 2.2 (Figures 7, 8) and A.1 (Figure 24); from so
-# many bytes on.
+RANKS = 5  # enough for the smallest pattern of every kind
+# (bytes per second of a link, size in bytes from which they hold) on a DGX-1 with V100s: sections 2.2 (Figures 7, 8)
+# and A.1 (Figure 24).
 PUBLISHED = {
     ("chain-forward", 3): (22e9, 10**9), ("chain-forward", 8): (20e9, 10**9),
     ("chain-reduce", 3): (21e9, 10**9), ("chain-reduce", 8): (19e9, 10**9),
@@ -36,42 +53,220 @@ def bench_micro(
     progress: Callable[[Row], None] | None = None,
     **how: Any,
 ) -> list[Row] | None:
-    """Rows of `measure_plans`, out of place, with `pattern`, `throughput` (bytes per second of the busiest link),
-    `predicted_throughput` and `published` (the paper's, at sizes that it is of).
+    """Measure patterns: rows of `measure_plans`, out of place, with four more keys.
 
-    On `ranks` that are all linked (5), or on a machine. `patterns`: names of them, else all that it has room for.
-    `how`: as of `measure_plans`. Under mpiexec or srun only process 0 has rows, the others None.
+    They are `pattern`, `throughput` (bytes per second of the busiest link), `predicted_throughput` and `published` (the
+    paper's, at its sizes). On `ranks` fully connected ranks (5), or on a machine. `patterns`: names; default: all that
+    fit. `how`: of `measure_plans`. Under mpiexec or srun only process 0 has rows, the others None.
     """
     if machine is not None and ranks is not None:
         raise Invalid("ranks: the machine has its own; leave one of both out")
     if pieces is not None and not 1 <= pieces <= 2**20:
         raise Invalid(f"pieces: expected 1 to {2**20}, got {pieces}")
     where = named(f"full:ranks={RANKS if ranks is None else ranks}") if machine is None else machine_of(machine)
-    some = list(made(patterns, where.ranks))
-    if not some:
+    selected = list(select_patterns(patterns, where.ranks))
+    if not selected:
         raise Invalid(f"{where.name} has {where.ranks} ranks: every pattern needs 3 at least")
     with decides(how.get("on", "mpi"), mpiexec=how.get("mpiexec", "")) as deciding:
         if not deciding:
             return None
-        plans = {one.title: plan_on(one, where, pieces) for one in some}
-        known = {one.title: one for one in some}
+        plans = {pattern.title: plan_on(pattern, where, pieces) for pattern in selected}
+        pattern_of = {pattern.title: pattern for pattern in selected}
 
-        def told(row: Row) -> Row:
-            return _with_throughput(row, known[row["planner"]], plans[row["planner"]].collective.buffer_weight)
+        def complete(row: Row) -> Row:
+            return _with_throughput(row, pattern_of[row["planner"]], plans[row["planner"]].collective.buffer_weight)
 
-        def heard(row: Row) -> None:
+        def on_row(row: Row) -> None:
             if progress is not None:
-                progress(told(row))
+                progress(complete(row))
 
-        return [told(row) for row in measure_plans(list(plans.values()), nbytes, progress=heard, in_place=False, **how)]
+        return [
+            complete(row) for row in measure_plans(list(plans.values()), nbytes, progress=on_row, in_place=False, **how)
+        ]
 
 
 def _with_throughput(row: Row, pattern: Pattern, blocks: int) -> Row:
-    """With what the busiest link carries."""
+    """Add the keys on throughput to a row."""
     carried = row["nbytes"] * pattern.busiest / blocks
-    said, least = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
+    published, min_nbytes = PUBLISHED.get((pattern.name, pattern.size), (None, 0))
     return {
         **row, "pattern": pattern.title, "throughput": carried / row["seconds"] if row["seconds"] else 0.0,
         "predicted_throughput": carried / row["predicted_seconds"] if row["predicted_seconds"] else None,
-        "published": said if carried >= least else None,
+        "published": published if carried >= min_nbytes else None,
     }  # fmt: skip
+
+
+# ---- patterns ----
+
+Transfer = tuple[int, int, int, int, int]  # step, block, src, dst, op
+PIECE, DEEPEST = 2**18, 32  # bytes of a piece, if the message has that many; maximum number of pieces
+CHAIN, FAN = (3, 8), (1, 3)  # lengths and widths that the paper has
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern. `have`, `want`: (block, place); every place that has a block contributes its own data to it."""
+
+    name: str
+    size: int  # length of a chain, width of a fan; 0: not parametrized
+    places: int
+    have: Sequence[tuple[int, int]]
+    want: Sequence[tuple[int, int]]
+    rows: Sequence[Transfer]
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} {self.size}" if self.size else self.name
+
+    @property
+    def links(self) -> list[tuple[int, int]]:
+        return sorted({(src, dst) for _, _, src, dst, _ in self.rows})
+
+    @property
+    def busiest(self) -> int:
+        """The most blocks that one link carries."""
+        carried = [(src, dst) for _, _, src, dst, _ in self.rows]
+        return max(carried.count(link) for link in self.links)
+
+
+def _chain(size: int, back: bool = False, op: int = COPY) -> Pattern:
+    last = size - 1
+    name = "chain-reduce-broadcast" if back else "chain-reduce" if op == REDUCE else "chain-forward"
+    rows = [(at, 0, at, at + 1, op if at + 1 < last else COPY) for at in range(last)]
+    have = [(0, at) for at in range(last if op == REDUCE else 1)]
+    want = [(0, last)] if op == REDUCE else [(0, at) for at in range(1, size)]
+    if back:
+        rows += [(last + at, 0, last - at, last - at - 1, COPY) for at in range(last)]
+        want = [(0, at) for at in range(size)]
+    return Pattern(name, size, size, have, want, rows)
+
+
+def _fan_in(size: int, op: int) -> Pattern:
+    center, after = size, size + 1
+    if op == REDUCE:
+        rows = [(0, 0, at, center, REDUCE) for at in range(size)] + [(1, 0, center, after, COPY)]
+        have = [(0, at) for at in range(size + 1)]
+        return Pattern("fan-in-reduce", size, size + 2, have, [(0, after)], rows)
+    rows = [(0, at, at, center, COPY) for at in range(size)] + [(1, at, center, after, COPY) for at in range(size)]
+    ends = [(at, after) for at in range(size)]
+    return Pattern("fan-in-forward", size, size + 2, [(at, at) for at in range(size)], ends, rows)
+
+
+def _fan_out(size: int) -> Pattern:
+    ends = range(2, size + 2)
+    rows = [(0, 0, 0, 1, COPY), *((1, 0, 1, at, COPY) for at in ends)]
+    return Pattern("fan-out-forward", size, size + 2, [(0, 0)], [(0, at) for at in ends], rows)
+
+
+def _mimo() -> Pattern:
+    rows = [(0, 0, 0, 2, REDUCE), (0, 1, 1, 2, REDUCE), (1, 0, 2, 3, COPY), (1, 1, 2, 4, COPY)]
+    return Pattern("mimo", 0, 5, [(0, 0), (0, 2), (1, 1), (1, 2)], [(0, 3), (1, 4)], rows)
+
+
+def _mca() -> Pattern:
+    rows = [(0, 0, 0, 1, REDUCE), (0, 0, 2, 3, REDUCE), (1, 0, 1, 4, REDUCE), (1, 0, 3, 4, REDUCE)]
+    return Pattern("mca", 0, 5, [(0, at) for at in range(5)], [(0, 4)], rows)
+
+
+PATTERNS: Mapping[str, tuple[Callable[[int], Pattern], tuple[int, int]]] = {
+    "chain-forward": (_chain, CHAIN),
+    "chain-reduce": (lambda size: _chain(size, op=REDUCE), CHAIN),
+    "chain-reduce-broadcast": (lambda size: _chain(size, True, REDUCE), CHAIN),
+    "fan-in-forward": (lambda size: _fan_in(size, COPY), FAN),
+    "fan-in-reduce": (lambda size: _fan_in(size, REDUCE), FAN),
+    "fan-out-forward": (_fan_out, FAN),
+    "mimo": (lambda _: _mimo(), (0, 0)),
+    "mca": (lambda _: _mca(), (0, 0)),
+}
+
+
+def select_patterns(names: Sequence[str] = (), max_ranks: int | None = None) -> Iterator[Pattern]:
+    """Yield the patterns of these names (all), in the sizes of the paper, that need at most `max_ranks` ranks."""
+    for name in names or PATTERNS:
+        if name not in PATTERNS:
+            raise unknown("pattern", name, PATTERNS)
+        make, (low, high) = PATTERNS[name]
+        fitting = [
+            pattern for pattern in map(make, range(low, high + 1)) if max_ranks is None or pattern.places <= max_ranks
+        ]
+        if names and not fitting:
+            raise Invalid(f"{name}: needs {make(low).places} ranks at least, and there are {max_ranks}")
+        yield from fitting
+
+
+def places_on(pattern: Pattern, machine: Topology) -> list[int]:
+    """Return a rank for each place such that links of the pattern are links of the machine, the lowest ranks first.
+
+    Backtracking; patterns have 8 places at most."""
+    near: dict[tuple[int, bool], set[int]] = {}
+
+    def near_to(rank: int, back: bool) -> set[int]:
+        if (rank, back) not in near:
+            near[rank, back] = beside(machine, rank, back)
+        return near[rank, back]
+
+    def candidates(chosen: list[int]) -> Iterable[int]:
+        """Return candidates for the next place, lowest first: neighbours of the places already set (at least one)."""
+        rank_of, place = dict(zip(order, chosen, strict=False)), order[len(chosen)]
+        linked = [near_to(rank_of[a], False) for a, b in pattern.links if b == place and a in rank_of]
+        linked += [near_to(rank_of[b], True) for a, b in pattern.links if a == place and b in rank_of]
+        return sorted(set.intersection(*linked).difference(chosen)) if chosen else range(machine.ranks)
+
+    def further(chosen: list[int]) -> list[int] | None:
+        if len(chosen) == len(order):
+            return chosen
+        return next(filter(None, (further([*chosen, rank]) for rank in candidates(chosen))), None)
+
+    order = _outward(pattern)
+    ranks = further([])
+    if ranks is None:
+        raise Unsupported(f"{pattern.title}: {machine.name} has no ranks that are linked like this")
+    return [ranks[order.index(place)] for place in range(pattern.places)]
+
+
+def beside(machine: Topology, rank: int, back: bool) -> set[int]:
+    """Return the ranks that this one reaches by a link or through switches; with `back`, those that reach it."""
+    tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
+    reached = np.zeros(machine.nodes, np.bool_)
+    frontier = np.array([rank], np.int32)
+    while frontier.size:
+        at_frontier = np.zeros(machine.nodes, np.bool_)
+        at_frontier[frontier] = True
+        next_nodes = np.unique(heads[at_frontier[tails]])
+        next_nodes = next_nodes[~reached[next_nodes]]
+        reached[next_nodes] = True
+        frontier = next_nodes[next_nodes >= machine.ranks]
+    return set(np.flatnonzero(reached[: machine.ranks]).tolist()) - {rank}
+
+
+def _outward(pattern: Pattern) -> list[int]:
+    """Return the places in an order in which each is linked to an earlier one."""
+    order = [max(range(pattern.places), key=lambda at: sum(at in link for link in pattern.links))]
+    while len(order) < pattern.places:
+        order.append(next(b for link in pattern.links for a, b in (link, link[::-1]) if a in order and b not in order))
+    return order
+
+
+def plan_on(pattern: Pattern, machine: Topology, pieces: int | None = None) -> Plan:
+    """Return a plan of the pattern on ranks of a machine. `pieces`: the pipelining depth; default: by size."""
+    rank = places_on(pattern, machine)
+    have = [(block, rank[at], rank[at]) for block, at in pattern.have]
+    want = [(block, rank[at], None) for block, at in pattern.want]
+    collective = Collective("custom", machine.ranks, custom=custom_relation(have, want, machine.ranks))
+    step, block, src, dst, op = (np.array(column, np.int32) for column in zip(*sorted(pattern.rows), strict=True))
+    where = np.array(rank, np.int32)
+    schedule = Schedule(
+        collective, cut(collective, 1), step, block, where[src], where[dst], op.astype(np.uint8),
+        provenance={"planner": pattern.title, "options": {}},
+    )  # fmt: skip
+    claims = {"planner": pattern.title}
+    if pieces is not None:
+        return Plan.of(machine, pipeline(schedule, pieces), claims)
+    depths = [2**power for power in range(DEEPEST.bit_length())]
+    starts = [0, *(depth * PIECE for depth in depths[1:])]
+    ends = [*starts[1:], None]
+    entries = [
+        Entry(start, stop, pipeline(schedule, depth), claims)
+        for start, stop, depth in zip(starts, ends, depths, strict=True)
+    ]
+    return Plan(machine, collective, tuple(entries))

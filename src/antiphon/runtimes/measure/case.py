@@ -1,4 +1,4 @@
-"""What a runtime is asked for: programs, cases of them, and how they are measured."""
+"""What a runtime measures: programs, cases of them, and the interface of runtimes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid
 from antiphon.formats.program import both
 
-SMALL, TOGETHER = 2**16, 5  # below so many bytes so many calls are timed together: starting is not as sharp as a call
+SMALL, CALLS_TOGETHER = (
+    2**16,
+    5,
+)  # below SMALL bytes, this many calls are timed together: their start is less precise than a call
 
 Row = dict[str, Any]
-Heard = Callable[[int, Row], None]
+RowCallback = Callable[[int, Row], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Runnable:
-    """A schedule, and the machine that it is for, where that matters. Lowered once, when it is first needed."""
+    """A schedule, and its machine if the runtime needs it. Lowered once, when first needed."""
 
     schedule: Schedule
     machine: Topology | None = None
@@ -39,7 +42,7 @@ class Runnable:
 
     @cached_property
     def programs(self) -> list[Program]:
-        """Out of place, and in place where there is such a program."""
+        """The program out of place, and the one in place if there is one."""
         return both(self.schedule)
 
     @property
@@ -52,26 +55,26 @@ class Runnable:
 
     @cached_property
     def ranks(self) -> list[int]:
-        return taking_part(self.schedule)
+        return active_ranks(self.schedule)
 
 
-def taking_part(schedule: Schedule) -> list[int]:
-    """The ranks with anything to do: members, and those that relay. Process i is the i-th of them."""
+def active_ranks(schedule: Schedule) -> list[int]:
+    """Return the members and the ranks that relay, sorted. Process i is the i-th of them."""
     used = np.unique(np.concatenate([schedule.src, schedule.dst]))
     return sorted({*schedule.collective.members, *used.tolist()})
 
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to measure. `program`: the number of its runnable; `ranks`: which of its ranks are processes, in their
+    """A program at one size. `program`: the number of its runnable; `ranks`: the ranks that are processes, in their
     order; `unit`: elements of a block of weight 1.
 
-    Cases in a row with the same `race` differ in their program only, and are measured in turn, run by run, until it is
-    certain which of them is fastest, or `seconds` are over: each has `repeat` runs at least if it can still win, and
-    `MOST` times as many at most. Without `knockout` nobody leaves, and each has `repeat` runs.
+    Consecutive cases with the same `race` differ in their program only. They are measured in turn, run by run, until it
+    is certain which is fastest, or `seconds` are over. Each has at least `repeat` runs if it can still win, and at most
+    `MAX_ROUNDS` times as many (race.py). Without `knockout` each has `repeat` runs.
 
-    `library`: not the program, but the library's own collective with these variables of it set (`measure/library.py`);
-    of a race all cases or none.
+    `library`: measure the library's own collective with these variables set (`measure/library.py`) instead of the
+    program; for all cases of a race or none.
     """
 
     program: int
@@ -84,11 +87,11 @@ class Case:
     seed: int = 0
     repeat: int = 3
     warmup: int = 1
-    inner: int = 1  # calls one after another that are timed together
+    inner: int = 1  # consecutive calls that are timed together
     split: int | None = None
     timeout: float = 0.0
-    digest: bool = False  # tell what the outputs are, too, as a checksum for every process
-    trace: bool = False  # of a case alone: tell what the engine did in one of its runs (recorder.Recorder)
+    digest: bool = False  # add a checksum of the outputs of every process to the row
+    trace: bool = False  # add what the engine recorded in one run to the row (recorder.Recorder); not in a race
     race: int | None = None
     knockout: bool = True
     seconds: float = float("inf")
@@ -96,25 +99,25 @@ class Case:
 
 
 def inner_of(nbytes: int) -> int:
-    """How many calls of this size are timed together."""
-    return TOGETHER if nbytes < SMALL else 1
+    """Return how many calls of this size are timed together."""
+    return CALLS_TOGETHER if nbytes < SMALL else 1
 
 
-def heats(cases: Sequence[Case]) -> list[list[int]]:
-    """The numbers of the cases that are measured together."""
-    found: list[list[int]] = []
+def group_cases(cases: Sequence[Case]) -> list[list[int]]:
+    """Return the numbers of the cases that are measured together: those of a race, or a single one."""
+    groups: list[list[int]] = []
     for number, case in enumerate(cases):
-        if found and case.race is not None and cases[found[-1][-1]].race == case.race:
-            found[-1].append(number)
+        if groups and case.race is not None and cases[groups[-1][-1]].race == case.race:
+            groups[-1].append(number)
         else:
-            found.append([number])
-    return found
+            groups.append([number])
+    return groups
 
 
 @dataclass(frozen=True)
 class How:
-    """`mpiexec`, `compiler`: of a launcher, and of what builds the engine; `scale`, `name`: of a lab. `timeout`:
-    seconds for all. `hybrid`: of GPUs, whether kinds of links that a plan leaves idle carry a part, too."""
+    """Options of runtimes. `mpiexec`, `compiler`: commands; `scale`, `name`: of a lab; `timeout`: seconds for all.
+    `hybrid`: on GPUs, whether kinds of links that a plan does not use carry some of the data."""
 
     mpiexec: str = ""
     compiler: str = ""
@@ -123,25 +126,25 @@ class How:
     name: str = ""
     hybrid: bool = False
 
-    def refuse_unless(self, name: str, known: Sequence[str]) -> None:
-        """Invalid where something is given that means nothing to this runtime."""
-        usual = How()
-        for key, what in OPTIONS.items():
-            if getattr(self, key) != getattr(usual, key) and key not in known:
-                raise Invalid(f"{what}: means nothing to --on {name}; leave it out")
+    def refuse_unless(self, name: str, supported: Sequence[str]) -> None:
+        """Refuse options that this runtime does not support."""
+        defaults = How()
+        for key, option in OPTIONS.items():
+            if getattr(self, key) != getattr(defaults, key) and key not in supported:
+                raise Invalid(f"{option}: means nothing to --on {name}; leave it out")
 
 
 OPTIONS: Mapping[str, str] = {"mpiexec": "--mpiexec", "scale": "--scale", "name": "--name", "hybrid": "--hybrid"}
 
 
 class Runtime(ABC):
-    """A place where programs run, an entry of the table. What it can do stands in the table (`table.py` says how)."""
+    """A place where programs run: an entry of the table, which also declares what it supports (`table.py`)."""
 
     def ready(self, how: How) -> None:  # noqa: B027 (most need nothing)
-        """Missing where something is not here that it needs."""
+        """Raise Missing if something that it needs is not installed."""
 
     def first(self) -> AbstractContextManager[bool]:
-        """Whether this process decides what is run, within a `with`; the others take part in all that it runs."""
+        """Return a context of whether this process decides what runs; the others take part in all its runs."""
         return nullcontext(True)
 
     @abstractmethod
@@ -150,17 +153,17 @@ class Runtime(ABC):
         programs: Sequence[Runnable],
         cases: Sequence[Case],
         how: How,
-        heard: Heard,
+        on_row: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Measure the cases in order; `heard` gets the number of each and its row (`measured_row`) as soon as it is
-        there. `enough` is asked now and then whether to leave the rest out."""
+        """Measure the cases in order. `on_row` gets the number and row (`measured_row`) of each at once. `enough` is
+        called now and then: if True, the remaining cases are skipped."""
 
 
 def sizes_and_type(
     nbytes: int | str | Sequence[int | str], dtype: str, op: str, repeat: int
 ) -> tuple[list[int | str], str]:
-    """The sizes and the name of the type of a run. Invalid where one of the four makes no sense."""
+    """Return the sizes and the type name of a run. Invalid if one of the four arguments is."""
     kind, _ = data_type(dtype), combine_of(op)
     if kind.kind == "O":
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")

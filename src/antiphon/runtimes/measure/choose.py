@@ -1,4 +1,7 @@
-"""Tuning by measuring: what the model holds to be best, and the classics, against each other and the library's own."""
+"""Tune by measuring: race the best schedules by the model, the classics and the library's own collective.
+
+The result has ranges between the sizes measured, each with the fastest schedule or left to the library.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,34 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, TypeVar
 
 from antiphon.core.collective import Collective
 from antiphon.core.datatypes import data_type
-from antiphon.core.plan import Plan
+from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
 from antiphon.runtimes.engine.launch import launched
-from antiphon.runtimes.measure._choose_rows import best_at, entries, one_order
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
+from antiphon.runtimes.measure.race import MARGIN, beats_library
 from antiphon.runtimes.measure.rows import can, cuts_of, first_on, row_of, runtime
 from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
 NBYTES, FACTOR = "1KB:16MB", 4
-FEW = 4  # of the model's best at every size
-GRACE = 30.0  # seconds after the limit until a launch that hangs is ended; it should notice by itself
+FEW = 4  # contestants by the model at every size
+GRACE = 30.0  # seconds after the limit until a launch that hangs is killed; normally it stops by itself
 Measured = dict[int, dict[int, Row]]  # by size, and by number in the shortlist
 Progress = Callable[[int, int, str], None]
-Whose = tuple[str, int, int]  # the collective, the size, the number in the shortlist
+Owner = tuple[str, int, int]  # the collective, the size, the number in the shortlist
 
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTuning:
-    """The result: `plans` by collective, whose entries claim what was measured; `rows`: all measurements;
-    `tuning`: what the model said. `complete` is False where
-    not all was measured, `interrupted` where that was because of Ctrl-C; `unmeasured`: of the measurements that were to
-    be made, how many were not."""
+    """The result: `plans` by collective, whose entries claim what was measured; `rows`: all measurements; `tuning`: the
+    result of the model. `complete`: whether everything was measured; `interrupted`: whether Ctrl-C prevented that;
+    `unmeasured`: how many measurements are missing."""
 
     tuning: Tuning
     on: str
@@ -53,24 +56,11 @@ class MeasuredTuning:
 
     @property
     def ranges(self) -> list[dict[str, Any]]:
-        """As JSON: what the entries of the plans claim, with the sizes from and to (null: no end)."""
+        """The claims of the entries of all plans as JSON, with the sizes from and to (null: no end)."""
         keys = (
-            "planner",
-            "options",
-            "seconds",
-            "reference_seconds",
-            "over_library",
-            "ties",
-            "use",
-            "served_by",
-            "measured",
-            "at",
-            "order",
-            "measurements",
-            "library",
-            "library_seconds",
-            "library_over_default",
-        )
+            "planner", "options", "seconds", "reference_seconds", "over_library", "ties", "use", "served_by",
+            "measured", "at", "order", "measurements", "library", "library_seconds", "library_over_default",
+        )  # fmt: skip
         return [
             {"collective": kind, "from": entry.start, "to": entry.stop,
              **{key: entry.claims[key] for key in keys if key in entry.claims}}
@@ -78,11 +68,11 @@ class MeasuredTuning:
         ]  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        about = {
+        facts = {
             "topology": self.tuning.topology.name, "on": self.on, "complete": self.complete,
             "stopped": self.tuning.stopped, "unmeasured": self.unmeasured,
         }  # fmt: skip
-        return {**about, "ranges": self.ranges, "rows": [dict(row) for row in self.rows]}
+        return {**facts, "ranges": self.ranges, "rows": [dict(row) for row in self.rows]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plans: one collective as a plan, several as a table."""
@@ -90,7 +80,7 @@ class MeasuredTuning:
 
 
 def tune_measured(  # noqa: PLR0913
-    wanted: str | Collective,
+    collective: str | Collective,
     topology: Topology | str,
     *,
     on: str = "mpi",
@@ -109,18 +99,20 @@ def tune_measured(  # noqa: PLR0913
     races: type[Races] | None = None,
     **options: Any,
 ) -> MeasuredTuning | None:
-    """`tune`, then measure: at each size of a ladder (`nbytes`, each `factor` times the last where it names no factor)
-    the `few` best by the model, priced as the runtime sends them, and the classics, race: they run in turn, with the
-    library's own collective among them, until it is certain which is fastest, or it is that they differ by less than
-    2 %, or each has had 8 times `iterations`, or the time is over. Who surely is slower leaves early. The entries claim
-    the winner's figures, and as `ties` who may be as fast; where the library is at least as fast (ours takes 0.98 of
-    its time or more) the entry claims "served_by": "library". Between two sizes a range ends at their geometric middle;
-    below the least and above the greatest size measured the library serves.
+    """Tune by the model, then measure.
 
-    `limit`: seconds for all measurements; sizes that were not measured until then count as not asked for. `options`:
-    those of `tune`; with `deterministic` the library is never chosen for what combines. Ctrl-C keeps what was found.
-    `races`: what is measured, if it is not this. Under mpiexec or srun
-    only process 0 has a result, the others None.
+    At each size of a ladder (`nbytes`; steps of `factor` unless it names its own) the contestants race: the `few` best
+    by the model, priced as the runtime sends them, and the classics. They run in turn, with the library's own
+    collective, until it is certain which is fastest or that they differ by less than 2 %, or each has had 8 times
+    `iterations`, or the time is over. Contestants that are surely slower are eliminated early.
+
+    The entries claim the figures of the winner, and as `ties` the schedules that may be as fast. Where ours is not
+    clearly faster than the library (see `race.MARGIN`) an entry claims "served_by": "library". A range ends at the
+    geometric middle between two sizes. Below the smallest and above the largest size measured the library serves.
+
+    `limit`: seconds for all measurements; sizes not measured by then are left out. `options`: of `tune`; with
+    `deterministic` the library never serves collectives that combine. Ctrl-C keeps the results so far. `races`: a
+    subclass that measures something else. Under mpiexec or srun only process 0 has a result, the others None.
     """
     ladder = parse_sizes(nbytes or NBYTES, usual=factor)
     how = How(mpiexec, compiler, math.inf, scale)
@@ -130,8 +122,8 @@ def tune_measured(  # noqa: PLR0913
             return None
         if launched():
             options["workers"] = "none"  # an MPI process should not start others of its kind
-        found = tune(
-            wanted,
+        tuning = tune(
+            collective,
             topology,
             nbytes=ladder,
             nccl=False,
@@ -141,10 +133,10 @@ def tune_measured(  # noqa: PLR0913
             progress=progress,
             **options,
         )
-        if not found.plans:
-            raise NotFound(f"no planner could plan {wanted} on {found.topology.name}")
+        if not tuning.plans:
+            raise NotFound(f"no planner could plan {collective} on {tuning.topology.name}")
         usual = Case(0, [], 0, 0, data_type(dtype).name, op, repeat=iterations, warmup=warmup)
-        work = (races or Races)(found, ladder, few, on, how, limit, progress, usual)
+        work = (races or Races)(tuning, ladder, few, on, how, limit, progress, usual)
         return work.go(bool(options.get("deterministic")))
 
 
@@ -152,42 +144,45 @@ class Races:
     """The measurements of one tuning: a race for each collective and size."""
 
     def __init__(
-        self, found: Tuning, ladder: Sequence[int], few: int, on: str, how: How, limit: float,
+        self, tuning: Tuning, ladder: Sequence[int], few: int, on: str, how: How, limit: float,
         progress: Progress | None, usual: Case,
     ) -> None:  # fmt: skip
-        self.found, self.ladder, self.few, self.on, self.how = found, ladder, few, on, how
+        self.tuning, self.ladder, self.few, self.on, self.how = tuning, ladder, few, on, how
         self.progress, self.usual, self.limit = progress, usual, limit
         self.ends = time.monotonic() + limit
         self.rows: list[Row] = []
-        self.complete = found.complete
-        self.interrupted = not found.complete
+        self.complete = tuning.complete
+        self.interrupted = not tuning.complete
         self.unmeasured = 0
 
     def go(self, deterministic: bool) -> MeasuredTuning:
-        found = self.found
-        rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in found.plans}
+        tuning = self.tuning
+        rows: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
         self.measure(rows)
         plans = {}
-        for kind, mine in rows.items():
-            listed = found.shortlist[kind]
-            order = one_order(listed, mine) if deterministic else None
-            free = order is None or not found.plans[kind].collective.combining  # the library has an order of its own
+        for kind, kind_rows in rows.items():
+            listed = tuning.shortlist[kind]
+            order = one_order(listed, kind_rows) if deterministic else None
+            free = order is None or not tuning.plans[kind].collective.combining  # the library has an order of its own
             choices = [
-                best_at(size, listed, order, mine[size], free, self.case(kind, size).nbytes) for size in self.ladder
+                best_at(size, listed, order, kind_rows[size], free, self.case(kind, size).nbytes)
+                for size in self.ladder
             ]
-            plans[kind] = Plan(found.topology, found.plans[kind].collective, tuple(entries(choices, self.on, free)))
-        return MeasuredTuning(found, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured)
+            plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries(choices, self.on, free)))
+        return MeasuredTuning(
+            tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
+        )
 
     def contestants(self, kind: str, size: int) -> list[int]:
-        """Their numbers in the shortlist, the likeliest first."""
-        shortlist = self.found.shortlist[kind]
+        """Return the contestants by their numbers in the shortlist, the best by the model first."""
+        shortlist = self.tuning.shortlist[kind]
         order = sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))
-        few = set(order[: self.few]) | self._classics(shortlist, order)
-        return [number for number in order if number in few]
+        selected = set(order[: self.few]) | self._classics(shortlist, order)
+        return [number for number in order if number in selected]
 
     @staticmethod
     def _classics(shortlist: Sequence[Listed], order: Sequence[int]) -> set[int]:
-        """Of every classic planner its best at this size by the model."""
+        """Return the best schedule of every classic planner, by the model."""
         from antiphon.select.libraries import CLASSICS
 
         best: dict[str, int] = {}
@@ -196,44 +191,44 @@ class Races:
         return {number for planner, number in best.items() if planner in CLASSICS}
 
     def case(self, kind: str, size: int) -> Case:
-        weight = self.found.plans[kind].collective.buffer_weight * data_type(self.usual.dtype).itemsize
+        weight = self.tuning.plans[kind].collective.buffer_weight * data_type(self.usual.dtype).itemsize
         unit = max(size // weight, 1)
         return replace(self.usual, unit=unit, nbytes=unit * weight, inner=inner_of(unit * weight))
 
-    def cases(self) -> tuple[list[Runnable], list[Case], list[Whose]]:
-        """What races: programs, cases, and of each of these the collective, the size, and the number in the shortlist.
+    def cases(self) -> tuple[list[Runnable], list[Case], list[Owner]]:
+        """Return programs, cases, and per case the collective, the size, and the number in the shortlist.
 
-        A race has the ranks that any of its contestants needs."""
+        A race has all ranks that any of its contestants needs."""
         programs: list[Runnable] = []
         numbers: dict[tuple[str, int], int] = {}
-        cases, whose = list[Case](), list[Whose]()
-        races = [(kind, size) for size in self.ladder for kind in self.found.plans]
+        cases, owners = list[Case](), list[Owner]()
+        races = [(kind, size) for size in self.ladder for kind in self.tuning.plans]
         for race, (kind, size) in enumerate(races):
-            some = self.contestants(kind, size)
-            for number in some:
+            contestants = self.contestants(kind, size)
+            for number in contestants:
                 if (kind, number) not in numbers:
                     numbers[kind, number] = len(programs)
-                    programs.append(Runnable(self.found.shortlist[kind][number].schedule, self.found.topology))
-            ranks = sorted({rank for number in some for rank in programs[numbers[kind, number]].ranks})
+                    programs.append(Runnable(self.tuning.shortlist[kind][number].schedule, self.tuning.topology))
+            ranks = sorted({rank for number in contestants for rank in programs[numbers[kind, number]].ranks})
             case = replace(self.case(kind, size), ranks=ranks, race=race, seconds=self.limit / len(races))
-            cases += [replace(case, program=numbers[kind, number]) for number in some]
-            whose += [(kind, size, number) for number in some]
-        return programs, cases, whose
+            cases += [replace(case, program=numbers[kind, number]) for number in contestants]
+            owners += [(kind, size, number) for number in contestants]
+        return programs, cases, owners
 
     def measure(self, rows: Mapping[str, Measured]) -> None:
-        """All in one launch; what comes is kept, whatever ends it."""
-        programs, cases, whose = self.cases()
+        """Measure everything in one launch; rows received are kept, however it ends."""
+        programs, cases, owners = self.cases()
         done = 0
 
-        def heard(number: int, row: Row) -> None:
+        def on_row(number: int, row: Row) -> None:
             nonlocal done
             done += 1
-            self.heard(whose[number], cases[number], row, rows, (done, len(cases)))
+            self.add_row(owners[number], cases[number], row, rows, (done, len(cases)))
 
         try:
             if time.monotonic() < self.ends:
                 how = replace(self.how, timeout=self.ends - time.monotonic() + GRACE)
-                runtime(self.on).run(programs, cases, how, heard, lambda: time.monotonic() >= self.ends)
+                runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= self.ends)
         except KeyboardInterrupt:
             self.interrupted = True
         except TimedOut:
@@ -241,17 +236,183 @@ class Races:
         self.complete = self.complete and done == len(cases)
         self.unmeasured += len(cases) - done
 
-    def heard(self, whose: Whose, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
-        """A measurement; `at`: how many there are now, and of how many."""
-        kind, size, listed = whose
-        candidate = self.found.shortlist[kind][listed].candidate
+    def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
+        """Add a measurement; `at`: its number, and how many there are in total."""
+        kind, size, listed = owner
+        candidate = self.tuning.shortlist[kind][listed].candidate
         if self.progress is not None:
             self.progress(*at, f"{kind} of {format_size(size)}: {candidate.planner} is measured")
-        told = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
-        self.rows.append({**told, **row_of(case, self.found.plans[kind].collective, row, self.on)})
+        facts = {"collective": kind, "planner": candidate.planner, "options": dict(candidate.options)}
+        self.rows.append({**facts, **row_of(case, self.tuning.plans[kind].collective, row, self.on)})
         if row["wrong"]:
             raise Infeasible(
                 f"{kind} by {candidate.planner} at {format_size(size)}: {row['wrong']} elements were wrong; "
                 "please report it"
             )
         rows[kind][size][listed] = row
+
+
+# ---- ranges by what was measured ----
+
+AnyRow = Mapping[str, Any]
+Item = TypeVar("Item")  # what was measured at a size
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The best schedule at a size. `row`: its measurement; None if the model chose. `moved`: the size in whole blocks,
+    as measured. `ties`: schedules that may be as fast."""
+
+    nbytes: int
+    listed: Listed
+    row: AnyRow | None
+    library: bool = False  # it serves, as the schedule is not surely faster
+    moved: int = 0
+    ties: tuple[Listed, ...] = ()
+
+
+def score(row: AnyRow) -> float:
+    """Return the time over that of the winner of the race."""
+    return float(row["over_best"])
+
+
+def best_at(
+    nbytes: int, shortlist: Sequence[Listed], order: str | None, rows: Mapping[int, AnyRow], free: bool, moved: int
+) -> Choice:
+    """Return the best of the schedules measured (`rows`: by number in the shortlist); else the model's choice.
+
+    Only schedules that combine in `order`, if given. `free`: whether the library may serve if ours is not faster.
+    `moved`: the bytes measured."""
+    measured = {n: row for n, row in rows.items() if order is None or shortlist[n].claims.get("order") == order}
+    if not measured:
+        ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
+        return Choice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), None)
+    best = min(measured, key=lambda number: (score(measured[number]), number))
+    ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
+    ratio, ends = measured[best]["over_library"], measured[best]["over_library_interval"]
+    library = free and ratio is not None and not beats_library(ratio, ends[1])
+    return Choice(nbytes, shortlist[best], measured[best], library, moved, ties)
+
+
+def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRow]]) -> str | None:
+    """Return the order of combining with the smallest product of best times over the sizes.
+
+    It must have been measured at all sizes at which anything was. `rows`: by size and number."""
+    measured = [size_rows for size_rows in rows.values() if size_rows]
+    costs: dict[str | None, float] = {}
+    for order in dict.fromkeys(listed.claims.get("order") for listed in shortlist):
+        scores = [
+            [score(row) for number, row in size_rows.items() if shortlist[number].claims.get("order") == order]
+            for size_rows in measured
+        ]
+        costs[order] = math.fsum(math.log(max(min(listed), 1e-30)) if listed else math.inf for listed in scores)
+    return min(costs, key=lambda order: costs[order])
+
+
+def entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
+    """Return ranges by what was measured; a single one by the model if nothing was. `free`: as of `unmeasured`."""
+    measured = [choice for choice in choices if choice.row is not None]
+    if not measured:
+        return [Entry(0, None, choices[-1].listed.schedule, unmeasured(choices[-1].listed, free))]
+    if free:
+        measured = leave_to_library(measured)
+    return ranges(
+        measured,
+        lambda choice: choice,
+        lambda choice: choice.library,
+        lambda group: _claims(group, on),
+        free,
+        _boundary,
+    )
+
+
+def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
+    """Leave choices to the library that are faster only than its time at that moment.
+
+    The scheduling of processes can slow down one contestant and not the other for seconds, which the median of pairs
+    does not reveal. But a call of fewer bytes takes no longer than one of more: so compare the least times over all
+    rounds at this size and all larger ones.
+    """
+    decided: list[Choice] = []
+    our_least = library_least = math.inf
+    for choice in reversed(choices):
+        row = choice.row or {}
+        if row.get("reference_seconds"):
+            our_least, library_least = min(our_least, row["least"]), min(library_least, row["reference_least"])
+        slower = library_least < math.inf and our_least >= MARGIN * library_least
+        decided.append(replace(choice, library=choice.library or slower))
+    return decided[::-1]
+
+
+def _middle(before: Choice, after: Choice) -> int:
+    return math.isqrt(before.nbytes * after.nbytes)
+
+
+def _boundary(before: Choice, after: Choice) -> int:
+    """Return where the range of the larger size begins. Between a size of ours and one of the library's nothing was
+    measured to be faster by ours: that part is the library's."""
+    if before.library and not after.library:
+        return _min_bytes(after)
+    if after.library and not before.library:
+        return _max_bytes(before) + 1
+    return _middle(before, after)
+
+
+def ranges(
+    items: Sequence[Item],
+    choice_of: Callable[[Item], Choice],
+    served: Callable[[Item], object],
+    claims: Callable[[Sequence[Item]], dict[str, Any]],
+    free: bool = True,
+    boundary: Callable[[Choice, Choice], int] = _middle,
+) -> list[Entry]:
+    """Return ranges from the smallest to the largest size measured.
+
+    Consecutive sizes with the same schedule and the same `served` form a range with these `claims`; `boundary`: where
+    a range between two sizes ends. Outside of them the library serves; not `free`: the nearest of our schedules, as the
+    library would combine in another order.
+    """
+    groups = [list(group) for _, group in groupby(items, lambda item: (id(choice_of(item).listed), served(item)))]
+    choices = [choice_of(item) for item in items]
+    smallest, largest = min(map(_min_bytes, choices)), max(map(_max_bytes, choices))
+    middles = [boundary(choice_of(before[-1]), choice_of(after[0])) for before, after in pairwise(groups)]
+    entries_found = [
+        Entry(start, stop, choice_of(group[0]).listed.schedule, claims(group))
+        for group, start, stop in zip(groups, [smallest, *middles], [*middles, largest + 1], strict=True)
+    ]
+    below, above = choices[0].listed, choices[-1].listed
+    if smallest:
+        entries_found.insert(0, Entry(0, smallest, below.schedule, unmeasured(below, free)))
+    return [*entries_found, Entry(largest + 1, None, above.schedule, unmeasured(above, free))]
+
+
+def _min_bytes(choice: Choice) -> int:
+    return min(choice.nbytes, choice.moved or choice.nbytes)
+
+
+def _max_bytes(choice: Choice) -> int:
+    return max(choice.nbytes, choice.moved)
+
+
+def unmeasured(listed: Listed, free: bool = True) -> dict[str, Any]:
+    """Return the claims of a range in which nothing was measured: those of the schedule, without a time."""
+    return {**listed.claims, "measured": False, **_use_claims(free)}
+
+
+def _use_claims(library: bool) -> dict[str, str]:
+    """Return the claims of what serves a range."""
+    return {"use": "library", "served_by": LIBRARY} if library else {"use": "ours"}
+
+
+def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
+    """Return the claims of a range: the figures at its largest size measured, and all measurements."""
+    keys = ("seconds", "reference_seconds", "over_library")
+    measurements = [
+        {"nbytes": choice.nbytes, **{key: choice.row[key] for key in keys}} for choice in group if choice.row
+    ]
+    claims = {**group[0].listed.claims, "measured": True, "at": group[-1].nbytes}
+    claims |= {**{key: measurements[-1][key] for key in keys}, "measured_on": on, "measurements": measurements}
+    claims["ties"] = [
+        {"planner": tie.candidate.planner, "options": dict(tie.candidate.options)} for tie in group[-1].ties
+    ]
+    return {**claims, **_use_claims(group[0].library)}

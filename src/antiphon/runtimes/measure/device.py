@@ -1,6 +1,6 @@
-"""The runtimes of the kernel of GPUs: all ranks in this process, on the threads of a processor or on GPUs.
+"""The runtimes `threads`, `cuda` and `hip`: the kernel for GPUs with all ranks in this process.
 
-On threads it is for proof, not for speed: what a GPU would do, step by step, but for its memory and its clocks.
+On threads of a processor it shows correctness, not speed: the same steps as on a GPU, with other memory and timing.
 """
 
 from __future__ import annotations
@@ -21,26 +21,25 @@ from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import Table, tables
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
-from antiphon.runtimes.device.group import Group
+from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.plans import DevicePlan
 from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, frontier, timed
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime, heats
-from antiphon.runtimes.measure.local import Seats, refuse_too_large
-from antiphon.runtimes.measure.loop import SPOILED, Heat, Together
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, group_cases
+from antiphon.runtimes.measure.local import AllBuffers, refuse_too_large
+from antiphon.runtimes.measure.loop import SPOILED, Measurement, Peers
 
 Array = NDArray[Any]
 Plans = Mapping[str, DevicePlan]  # by names of TABLES
 STREAMS, MOST_THREADS = 4, 1024
-MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks that are on it: all must be there at once
-STEP_LANES = (8, 32, 128)  # blocks of a kernel that does one step: these need not all be there at once
+MOST_BLOCKS, WARPS = 96, 16  # of one GPU, for all ranks on it: all must be resident at once
+STEP_LANES = (8, 32, 128)  # blocks of a kernel for one step: these need not all be resident
 PATIENCE = 60.0
 
 
 class _OnDevice(Runtime):
-    """`target`: the library of the device. `tables`: which are made of a program, where there are such. `library`:
-    whose collectives are measured beside; "": none, but plain NumPy."""
+    """A runtime of a device. `target`: its library (engine.build); `tables`: the kinds of tables to try (TABLES);
+    `library`: the library beside; "" for plain NumPy."""
 
     target: str
     library: str = ""
@@ -56,7 +55,7 @@ class _OnDevice(Runtime):
         raise NotImplementedError
 
     def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
-        """How a call may be made; where there are several, they are timed."""
+        """Yield the ways to make a call; if there are several, they are timed."""
         yield Choice(tables=next(iter(plans)))
 
     def run(
@@ -64,58 +63,60 @@ class _OnDevice(Runtime):
         programs: Sequence[Runnable],
         cases: Sequence[Case],
         how: How,
-        heard: Heard,
+        on_row: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        for heat in heats(cases):
+        for numbers in group_cases(cases):
             if enough():
                 return
-            some = [cases[number] for number in heat]
-            schedules = [programs[case.program].schedule for case in some]
-            refuse_too_large(schedules[0].collective, some[0])
-            slow = [_slow(programs[case.program], case.nbytes) if how.hybrid else None for case in some]
+            joint = [cases[number] for number in numbers]
+            schedules = [programs[case.program].schedule for case in joint]
+            refuse_too_large(schedules[0].collective, joint[0])
+            slow = [_slow_schedule(programs[case.program], case.nbytes) if how.hybrid else None for case in joint]
             with ExitStack() as stack:
                 group = stack.enter_context(self.group(schedules[0].collective.ranks, how))
-                seat = _Seats(schedules[0], some[0], group)
-                calls, told = list[Callable[[], None]](), list[Row]()
+                buffers = _DeviceBuffers(schedules[0], joint[0], group)
+                calls, facts = list[Callable[[], None]](), list[Row]()
                 for schedule, other in zip(schedules, slow, strict=True):
-                    ready = seat.ready(schedule, self.tables, self.choices)
+                    prepared = buffers.ready(schedule, self.tables, self.choices)
                     if other is None:
-                        calls.append(seat.ours(ready))
-                        told.append(ready.told)
+                        calls.append(buffers.ours(prepared))
+                        facts.append(prepared.facts)
                         continue
-                    both = seat.both(ready, other, stack.enter_context(self.group(group.ranks, how)))
-                    stack.callback(both.close)
-                    calls.append(seat.by_us(both.call))
-                    told.append({**ready.told, "slow_share": both.share / max(both.count, 1), "t_dpa": both.later})
-                with seat.beside(schedules[0].collective, self.library) as theirs:
-                    rows = Heat(some, seat, calls, theirs, Together()).go()
-                for number, row, more in zip(heat, rows, told, strict=True):
-                    heard(number, {**row, **more, "agree": seat.agree()})
+                    hybrid = buffers.split_with(prepared, other, stack.enter_context(self.group(group.ranks, how)))
+                    stack.callback(hybrid.close)
+                    calls.append(buffers.by_us(hybrid.call))
+                    facts.append(
+                        {**prepared.facts, "slow_share": hybrid.share / max(hybrid.count, 1), "t_dpa": hybrid.later}
+                    )
+                with buffers.beside(schedules[0].collective, self.library) as theirs:
+                    rows = Measurement(joint, buffers, calls, theirs, Peers()).run()
+                for number, row, extra in zip(numbers, rows, facts, strict=True):
+                    on_row(number, {**row, **extra, "agree": buffers.agree()})
 
 
-def _slow(one: Runnable, nbytes: int) -> Schedule:
-    return slow_plan(one.schedule, one.topology, nbytes)
+def _slow_schedule(runnable: Runnable, nbytes: int) -> Schedule:
+    return slow_plan(runnable.schedule, runnable.topology, nbytes)
 
 
 class Threads(_OnDevice):
     target = "device"
 
     def group(self, ranks: int, how: How) -> Group:
-        """As many blocks as there may be threads, at least one for each rank."""
+        """Return a group with as many blocks as there may be threads, at least one per rank."""
         if ranks > MOST_THREADS:
             raise Unsupported(f"{ranks} ranks, each a thread of this process: at most {MOST_THREADS}; run it on local")
         return Group(self.device(how), ranks, min(STREAMS, max(1, MOST_THREADS // ranks)))
 
 
 class Cuda(_OnDevice):
-    """Ranks go round the GPUs of this machine."""
+    """The GPUs of this machine, with ranks assigned to them in turn."""
 
     target, driver, library = "cuda", "libcuda.so.1", "libnccl.so.2"
     tables = tuple(TABLES)
 
     def ready(self, how: How) -> None:
-        """Before anything is compiled: that takes half a minute."""
+        """Check the driver before compiling, which takes half a minute."""
         try:
             ctypes.CDLL(self.driver)
         except OSError:
@@ -138,7 +139,7 @@ class Hip(Cuda):
 
 
 class _Stepwise(Threads):
-    """Every step is asked for alone, so that nothing goes on beside a fold."""
+    """Launch every step by itself, so that nothing runs beside a fold."""
 
     library = "none"
 
@@ -150,7 +151,7 @@ class _StepwiseOnGpus(Cuda):
     tables, library = ("plain",), "none"
 
     def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
-        yield from (Choice("steps", many) for many in STEP_LANES)
+        yield from (Choice("steps", lanes) for lanes in STEP_LANES)
 
 
 class _StepwiseOnHip(_StepwiseOnGpus):
@@ -163,8 +164,8 @@ STEPWISE: Mapping[str, type[_OnDevice]] = {
 
 
 class _Ready(NamedTuple):
-    """A plan at a size: its tables, the best of the ways to make a call, the memory of all ranks, and what was tried
-    that no other beats with as few blocks, with seconds."""
+    """A plan at a size: its tables, the best way to make a call, the memory of all ranks, and the Pareto frontier of
+    the ways tried: (choice, seconds)."""
 
     plans: Plans
     best: Choice
@@ -173,30 +174,30 @@ class _Ready(NamedTuple):
     frontier: list[tuple[Choice, float]]
 
     @property
-    def told(self) -> Row:
+    def facts(self) -> Row:
         if not self.frontier:
             return {}
-        line = [{**one._asdict(), "seconds": seconds} for one, seconds in self.frontier]
-        return {"choice": self.best._asdict(), "frontier": line}
+        rows = [{**choice._asdict(), "seconds": seconds} for choice, seconds in self.frontier]
+        return {"choice": self.best._asdict(), "frontier": rows}
 
 
-class _Seats(Seats):
-    """The buffers of all ranks where the device has them. What is checked is fetched from there."""
+class _DeviceBuffers(AllBuffers):
+    """The buffers of all ranks in device memory, from which outputs are fetched to be checked."""
 
     def __init__(self, schedule: Schedule, case: Case, group: Group) -> None:
         super().__init__(schedule, case)
         self.group = group
         self.where = np.zeros((group.ranks, 3), np.uintp)
         self.lengths = np.zeros((group.ranks, 3), np.int64)
-        self.made_by_us = False
-        outputs = [np.zeros(one.sizes[1], self.dtype) for one in self.ranks]
-        self.alike = self._alike(schedule)
+        self.on_device = False
+        outputs = [np.zeros(data.sizes[1], self.dtype) for data in self.ranks]
+        self.uses_switches = self._uses_switches(schedule)
         if not case.in_place:
-            self._all_have(INPUT, self.given)
-        self._all_have(OUTPUT, self.given if case.in_place else outputs)
+            self._place_all(INPUT, self.initial_inputs)
+        self._place_all(OUTPUT, self.initial_inputs if case.in_place else outputs)
 
-    def _alike(self, schedule: Schedule) -> bool:
-        """Whether it lies in memory that switches know: where they are asked for something, and there are such."""
+    def _uses_switches(self, schedule: Schedule) -> bool:
+        """Whether to use memory known to switches: if the schedule uses switches, and there are some."""
         if schedule.joint is None:
             return False
         try:
@@ -206,74 +207,75 @@ class _Seats(Seats):
             return False
         return True
 
-    def _all_have(self, place: int, values: Sequence[Array]) -> None:
-        self.where[:, place] = self._placed(place, values)
-        self.lengths[:, place] = [one.size for one in values]
+    def _place_all(self, place: int, values: Sequence[Array]) -> None:
+        self.where[:, place] = self._allocate(place, values)
+        self.lengths[:, place] = [array.size for array in values]
 
-    def _placed(self, place: int, values: Sequence[Array]) -> list[int]:
-        if self.alike and place != SCRATCH:
+    def _allocate(self, place: int, values: Sequence[Array]) -> list[int]:
+        if self.uses_switches and place != SCRATCH:
             return self.group.joined(values)
-        return [self.group.memory(rank, one) for rank, one in enumerate(values)]
+        return [self.group.memory(rank, array) for rank, array in enumerate(values)]
 
-    def _have(self, rank: int, place: int, values: Array) -> None:
+    def _place(self, rank: int, place: int, values: Array) -> None:
         self.where[rank, place], self.lengths[rank, place] = self.group.memory(rank, values), values.size
 
     def ready(
-        self, schedule: Schedule, names: Sequence[str], known: Callable[[Plans, int, int], Iterator[Choice]]
+        self, schedule: Schedule, names: Sequence[str], choices_of: Callable[[Plans, int, int], Iterator[Choice]]
     ) -> _Ready:
         """Return the plan with the fastest of its choices, which are timed if there are several."""
         case, group = self.case, self.group
-        made = self._tables(schedule, names)
-        plans = self._plans(made)
+        all_tables = self._tables(schedule, names)
+        plans = self._plans(all_tables)
         where, lengths = self._with_scratch(plans)
-        some = list(known(plans, group.blocks, case.nbytes))
-        if len(some) < 2:
-            return _Ready(plans, some[0], where, lengths, [])
-        with self._elsewhere(lengths) as spare:
-            seconds = timed(lambda choice: self._go(plans, choice, spare, lengths), iter(some))
+        candidates = list(choices_of(plans, group.blocks, case.nbytes))
+        if len(candidates) < 2:
+            return _Ready(plans, candidates[0], where, lengths, [])
+        with self._spare_memory(lengths) as spare:
+            seconds = timed(lambda choice: self._call(plans, choice, spare, lengths), iter(candidates))
         return _Ready(plans, chosen(seconds), where, lengths, frontier(seconds))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
-        return self.by_us(lambda: self._go(ready.plans, ready.best, ready.where, ready.lengths))
+        return self.by_us(lambda: self._call(ready.plans, ready.best, ready.where, ready.lengths))
 
     def by_us(self, work: Callable[[], None]) -> Callable[[], None]:
         def call() -> None:
             work()
-            self.made_by_us = True
+            self.on_device = True
 
         return call
 
-    def both(self, ready: _Ready, slow: Schedule, other: Group) -> Hybrid:
-        """This one and a plan over other links, which has a group of its own, with the split that its first calls
-        measured; what they leave behind no run sees."""
+    def split_with(self, ready: _Ready, slow: Schedule, other: Group) -> Hybrid:
+        """Return calls by this plan and one over other links, in its own group, split as their first calls measured.
+
+        Their outputs are overwritten before any measured run."""
         case, kind = self.case, slow.collective.kind
         best, patience = ready.best, case.timeout or PATIENCE
-        how: dict[str, Any] = {"lanes": best.lanes, "timeout": patience, "way": best.way}
+        options: dict[str, Any] = {"lanes": best.lanes, "timeout": patience, "way": best.way}
         if best.way == "kernel":
-            how["rounds"] = best.rounds
-        given = (kind, ready.where, ready.lengths, self.dtype, case.op)
-        fast = work_of(self.group, ready.plans[best.tables], *given, **how)
-        made = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
+            options["rounds"] = best.rounds
+        arguments = (kind, ready.where, ready.lengths, self.dtype, case.op)
+        fast = work_of(self.group, ready.plans[best.tables], *arguments, **options)
+        slow_plan = other.plan(tables(slow, in_place=case.in_place, streams=min(STREAMS, other.blocks)))
         where, lengths = ready.where.copy(), ready.lengths.copy()
-        lengths[:, SCRATCH] = [made.scratch(rank, case.unit) for rank in range(other.ranks)]
+        lengths[:, SCRATCH] = [slow_plan.scratch(rank, case.unit) for rank in range(other.ranks)]
         where[:, SCRATCH] = [
             other.memory(rank, np.zeros(size, self.dtype)) for rank, size in enumerate(lengths[:, SCRATCH].tolist())
         ]
-        way = work_of(other, made, kind, where, lengths, self.dtype, case.op, way="staged", timeout=patience)
-        found = Hybrid(fast, way, case.unit)
+        slow_work = work_of(other, slow_plan, kind, where, lengths, self.dtype, case.op, way="staged", timeout=patience)
+        hybrid = Hybrid(fast, slow_work, case.unit)
         try:
-            while not found.settled:
-                found.call()
+            while not hybrid.settled:
+                hybrid.call()
         except BaseException:
-            found.close()
+            hybrid.close()
             raise
-        return found
+        return hybrid
 
     @contextmanager
     def beside(self, collective: Collective, name: str) -> Iterator[Callable[[], None] | None]:
-        """The same by a library on the same buffers; None where it has none."""
+        """Yield the same call by a library on the same buffers; None if it has none."""
         if not name:
-            yield self.plainly
+            yield self.run_numpy
             return
         try:
             opened = Library(self.group, name)
@@ -289,79 +291,81 @@ class _Seats(Seats):
 
             def theirs() -> None:
                 same()
-                self.made_by_us = True  # as far as fetching goes
+                self.on_device = True  # it must be fetched as well
 
             yield theirs
         finally:
             opened.close()
 
     def _tables(self, schedule: Schedule, names: Sequence[str]) -> dict[str, list[Table]]:
-        """Those that there are for this schedule and size."""
-        case, found = self.case, dict[str, list[Table]]()
+        """Return the tables that exist for this schedule and size, by name."""
+        case, tables_by_name = self.case, dict[str, list[Table]]()
         for name in names:
             if name == "packets" and case.nbytes > PACKED and len(names) > 1:
                 continue
             streams = min(STREAMS, self.group.blocks)
             try:
-                found[name] = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
+                tables_by_name[name] = tables(schedule, in_place=case.in_place, streams=streams, **TABLES[name])
             except Unsupported:
                 if name == names[0]:
                     raise
-        return found
+        return tables_by_name
 
-    def _plans(self, made: Mapping[str, Sequence[Table]]) -> Plans:
-        """Those of them that have room."""
-        some = {name: self.group.plan(one) for name, one in made.items()}
-        found = {name: plan for name, plan in some.items() if plan.fits(self.case.unit, self.dtype)}
-        if not found:
+    def _plans(self, all_tables: Mapping[str, Sequence[Table]]) -> Plans:
+        """Return the plans of tables that fit."""
+        plans = {name: self.group.plan(rank_tables) for name, rank_tables in all_tables.items()}
+        fitting = {name: plan for name, plan in plans.items() if plan.fits(self.case.unit, self.dtype)}
+        if not fitting:
             raise Unsupported(f"{self.case.nbytes} bytes are too many for packets")
-        return found
+        return fitting
 
-    def _go(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
+    def _call(self, plans: Plans, how: Choice, where: NDArray[np.uintp], lengths: NDArray[np.int64]) -> None:
         case, group, plan = self.case, self.group, plans[how.tables]
-        given, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
+        arguments, patience = (plan, case.unit, where, lengths, self.dtype, case.op), case.timeout or PATIENCE
         if how.way == "kernel":
-            group.go(*given, lanes=how.lanes, rounds=how.rounds, timeout=patience)
+            group.go(*arguments, lanes=how.lanes, rounds=how.rounds, timeout=patience)
         else:
-            group.go_by_host(*given, lanes=how.lanes, way=how.way, timeout=patience)
+            group.go_by_host(*arguments, lanes=how.lanes, way=how.way, timeout=patience)
 
     @contextmanager
-    def _elsewhere(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
-        """Memory as long, in which nothing of a case lies: what is only tried must not change that."""
-        sizes = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
+    def _spare_memory(self, lengths: NDArray[np.int64]) -> Iterator[NDArray[np.uintp]]:
+        """Yield memory of the same lengths, so that trial calls do not change the buffers of the case."""
+        arrays_of_places = [[np.zeros(length, self.dtype) for length in row] for row in lengths.T.tolist()]
         with self.group.for_a_while():
-            yield np.array([self._placed(place, some) for place, some in enumerate(sizes)], np.uintp).T.copy()
+            yield np.array(
+                [self._allocate(place, arrays) for place, arrays in enumerate(arrays_of_places)], np.uintp
+            ).T.copy()
 
     def _with_scratch(self, plans: Plans) -> tuple[NDArray[np.uintp], NDArray[np.int64]]:
         for rank in range(self.group.ranks):
-            most = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
-            self._have(rank, SCRATCH, np.zeros(most, self.dtype))
+            elements = max(plan.scratch(rank, self.case.unit) for plan in plans.values())
+            self._place(rank, SCRATCH, np.zeros(elements, self.dtype))
         return self.where.copy(), self.lengths.copy()
 
-    def plainly(self) -> None:
-        super().plainly()
-        self.made_by_us = False
+    def run_numpy(self) -> None:
+        super().run_numpy()
+        self.on_device = False
 
     def refresh(self) -> None:
         super().refresh()
         if self.case.in_place:
-            self._bring(self.given)
+            self._write_outputs(self.initial_inputs)
 
     def spoil(self) -> None:
         super().spoil()
-        self._bring([np.full(int(length), SPOILED).astype(self.dtype) for length in self.lengths[:, OUTPUT]])
+        self._write_outputs([np.full(int(length), SPOILED).astype(self.dtype) for length in self.lengths[:, OUTPUT]])
 
-    def _bring(self, values: Sequence[Array]) -> None:
-        for rank, one in enumerate(values):
-            self.group.bring(rank, int(self.where[rank, OUTPUT]), one)
+    def _write_outputs(self, values: Sequence[Array]) -> None:
+        for rank, array in enumerate(values):
+            self.group.bring(rank, int(self.where[rank, OUTPUT]), array)
 
     def _fetch(self) -> None:
-        """What the device made, if it did."""
-        if self.made_by_us:
+        """Fetch the outputs, if the device has newer ones."""
+        if self.on_device:
             self.outputs = [np.zeros(int(length), self.dtype) for length in self.lengths[:, OUTPUT]]
-            for rank, one in enumerate(self.outputs):
-                self.group.fetch(rank, int(self.where[rank, OUTPUT]), one)
-            self.made_by_us = False
+            for rank, array in enumerate(self.outputs):
+                self.group.fetch(rank, int(self.where[rank, OUTPUT]), array)
+            self.on_device = False
 
     def wrong(self) -> int:
         self._fetch()

@@ -1,7 +1,8 @@
-"""The algorithms that an MPI library has of its own, and how it is made to use one of them."""
+"""The algorithms of an MPI library, and how to make it use one of them, by the tools interface of MPI (MPI_T)."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -12,14 +13,13 @@ from typing import Any
 
 from antiphon.errors import Unsupported, quote
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.measure.control import Control
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 OPEN_MPI_NAMES = {
     "allgather": "allgather", "allreduce": "allreduce", "alltoall": "alltoall", "broadcast": "bcast",
     "gather": "gather", "reduce": "reduce", "reducescatter": "reduce_scatter_block", "scatter": "scatter",
 }  # fmt: skip
-# Those that cut messages into segments, and with how many bytes in one they are tried (0: as they choose themselves).
+# Algorithms that cut messages into segments, and the sizes of segments to try (0: the default).
 SEGMENTED = {
     "allreduce": ("segmented_ring",),
     "broadcast": ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
@@ -31,7 +31,7 @@ MPICH_NAMES = {
     "allgather": "ALLGATHER", "allreduce": "ALLREDUCE", "alltoall": "ALLTOALL", "broadcast": "BCAST",
     "reduce": "REDUCE", "reducescatter": "REDUCE_SCATTER_BLOCK",
 }  # fmt: skip
-# Those that a rule can name with what it is measured with: for every parameter the end of its variable.
+# Algorithms that a rule can name, with their parameters: the suffix of the variable of each.
 _EXCHANGE = {"k": "RECEXCH_KVAL", "single_phase_recv": "RECEXCH_SINGLE_PHASE_RECV"}
 _TREE = {"k": "TREE_KVAL", "is_non_blocking": "IS_NON_BLOCKING"}
 _PIPELINE = {**_TREE, "chunk_size": "TREE_PIPELINE_CHUNK_SIZE", "recv_pre_posted": "RECV_PRE_POST"}
@@ -57,19 +57,19 @@ MPICH_ALGORITHMS: Mapping[str, Mapping[str, Mapping[str, str]]] = {
         "nb": {}, "noncommutative": {}, "recursive_doubling": {}, "pairwise": {}, "recursive_halving": {},
     },
 }  # fmt: skip
-POWERS = {("allgather", "recursive_doubling"), ("reducescatter", "noncommutative")}  # of two, only for these
+POWERS = {("allgather", "recursive_doubling"), ("reducescatter", "noncommutative")}  # powers of two of ranks only
 RADICES = (2, 4, 8)
-SEGMENT = 8192  # bytes of a piece in a pipelined tree
+SEGMENT = 8192  # bytes, in a pipelined tree
 DYNAMIC = "coll_tuned_use_dynamic_rules"
 DEVICE, FALLBACK = "MPIR_CVAR_DEVICE_COLLECTIVES", "MPIR_CVAR_COLLECTIVE_FALLBACK"
-ALONE = {DEVICE: "none", FALLBACK: "error"}  # nothing else is taken in the place of what is set
-NESTED = ("smp",)  # calls itself within a host, where it cannot be: there others must be taken
+ALONE = {DEVICE: "none", FALLBACK: "error"}  # nothing else replaces the algorithm that is set
+NESTED = ("smp",)  # it calls itself within a host, where it is not allowed: there others must replace it
 
 
 @dataclass(frozen=True)
 class Library:
-    """An MPI as it says of itself: of every collective its algorithms with their numbers. `file`: its libmpi, "" where
-    that cannot be told. `always`: what is set with each of them."""
+    """An MPI library: the algorithms of every collective with their numbers. `file`: its libmpi, "" if unknown.
+    `always`: variables that are set with each algorithm."""
 
     name: str
     version: str
@@ -78,13 +78,13 @@ class Library:
     always: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def about(self) -> dict[str, str]:
+    def description(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version, "file": self.file}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to do it. `parameters` is what a rule must say; `settings`: variables of the library."""
+    """An algorithm with its parameters. `parameters`: for a rule; `settings`: variables of the library."""
 
     name: str
     parameters: Mapping[str, int] = field(default_factory=dict)
@@ -92,20 +92,20 @@ class Candidate:
 
 
 def library_here(mpi: Any) -> Library:
-    """The MPI of this process."""
-    told = mpi.Get_library_version().strip("\0 \n")
+    """Return the MPI of this process."""
+    description = mpi.Get_library_version().strip("\0 \n")
     for name, form in ((OPEN_MPI, r"Open MPI v([\w.]+)"), (MPICH, r"MPICH Version:\s*([\w.]+)")):
-        version = re.search(form, told)
+        version = re.search(form, description)
         if version:
             control = Control(mpi)
             variables = {kind: _variable(name, kind) for kind in (OPEN_MPI_NAMES if name == OPEN_MPI else MPICH_NAMES)}
             algorithms = {kind: control.names(variable) for kind, variable in variables.items()}
             always = {DYNAMIC: 1}
             if name == MPICH:
-                said = {key: control.names(key) for key in ALONE}
-                always = {key: said[key][word] for key, word in ALONE.items() if word in said[key]}
+                values_of = {key: control.names(key) for key in ALONE}
+                always = {key: values_of[key][word] for key, word in ALONE.items() if word in values_of[key]}
             return Library(name, version[1], _file(), algorithms, always)
-    first = told.splitlines()[0] if told else "an MPI without a name"
+    first = description.splitlines()[0] if description else "an MPI without a name"
     raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first)}")
 
 
@@ -116,7 +116,7 @@ def _variable(name: str, kind: str) -> str:
 
 
 def _file() -> str:
-    """Which libmpi this process has loaded."""
+    """Return the libmpi that this process has loaded."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="replace").splitlines() if maps.exists() else []
     paths = (line.split(maxsplit=5)[-1] for line in lines)
@@ -124,12 +124,12 @@ def _file() -> str:
 
 
 def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Candidate]:
-    """The algorithms worth measuring for a size, in the order of their numbers; none where there is no choice."""
+    """Return the algorithms to measure for a size, by number; none if there is no choice."""
     if kind not in library.algorithms:
         return []
     make = _of_open_mpi if library.name == OPEN_MPI else _of_mpich
-    found = list(make(library, kind, ranks, nbytes))
-    return found if len(found) > 1 else []
+    selected = list(make(library, kind, ranks, nbytes))
+    return selected if len(selected) > 1 else []
 
 
 def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
@@ -168,7 +168,7 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
 
 
 class Steering:
-    """Makes the library use one algorithm after another, and lets it choose itself again."""
+    """Make the library use one algorithm after another, and reset it."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.control = mpi, Control(mpi)
@@ -177,7 +177,7 @@ class Steering:
         self.now: dict[str, int] = {}
 
     def take(self, settings: Mapping[str, int]) -> None:
-        """From here on these, and what was before for all others."""
+        """Set these variables, and restore all others."""
         if settings == self.now:
             return
         self.now = dict(settings)
@@ -189,30 +189,100 @@ class Steering:
             self.control.set(name, value)
 
     def communicator(self, comm: Any, settings: Mapping[str, int]) -> Any:
-        """One on which calls go by these."""
+        """Return a communicator whose calls use these settings."""
         if self.late:
             return comm
         self.take(settings)
-        made = comm.Dup()
+        duplicate = comm.Dup()
         self.take({})
-        return made
+        return duplicate
 
 
 def read(row: Mapping[str, Any]) -> Library:
-    """What `main` says."""
+    """Return the library that `main` printed."""
     return Library(row["name"], row["version"], row["file"], row["algorithms"], row["always"])
 
 
 def main() -> None:
-    """Print what the MPI of this process is."""
+    """Print the MPI of this process."""
     from mpi4py import MPI
 
     try:
-        here = library_here(MPI)
-        row: dict[str, Any] = {**here.about, "algorithms": here.algorithms, "always": here.always}
+        library = library_here(MPI)
+        row: dict[str, Any] = {**library.description, "algorithms": library.algorithms, "always": library.always}
     except Unsupported as error:
         row = {"fault": str(error)}
     print(MARK + json.dumps(row), flush=True)
+
+
+# ---- control variables ----
+
+_MAX_TEXT = 8192
+
+
+class Control:
+    """Integer control variables of this MPI. Unsupported if the MPI refuses a call."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.calls = ctypes.CDLL(mpi.__file__)  # the library that mpi4py is linked to
+        self.handles: dict[str, ctypes.c_void_p] = {}
+        level = ctypes.c_int()
+        self._do("MPI_T_init_thread", 0, ctypes.byref(level))
+
+    def has(self, name: str) -> bool:
+        return self._index(name) is not None
+
+    def get(self, name: str) -> int:
+        value = ctypes.c_int(0)  # a variable of one byte only overwrites that
+        self._do("MPI_T_cvar_read", self._handle(name), ctypes.byref(value))
+        return value.value
+
+    def set(self, name: str, value: int) -> None:
+        self._do("MPI_T_cvar_write", self._handle(name), ctypes.byref(ctypes.c_int(value)))
+
+    def names(self, name: str) -> dict[str, int]:
+        """Return the names of the values: from the description, one per line in numeric order, else enumerated."""
+        index, length = self._index(name), ctypes.c_int(_MAX_TEXT)
+        if index is None:
+            return {}
+        text, number = ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int()
+        kind, names = ctypes.c_void_p(), ctypes.c_void_p()
+        self._do(
+            "MPI_T_cvar_get_info", index, None, None, ctypes.byref(number), ctypes.byref(kind), ctypes.byref(names),
+            text, ctypes.byref(length), ctypes.byref(number), ctypes.byref(number),
+        )  # fmt: skip
+        words = re.findall(r"^(\w+) +- ", text.value.decode("utf-8", "replace"), re.MULTILINE)
+        return {word: number for number, word in enumerate(words)} if words else self._items(names)
+
+    def _items(self, names: ctypes.c_void_p) -> dict[str, int]:
+        if not names.value:
+            return {}
+        count, items = ctypes.c_int(), dict[str, int]()
+        self._do("MPI_T_enum_get_info", names, ctypes.byref(count), None, None)
+        for at in range(count.value):
+            value, text, length = ctypes.c_int(), ctypes.create_string_buffer(_MAX_TEXT), ctypes.c_int(_MAX_TEXT)
+            self._do("MPI_T_enum_get_item", names, at, ctypes.byref(value), text, ctypes.byref(length))
+            items[text.value.decode("utf-8", "replace")] = value.value
+        return items
+
+    def _index(self, name: str) -> int | None:
+        index = ctypes.c_int()
+        code: int = self.calls.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index))
+        return None if code else index.value
+
+    def _handle(self, name: str) -> ctypes.c_void_p:
+        if name not in self.handles:
+            index, handle, count = self._index(name), ctypes.c_void_p(), ctypes.c_int()
+            if index is None:
+                raise Unsupported(f"this MPI has no variable {name}")
+            self._do("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count))
+            self.handles[name] = handle
+        return self.handles[name]
+
+    def _do(self, call: str, *arguments: Any) -> None:
+        code = getattr(self.calls, call)(*arguments)
+        if code:
+            raise Unsupported(f"this MPI does not let its variables be set: {call} gave error {code}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Tuning for an MPI library that stays as it is: its own algorithms are the candidates, and beside them stands what the
-best of ours would give."""
+"""Tune an MPI library that stays as it is: race its own algorithms, and show what our best schedules would gain."""
 
 from __future__ import annotations
 
@@ -13,120 +12,138 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.registry import find, table
 from antiphon.runtimes.engine.launch import launched, launcher, watch
-from antiphon.runtimes.measure._choose_rows import Choice, best_at, ranges, score, unmeasured
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
-from antiphon.runtimes.measure.choose import Measured, MeasuredTuning, Races, Whose, tune_measured
+from antiphon.runtimes.measure.choose import (
+    Choice,
+    Measured,
+    MeasuredTuning,
+    Owner,
+    Races,
+    best_at,
+    ranges,
+    score,
+    tune_measured,
+    unmeasured,
+)
 from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read
 from antiphon.runtimes.measure.race import ALIKE
 from antiphon.runtimes.measure.rows import row_of
 from antiphon.select import Listed
 from antiphon.units import format_size
 
-FEW = 2  # of ours at every size
-OURS = 0.2  # of the time for all measurements
-PATIENCE = 120.0  # seconds for an MPI to say what it is
-CHOICE = Candidate("default")  # what the library chooses by itself
+FEW = 2  # of our schedules at every size
+OUR_SHARE = 0.2  # of the time for all measurements
+TIMEOUT = 120.0  # seconds for an MPI to describe itself
+DEFAULT = Candidate("default")  # the library's own choice
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """What is best at a size: of ours, and of the library's. `row`: of its best, its own choice in the same rounds
-    beside it."""
+    """Our best schedule and the library's best algorithm at a size. `row`: of the latter, beside the default."""
 
     ours: Choice
     algorithm: Candidate
     row: Mapping[str, Any]
 
 
-def tune_library(wanted: Any, topology: Topology | str, **given: Any) -> MeasuredTuning | None:
-    """As `tune_measured`, but what races at every size is the library's own algorithms: a race of them and of what it
-    chooses by itself, and one of the `few` (2) best of ours with that same choice beside them. Entries are all
-    left to the library ("served_by"), and claim as `library` which algorithm it should take: "default" where none is
-    faster than its own choice by more than 2 %. Their schedule is the best of ours, with its times."""
-    given.setdefault("few", FEW)
-    on = given.get("on", "mpi")
+def tune_library(collective: Any, topology: Topology | str, **options: Any) -> MeasuredTuning | None:
+    """Like `tune_measured`, but race the library's own algorithms at every size.
+
+    There are two races per size: the algorithms with the library's default, and the `few` (2) best of ours with that
+    default. All entries are left to the library ("served_by"), and claim as `library` the algorithm to use: "default"
+    unless one is faster by more than 2 %. Their schedule is the best of ours, with its times."""
+    options.setdefault("few", FEW)
+    on = options.get("on", "mpi")
     if not find("runtime", on).can.get("algorithms"):
         able = " or ".join(name for name, entry in table("runtime").items() if entry.can.get("algorithms"))
         raise Unsupported(f"--library-only: is for --on {able}; nothing is known of what --on {on} can choose")
-    if given.get("deterministic"):
+    if options.get("deterministic"):
         raise Unsupported("--deterministic: the library's algorithms add in orders of their own; leave one of them out")
-    return tune_measured(wanted, topology, races=LibraryRaces, **given)
+    return tune_measured(collective, topology, races=LibraryRaces, **options)
 
 
 def library_used(how: How) -> Library:
-    """What MPI there is: this process's own where it is one of an MPI, else of one that is started."""
+    """Return the MPI of this process if a launcher started it, else that of a process started for it."""
     if launched():
         from mpi4py import MPI
 
         return library_here(MPI)
-    said: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     command = [*launcher(how.mpiexec, 1), sys.executable, "-m", "antiphon.runtimes.measure.library"]
-    watch(command, said.append, PATIENCE)
-    if not said or "fault" in said[0]:
-        raise Unsupported(said[0]["fault"] if said else "--library-only: the MPI did not say what it is")
-    return read(said[0])
+    watch(command, rows.append, TIMEOUT)
+    if not rows or "fault" in rows[0]:
+        raise Unsupported(rows[0]["fault"] if rows else "--library-only: the MPI did not say what it is")
+    return read(rows[0])
 
 
 class LibraryRaces(Races):
-    """Two races for each collective and size: of ours, and of the library's algorithms."""
+    """Two races for each collective and size: of our schedules, and of the library's algorithms."""
 
     def go(self, deterministic: bool) -> MeasuredTuning:
-        found = self.found
+        tuning = self.tuning
         self.library = library_used(self.how)
         self.tried: dict[tuple[str, int], list[Candidate]] = {}
         self.theirs: dict[tuple[str, int], dict[int, Row]] = {}
-        ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in found.plans}
+        ours: dict[str, Measured] = {kind: {n: {} for n in self.ladder} for kind in tuning.plans}
         self.measure(ours)
         plans = {}
-        for kind, mine in ours.items():
-            seen = [best for size in self.ladder if (best := self._best(kind, size, mine[size])) is not None]
-            entries = _entries(seen, found.shortlist[kind], self.library, self.on)
-            plans[kind] = Plan(found.topology, found.plans[kind].collective, tuple(entries))
-        return MeasuredTuning(found, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured)
+        for kind, rows in ours.items():
+            best_by_size = [best for size in self.ladder if (best := self._best(kind, size, rows[size])) is not None]
+            entries = _entries(best_by_size, tuning.shortlist[kind], self.library, self.on)
+            plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries))
+        return MeasuredTuning(
+            tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
+        )
 
     def contestants(self, kind: str, size: int) -> list[int]:
-        """Of ours what the model holds to be best."""
-        shortlist = self.found.shortlist[kind]
+        """Return our best schedules by the model."""
+        shortlist = self.tuning.shortlist[kind]
         return sorted(range(len(shortlist)), key=lambda n: (shortlist[n].candidate.seconds[size], n))[: self.few]
 
-    def cases(self) -> tuple[list[Runnable], list[Case], list[Whose]]:
-        """Those of ours, and behind those of each size the library's, whose numbers go on from the shortlist's."""
-        programs, mine, whose = super().cases()
-        cases, owners = list[Case](), list[Whose]()
-        for case, owner, later in zip(mine, whose, [*whose[1:], None], strict=True):
-            cases.append(replace(case, race=2 * (case.race or 0), seconds=OURS * case.seconds))
+    def cases(self) -> tuple[list[Runnable], list[Case], list[Owner]]:
+        """Return our cases, and after those of each size the library's, numbered after the shortlist."""
+        programs, own_cases, own_owners = super().cases()
+        cases, owners = list[Case](), list[Owner]()
+        for case, owner, next_owner in zip(own_cases, own_owners, [*own_owners[1:], None], strict=True):
+            cases.append(replace(case, race=2 * (case.race or 0), seconds=OUR_SHARE * case.seconds))
             owners.append(owner)
             kind, size, _ = owner
-            if later is not None and later[:2] == owner[:2]:
+            if next_owner is not None and next_owner[:2] == owner[:2]:
                 continue
-            members = list(self.found.plans[kind].collective.members)
-            found = candidates(self.library, kind, len(members), case.nbytes)
-            self.tried[kind, size] = [CHOICE, *found] if found else []
-            share = (1 - OURS) * case.seconds
+            members = list(self.tuning.plans[kind].collective.members)
+            algorithms = candidates(self.library, kind, len(members), case.nbytes)
+            self.tried[kind, size] = [DEFAULT, *algorithms] if algorithms else []
+            share = (1 - OUR_SHARE) * case.seconds
             theirs = replace(case, ranks=members, race=2 * (case.race or 0) + 1, seconds=share)
-            for number, one in enumerate(self.tried[kind, size]):
-                cases.append(replace(theirs, library=dict(one.settings)))
-                owners.append((kind, size, len(self.found.shortlist[kind]) + number))
+            for number, algorithm in enumerate(self.tried[kind, size]):
+                cases.append(replace(theirs, library=dict(algorithm.settings)))
+                owners.append((kind, size, len(self.tuning.shortlist[kind]) + number))
         return programs, cases, owners
 
-    def heard(self, whose: Whose, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
-        kind, size, number = whose
-        number -= len(self.found.shortlist[kind])
+    def add_row(self, owner: Owner, case: Case, row: Row, rows: Mapping[str, Measured], at: tuple[int, int]) -> None:
+        kind, size, number = owner
+        number -= len(self.tuning.shortlist[kind])
         if number < 0:
-            super().heard(whose, case, row, rows, at)
+            super().add_row(owner, case, row, rows, at)
             return
-        one = self.tried[kind, size][number]
+        algorithm = self.tried[kind, size][number]
         if self.progress is not None:
-            self.progress(*at, f"{kind} of {format_size(size)}: the library's {one.name} is measured")
+            self.progress(*at, f"{kind} of {format_size(size)}: the library's {algorithm.name} is measured")
         if "refused" in row or row["wrong"]:
-            return  # not one to choose
-        told: Row = {"collective": kind, "planner": None, "options": {}, "algorithm": one.name, **one.parameters}
-        self.rows.append({**told, **row_of(case, self.found.plans[kind].collective, row, self.on)})
+            return  # cannot be chosen
+        facts: Row = {
+            "collective": kind,
+            "planner": None,
+            "options": {},
+            "algorithm": algorithm.name,
+            **algorithm.parameters,
+        }
+        self.rows.append({**facts, **row_of(case, self.tuning.plans[kind].collective, row, self.on)})
         self.theirs.setdefault((kind, size), {})[number] = row
 
-    def _best(self, kind: str, size: int, mine: Mapping[int, Row]) -> Best | None:
-        """None where the library was not measured. Where there is one algorithm alone it is the library's choice."""
-        ours = best_at(size, self.found.shortlist[kind], None, mine, True, self.case(kind, size).nbytes)
+    def _best(self, kind: str, size: int, rows: Mapping[int, Row]) -> Best | None:
+        """Return the best at a size; None if the library was not measured. A single algorithm counts as the default."""
+        ours = best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
         theirs = self.theirs.get((kind, size), {})
         if theirs:
             number = min(theirs, key=lambda n: (score(theirs[n]), n))
@@ -134,34 +151,36 @@ class LibraryRaces(Races):
                 number = 0
             return Best(ours, self.tried[kind, size][number], theirs[number])
         if self.tried.get((kind, size)) == [] and ours.row is not None:
-            return Best(ours, CHOICE, ours.row)
+            return Best(ours, DEFAULT, ours.row)
         return None
 
 
-def _entries(seen: Sequence[Best], shortlist: Sequence[Listed], library: Library, on: str) -> list[Entry]:
-    """Ranges between the sizes measured; all are the library's."""
-    if not seen:
+def _entries(best_by_size: Sequence[Best], shortlist: Sequence[Listed], library: Library, on: str) -> list[Entry]:
+    """Return ranges between the sizes measured, all left to the library."""
+    if not best_by_size:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")
         return [Entry(0, None, shortlist[0].schedule, unmeasured(shortlist[0]))]
-    return ranges(seen, lambda best: best.ours, lambda best: best.algorithm, lambda group: _claims(group, library, on))
+    return ranges(
+        best_by_size, lambda best: best.ours, lambda best: best.algorithm, lambda group: _claims(group, library, on)
+    )
 
 
 def _claims(group: Sequence[Best], library: Library, on: str) -> dict[str, Any]:
-    told = [_size_row(best) for best in group]
-    last = {key: value for key, value in told[-1].items() if key not in ("nbytes", "algorithm")}
+    measurements = [_size_row(best) for best in group]
+    last = {key: value for key, value in measurements[-1].items() if key not in ("nbytes", "algorithm")}
     algorithm = group[0].algorithm
     return {
         **group[0].ours.listed.claims, **last, "measured": True, "at": group[-1].ours.nbytes, "measured_on": on,
-        "measurements": told, "ties": [], "use": "library", "served_by": LIBRARY,
-        "library": {**library.about, "algorithm": algorithm.name, "parameters": dict(algorithm.parameters)},
+        "measurements": measurements, "ties": [], "use": "library", "served_by": LIBRARY,
+        "library": {**library.description, "algorithm": algorithm.name, "parameters": dict(algorithm.parameters)},
     }  # fmt: skip
 
 
 def _size_row(best: Best) -> dict[str, Any]:
-    """What was measured at one size. The library's own choice and its best took turns; ours and that choice did."""
+    """Return the measurements at one size. Both the library's best and ours took turns with its default."""
     row, ours = best.row, best.ours.row or {}
-    chosen = best.algorithm is not CHOICE  # its own choice is the reference, too
+    chosen = best.algorithm is not DEFAULT  # the default is the reference, too
     return {
         "nbytes": best.ours.nbytes, "seconds": ours.get("seconds"), "over_library": ours.get("over_library"),
         "reference_seconds": row["reference_seconds"], "algorithm": str(best.algorithm.name),

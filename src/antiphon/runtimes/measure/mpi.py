@@ -1,18 +1,24 @@
-"""The runtime `mpi`: processes of an MPI, beside its own collectives."""
+"""The runtime `mpi`: processes of an MPI, beside its own collectives. One launch serves many cases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
+from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.launch import found_launcher, launched
-from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime
-from antiphon.runtimes.measure.mpi_job import first_process, require_mpi, run_cases
+from antiphon.runtimes.engine.launch import HELP, Failed, found_launcher, launched, launcher, processes, unfit, watch
+from antiphon.runtimes.measure import mpi_process as process
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime
+from antiphon.runtimes.measure.mpi_process import Job
 
 
 class Mpi(Runtime):
-    """One launch for all, unless a launcher started this process."""
+    """Run all cases in one launch, unless a launcher started this process."""
 
     def ready(self, how: How) -> None:
         require_mpi()
@@ -28,13 +34,106 @@ class Mpi(Runtime):
         programs: Sequence[Runnable],
         cases: Sequence[Case],
         how: How,
-        heard: Heard,
+        on_row: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        def tell(row: Row) -> None:
-            heard(int(row["case"]), {key: value for key, value in row.items() if key != "case"})
+        def on_case_row(row: Row) -> None:
+            on_row(int(row["case"]), {key: value for key, value in row.items() if key != "case"})
 
         run_cases(
-            [one.data for one in programs], cases, mpiexec=how.mpiexec, compiler=how.compiler, timeout=how.timeout,
-            progress=tell, enough=enough,
+            [runnable.data for runnable in programs], cases, mpiexec=how.mpiexec, compiler=how.compiler,
+            timeout=how.timeout, progress=on_case_row, enough=enough,
         )  # fmt: skip
+
+
+def require_mpi() -> None:
+    if find_spec("mpi4py") is None:
+        raise Missing(f"to run under MPI needs the package mpi4py: {HELP}")
+
+
+@contextmanager
+def first_process() -> Iterator[bool]:
+    """Yield whether this process decides what runs: True without a launcher, and in process 0 of a launch.
+
+    The others first take part in everything that process 0 runs within its own context, then yield False."""
+    require_mpi()
+    if not launched():
+        yield True
+        return
+    processes(None)
+    from mpi4py import MPI
+
+    if MPI.COMM_WORLD.rank:
+        process.follow(MPI, MPI.COMM_WORLD)
+        yield False
+        return
+    try:
+        yield True
+    except BaseException as error:
+        process.dismiss(str(error))
+        raise
+    process.dismiss()
+
+
+def run_cases(
+    programs: Sequence[bytes],
+    cases: Sequence[Case],
+    *,
+    mpiexec: str = "",
+    compiler: str = "",
+    timeout: float = 600.0,
+    progress: Callable[[Row], None] | None = None,
+    enough: Callable[[], bool] = lambda: False,
+) -> list[Row]:
+    """Run the cases and return their rows; `progress` gets each row at once.
+
+    Starts the processes itself, unless a launcher started this one, as process 0: then call it within `first_process`.
+    `enough`: called before each case; if True, the remaining cases are skipped.
+    """
+    require_mpi()
+    count = max(len(case.ranks) for case in cases)
+    job = Job(str(library("mpi", compiler)), count, list(programs), list(cases))
+    rows: list[Row] = []
+
+    def add_row(row: Row) -> None:
+        rows.append(row)
+        if progress is not None and "fault" not in row:
+            progress(row)
+
+    if launched():
+        from mpi4py import MPI
+
+        process.work(job, MPI, MPI.COMM_WORLD, add_row, enough)
+        return _raise_fault(rows, count, "the launcher")
+
+    def add_row_here(row: Row) -> bool:
+        add_row(row)
+        return enough() and len(rows) < len(cases)
+
+    command = launcher(mpiexec, count)
+    with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
+        job.write(Path(folder))
+        script = [sys.executable, "-m", "antiphon.runtimes.measure.mpi_process", folder]
+        try:
+            complete = watch([*command, *script], add_row_here, timeout)
+        except Failed:
+            _raise_fault(rows, count, command[0])  # a reported fault says more
+            raise
+    all_rows = _raise_fault(rows, count, command[0])
+    if complete and len(all_rows) != len(cases):
+        raise Failed(f"{command[0]} ended after {len(all_rows)} of {len(cases)} runs")
+    return all_rows
+
+
+def _raise_fault(rows: Sequence[Row], count: int, program: str) -> list[Row]:
+    for row in rows:
+        if row.get("fault") == process.SMALL:
+            if program == "the launcher" and row["processes"] > 1:
+                raise Invalid(
+                    f"the launcher started {row['processes']} processes, this needs {count}: mpiexec -n {count} ..."
+                )
+            raise unfit(program, row["processes"], count)
+        if "fault" in row:
+            kinds: dict[str, type[AntiphonError]] = {"Missing": Missing, "Unsupported": Unsupported, "Invalid": Invalid}
+            raise kinds.get(row["kind"], Failed)(row["fault"])
+    return list(rows)

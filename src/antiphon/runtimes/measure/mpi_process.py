@@ -1,9 +1,8 @@
-"""What every MPI process of `run` and `bench --on mpi` does: cases one after another, each checked in every element.
+"""An MPI process of `run` and `bench --on mpi`: it measures cases one after another and checks every element.
 
 Started as `python -m antiphon.runtimes.measure.mpi_process FOLDER`: rank 0 reads the job there and prints a line for
-every case.
-Where a launcher started the command itself, process 0 may `work` on one job after another; the others `follow`, until
-it says that there are no more (`dismiss`).
+every case. If a launcher started the command itself, process 0 may `work` on one job after another; the others `follow`
+until it calls `dismiss`.
 """
 
 from __future__ import annotations
@@ -14,32 +13,170 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from ctypes import Structure, byref, c_double, c_int32, c_void_p
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from antiphon.core.collective import Collective
+from antiphon.core.datatypes import data_type
 from antiphon.core.program import decode
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Unsupported
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.engine.mpi_calls import MpiCalls
-from antiphon.runtimes.engine.native import Engine, NativePlan, OpenProgram
-from antiphon.runtimes.measure._mpi_library import library_rows
-from antiphon.runtimes.measure._mpi_preload import PreloadedCall, call_of
-from antiphon.runtimes.measure._mpi_reference import reference
-from antiphon.runtimes.measure.case import Case, Row, heats
-from antiphon.runtimes.measure.loop import Heat, Seat, Together
+from antiphon.runtimes.engine.native import OPERATORS, Engine, NativePlan, OpenProgram, type_number
+from antiphon.runtimes.measure._mpi_reference import MPI_TYPES, reference
+from antiphon.runtimes.measure.case import Case, Row, group_cases
+from antiphon.runtimes.measure.library import Steering
+from antiphon.runtimes.measure.loop import Measurement, Peers, RankBuffers, TimedCall
 from antiphon.runtimes.measure.recorder import recording
 
-SMALL = "alone"  # fault: fewer processes than wanted
-GRACE = 0.5  # seconds for what was said to get through: Open MPI may spoil the last line of one who aborts
-IDLE = 1e-3  # seconds between two looks of a process that waits for its turn
+Array = NDArray[Any]
+Call = Callable[[], None]
+
+
+# ---- the algorithms of the MPI library ----
+
+
+def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: Any, peers: Peers) -> list[Row]:
+    """Race algorithms of the library; return the row of each case, {"refused": reason} if the library refuses it."""
+    case = cases[0]
+    steering, buffers = Steering(mpi), RankBuffers(collective, case.ranks[comm.rank], case)
+
+    def call_on(communicator: Any) -> Call:
+        library_call = reference(collective, communicator, mpi, case.unit, buffers.dtype, case.op, case.in_place)
+        if library_call is None:
+            raise Unsupported(f"--library-only: MPI has no {collective.kind} of this form")
+        return partial(library_call, buffers.source, buffers.target)
+
+    default_call = call_on(comm)
+    communicators = [steering.communicator(comm, single.library or {}) for single in cases]
+    calls = [call_on(communicator) for communicator in communicators]
+    settings: dict[int, dict[str, int]] = {
+        id(call): dict(single.library or {}) if steering.late else {} for call, single in zip(calls, cases, strict=True)
+    }
+    faults = [_try_once(steering, buffers, call, settings[id(call)], peers) for call in calls]
+    working = [number for number, fault in enumerate(faults) if not fault]
+    rows: list[Row] = [{"refused": fault} for fault in faults]
+    if working:
+        measurement = Measurement(
+            [cases[n] for n in working], buffers, [calls[n] for n in working], default_call, peers,
+            lambda call: steering.take(settings.get(id(call), {})),
+        )  # fmt: skip
+        for number, row in zip(working, measurement.run(), strict=True):
+            rows[number] = row
+    steering.take({})
+    for communicator in communicators:
+        if communicator is not comm:
+            communicator.Free()
+    return rows
+
+
+def _try_once(steering: Steering, buffers: RankBuffers, call: Call, settings: dict[str, int], peers: Peers) -> str:
+    """Return the error of one call, "" if it works at all processes."""
+    steering.take(settings)
+    buffers.refresh()
+    fault = ""
+    try:
+        call()
+    except Exception as error:  # of mpi4py, which this module does not import
+        fault = " ".join(str(error).split()) or type(error).__name__
+    steering.take({})
+    return next((message for message in peers.all(fault) if message), "")
+
+
+# ---- calls timed in C: by a plan as under the preload library, or by the MPI library ----
+
+
+class _Call(Structure):
+    _fields_ = [
+        *((name, c_int32) for name in ("kind", "root", "type", "op", "count")),
+        ("send", c_void_p), ("recv", c_void_p),
+    ]  # fmt: skip
+
+
+class MpiCall:
+    """One call on buffers of this process. `kind`: the number of the collective in the engine; `root`: a process of the
+    communicator, -1 for none; `count`: elements of a block."""
+
+    def __init__(self, kind: int, root: int, op: str, count: int, source: Array, target: Array) -> None:
+        self.buffers = source, target  # kept alive as long as their addresses
+        addresses = source.ctypes.data, target.ctypes.data
+        self.structure = _Call(kind, root, type_number(target.dtype), OPERATORS[op], count, *addresses)
+
+
+class MpiCalls:
+    """Calls on a duplicate of a communicator, whose processes are these of `ranks` ranks. Methods are collective."""
+
+    def __init__(self, engine: Engine, comm: Any, rank_of: Sequence[int], ranks: int) -> None:
+        self.engine = engine
+        numbers = np.asarray(rank_of, np.int32)
+        self.handle = engine.library.create("ap_measure_open", comm.py2f(), numbers.ctypes.data, ranks)
+
+    def measure(self, program: OpenProgram | None, call: MpiCall, count: int) -> float:
+        """Return the mean seconds within a call by this program (None: by the MPI library), the same at all processes.
+
+        The mean is over `count` calls, each preceded by a barrier, and over the processes."""
+        seconds = c_double()
+        chosen = program.handle if program is not None else None
+        self.engine.library.check(
+            "ap_measure_calls", self.handle, chosen, byref(call.structure), count, byref(seconds)
+        )  # fmt: skip
+        return seconds.value
+
+    def close(self) -> None:
+        if self.handle:
+            self.engine.library.ap_measure_close(self.handle)
+        self.handle = 0
+
+
+CALLS_FACTOR = 4  # times as many short calls are timed together as in loops of Python
+MAX_COUNT = 2**31 - 1  # elements of a block: MPI counts them in an int
+
+
+def call_of(
+    collective: Collective, comm: Any, case: Case, buffers: RankBuffers, program: OpenProgram
+) -> MpiCall | None:
+    """Return the MPI call of a case; None if C cannot make it: in place, other types, operators, uneven blocks."""
+    if case.in_place or case.split is not None or case.op not in ("sum", "prod", "min", "max") or comm.size < 2:
+        return None
+    if data_type(case.dtype).name not in MPI_TYPES or len(set(collective.weights.tolist())) != 1:
+        return None
+    count = len(buffers.source if collective.kind in ("reduce", "gather", "allgather") else buffers.target)
+    if collective.kind == "alltoall":
+        count //= comm.size
+    root = collective.members.index(collective.roots[0]) if collective.roots else -1
+    if count > MAX_COUNT:
+        return None
+    return MpiCall(program.facts.kind, root, case.op, count, buffers.source, buffers.target)
+
+
+class PreloadedCall(TimedCall):
+    """A call by a program, or by the MPI library (None)."""
+
+    def __init__(self, calls: MpiCalls, program: OpenProgram | None, call: MpiCall, buffers: RankBuffers) -> None:
+        self.calls, self.program, self.call, self.buffers = calls, program, call, buffers
+        self.copies = buffers.collective.kind == "broadcast" and buffers.rank == buffers.collective.roots[0]
+
+    def measure(self, count: int) -> float:
+        if self.copies:  # MPI has it in place only
+            self.buffers.target[:] = self.buffers.source
+        return self.calls.measure(self.program, self.call, CALLS_FACTOR * count if count > 1 else 1)
+
+
+# ---- jobs ----
+
+SMALL = "alone"  # fault: fewer processes than needed
+GRACE = 0.5  # seconds before aborting: Open MPI may garble the last line of a process that aborts
+IDLE = 1e-3  # seconds between two polls of a process that waits for its turn
 
 
 @dataclass
 class Job:
-    """All that the processes need. `library`: the engine, compiled on the host of rank 0."""
+    """What the processes run. `library`: the engine, compiled on the host of rank 0."""
 
     library: str
     processes: int
@@ -49,17 +186,17 @@ class Job:
 
     def write(self, folder: Path) -> None:
         cases = [asdict(case) for case in self.cases]
-        about = {"library": self.library, "processes": self.processes, "cases": cases}
-        (folder / "job.json").write_text(json.dumps({**about, "programs": len(self.programs)}), encoding="utf-8")
+        fields = {"library": self.library, "processes": self.processes, "cases": cases}
+        (folder / "job.json").write_text(json.dumps({**fields, "programs": len(self.programs)}), encoding="utf-8")
         for number, data in enumerate(self.programs):
             (folder / f"program{number}.bin").write_bytes(data)
 
     @classmethod
     def read(cls, folder: Path) -> Job:
-        about = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        programs = [(folder / f"program{number}.bin").read_bytes() for number in range(about["programs"])]
-        cases = [Case(**case) for case in about["cases"]]
-        return cls(about["library"], about["processes"], programs, cases)
+        fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+        programs = [(folder / f"program{number}.bin").read_bytes() for number in range(fields["programs"])]
+        cases = [Case(**case) for case in fields["cases"]]
+        return cls(fields["library"], fields["processes"], programs, cases)
 
 
 class Process:
@@ -72,13 +209,13 @@ class Process:
         self.comms: dict[int, Any] = {}
 
     def comm(self, count: int) -> Any:
-        """The first so many processes; collective over all."""
+        """Return a communicator of the first `count` processes. Collective over all."""
         if count not in self.comms:
             self.comms[count] = self.world.Split(0 if self.world.rank < count else 1, self.world.rank)
         return self.comms[count]
 
     def run(self, cases: Sequence[Case]) -> list[Row]:
-        """Cases that are measured together: their rows, where this process takes part."""
+        """Measure cases together; return their rows if this process takes part."""
         case = cases[0]
         comm = self.comm(len(case.ranks))
         rows: list[Row] = []
@@ -87,44 +224,46 @@ class Process:
         elif self.world.rank < len(case.ranks):
             wire = self.engine.mpi(comm, case.ranks, self.job.collectives[case.program].ranks)
             try:
-                rows = self._measured(cases, comm, wire)
+                rows = self._measure(cases, comm, wire)
             finally:
                 wire.close()
         _meet(self.world)
         return rows
 
-    def _measured(self, cases: Sequence[Case], comm: Any, wire: Any) -> list[Row]:
+    def _measure(self, cases: Sequence[Case], comm: Any, wire: Any) -> list[Row]:
         case, rank = cases[0], cases[0].ranks[comm.rank]
         collective = self.job.collectives[case.program]
-        seat, plans = Seat(collective, rank, case), []
-        for one in cases:
-            plans.append(self._program(one).plan(rank, one.unit, one.in_place, one.split))
-        ours = [plan.bound(seat.given, seat.target, wire, case.op, case.timeout) for plan in plans]
-        made = reference(collective, comm, self.mpi, case.unit, seat.dtype, case.op, case.in_place)
-        theirs = None if made is None else partial(made, seat.source, seat.target)
-        call = (
-            call_of(collective, comm, case, seat, self._program(case))
-            if made is not None and case.race is not None
+        buffers, plans = RankBuffers(collective, rank, case), []
+        for single in cases:
+            plans.append(self._program(single).plan(rank, single.unit, single.in_place, single.split))
+        ours = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
+        library_call = reference(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
+        theirs = None if library_call is None else partial(library_call, buffers.source, buffers.target)
+        mpi_call = (
+            call_of(collective, comm, case, buffers, self._program(case))
+            if library_call is not None and case.race is not None
             else None
         )
-        if call is not None:
-            for run in ours:  # whose plans then know what they need
+        if mpi_call is not None:
+            for run in ours:  # then their plans know what they need
                 run()
-            programs = [self._program(one) for one in cases]
+            programs = [self._program(single) for single in cases]
             with closing(MpiCalls(self.engine, comm, case.ranks, collective.ranks)) as calls:
-                preloaded = [PreloadedCall(calls, program, call, seat) for program in programs]
-                rows = Heat(cases, seat, preloaded, PreloadedCall(calls, None, call, seat), _Among(comm)).go()
-            return self._with_needs(rows, plans, comm, seat)
+                preloaded = [PreloadedCall(calls, program, mpi_call, buffers) for program in programs]
+                rows = Measurement(
+                    cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), _Among(comm)
+                ).run()
+            return self._with_needs(rows, plans, comm, buffers)
         with recording({rank: wire} if case.trace else {}) as recorder:
-            rows = Heat(cases, seat, ours, theirs, _Among(comm), recorder=recorder).go()
-        return self._with_needs(rows, plans, comm, seat)
+            rows = Measurement(cases, buffers, ours, theirs, _Among(comm), recorder=recorder).run()
+        return self._with_needs(rows, plans, comm, buffers)
 
     @staticmethod
-    def _with_needs(rows: list[Row], plans: Sequence[NativePlan], comm: Any, seat: Seat) -> list[Row]:
+    def _with_needs(rows: list[Row], plans: Sequence[NativePlan], comm: Any, buffers: RankBuffers) -> list[Row]:
         needs = comm.allgather([(plan.needs.sends, plan.needs.scratch) for plan in plans])
         for number, row in enumerate(rows):
-            row["messages"] = sum(one[number][0] for one in needs)
-            row["scratch"] = max(one[number][1] for one in needs) * seat.dtype.itemsize
+            row["messages"] = sum(rank_needs[number][0] for rank_needs in needs)
+            row["scratch"] = max(rank_needs[number][1] for rank_needs in needs) * buffers.dtype.itemsize
         return rows
 
     def _program(self, case: Case) -> OpenProgram:
@@ -137,7 +276,7 @@ class Process:
             comm.Free()
 
 
-class _Among(Together):
+class _Among(Peers):
     """The processes of a communicator."""
 
     def __init__(self, comm: Any) -> None:
@@ -148,60 +287,60 @@ class _Among(Together):
         return time.monotonic()
 
     def all(self, value: Any) -> list[Any]:
-        found: list[Any] = self.comm.allgather(value)
-        return found
+        values: list[Any] = self.comm.allgather(value)
+        return values
 
 
 def _meet(world: Any) -> None:
-    """Wait for all, without taking processor time from them."""
+    """Wait for all processes, without using processor time."""
     request = world.Ibarrier()
     while not request.Test():
         time.sleep(IDLE)
 
 
-_busy = False  # process 0 has handed out a job that is not done
+_busy = False  # whether process 0 has broadcast a job that is not done
 
 
 def work(
-    job: Job, mpi: Any, world: Any, tell: Callable[[dict[str, Any]], None], enough: Callable[[], bool] = lambda: False
+    job: Job, mpi: Any, world: Any, on_row: Callable[[dict[str, Any]], None], enough: Callable[[], bool] = lambda: False
 ) -> None:
-    """Run the cases as process 0, which tells a row for each, or a fault; the others `follow`. `enough`: asked before
-    each case whether to leave the rest."""
+    """Run the cases as process 0, which passes a row for each, or a fault, to `on_row`; the others `follow`. `enough`:
+    called before each case; if True, the remaining cases are skipped."""
     global _busy  # noqa: PLW0603
     if world.size != job.processes:
-        tell({"fault": SMALL, "processes": world.size})
+        on_row({"fault": SMALL, "processes": world.size})
         return
     job.collectives = [decode(data)[0].collective for data in job.programs]
     _busy = True
     _meet(world)
     world.bcast(job)
     process = Process(job, mpi, world)
-    for heat in heats(job.cases):
+    for numbers in group_cases(job.cases):
         if enough():
             break
-        world.bcast(heat)
-        for number, row in zip(heat, process.run([job.cases[number] for number in heat]), strict=True):
-            tell({"case": number, **row})
+        world.bcast(numbers)
+        for number, row in zip(numbers, process.run([job.cases[number] for number in numbers]), strict=True):
+            on_row({"case": number, **row})
     world.bcast(None)
     process.close()
     _busy = False
 
 
 def follow(mpi: Any, world: Any) -> None:
-    """What all processes but 0 do: wait for jobs, and take part."""
+    """Wait for jobs and take part in them, at all processes but 0."""
     while True:
         _meet(world)
         job = world.bcast(None)
         if job is None:
             return
         process = Process(job, mpi, world)
-        while (heat := world.bcast(None)) is not None:
-            process.run([job.cases[number] for number in heat])
+        while (numbers := world.bcast(None)) is not None:
+            process.run([job.cases[number] for number in numbers])
         process.close()
 
 
 def dismiss(why: str = "") -> None:
-    """Process 0 has nothing more to do: the others go home; all are ended where it leaves a job undone."""
+    """Let the others end, at process 0. Abort all if a job is unfinished."""
     from mpi4py import MPI
 
     if _busy:

@@ -1,8 +1,8 @@
-"""Who is fastest: times of contestants that took turns, round by round, and what is certain of them.
+"""Find the fastest of contestants that are timed in turn, round by round, with confidence intervals.
 
-What slows a machine for a while slows all of a round, so contestants are compared within rounds: by the median, over
-the rounds, of the logarithm of their ratio. Its interval is that of order statistics, which assumes nothing of how
-times are distributed.
+A disturbance of the machine slows all contestants of a round. So they are compared within rounds: by the median, over
+the rounds, of the logarithm of their ratio. Its confidence interval comes from order statistics, which assume nothing
+about the distribution of times.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from math import comb, exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-UNSURE = 0.005  # how often an interval may miss
+UNSURE = 0.005  # probability that an interval misses the median
 ALIKE = 1.02  # contestants that differ by less are a tie
-MOST = 8  # times as many rounds as were asked for, at most
-MARGIN = 0.95  # of the library's time: what a plan must take less than, and surely less than all of it, to serve
-BOUND = log(1e6)  # of the ends of an interval, also where there are too few rounds to know any
+MAX_ROUNDS = 8  # times the requested number of rounds, at most
+MARGIN = 0.95  # a plan serves if it takes less than this of the library's time, and surely less than all of it
+BOUND = log(1e6)  # clips the ends of intervals, also where there are too few rounds for any
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A contestant against the best: the median of their ratio, and the interval of that; `tied`: it is not certain
-    that it is slower than the best (or it is certain that it is by less than 2 % only). Of the best itself all is 1."""
+    """A contestant's time over that of the best: the median ratio and its interval; 1 for the best itself.
+
+    `tied`: it is not certain that it is slower, or certain that it is slower by less than 2 %."""
 
     ratio: float
     low: float
@@ -36,24 +37,24 @@ class Standing:
 
 
 @cache
-def _missed(rounds: int) -> int:
-    """How many of the least (and of the greatest) of so many values may be left out of the interval of the median."""
-    total, out = 0.0, 0
-    while out < rounds // 2 and (total := total + comb(rounds, out) / 2.0**rounds) <= UNSURE / 2:
-        out += 1
-    return out
+def _count_omitted(rounds: int) -> int:
+    """Return how many of the smallest (and of the largest) of `rounds` values lie outside the median's interval."""
+    total, omitted = 0.0, 0
+    while omitted < rounds // 2 and (total := total + comb(rounds, omitted) / 2.0**rounds) <= UNSURE / 2:
+        omitted += 1
+    return omitted
 
 
 def interval(values: Sequence[float] | Floats) -> tuple[float, float, float]:
-    """Of the median: below, itself, above; without ends where there are too few values."""
+    """Return the median between the ends of its interval, which are infinite for too few values."""
     ordered = np.sort(np.asarray(values, float))
-    out = _missed(len(ordered))
+    omitted = _count_omitted(len(ordered))
     middle = float(np.median(ordered))
-    return (float(ordered[out - 1]), middle, float(ordered[-out])) if out else (-np.inf, middle, np.inf)
+    return (float(ordered[omitted - 1]), middle, float(ordered[-omitted])) if omitted else (-np.inf, middle, np.inf)
 
 
 def compare(ours: Floats, theirs: Floats) -> tuple[float, float, float]:
-    """Of the median ratio of pairs: below, itself, above, where both were measured."""
+    """Return the median ratio of pairs in which both were measured, between the ends of its interval."""
     ratios = np.log(np.maximum(ours, 1e-12)) - np.log(np.maximum(theirs, 1e-12))
     low, middle, high = interval(ratios[~np.isnan(ratios)])
     return exp(max(low, -BOUND)), exp(middle), exp(min(high, BOUND))
@@ -65,17 +66,17 @@ def beats_library(ratio: float, high: float) -> bool:
 
 
 class Race:
-    """`going`: those that can still win. `times[round][contestant]`, NaN where it was out already; `theirs`: of each
-    round what the library took, empty where there is none to compare with."""
+    """The times of a race. `going`: contestants that can still win. `times[round][contestant]`: NaN after it was
+    eliminated. `theirs`: the library's time per round, empty without a library."""
 
     def __init__(self, contestants: int, rounds: int) -> None:
         self.going = list(range(contestants))
-        self.least, self.most = rounds, MOST * rounds
+        self.min_rounds, self.max_rounds = rounds, MAX_ROUNDS * rounds
         self.times: list[list[float]] = []
         self.theirs: list[float] = []
 
     def add(self, spent: Sequence[float], theirs: float | None = None) -> None:
-        """A round: the seconds of those that are going, in their order, and the library's."""
+        """Add a round: the seconds of the contestants that are going, in their order, and the library's."""
         if theirs is not None:
             self.theirs.append(theirs)
         row = [float("nan")] * (max(self.going) + 1 if not self.times else len(self.times[0]))
@@ -84,14 +85,15 @@ class Race:
         self.times.append(row)
 
     def decide(self) -> bool:
-        """Let go of who surely is slower than the best; whether all is decided: those left were measured as often as
-        was asked for, surely are alike, and the best surely is or is not faster than the library; or they were measured
-        as often as may be."""
+        """Eliminate contestants that are surely slower than the best. Return whether the race is decided.
+
+        It is after the maximum of rounds; or after the minimum, if the others surely are as fast as the best, and the
+        best surely is or is not faster than the library."""
         standings = self.standings()
         self.going = [n for n in self.going if standings[n].low <= 1.0 or standings[n].high <= ALIKE]
-        if len(self.times) < self.least:
+        if len(self.times) < self.min_rounds:
             return False
-        if len(self.times) >= self.most:
+        if len(self.times) >= self.max_rounds:
             return True
         return all(standings[n].high <= ALIKE for n in self.going) and self._library_is_decided(standings)
 
@@ -103,19 +105,19 @@ class Race:
         return beats_library(ratio, high) or low >= MARGIN
 
     def standings(self) -> list[Standing]:
-        """Everyone against the best, in the rounds in which both ran."""
-        made = np.log(np.maximum(np.array(self.times, float), 1e-12))
-        among = made[:, self.going]
-        behind = np.median(among - among.mean(axis=1, keepdims=True), axis=0)
-        best = self.going[int(np.argmin(behind))]
-        found = []
-        for number in range(made.shape[1]):
+        """Compare every contestant with the best, in the rounds in which both ran."""
+        log_times = np.log(np.maximum(np.array(self.times, float), 1e-12))
+        log_times_going = log_times[:, self.going]
+        medians = np.median(log_times_going - log_times_going.mean(axis=1, keepdims=True), axis=0)
+        best = self.going[int(np.argmin(medians))]
+        standings = []
+        for number in range(log_times.shape[1]):
             if number == best:
-                found.append(Standing(1.0, 1.0, 1.0, True))
+                standings.append(Standing(1.0, 1.0, 1.0, True))
                 continue
-            apart = made[:, number] - made[:, best]
-            low, middle, high = interval(apart[~np.isnan(apart)])
+            log_ratios = log_times[:, number] - log_times[:, best]
+            low, middle, high = interval(log_ratios[~np.isnan(log_ratios)])
             low, high = max(low, -BOUND), min(high, BOUND)
             tied = number in self.going and (low <= 0.0 or high <= log(ALIKE))
-            found.append(Standing(exp(middle), exp(low), exp(high), tied))
-        return found
+            standings.append(Standing(exp(middle), exp(low), exp(high), tied))
+        return standings

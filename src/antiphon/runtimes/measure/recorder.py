@@ -1,65 +1,110 @@
-"""What the engine records at the processes of a measurement, handed over so that all of it is on one clock."""
+"""Record what the engine does at the processes of a measurement, on one clock, and write it as a trace.
+
+Clocks of different hosts are compared first. The trace shows calls and folds as slices and messages as arrows.
+"""
 
 from __future__ import annotations
 
 import base64
 import itertools
+import os
+import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from antiphon.cost.chrome import RANKS, Page, Passage, RankWork, write_ranks
+from antiphon.cost.trace import MOST_EVENTS
 from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.native import Wire
-from antiphon.runtimes.engine.trace import MOST, RECORD, Trace
-from antiphon.runtimes.measure.clocks import offset
-from antiphon.runtimes.measure.loop import Together
+from antiphon.runtimes.engine.trace import FOLD, MAX_RECORDS, RECEIVE, RECORD, SEND, Trace
+from antiphon.runtimes.measure.loop import Peers
 
-Told = dict[str, Any]  # of one rank: rank, turn, ahead and error of its clock in ns, records
+ROUNDS = 32  # exchanges by which clocks are compared
+
+
+def clock_name() -> str:
+    """Return a name of the clock, which processes of one boot of a kernel and one time namespace share."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    return f"process {os.getpid()} of {os.uname().nodename}"
+
+
+def offset(peers: Peers, now: Callable[[], int] = time.monotonic_ns, name: str | None = None) -> tuple[float, float]:
+    """Return by how many nanoseconds this clock is ahead of that of the first process, and the error bound.
+
+    Both are 0 if all read one clock. Otherwise: no process leaves an exchange before all have entered it. So if this
+    process entered at e by its clock, and the first left at l by its own, this clock is ahead by at least e - l; with
+    the roles swapped, by at most. The tightest bounds of all rounds hold if the clocks run equally fast meanwhile.
+    Collective.
+    """
+    clock = clock_name() if name is None else name
+    if len(set(peers.all(clock))) == 1:
+        return 0.0, 0.0
+    low, high = -float("inf"), float("inf")
+    entered_at = left_at = first_entered = 0
+    for turn in range(ROUNDS + 1):
+        before, entered_before, first_before = left_at, entered_at, first_entered
+        entered_at = now()
+        first_left, first_entered = peers.all([before, entered_at])[0]
+        left_at = now()
+        if turn:  # by now all times of the previous round are known
+            low, high = max(low, entered_before - first_left), min(high, before - first_before)
+    return (0.0, 0.0) if peers.first else ((low + high) / 2, (high - low) / 2)
+
+
+Recording = dict[str, Any]  # of one rank: rank, turn, ahead and error of its clock in ns, records
 
 
 class Recorder:
-    """What is recorded at one process, by rank."""
+    """The traces recorded at one process, by rank."""
 
     def __init__(self, traces: Mapping[int, Trace]) -> None:
         self.traces = traces
 
     def fit(self, calls: int) -> None:
-        """After the first call: from now on there is room for so many."""
-        for one in self.traces.values():
-            one.fit(calls)
+        """Make room for this number of calls, after the first one."""
+        for trace in self.traces.values():
+            trace.fit(calls)
 
-    def told(self, together: Together, spent: Sequence[float], after: int) -> list[Told]:
-        """Of all ranks what they recorded in one call: of those that took `spent` seconds the one whose time is told,
-        the median or just above. `after`: how many came after the last of them. The same at all processes."""
-        seen = together.all([one.kept() for one in self.traces.values()])
-        kept = min(itertools.chain.from_iterable(seen))
-        if not any(one.calls for one in self.traces.values()):
+    def collect(self, peers: Peers, spent: Sequence[float], after: int) -> list[Recording]:
+        """Return the records of all ranks in one call, the same at all processes.
+
+        `spent`: the seconds of each run. The call is the run of median time (or just above) among those that all ranks
+        still hold. `after`: the number of calls after the last run."""
+        kept_counts = peers.all([trace.count_complete() for trace in self.traces.values()])
+        common = min(itertools.chain.from_iterable(kept_counts))
+        if not any(trace.calls for trace in self.traces.values()):
             raise Unsupported("nothing moves at this size, so there is nothing to trace")
-        if kept <= after:
-            raise Unsupported(f"a run of more than {MOST // (after + 1)} operations at a rank is too long for a trace")
-        order = sorted(range(max(len(spent) + after - kept, 0), len(spent)), key=lambda turn: spent[turn])
+        if common <= after:
+            raise Unsupported(
+                f"a run of more than {MAX_RECORDS // (after + 1)} operations at a rank is too long for a trace"
+            )
+        order = sorted(range(max(len(spent) + after - common, 0), len(spent)), key=lambda turn: spent[turn])
         turn = order[len(order) // 2]
-        ahead, error = offset(together)
-        mine = [
+        ahead, error = offset(peers)
+        rows = [
             {"rank": rank, "turn": turn, "ahead": ahead, "error": error,
-             "records": _packed(one.call(after + len(spent) - 1 - turn))}
-            for rank, one in self.traces.items()
+             "records": _packed(trace.call(after + len(spent) - 1 - turn))}
+            for rank, trace in self.traces.items()
         ]  # fmt: skip
-        return [rank for process in together.all(mine) for rank in process]
+        return [rank for process in peers.all(rows) for rank in process]
 
 
 @contextmanager
 def recording(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
-    """Records what runs over these wires, by rank, meanwhile; without any nothing, and there is no recorder."""
+    """Record what runs over these wires (by rank) within the block; None without wires."""
     traces = {rank: Trace(wire) for rank, wire in wires.items()}
     try:
         yield Recorder(traces) if traces else None
     finally:
-        for one in traces.values():
-            one.stop()
+        for trace in traces.values():
+            trace.stop()
 
 
 def _packed(records: np.ndarray[Any, Any]) -> str:
@@ -67,5 +112,68 @@ def _packed(records: np.ndarray[Any, Any]) -> str:
 
 
 def unpacked(text: str) -> np.ndarray[Any, Any]:
-    """The records that a rank told."""
+    """Decode the records of a rank."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), RECORD)
+
+
+def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[str, Any]) -> bytes:
+    """Return the trace (docs/traces.md) of the recordings of all ranks. It begins when the first of them began."""
+    columns = {row["rank"]: _Rank(row) for row in sorted(recordings, key=lambda row: int(row["rank"]))}
+    if sum(len(row.kind) for row in columns.values()) > MOST_EVENTS:
+        raise Unsupported(
+            f"a trace of more than {MOST_EVENTS} operations is too long for a viewer; take a smaller plan"
+        )
+    start = min(float(row.begin[0]) for row in columns.values())
+    for row in columns.values():
+        row.begin, row.end = (row.begin - start) / 1000, (row.end - start) / 1000
+    error = max(row["error"] for row in recordings)
+    page = Page(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
+    page.process(RANKS, "ranks")
+    works = [work for rank, row in columns.items() for work in row.works(rank)]
+    write_ranks(page, _passages(columns), works)
+    return page.encode()
+
+
+class _Rank:
+    """The records of one rank, its call first, in nanoseconds of the first process's clock."""
+
+    def __init__(self, recording: Recording) -> None:
+        records = unpacked(recording["records"])
+        self.begin, self.end = (records[name].astype(np.float64) - recording["ahead"] for name in ("begin", "end"))
+        self.kind, self.peer, self.bytes = records["kind"], records["peer"], records["bytes"]
+        self.channel, self.step = records["channel"], records["when"] // 2
+
+    def messages(self, kind: int) -> dict[tuple[int, int], list[int]]:
+        """Return rows of this kind by (peer, channel), in the order in which they started."""
+        rows_of: dict[tuple[int, int], list[int]] = {}
+        for row in np.flatnonzero(self.kind == kind).tolist():
+            rows_of.setdefault((int(self.peer[row]), int(self.channel[row])), []).append(row)
+        return rows_of
+
+    def when(self, row: int) -> tuple[float, float]:
+        return float(self.begin[row]), max(float(self.begin[row]), float(self.end[row]))
+
+    def works(self, rank: int) -> list[RankWork]:
+        works = [RankWork(rank, "call", "call", self.when(0), {"rank": rank})]
+        for row in np.flatnonzero(self.kind == FOLD).tolist():
+            facts = {"rank": rank, "step": int(self.step[row]), "bytes": int(self.bytes[row])}
+            works.append(RankWork(rank, "fold", f"fold, step {facts['step']}", self.when(row), facts))
+        return works
+
+
+def _passages(columns: Mapping[int, _Rank]) -> list[Passage]:
+    """Match sends with receives: the messages between two ranks on one channel arrive in the order of sending.
+
+    A receive that was already waiting when its message was sent begins at the send."""
+    passages = []
+    received = {rank: sender.messages(RECEIVE) for rank, sender in columns.items()}
+    for src, sender in columns.items():
+        for (dst, channel), rows in sender.messages(SEND).items():
+            for send, receive in zip(rows, received[dst].get((src, channel), ()), strict=True):
+                sent, received_at = sender.when(send), columns[dst].when(receive)
+                begin = min(max(received_at[0], sent[0]), received_at[1])
+                facts = {"step": int(sender.step[send]), "src": src, "dst": dst, "bytes": int(sender.bytes[send])}
+                if channel:
+                    facts["channel"] = channel
+                passages.append(Passage(sent, (begin, received_at[1]), facts))
+    return passages

@@ -1,4 +1,4 @@
-"""The rows that all who run and measure tell, and a schedule run at some sizes."""
+"""Rows of measurements, what the runtimes of the table support, and running a schedule at some sizes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from antiphon.units import parse_size
 
 
 def runtime(name: str) -> Runtime:
-    """A runtime of the table."""
-    found: Runtime = find("runtime", name).load()()
-    return found
+    """Return a runtime of the table."""
+    instance: Runtime = find("runtime", name).load()()
+    return instance
 
 
 def can(name: str) -> Mapping[str, Any]:
@@ -28,7 +28,7 @@ def can(name: str) -> Mapping[str, Any]:
 
 
 def cuts_of(name: str) -> Cuts:
-    """How a runtime cuts messages of which the schedule does not say the pieces."""
+    """Return how a runtime cuts messages for which the schedule does not set the pieces."""
     declared = can(name).get("cuts")
     return Cuts(**declared) if declared else WHOLE
 
@@ -40,19 +40,20 @@ def has_in_place(name: str, kind: str) -> bool:
 
 @contextmanager
 def first_on(on: str, how: How, before: Callable[[], object] = lambda: None) -> Iterator[bool]:
-    """Whether this process is the one that decides what is run, within a `with`. What the runtime needs is looked for
-    first, so that nothing is planned where nothing can be measured: Missing says what is not here. `before`: what this
-    process looks at before that, which may take a compiler."""
-    there = runtime(on)
-    with there.first() as deciding:
+    """Yield whether this process decides what runs.
+
+    That process first calls `before`, then checks what the runtime needs (Missing), which may compile: so nothing is
+    planned where nothing can be measured."""
+    place = runtime(on)
+    with place.first() as deciding:
         if deciding:
             before()
-            there.ready(how)
+            place.ready(how)
         yield deciding
 
 
 def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
-    """A measured case as everybody tells it: docs/bench.md has the meaning of every key."""
+    """Return the row of a measured case: docs/bench.md defines the keys."""
     algbw = case.nbytes / measured["seconds"] if measured["seconds"] else 0.0
     return {
         "nbytes": case.nbytes, "count": case.unit, "dtype": case.dtype,
@@ -63,13 +64,13 @@ def row_of(case: Case, collective: Collective, measured: Row, on: str) -> Row:
 
 
 def units_of(nbytes: int, weight: int) -> int:
-    """Elements per weight of a message: of less than one element per weight, one, as nothing at all tests nothing."""
+    """Return the elements per weight of a message, at least one (if it has any bytes)."""
     return max(nbytes // weight, min(nbytes, 1))
 
 
 def run_schedule(  # noqa: PLR0913
     on: str,
-    what: Runnable,
+    runnable: Runnable,
     nbytes: int | str | Sequence[int | str],
     dtype: str = "float32",
     op: str = "sum",
@@ -82,11 +83,11 @@ def run_schedule(  # noqa: PLR0913
 ) -> list[Row] | None:
     """Run a schedule on random data of each size and check every element: a row for each (docs/bench.md).
 
-    Of processes that a launcher started, only the first has rows. Missing where something that the runtime needs is.
-    `trace`: each row has `traced`, which `traced.measured_trace` reads.
+    Of processes that a launcher started, only the first has rows. Missing if the runtime lacks something it needs.
+    `trace`: each row has `traced`, which `recorder.measured_trace` reads.
     """
     sizes, kind = sizes_and_type(nbytes, dtype, op, repeat)
-    collective, how = what.schedule.collective, how or How()
+    collective, how = runnable.schedule.collective, how or How()
     weight = collective.buffer_weight * data_type(kind).itemsize
     units = [units_of(parse_size(size, "nbytes"), weight) for size in sizes]
     if in_place and not has_in_place(on, collective.kind):
@@ -94,8 +95,8 @@ def run_schedule(  # noqa: PLR0913
     with first_on(on, how) as deciding:
         if not deciding:
             return None
-        usual = Case(0, what.ranks, 0, 0, kind, op, in_place, seed, repeat, trace=trace)
+        usual = Case(0, runnable.ranks, 0, 0, kind, op, in_place, seed, repeat, trace=trace)
         cases = [replace(usual, unit=unit, nbytes=unit * weight) for unit in units]
         rows: dict[int, Row] = {}
-        runtime(on).run([what], cases, how, rows.__setitem__)
+        runtime(on).run([runnable], cases, how, rows.__setitem__)
     return [row_of(case, collective, rows[number], on) for number, case in enumerate(cases)]

@@ -1,4 +1,4 @@
-"""Measured rows as CSV: all of them, and those that `fit genmodel` has formulas for."""
+"""Write measured rows as CSV: all of them, or those that `fit genmodel` has formulas for."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from antiphon.cost.fit.tables import write_rows
 from antiphon.errors import AntiphonError, Invalid
 
 Row = Mapping[str, Any]
-ABOUT = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "in_place")
-MEASURED = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "over_library", "predicted_seconds")
-# Planners whose schedules are just what a formula of GenModel counts, in one piece; a ring in one direction.
+COLUMNS = ("collective", "planner", "ranks", "nbytes", "count", "dtype", "op", "root", "in_place")
+FIGURES = ("seconds", "algbw", "busbw", "wrong", "reference_seconds", "over_library", "predicted_seconds")
+# Planners whose schedules match a formula of GenModel: in one piece, and rings in one direction.
 FORMULAS = {
     ("ring", "allreduce"): "ring", ("ring", "reducescatter"): "ring", ("ring", "allgather"): "ring",
     ("halving-doubling", "allreduce"): "rhd", ("halving-doubling", "reducescatter"): "rhd",
@@ -24,32 +24,34 @@ FORMULAS = {
 
 
 def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    """A line for each row, with the names of its keys; first_quartile and third_quartile are of seconds, predicted_by
-    is the model and what it rests on (nothing where the runtime predicts)."""
-    cells = [[*(row[key] for key in (*ABOUT, *MEASURED)), *row["quartiles"], row.get("predicted_by")] for row in rows]
+    """Write a line per row, with its keys as columns. The quartiles are of seconds; predicted_by is the model and its
+    basis (empty if the runtime predicts)."""
+    cells = [[*(row[key] for key in (*COLUMNS, *FIGURES)), *row["quartiles"], row.get("predicted_by")] for row in rows]
     lines = [["" if cell is None else cell for cell in line] for line in cells]
-    write_rows([*ABOUT, *MEASURED, "first_quartile", "third_quartile", "predicted_by"], lines, path)
+    write_rows([*COLUMNS, *FIGURES, "first_quartile", "third_quartile", "predicted_by"], lines, path)
 
 
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
-    """What `fit genmodel` reads: how many rows that are. Of float32 sums, out of place; Invalid where there is none."""
-    found = [measured for row in rows if not row["in_place"] and (measured := _measured(row)) is not None]
-    if not found:
+    """Write rows of float32 sums, out of place, for `fit genmodel`; return how many. Invalid if there are none."""
+    measurements = [measured for row in rows if not row["in_place"] and (measured := _measured(row)) is not None]
+    if not measurements:
         names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
         raise Invalid(
             f"{os.fspath(path)}: nothing measured can be fitted; there are formulas for float32 sums by the planners "
             f"{names} (ring: with directions=1)"
         )
-    write_measured(found, path)
-    return len(found)
+    write_measured(measurements, path)
+    return len(measurements)
 
 
 def _measured(row: Row) -> Measured | None:
     name, options = FORMULAS.get((row["planner"] or "", row["collective"]), ""), row["options"]
     plain = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
-    whole = options.get("pieces", 1) == 1 and "pieces" not in row
-    other = (name == "ring" and options.get("directions") != 1) or (name == "rhd" and row["ranks"] & row["ranks"] - 1)
-    if not name or not plain or not whole or other:
+    in_one_piece = options.get("pieces", 1) == 1 and "pieces" not in row
+    unlike_formula = (name == "ring" and options.get("directions") != 1) or (
+        name == "rhd" and row["ranks"] & row["ranks"] - 1
+    )
+    if not name or not plain or not in_one_piece or unlike_formula:
         return None
     try:
         plan = plan_of(name, row["ranks"], row["collective"])

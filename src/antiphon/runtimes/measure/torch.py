@@ -12,7 +12,7 @@ from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import Failed, watch
-from antiphon.runtimes.measure.case import Case, Heard, How, Row, Runnable, Runtime
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime
 from antiphon.runtimes.measure.mpi_process import Job
 from antiphon.select import save_plans
 
@@ -20,7 +20,7 @@ KINDS = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "gath
 
 
 class Torch(Runtime):
-    """One launch for all. What PyTorch has in place only is out of place with a copy."""
+    """Run all cases in one launch. Collectives that PyTorch has in place only are out of place with a copy."""
 
     def ready(self, how: How) -> None:
         if find_spec("torch") is None:
@@ -32,38 +32,38 @@ class Torch(Runtime):
         programs: Sequence[Runnable],
         cases: Sequence[Case],
         how: How,
-        heard: Heard,
+        on_row: RowCallback,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
-        for one in programs:
-            _refuse(one)
+        for runnable in programs:
+            _refuse_unsupported(runnable)
         counts = {len(case.ranks) for case in cases}
         if len(counts) > 1:
             raise Invalid("--on torch: the plans are for different numbers of ranks; measure one at a time")
-        said = 0
+        received = 0
 
-        def hear(row: Row) -> bool:
-            nonlocal said
+        def receive(row: Row) -> bool:
+            nonlocal received
             if "fault" in row:
                 raise Failed(f"PyTorch: {row['fault']}")
-            said += 1
-            heard(int(row.pop("case")), row)
-            return enough() and said < len(cases)
+            received += 1
+            on_row(int(row.pop("case")), row)
+            return enough() and received < len(cases)
 
         with tempfile.TemporaryDirectory(prefix="antiphon-") as name:
             folder = Path(name)
-            for number, one in enumerate(programs):
-                plan = Plan.of(one.topology, one.schedule)
+            for number, runnable in enumerate(programs):
+                plan = Plan.of(runnable.topology, runnable.schedule)
                 save_plans(folder / f"plan{number}.json", {"plan": plan}, table=False)
-            Job("", counts.pop(), [one.data for one in programs], list(cases)).write(folder)
+            Job("", counts.pop(), [runnable.data for runnable in programs], list(cases)).write(folder)
             command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", str(folder)]
-            to_the_end = watch(command, hear, how.timeout, str(folder))
-        if to_the_end and said != len(cases):
-            raise Failed(f"PyTorch ended after {said} of {len(cases)} runs")
+            complete = watch(command, receive, how.timeout, str(folder))
+        if complete and received != len(cases):
+            raise Failed(f"PyTorch ended after {received} of {len(cases)} runs")
 
 
-def _refuse(one: Runnable) -> None:
-    collective = one.schedule.collective
+def _refuse_unsupported(runnable: Runnable) -> None:
+    collective = runnable.schedule.collective
     uneven = len(set(collective.weights.tolist())) > 1 or len(collective.roots) > 1
     if collective.kind not in KINDS or uneven or len(collective.members) != collective.ranks:
         raise Unsupported("--on torch: takes the eight collectives among all ranks, with even counts and one root")

@@ -1,4 +1,4 @@
-"""What every process of `bench --on torch` does. `python -m ... FOLDER` starts them all, `... FOLDER RANK` is one."""
+"""A process of `bench --on torch`. `python -m ... FOLDER` starts all of them, `... FOLDER RANK` is one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.measure.case import Case, heats
-from antiphon.runtimes.measure.loop import Call, Heat, Seat, Together
+from antiphon.runtimes.measure.case import Case, group_cases
+from antiphon.runtimes.measure.loop import Call, Measurement, Peers, RankBuffers
 from antiphon.runtimes.measure.mpi_process import Job
 from antiphon.runtimes.measure.recorder import recording
 
@@ -33,7 +33,7 @@ GLOO_TYPES = ("int8", "uint8", "int32", "int64", "float16", "bfloat16", "float32
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """The same memory."""
+    """Return a tensor in the memory of an array."""
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     if array.dtype.name.startswith("float8"):
@@ -41,42 +41,42 @@ def tensor_of(array: Array) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def call_of(case: Case, seat: Seat, group: Any) -> Call:
-    """A collective of PyTorch on the buffers of a seat: by our group, or by gloo's (None)."""
-    kind, inside = seat.collective.kind, case.in_place
-    given, out = tensor_of(seat.source), tensor_of(seat.target)
+def call_of(case: Case, buffers: RankBuffers, group: Any) -> Call:
+    """Return a call of a collective of PyTorch on the buffers of a rank: by our group, or by gloo's (None)."""
+    kind, in_place = buffers.collective.kind, case.in_place
+    source, target = tensor_of(buffers.source), tensor_of(buffers.target)
     op = _OPERATORS[case.op]
-    root = seat.collective.roots[0] if seat.collective.roots else 0
-    here, parts = seat.rank == root, seat.collective.ranks
+    root = buffers.collective.roots[0] if buffers.collective.roots else 0
+    at_root, ranks = buffers.rank == root, buffers.collective.ranks
     if kind in ("allreduce", "broadcast", "reduce"):
-        work = out if len(out) else given.clone()  # where a reduce leaves nothing
-        alone = {
-            "allreduce": lambda: dist.all_reduce(work, op, group),
-            "broadcast": lambda: dist.broadcast(work, root, group),
-            "reduce": lambda: dist.reduce(work, root, op, group),
+        tensor = target if len(target) else source.clone()  # where a reduce leaves nothing
+        collective_call = {
+            "allreduce": lambda: dist.all_reduce(tensor, op, group),
+            "broadcast": lambda: dist.broadcast(tensor, root, group),
+            "reduce": lambda: dist.reduce(tensor, root, op, group),
         }[kind]
-        if inside or (kind == "broadcast" and not here):
-            return alone
+        if in_place or (kind == "broadcast" and not at_root):
+            return collective_call
 
-        def copied() -> None:
-            work.copy_(given)
-            alone()
+        def call() -> None:
+            tensor.copy_(source)
+            collective_call()
 
-        return copied
+        return call
     if kind == "allgather":
-        mine = out[seat.rank * case.unit :][: case.unit] if inside else given
-        return lambda: dist.all_gather_into_tensor(out, mine, group)
+        own_block = target[buffers.rank * case.unit :][: case.unit] if in_place else source
+        return lambda: dist.all_gather_into_tensor(target, own_block, group)
     if kind == "reducescatter":
-        return lambda: dist.reduce_scatter_tensor(out, given, op, group)
+        return lambda: dist.reduce_scatter_tensor(target, source, op, group)
     if kind == "alltoall":
-        return lambda: dist.all_to_all_single(out, given, group=group)
-    pieces = list((out if kind == "gather" else given).chunk(parts)) if here else None
+        return lambda: dist.all_to_all_single(target, source, group=group)
+    blocks = list((target if kind == "gather" else source).chunk(ranks)) if at_root else None
     if kind == "gather":
-        return lambda: dist.gather(given, pieces, root, group)
-    return lambda: dist.scatter(out, pieces, root, group)
+        return lambda: dist.gather(source, blocks, root, group)
+    return lambda: dist.scatter(target, blocks, root, group)
 
 
-class _Everyone(Together):
+class _Everyone(Peers):
     """The processes of the world."""
 
     def __init__(self) -> None:
@@ -87,55 +87,55 @@ class _Everyone(Together):
         return time.monotonic()
 
     def all(self, value: Any) -> list[Any]:
-        found = [None] * dist.get_world_size()
-        dist.all_gather_object(found, value)
-        return found
+        values = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
 
 
 def main(folder: Path, rank: int) -> None:
-    ours = importlib.import_module("antiphon.runtimes.serve.torch_backend")
-    chosen = importlib.import_module("antiphon.runtimes.serve.torch_group")
-    ours.register()
+    backend = importlib.import_module("antiphon.runtimes.serve.torch_backend")
+    group_module = importlib.import_module("antiphon.runtimes.serve.torch_group")
+    backend.register()
     torch.set_num_threads(1)
     job = Job.read(folder)
     store = dist.FileStore(str(folder / "store"), job.processes)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=job.processes)
     collectives = [decode(data)[0].collective for data in job.programs]
     groups: dict[int, Any] = {}
-    for heat in heats(job.cases):
-        cases = [job.cases[number] for number in heat]
+    for numbers in group_cases(job.cases):
+        cases = [job.cases[number] for number in numbers]
         for case in cases:
             if case.program not in groups:
-                chosen.use(str(folder / f"plan{case.program}.json"))
+                group_module.use(str(folder / f"plan{case.program}.json"))
                 groups[case.program] = dist.new_group(backend="antiphon")
-        mine, collective = [groups[case.program] for case in cases], collectives[cases[0].program]
-        seat = Seat(collective, rank, cases[0])
-        able = cases[0].dtype in GLOO_TYPES and (cases[0].op != "avg" or not collective.combining)
-        theirs = call_of(cases[0], seat, None) if able else None
-        calls = [call_of(cases[0], seat, group) for group in mine]
-        with recording({rank: mine[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
-            rows = Heat(cases, seat, calls, theirs, _Everyone(), recorder=recorder).go()
-        for group in mine:
-            others = [one for one in ours.report(group) if one["served_by"] == "library"]
-            if others and cases[0].unit:
-                raise AntiphonError(f"our schedule did not serve {others[0]['collective']}: {others[0]['why']}")
-        for number, row in zip(heat if rank == 0 else (), rows, strict=False):
+        case_groups, collective = [groups[case.program] for case in cases], collectives[cases[0].program]
+        buffers = RankBuffers(collective, rank, cases[0])
+        gloo_supports = cases[0].dtype in GLOO_TYPES and (cases[0].op != "avg" or not collective.combining)
+        gloo_call = call_of(cases[0], buffers, None) if gloo_supports else None
+        calls = [call_of(cases[0], buffers, group) for group in case_groups]
+        with recording({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
+            rows = Measurement(cases, buffers, calls, gloo_call, _Everyone(), recorder=recorder).run()
+        for group in case_groups:
+            by_gloo = [row for row in backend.report(group) if row["served_by"] == "library"]
+            if by_gloo and cases[0].unit:
+                raise AntiphonError(f"our schedule did not serve {by_gloo[0]['collective']}: {by_gloo[0]['why']}")
+        for number, row in zip(numbers if rank == 0 else (), rows, strict=False):
             print(MARK + json.dumps({"case": number, **row}), flush=True)
     dist.destroy_process_group()
 
 
 def start(folder: str, processes: int) -> int:
-    """All of them; the first that fails ends the others."""
+    """Start all processes; the first that fails ends the others."""
     command = [sys.executable, "-m", "antiphon.runtimes.measure.torch_process", folder]
     running = [subprocess.Popen([*command, str(rank)]) for rank in range(processes)]
     code = 0
     while running and not code:
         time.sleep(0.05)
-        code = next((one.returncode for one in running if one.poll()), 0)
-        running = [one for one in running if one.poll() is None]
-    for one in running:
-        one.kill()
-        one.wait()
+        code = next((process.returncode for process in running if process.poll()), 0)
+        running = [process for process in running if process.poll() is None]
+    for process in running:
+        process.kill()
+        process.wait()
     return code
 
 

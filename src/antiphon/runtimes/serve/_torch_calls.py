@@ -1,4 +1,4 @@
-"""The collectives of PyTorch, one at a time, in the thread of a group's worker."""
+"""Execute the collectives of PyTorch, one at a time, in the thread of a group's worker: by the engine, else by gloo."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import ReduceOp
 
@@ -30,7 +31,8 @@ from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.serving import IN_PARTS, Serving
-from antiphon.runtimes.serve.torch_arguments import WrongCall, need_alike, need_fit
+from antiphon.runtimes.serve.torch_arguments import WrongCall, need_fit
+from antiphon.runtimes.serve.torch_work import CollectiveFailed
 
 Tensors = Sequence[Tensor]
 _GLOO_TYPES = (
@@ -42,17 +44,17 @@ _LOCALLY = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": to
 
 
 class Calls:
-    """By the engine where it can, by gloo where not; `serving` is None in a group of one process."""
+    """The calls of a group. `serving`: None in a group of one process. `gloo`: returns its group of gloo."""
 
     def __init__(self, serving: Serving | None, gloo: Callable[[], Any], rank: int, ranks: int) -> None:
         self.serving, self.gloo, self.rank, self.ranks = serving, gloo, rank, ranks
         self.ledger = serving.ledger if serving else Ledger()
-        self._left = ""  # why the table has no page for the last call
+        self._why_no_page = ""  # why the table has no page for the last call
 
     # ---- choosing ----
 
     def _begin(self, kind: str, tensor: Tensor, op: Any = None, root: int = -1, counts: bool = True) -> None:
-        """What all must call alike. `tensor`: of one process, as large at each of them, if its elements count."""
+        """Begin a call. `counts`: whether the size of `tensor` must be the same at all processes."""
         if self.serving is not None:
             nbytes = tensor.numel() * tensor.element_size() if counts else 0
             type_ = type_code(tensor.dtype, tensor.layout is not torch.strided)
@@ -64,15 +66,15 @@ class Calls:
         assert self.serving is not None
         call = Call(kind, self.serving.nbytes(kind, unit, itemsize), root)
         page = self.serving.find(call, seconds, library)
-        self._left = "" if page is not None else self.serving.why_not(call)
+        self._why_no_page = "" if page is not None else self.serving.why_not(call)
         return page
 
-    def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, do: Callable[[], Any]) -> None:
-        nbytes, began = sum(one.numel() * one.element_size() for one in tensors), time.perf_counter()
+    def _by_gloo(self, kind: str, tensors: Tensors, why: str, seconds: float, start: Callable[[], Any]) -> None:
+        nbytes, began = sum(tensor.numel() * tensor.element_size() for tensor in tensors), time.perf_counter()
         if self.serving is not None:
-            why = why or self._left
+            why = why or self._why_no_page
             self.serving.agree(seconds)
-        do().wait(timedelta(seconds=seconds))
+        start().wait(timedelta(seconds=seconds))
         row = self.ledger.row(kind, "gloo", "library", why)
         self.ledger.count(row, nbytes * (self.ranks if kind in IN_PARTS else 1), time.perf_counter() - began)
 
@@ -80,8 +82,8 @@ class Calls:
         assert self.serving is not None
         self.serving.run(page, unit, source, target, op, seconds)
 
-    def _moved(self, kind: str, unit: int, source: Any, target: Any, seconds: float, root: int = -1) -> None:
-        """What gloo is not asked for: it always has a page."""
+    def _run_always(self, kind: str, unit: int, source: Any, target: Any, seconds: float, root: int = -1) -> None:
+        """Execute a call that never goes to gloo: there is always a page for it."""
         if self.serving is None:
             target[:] = source
             return
@@ -96,113 +98,119 @@ class Calls:
 
     # ---- combining ----
 
-    def _combined(self, kind: str, tensor: Tensor, op: Any, how: Any, seconds: float, root: int = -1) -> bool:
-        """Whether the engine could: into the root's tensor, where there is none into everybody's."""
-        if how is None:
+    def _combine(self, kind: str, tensor: Tensor, op: Any, plan: Any, seconds: float, root: int = -1) -> bool:
+        """Combine by the engine, into the root's tensor or, without a root, into all. False if it cannot."""
+        if plan is None:
             return False
-        mine = root in (-1, self.rank)
-        made = plain(how.given(tensor))
-        array = array_of(made)
+        has_result = root in (-1, self.rank)
+        buffer = plain(plan.scale(tensor))
+        array = array_of(buffer)
         if self.serving is not None:
-            page = self._page(kind, len(array), array.itemsize, seconds, root, _known(op, tensor))
+            page = self._page(kind, len(array), array.itemsize, seconds, root, _gloo_supports(op, tensor))
             if page is None:
                 return False
-            source, target = (None, array) if mine else (array, _NOTHING.view(array.dtype))
-            self._run(page, len(array), source, target, seconds, how.op)
-        if mine:
-            put_back(made, tensor)
+            source, target = (None, array) if has_result else (array, _NOTHING.view(array.dtype))
+            self._run(page, len(array), source, target, seconds, plan.op)
+        if has_result:
+            put_back(buffer, tensor)
         return True
 
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
         self._begin("allreduce", tensor, op)
-        how = reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
-        if self._combined("allreduce", tensor, op, how, seconds):
+        plan = reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
+        if self._combine("allreduce", tensor, op, plan, seconds):
             return
         options = dist.AllreduceOptions()
         options.reduceOp = op
-        self._by_gloo("allreduce", [tensor], _why(how), seconds, lambda: self.gloo().allreduce([tensor], options))
+        self._by_gloo("allreduce", [tensor], _why_gloo(plan), seconds, lambda: self.gloo().allreduce([tensor], options))
 
     def allreduce_as_one(self, tensors: Tensors, op: Any, seconds: float) -> None:
         """Combine all tensors of all processes into one result, which each of them becomes."""
-        first, *others = tensors
-        if others:
+        first, *rest = tensors
+        if rest:
             combine = _LOCALLY.get(operator_name(op))
             if combine is None or (first.layout is not torch.strided and combine is not torch.add):
                 raise WrongCall(f"allreduce: unsupported reduction operation {operator_name(op)} of several tensors")
-            whole = first.detach().clone()
-            for tensor in others:
-                whole = combine(whole, tensor)
-            self.allreduce(whole, op, seconds)
+            total = first.detach().clone()
+            for tensor in rest:
+                total = combine(total, tensor)
+            self.allreduce(total, op, seconds)
             with torch.no_grad():
                 for tensor in tensors:
-                    tensor.copy_(whole)
+                    tensor.copy_(total)
         else:
             self.allreduce(first, op, seconds)
 
     def allreduce_several(self, tensors: Tensors, op: Any, seconds: float) -> None:
-        """Those of one type as one."""
-        if any(one.layout is not torch.strided for one in tensors):
-            for one in tensors:
-                self.allreduce(one, op, seconds)
+        """Combine tensors one by one; those of the same type as one flat tensor."""
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            for tensor in tensors:
+                self.allreduce(tensor, op, seconds)
             return
-        for dtype in dict.fromkeys(one.dtype for one in tensors):
-            alike = [one for one in tensors if one.dtype is dtype]
-            if len(alike) == 1:
-                self.allreduce(alike[0], op, seconds)
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            same_type = [tensor for tensor in tensors if tensor.dtype is dtype]
+            if len(same_type) == 1:
+                self.allreduce(same_type[0], op, seconds)
             else:
-                line = joined(alike)
-                self.allreduce(line, op, seconds)
-                dealt_out(line, alike)
+                flat = joined(same_type)
+                self.allreduce(flat, op, seconds)
+                dealt_out(flat, same_type)
 
     def reduce(self, tensor: Tensor, root: int, op: Any, seconds: float) -> None:
         self._begin("reduce", tensor, op, root)
-        how = reduction(op, tensor.dtype)
-        if self._combined("reduce", tensor, op, how, seconds, root):
+        plan = reduction(op, tensor.dtype)
+        if self._combine("reduce", tensor, op, plan, seconds, root):
             return
         options = dist.ReduceOptions()
         options.reduceOp, options.rootRank = op, root
-        self._by_gloo("reduce", [tensor], _why(how), seconds, lambda: self.gloo().reduce([tensor], options))
+        self._by_gloo("reduce", [tensor], _why_gloo(plan), seconds, lambda: self.gloo().reduce([tensor], options))
 
-    def reduce_scatter(self, output: Tensor, given: Tensor, op: Any, seconds: float) -> None:
-        need_fit("reduce_scatter: the input", given, output, self.ranks)
+    def reduce_scatter(self, output: Tensor, input: Tensor, op: Any, seconds: float) -> None:
+        need_fit("reduce_scatter: the input", input, output, self.ranks)
         self._begin("reducescatter", output, op)
-        how = reduction(op, given.dtype)
+        plan = reduction(op, input.dtype)
         page = None
-        if how is not None:
-            source, made = array_of(plain(how.given(given))), plain(output)
-            target = array_of(made)
+        if plan is not None:
+            source, buffer = array_of(plain(plan.scale(input))), plain(output)
+            target = array_of(buffer)
             if self.serving is not None:
-                page = self._page("reducescatter", len(target), target.itemsize, seconds, library=_known(op, given))
-                if page is not None and not _overlap(source, target):
-                    self._run(page, len(target), source, target, seconds, how.op)
+                page = self._page(
+                    "reducescatter", len(target), target.itemsize, seconds, library=_gloo_supports(op, input)
+                )
+                if page is not None and not _overlaps(source, target):
+                    self._run(page, len(target), source, target, seconds, plan.op)
                 elif page is not None:
                     result = np.empty_like(target)
-                    self._run(page, len(target), source, result, seconds, how.op)
+                    self._run(page, len(target), source, result, seconds, plan.op)
                     target[:] = result
             else:
                 target[:] = source
             if page is not None or self.serving is None:
-                put_back(made, output)
+                put_back(buffer, output)
                 return
         options = dist.ReduceScatterOptions()
         options.reduceOp = op
-        parts = list(given.reshape(-1).chunk(self.ranks)) if given.numel() else [given.reshape(-1)] * self.ranks
-        whole = plain(output).reshape(-1)
+        blocks = list(input.reshape(-1).chunk(self.ranks)) if input.numel() else [input.reshape(-1)] * self.ranks
+        flat_output = plain(output).reshape(-1)
         self._by_gloo(
-            "reducescatter", [output], _why(how), seconds, lambda: self.gloo().reduce_scatter([whole], [parts], options)
+            "reducescatter",
+            [output],
+            _why_gloo(plan),
+            seconds,
+            lambda: self.gloo().reduce_scatter([flat_output], [blocks], options),
         )
-        put_back(whole.view(output.shape), output)
+        put_back(flat_output.view(output.shape), output)
 
-    def reduce_scatter_list(self, output: Tensor, given: Tensors, op: Any, seconds: float) -> None:
-        if evenly(given):
-            self.reduce_scatter(output, joined(given), op, seconds)
+    def reduce_scatter_list(self, output: Tensor, inputs: Tensors, op: Any, seconds: float) -> None:
+        if evenly(inputs):
+            self.reduce_scatter(output, joined(inputs), op, seconds)
             return
-        need_alike("reduce_scatter: the output", output, given[self.rank])
-        for root, one in enumerate(given):
-            made = one.detach().clone()
-            self.reduce(made, root, op, seconds)
+        need_fit("reduce_scatter: the output", output, inputs[self.rank])
+        for root, block in enumerate(inputs):
+            buffer = block.detach().clone()
+            self.reduce(buffer, root, op, seconds)
             if root == self.rank:
-                dealt_out(made.reshape(-1), [output])
+                dealt_out(buffer.reshape(-1), [output])
 
     # ---- moving ----
 
@@ -210,135 +218,172 @@ class Calls:
         if self.serving is None:
             return
         self._begin("broadcast", tensor, None, root)
-        made = plain(tensor)
-        array = bits_of(made)
+        buffer = plain(tensor)
+        array = bits_of(buffer)
         page = self._page("broadcast", len(array), array.itemsize, seconds, root)
         if page is not None:
             self._run(page, len(array), None, array, seconds)
             if self.rank != root:
-                put_back(made, tensor)
+                put_back(buffer, tensor)
             return
         options = dist.BroadcastOptions()
         options.rootRank = root
-        self._by_gloo("broadcast", [tensor], "", seconds, lambda: self.gloo().broadcast([made], options))
-        put_back(made, tensor)
+        self._by_gloo("broadcast", [tensor], "", seconds, lambda: self.gloo().broadcast([buffer], options))
+        put_back(buffer, tensor)
 
-    def allgather(self, output: Tensor, given: Tensor, seconds: float) -> None:
-        need_fit("all_gather: the output", output, given, self.ranks)
-        self._begin("allgather", given)
-        made = plain(output)
-        source, target = bits_of(plain(given)), bits_of(made)
+    def allgather(self, output: Tensor, input: Tensor, seconds: float) -> None:
+        need_fit("all_gather: the output", output, input, self.ranks)
+        self._begin("allgather", input)
+        buffer = plain(output)
+        source, target = bits_of(plain(input)), bits_of(buffer)
         if self.serving is None:
             target[:] = source
         else:
             unit = len(source)
             page = self._page("allgather", unit, source.itemsize, seconds)
             if page is None:
-                parts = list(made.reshape(-1).chunk(self.ranks))
-                given = given.reshape(-1).clone()
-                self._by_gloo("allgather", [given], "", seconds, lambda: self.gloo().allgather([parts], [given]))
+                blocks = list(buffer.reshape(-1).chunk(self.ranks))
+                input = input.reshape(-1).clone()
+                self._by_gloo("allgather", [input], "", seconds, lambda: self.gloo().allgather([blocks], [input]))
             else:
-                mine = target[self.rank * unit : (self.rank + 1) * unit]
-                if address(source) != address(mine) and _overlap(source, target):
+                own_block = target[self.rank * unit : (self.rank + 1) * unit]
+                if address(source) != address(own_block) and _overlaps(source, target):
                     source = source.copy()
-                self._run(page, unit, None if address(source) == address(mine) else source, target, seconds)
-        put_back(made, output)
+                self._run(page, unit, None if address(source) == address(own_block) else source, target, seconds)
+        put_back(buffer, output)
 
-    def allgather_list(self, outputs: Tensors, given: Tensor, seconds: float) -> None:
-        if evenly([*outputs, given]):
-            line = given.new_empty(given.numel() * self.ranks)
-            self.allgather(line, given, seconds)
-            dealt_out(line, outputs)
+    def allgather_list(self, outputs: Tensors, input: Tensor, seconds: float) -> None:
+        if evenly([*outputs, input]):
+            flat = input.new_empty(input.numel() * self.ranks)
+            self.allgather(flat, input, seconds)
+            dealt_out(flat, outputs)
             return
-        need_alike("all_gather: its own output", outputs[self.rank], given)
-        for root, one in enumerate(outputs):
+        need_fit("all_gather: its own output", outputs[self.rank], input)
+        for root, output in enumerate(outputs):
             if root == self.rank:
-                dealt_out(given.detach().reshape(-1), [one])
-            self.broadcast(one, root, seconds)
+                dealt_out(input.detach().reshape(-1), [output])
+            self.broadcast(output, root, seconds)
 
-    def gather(self, outputs: Tensors, given: Tensor, root: int, seconds: float) -> None:
-        source = bits_of(plain(given))
-        line = given.new_empty(given.numel() * self.ranks if self.rank == root else 0)
-        if self.rank == root and not evenly([*outputs, given]):
+    def gather(self, outputs: Tensors, input: Tensor, root: int, seconds: float) -> None:
+        source = bits_of(plain(input))
+        flat = input.new_empty(input.numel() * self.ranks if self.rank == root else 0)
+        if self.rank == root and not evenly([*outputs, input]):
             raise WrongCall("gather: all tensors must have equally many elements")
-        self._begin("gather", given, None, root)
-        self._moved("gather", len(source), source, bits_of(line), seconds, root)
+        self._begin("gather", input, None, root)
+        self._run_always("gather", len(source), source, bits_of(flat), seconds, root)
         if self.rank == root:
-            dealt_out(line, outputs)
+            dealt_out(flat, outputs)
 
-    def scatter(self, output: Tensor, given: Tensors, root: int, seconds: float) -> None:
-        if self.rank == root and not evenly([*given, output]):
+    def scatter(self, output: Tensor, inputs: Tensors, root: int, seconds: float) -> None:
+        if self.rank == root and not evenly([*inputs, output]):
             raise WrongCall("scatter: all tensors must have equally many elements")
         self._begin("scatter", output, None, root)
-        made = plain(output)
-        target = bits_of(made)
-        source = bits_of(joined(given)) if self.rank == root else _NOTHING.view(target.dtype)
-        self._moved("scatter", len(target), source, target, seconds, root)
-        put_back(made, output)
+        buffer = plain(output)
+        target = bits_of(buffer)
+        source = bits_of(joined(inputs)) if self.rank == root else _NOTHING.view(target.dtype)
+        self._run_always("scatter", len(target), source, target, seconds, root)
+        put_back(buffer, output)
 
     def alltoall(
-        self, output: Tensor, given: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
+        self, output: Tensor, input: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], seconds: float
     ) -> None:
-        """`sizes`: elements for every process, all of those there are."""
-        if output.dtype is not given.dtype:
-            raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {given.dtype}")
-        made = plain(output)
-        line = plain(given)
+        """Exchange blocks. `out_sizes`, `in_sizes`: elements from and for each process, of all elements."""
+        if output.dtype is not input.dtype:
+            raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {input.dtype}")
+        buffer = plain(output)
+        flat_input = plain(input)
         if self.serving is None:
-            bits_of(made)[:] = bits_of(line)
-            put_back(made, output)
+            bits_of(buffer)[:] = bits_of(flat_input)
+            put_back(buffer, output)
             return
-        if line.data_ptr() < made.data_ptr() + made.nbytes and made.data_ptr() < line.data_ptr() + line.nbytes:
-            line = line.clone()
-        self._begin("alltoall", given, counts=False)
-        lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(given.element_size())
-        found = self.serving.uneven(line.data_ptr(), made.data_ptr(), lengths, seconds)
-        if found == DISAGREED:
-            self._find_disagreement(given, in_sizes, out_sizes, seconds)
-        if found == EVEN:
-            self._exchanged(given, bits_of(line), bits_of(made), seconds)
-        put_back(made, output)
+        if (
+            flat_input.data_ptr() < buffer.data_ptr() + buffer.nbytes
+            and buffer.data_ptr() < flat_input.data_ptr() + flat_input.nbytes
+        ):
+            flat_input = flat_input.clone()
+        self._begin("alltoall", input, counts=False)
+        lengths = np.array([in_sizes, out_sizes], np.uint64) * np.uint64(input.element_size())
+        outcome = self.serving.uneven(flat_input.data_ptr(), buffer.data_ptr(), lengths, seconds)
+        if outcome == DISAGREED:
+            self._find_disagreement(input, in_sizes, out_sizes, seconds)
+        if outcome == EVEN:
+            self._exchange_evenly(input, bits_of(flat_input), bits_of(buffer), seconds)
+        put_back(buffer, output)
 
-    def _exchanged(self, given: Tensor, source: Any, target: Any, seconds: float) -> None:
-        """As much from each to each."""
+    def _exchange_evenly(self, input: Tensor, source: Any, target: Any, seconds: float) -> None:
         assert self.serving is not None
         unit = len(source) // self.ranks
-        self.serving.begin("alltoall", unit * source.itemsize, type_code(given.dtype))
-        self._moved("alltoall", unit, source, target, seconds)
+        self.serving.begin("alltoall", unit * source.itemsize, type_code(input.dtype))
+        self._run_always("alltoall", unit, source, target, seconds)
 
-    def alltoall_list(self, outputs: Tensors, given: Tensors, seconds: float) -> None:
-        if {len(outputs), len(given)} != {self.ranks}:
+    def alltoall_list(self, outputs: Tensors, inputs: Tensors, seconds: float) -> None:
+        if {len(outputs), len(inputs)} != {self.ranks}:
             raise WrongCall(f"all_to_all: needs {self.ranks} tensors to send and as many to receive")
-        sizes = [[one.numel() for one in side] for side in (outputs, given)]
-        line = outputs[0].new_empty(sum(sizes[0]))
-        self.alltoall(line, joined(given), sizes[0], sizes[1], seconds)
-        dealt_out(line, outputs)
+        sizes = [[tensor.numel() for tensor in side] for side in (outputs, inputs)]
+        flat = outputs[0].new_empty(sum(sizes[0]))
+        self.alltoall(flat, joined(inputs), sizes[0], sizes[1], seconds)
+        dealt_out(flat, outputs)
 
     def _find_disagreement(
-        self, given: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float
+        self, input: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float
     ) -> None:
+        """Raise an error that names two processes whose sizes do not agree."""
         assert self.serving is not None
-        mine = np.array([*in_sizes, *out_sizes], np.int64)
-        every = np.empty(self.ranks * len(mine), np.int64)
-        self._begin("alltoall", given, counts=False)
-        page = self._page("allgather", len(mine), 8, seconds, library=False)
-        assert page is not None
-        self.serving.run(page, len(mine), mine, every, "sum", seconds, counted=False)
-        sends, expects = every.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
+        self._begin("alltoall", input, counts=False)
+        all_sizes = _gather_uncounted(self.serving, np.array([*in_sizes, *out_sizes], np.int64), seconds)
+        sends, expects = all_sizes.reshape(self.ranks, 2, self.ranks).swapaxes(0, 1)
         a, b = np.argwhere(sends != expects.T)[0]
         raise WrongCall(
             f"all_to_all: rank {a} sends {sends[a, b]} elements to rank {b}, which expects {expects[b, a]} from it"
         )
 
 
-def _known(op: Any, tensor: Tensor) -> bool:
-    """Whether gloo can do it."""
-    return tensor.dtype in _GLOO_TYPES and any(op == one for one in _GLOO_OPERATORS)
+def _gloo_supports(op: Any, tensor: Tensor) -> bool:
+    return tensor.dtype in _GLOO_TYPES and any(op == operator for operator in _GLOO_OPERATORS)
 
 
-def _why(how: Any) -> str:
-    return "" if how is not None else "an operator or type that the engine has not"
+def _why_gloo(plan: Any) -> str:
+    return "" if plan is not None else "an operator or type that the engine has not"
 
 
-def _overlap(a: Any, b: Any) -> bool:
+def _overlaps(a: Any, b: Any) -> bool:
     return bool(np.may_share_memory(a, b))
+
+
+def _gather_uncounted(serving: Serving, values: NDArray[Any], seconds: float) -> NDArray[Any]:
+    """Return the values of all processes, a row each, by an allgather that the report does not count."""
+    rows = np.empty((serving.ranks, len(values)), values.dtype)
+    nbytes = serving.nbytes("allgather", len(values), values.itemsize)
+    page = serving.find(Call("allgather", nbytes), seconds, library=False)
+    assert page is not None
+    serving.run(page, len(values), values, rows.reshape(-1), "sum", seconds, counted=False)
+    return rows
+
+
+# ---- TORCH_DISTRIBUTED_DEBUG=DETAIL: compare calls, with the shapes of their tensors, before they are made ----
+
+_TEXT_BYTES = 1024  # of the description of a call
+_SETTING = "TORCH_DISTRIBUTED_DEBUG=DETAIL"
+
+
+def compares_calls() -> bool:
+    return bool(dist.get_debug_level() == dist.DebugLevel.DETAIL)
+
+
+def call_text(kind: str, tensors: Sequence[Any]) -> str:
+    """Return a description of a call."""
+    shapes = ", ".join(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for tensor in tensors)
+    return f"{kind} of {shapes}" if shapes else kind
+
+
+def compare_calls(serving: Serving, text: str, seconds: float) -> None:
+    """Raise CollectiveFailed at all processes, before any data moves, if one of them makes a different call."""
+    data = text.encode()
+    if len(data) > _TEXT_BYTES:
+        data = data[: _TEXT_BYTES - 3] + b"..."
+    serving.begin("allgather", _TEXT_BYTES, type_code(torch.uint8))
+    rows = _gather_uncounted(serving, np.frombuffer(data.ljust(_TEXT_BYTES, b"\0"), np.uint8), seconds)
+    texts = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
+    other = next((rank for rank, other_text in enumerate(texts) if other_text != texts[0]), 0)
+    if other:
+        raise CollectiveFailed(f"{_SETTING}: rank 0 calls {texts[0]}, rank {other} {texts[other]}")

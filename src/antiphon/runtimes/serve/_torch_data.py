@@ -1,4 +1,4 @@
-"""Tensors as the engine's arrays, and PyTorch's operators as its own."""
+"""Convert tensors to arrays of the engine, and operators of PyTorch to those of the engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_BOOLEANS = {"sum": "max", "max": "max", "min": "min", "prod": "min"}
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """The elements of a contiguous tensor, flat, where they are: for combining."""
+    """Return a flat view of a contiguous tensor, for combining."""
     line = tensor.detach().reshape(-1)
     if line.dtype is torch.bfloat16:
         return np.asarray(line.view(torch.int16).numpy().view(ml_dtypes.bfloat16))
@@ -45,7 +45,7 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 def bits_of(tensor: torch.Tensor) -> Array:
-    """Likewise of any type, for moving only: as whole numbers of its size."""
+    """Return a flat view of a contiguous tensor of any type as integers of its size, for moving only."""
     line = tensor.detach().reshape(-1)
     if line.dtype in _OWN:
         return np.asarray(line.numpy())
@@ -56,18 +56,18 @@ def bits_of(tensor: torch.Tensor) -> Array:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the engine does it: `op`, after every process has multiplied what it gives by `factor`."""
+    """The operator of the engine, applied after every process has multiplied its input by `factor`."""
 
     op: str
     factor: Any = None
 
-    def given(self, tensor: torch.Tensor) -> torch.Tensor:
+    def scale(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self.factor is None else tensor * self.factor
 
 
 def reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
-    """None: an operator or a type that is not the engine's."""
-    name = next((name for one, name in _OPERATORS if op == one), "")
+    """Return how the engine reduces this type by this operator; None if it cannot."""
+    name = next((name for operator, name in _OPERATORS if op == operator), "")
     if not name:
         return None
     factor = op.__getstate__()[1] if op == ReduceOp.PREMUL_SUM else None
@@ -75,9 +75,9 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
         return None
     if dtype in _OWN or dtype is torch.bfloat16:
         return Reduction(name, factor)
-    if dtype in _FLOAT8 and factor is None:  # PyTorch multiplies none
+    if dtype in _FLOAT8 and factor is None:  # PyTorch cannot multiply these
         return Reduction(name)
-    if dtype in (torch.complex64, torch.complex128):  # the parts of a sum are sums
+    if dtype in (torch.complex64, torch.complex128):  # real and imaginary parts are summed separately
         return Reduction(name) if name in ("sum", "avg") else None
     if dtype is torch.bool and name in _OF_BOOLEANS:
         return Reduction(_OF_BOOLEANS[name])
@@ -85,36 +85,35 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
 
 
 def operator_name(op: Any) -> str:
-    """For messages; two that combine differently have different ones."""
+    """Return the name of an operator, for messages; operators that combine differently have different names."""
     return _NAMES.get(getattr(op, "op", op), "another operator")
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where the engine can work in its memory, else a copy that is contiguous."""
-    made = tensor.detach().resolve_conj().resolve_neg()
-    return made if made.is_contiguous() else made.contiguous()
+    """Return the tensor itself if the engine can work in its memory, else a contiguous copy."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
-def put_back(made: torch.Tensor, tensor: torch.Tensor) -> None:
-    """The elements of a copy into the tensor that it was made of."""
-    if made.data_ptr() != tensor.data_ptr() or made.stride() != tensor.stride() or made.is_conj() != tensor.is_conj():
+def put_back(copy: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy elements back from a copy, as made by `plain`, unless it is the tensor itself."""
+    if copy.data_ptr() != tensor.data_ptr() or copy.stride() != tensor.stride() or copy.is_conj() != tensor.is_conj():
         with torch.no_grad():
-            tensor.detach().copy_(made.view(tensor.shape))
+            tensor.detach().copy_(copy.view(tensor.shape))
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All elements of all of them, one after another."""
-    return torch.cat([one.detach().reshape(-1) for one in tensors])
+    """Return the elements of all tensors, one after another."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
-def dealt_out(line: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """The elements of a flat tensor to all of them, in order."""
-    at = 0
+def dealt_out(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy the elements of a flat tensor to these tensors, in order."""
+    start = 0
     with torch.no_grad():
-        for one in tensors:
-            one.detach().copy_(line[at : at + one.numel()].view(one.shape))
-            at += one.numel()
+        for tensor in tensors:
+            tensor.detach().copy_(flat[start : start + tensor.numel()].view(tensor.shape))
+            start += tensor.numel()
 
 
 def evenly(tensors: Sequence[torch.Tensor]) -> bool:
-    return len({one.numel() for one in tensors}) == 1
+    return len({tensor.numel() for tensor in tensors}) == 1

@@ -1,47 +1,53 @@
-"""Who is let in, and how others are reached: one loop for all connections of a process that are being made.
+"""Connect processes and authenticate them: one event loop for all connections that a process makes or accepts.
 
-A process listens at its doors and knocks at those of others at the same time, under one deadline. Whoever connects is a
-stranger until it has proved that it knows the secret (handshake.py); strangers have little time and few places, none
-of them holds up another, and they are counted.
+A process listens at its doors and knocks at those of others at the same time, under one deadline. A connection is a
+stranger until its other end has proved that it knows the secret. Strangers have little time and few places, they do not
+delay each other, and they are counted.
+
+The handshake has four frames of fixed lengths: the guest's hello (its rank, the number of ranks, the rank it wants, a
+nonce), the host's answer (a nonce, its proof), the guest's proof, the host's verdict. A proof is the HMAC-SHA256 of
+everything sent before it, so it is worthless on another connection, for another rank or in the other direction. Until
+the guest has proved that it knows the secret, only hello and proof are read from it: 88 bytes.
 """
 
 from __future__ import annotations
 
 import errno
+import hmac
 import math
 import os
+import secrets
 import selectors
 import socket
 import struct
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import TransportFailed
-from antiphon.runtimes.serve.handshake import OTHER_COUNT, TAKEN, UNWANTED, Stranger, Talk, guest, host
 
 BACKLOG = 1024
-_PENDING = 256  # strangers at a time, beside as many as there are ranks; the oldest gives way to the next
+_MAX_STRANGERS = 256  # at a time, besides one per rank; the oldest is dropped for the next
 PATIENCE = 2.0  # seconds that a stranger has
-_AGAIN = 0.05  # seconds until the next try
-_BATCH = 64  # connections taken at once, before those that are there are heard
-_RESET = struct.pack("ii", 1, 0)  # a stranger's connection is cut off, and leaves nothing behind
-_CROWDED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_ABSENT = (errno.ECONNREFUSED, errno.ENOENT)
-_UNDER_WAY = (0, errno.EINPROGRESS)
+_RETRY = 0.05  # seconds until the next try
+_ACCEPTS = 64  # connections accepted at once, before others are read
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER that resets a stranger's connection, without TIME_WAIT
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_NOT_LISTENING = (errno.ECONNREFUSED, errno.ENOENT)
+_CONNECTING = (0, errno.EINPROGRESS)
 
 Place = tuple[int, Any]  # the family of a socket, and its address
 
 
 @dataclass
 class Knock:
-    """Another process that is to be reached. `where`: its address in words. `early`: it may not listen yet.
+    """A connection to make, to rank `to`. `where`: its address, for messages. `early`: it may not listen yet.
 
-    `patience`: seconds until it must have answered once something listens there.
+    `patience`: seconds in which it must answer once something listens there.
     """
 
     to: int
@@ -54,7 +60,7 @@ class Knock:
 
 @dataclass(frozen=True)
 class Party:
-    """Who one is. `name`: of the gathering, for messages; `hint`: how a wrong secret is mended."""
+    """This process. `name`: of the meeting, for messages; `hint`: how to fix a wrong secret."""
 
     rank: int
     ranks: int
@@ -67,60 +73,60 @@ def gather(
     party: Party, doors: Sequence[socket.socket], key: bytes, awaited: Collection[int], knocks: Sequence[Knock],
     end: float,
 ) -> dict[int, socket.socket]:  # fmt: skip
-    """Connections, by rank, with all that are awaited at the doors and with all at whose doors this one knocks.
+    """Return connections by rank: to the ranks awaited at the doors, and to those at whose doors this process knocks.
 
-    `key` opens the doors. TimedOut where they are not there by `end`; Invalid where one that knows the key claims a
-    number that it cannot have, which both are told.
+    `key`: of the doors. TimedOut if connections are missing at `end`; Invalid, at both sides, if a process that knows
+    the key claims a rank that it cannot have.
     """
-    gathering = _Gathering(party, key, awaited, end)
+    meeting = _Meeting(party, key, awaited, end)
     try:
         for door in doors:
             door.setblocking(False)
-            gathering.selector.register(door, selectors.EVENT_READ)
+            meeting.selector.register(door, selectors.EVENT_READ)
         for knock in knocks:
-            gathering.calls.append(_Call(knock))
-        while gathering.missing():
-            gathering.turn()
+            meeting.calls.append(_Call(knock))
+        while meeting.missing():
+            meeting.turn()
     except BaseException:
-        for one in gathering.met.values():
-            one.close()
+        for connection in meeting.met.values():
+            connection.close()
         raise
     finally:
-        gathering.close()
-    _tell(party, gathering.turned)
-    return gathering.met
+        meeting.close()
+    _report_strangers(party, meeting.rejected)
+    return meeting.met
 
 
 class _Connecting:
-    """A connection that is being made. `until`: its time is over then; `call`: ours, else it is a stranger's."""
+    """A connection during its handshake, until a deadline. `call`: None for a stranger's."""
 
-    def __init__(self, one: socket.socket, talk: Talk, until: float, call: _Call | None) -> None:
-        self.socket, self.talk, self.until, self.call = one, talk, until, call
-        self.came = bytearray()
-        self.wanted = 0
+    def __init__(self, connection: socket.socket, handshake: Handshake, deadline: float, call: _Call | None) -> None:
+        self.socket, self.handshake, self.deadline, self.call = connection, handshake, deadline, call
+        self.received = bytearray()
+        self.frame_bytes = 0  # of the frame that is being received
         self.connected = call is None
 
 
 class _Call:
-    """A knock and what became of it so far."""
+    """The state of a knock. `next`: when to try again."""
 
     def __init__(self, knock: Knock) -> None:
         self.knock, self.tries, self.next, self.done = knock, 0, 0.0, False
-        self.first = math.inf  # when something there was reached for the first time
+        self.first = math.inf  # when something first accepted
         self.why = ""
         self.line: _Connecting | None = None
 
 
-class _Gathering:
+class _Meeting:
     def __init__(self, party: Party, key: bytes, awaited: Collection[int], end: float) -> None:
         self.party, self.key, self.awaited, self.end = party, key, {*awaited}, end
         self.selector = selectors.DefaultSelector()
         self.met: dict[int, socket.socket] = {}
         self.calls: list[_Call] = []
-        self.lines: dict[int, _Connecting] = {}  # strangers by the number of their socket, the oldest first
-        self.turned = 0
-        self.without: set[int] = set()  # ranks that strangers claimed
-        self.most = _PENDING + party.ranks
+        self.lines: dict[int, _Connecting] = {}  # of strangers, by file descriptor, oldest first
+        self.rejected = 0
+        self.claimed: set[int] = set()  # ranks that strangers claimed
+        self.max_strangers = _MAX_STRANGERS + party.ranks
 
     def missing(self) -> bool:
         return bool(self.awaited - self.met.keys()) or not all(call.done for call in self.calls)
@@ -131,182 +137,182 @@ class _Gathering:
         self.selector.close()
 
     def turn(self) -> None:
-        """Wait until something can be done, and do it."""
+        """Wait for the next event or deadline, and handle it."""
         now = time.monotonic()
         if now >= self.end:
-            raise self._late()
+            raise self._timeout_error()
         next_time = self.end
         while self.lines:
             oldest = next(iter(self.lines.values()))
-            if oldest.until > now:
-                next_time = min(next_time, oldest.until)
+            if oldest.deadline > now:
+                next_time = min(next_time, oldest.deadline)
                 break
-            self._turn_away(oldest)
+            self._reject(oldest)
         for call in self.calls:
             if not call.done and call.line is None and call.next <= now:
                 self._knock(call, now)
             if not call.done:
-                next_time = min(next_time, call.line.until if call.line else call.next)
-                if call.line and call.line.until <= now:
-                    self._failed(call, f"it says nothing for {call.knock.patience:g} seconds")
+                next_time = min(next_time, call.line.deadline if call.line else call.next)
+                if call.line and call.line.deadline <= now:
+                    self._retry_handshake(call, f"it says nothing for {call.knock.patience:g} seconds")
         for key, _ in self.selector.select(max(next_time - time.monotonic(), 0.0)):
             if key.data is None:
                 assert isinstance(key.fileobj, socket.socket)
-                self._answer(key.fileobj)
-            elif key.data.call is not None or self.lines.get(key.fd) is key.data:  # it may just have given way
-                self._hear(key.data)
+                self._accept(key.fileobj)
+            elif key.data.call is not None or self.lines.get(key.fd) is key.data:  # it may just have been dropped
+                self._receive(key.data)
 
-    # ---- those that come ----
+    # ---- connections accepted at the doors ----
 
-    def _answer(self, door: socket.socket) -> None:
-        for _ in range(_BATCH):
+    def _accept(self, door: socket.socket) -> None:
+        for _ in range(_ACCEPTS):
             try:
-                one, _ = door.accept()
+                connection, _ = door.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _CROWDED:
+                if error.errno in _NO_DESCRIPTORS:
                     self._make_room()
                     return
-                continue  # it has left already
-            if len(self.lines) >= self.most:
+                continue  # it has closed already
+            if len(self.lines) >= self.max_strangers:
                 self._make_room()
-            one.setblocking(False)
-            talk = host(self.party.rank, self.party.ranks, self.key, self._judged, self._said)
-            line = _Connecting(one, talk, time.monotonic() + PATIENCE, None)
-            line.wanted = next(talk)[1]
-            self.lines[one.fileno()] = line
-            self.selector.register(one, selectors.EVENT_READ, line)
+            connection.setblocking(False)
+            handshake = host(self.party.rank, self.party.ranks, self.key, self._check_claim, self._note_claim)
+            line = _Connecting(connection, handshake, time.monotonic() + PATIENCE, None)
+            line.frame_bytes = next(handshake)[1]
+            self.lines[connection.fileno()] = line
+            self.selector.register(connection, selectors.EVENT_READ, line)
 
     def _make_room(self) -> None:
         if self.lines:
-            self._turn_away(next(iter(self.lines.values())))
+            self._reject(next(iter(self.lines.values())))
         else:
-            time.sleep(_AGAIN)  # not for us to mend: others of this process or host hold all there are
+            time.sleep(_RETRY)  # others of this process or host hold all descriptors
 
-    def _judged(self, who: int, count: int) -> tuple[int, int]:
+    def _check_claim(self, rank: int, count: int) -> tuple[int, int]:
         if count != self.party.ranks:
             return OTHER_COUNT, self.party.ranks
-        if who in self.met:
-            return TAKEN, 0
-        return (0, 0) if who in self.awaited else (UNWANTED, 0)
+        if rank in self.met:
+            return RANK_TAKEN, 0
+        return (0, 0) if rank in self.awaited else (UNWANTED, 0)
 
-    def _said(self, who: int) -> None:
-        if who in self.awaited:
-            self.without.add(who)
+    def _note_claim(self, rank: int) -> None:
+        if rank in self.awaited:
+            self.claimed.add(rank)
 
-    def _turn_away(self, line: _Connecting) -> None:
+    def _reject(self, line: _Connecting) -> None:
         self.selector.unregister(line.socket)
         del self.lines[line.socket.fileno()]
         with suppress(OSError):
             line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         line.socket.close()
-        self.turned += 1
+        self.rejected += 1
 
-    # ---- those that are called ----
+    # ---- connections made to other doors ----
 
     def _knock(self, call: _Call, now: float) -> None:
         knock = call.knock
         family, address = knock.places[call.tries % len(knock.places)]
         call.tries += 1
         try:
-            one = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # others of this process or host hold all there are
-            call.why, call.next = error.strerror or "", now + _AGAIN
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # others of this process or host hold all descriptors
+            call.why, call.next = error.strerror or "", now + _RETRY
             return
-        one.setblocking(False)
-        talk = guest(self.party.rank, self.party.ranks, knock.to, knock.key)
-        call.line = _Connecting(one, talk, min(call.first, now) + knock.patience, call)
-        self.selector.register(one, selectors.EVENT_WRITE, call.line)
+        connection.setblocking(False)
+        handshake = guest(self.party.rank, self.party.ranks, knock.to, knock.key)
+        call.line = _Connecting(connection, handshake, min(call.first, now) + knock.patience, call)
+        self.selector.register(connection, selectors.EVENT_WRITE, call.line)
         try:
-            code = one.connect_ex(address)
+            code = connection.connect_ex(address)
         except OSError as error:  # no such address
             code = error.errno or errno.EINVAL
-        if code not in _UNDER_WAY:
-            self._unreached(call, code)
+        if code not in _CONNECTING:
+            self._retry_connect(call, code)
 
-    def _unreached(self, call: _Call, code: int) -> None:
+    def _retry_connect(self, call: _Call, code: int) -> None:
         why = os.strerror(code)
-        if code in _ABSENT and not call.knock.early:
-            raise TransportFailed(f"{self._to(call)}: {why}")
+        if code in _NOT_LISTENING and not call.knock.early:
+            raise TransportFailed(f"{self._cannot_reach(call)}: {why}")
         call.first = math.inf
         self._drop(call, why)
 
-    def _failed(self, call: _Call, why: str) -> None:
-        """It was reached, and then not as it should be: once more, while there is patience."""
+    def _retry_handshake(self, call: _Call, why: str) -> None:
+        """Try again after something accepted but did not answer as it should, within the patience of the knock."""
         if time.monotonic() - call.first >= call.knock.patience:
-            raise TransportFailed(f"{self._to(call)}: {why}; is this its address?")
+            raise TransportFailed(f"{self._cannot_reach(call)}: {why}; is this its address?")
         self._drop(call, why)
 
     def _drop(self, call: _Call, why: str) -> None:
         assert call.line is not None
         self.selector.unregister(call.line.socket)
         call.line.socket.close()
-        call.line, call.why, call.next = None, why, time.monotonic() + _AGAIN
+        call.line, call.why, call.next = None, why, time.monotonic() + _RETRY
 
-    def _to(self, call: _Call) -> str:
+    def _cannot_reach(self, call: _Call) -> str:
         return f"rank {self.party.rank} cannot reach rank {call.knock.to} at {call.knock.where}"
 
     # ---- both ----
 
-    def _hear(self, line: _Connecting) -> None:
+    def _receive(self, line: _Connecting) -> None:
         try:
             if not line.connected:
-                if not self._reached(line):
+                if not self._finish_connect(line):
                     return
             else:
-                part = line.socket.recv(line.wanted - len(line.came))
-                if not part:
+                data = line.socket.recv(line.frame_bytes - len(line.received))
+                if not data:
                     raise ConnectionResetError(errno.ECONNRESET, "it closes the connection")
-                line.came += part
-                if len(line.came) == line.wanted:
-                    self._on(line)
+                line.received += data
+                if len(line.received) == line.frame_bytes:
+                    self._advance(line)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             if line.call is None:
-                self._turn_away(line)
+                self._reject(line)
             else:
-                self._failed(line.call, error.strerror or str(error))
+                self._retry_handshake(line.call, error.strerror or str(error))
         except Stranger as stranger:
             if line.call is None:
-                self._turn_away(line)
+                self._reject(line)
             elif stranger.secret:
-                raise Invalid(f"{self._to(line.call)}: {stranger}; {self.party.hint}") from None
+                raise Invalid(f"{self._cannot_reach(line.call)}: {stranger}; {self.party.hint}") from None
             else:
-                raise TransportFailed(f"{self._to(line.call)}: {stranger}; is this its address?") from None
+                raise TransportFailed(f"{self._cannot_reach(line.call)}: {stranger}; is this its address?") from None
 
-    def _reached(self, line: _Connecting) -> bool:
-        """A connection of ours is there, or cannot be."""
+    def _finish_connect(self, line: _Connecting) -> bool:
+        """Whether a connection of ours is made; else it is tried again."""
         call = line.call
         assert call is not None
         code = line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._unreached(call, code)
+            self._retry_connect(call, code)
             return False
         if line.socket.family != socket.AF_UNIX and line.socket.getsockname() == line.socket.getpeername():
-            self._drop(call, "nobody listens")  # TCP connects a port with itself if it happens to be one's own
+            self._drop(call, "nobody listens")  # TCP connects a port with itself if both ends are the same
             return False
         call.first = min(call.first, time.monotonic())
         line.connected = True
         self.selector.modify(line.socket, selectors.EVENT_READ, line)
-        self._on(line)
+        self._advance(line)
         return True
 
-    def _on(self, line: _Connecting) -> None:
-        """The next frame has come: answer it, and go on or be done."""
-        heard = bytes(line.came) if line.wanted else None
-        line.came.clear()
+    def _advance(self, line: _Connecting) -> None:
+        """Handle a complete frame: send the next one, and finish the handshake after the last."""
+        frame_received = bytes(line.received) if line.frame_bytes else None
+        line.received.clear()
         try:
             while True:
-                frame, line.wanted = line.talk.send(heard)  # type: ignore[arg-type]  # None begins it
+                frame, line.frame_bytes = line.handshake.send(frame_received)  # type: ignore[arg-type]  # None starts it
                 if line.socket.send(frame) < len(frame):
                     raise ConnectionResetError(errno.ECONNRESET, "it does not read")
-                if line.wanted:
+                if line.frame_bytes:
                     return
-                heard = b""
+                frame_received = b""
         except StopIteration as over:
-            who, fault = over.value
+            rank, fault = over.value
         self.selector.unregister(line.socket)
         if line.call is None:
             del self.lines[line.socket.fileno()]
@@ -315,45 +321,118 @@ class _Gathering:
         if fault:
             line.socket.close()
             raise Invalid(f"{self.party.name}: {fault}; give every process its own rank and the same ranks")
-        self.met[who] = line.socket
-        self.without.discard(who)
+        self.met[rank] = line.socket
+        self.claimed.discard(rank)
 
-    def _late(self) -> AntiphonError:
+    def _timeout_error(self) -> AntiphonError:
         for call in self.calls:
             if not call.done and call.first == math.inf and call.knock.early:
                 why = call.why or "no answer"
                 return TimedOut(
-                    f"rank {call.knock.to} does not listen at {call.knock.where} ({why}); start it, or mend it"
+                    f"rank {call.knock.to} does not listen at {call.knock.where} ({why}); start it, or fix it"
                 )
         absent = sorted(self.awaited - self.met.keys())
         if not absent:
             call = next(call for call in self.calls if not call.done)
-            return TimedOut(f"{self._to(call)} in {self.party.timeout:g} seconds: {call.why or 'no answer'}")
+            return TimedOut(f"{self._cannot_reach(call)} in {self.party.timeout:g} seconds: {call.why or 'no answer'}")
         text = (
             f"{self.party.name}: {len(absent)} of {self.party.ranks} processes did not come in "
             f"{self.party.timeout:g} seconds, the first is rank {absent[0]}"
         )
-        if self.turned:
-            text += f"; {_counted(self.turned)} turned away"
-        claimed = sorted(self.without & {*absent})
+        if self.rejected:
+            text += f"; {_count_strangers(self.rejected)} turned away"
+        claimed = sorted(self.claimed & {*absent})
         if claimed:
             text += f", one that did not prove to be rank {claimed[0]} among them: {self.party.hint}"
         return TimedOut(text)
 
 
-def _counted(turned: int) -> str:
-    return "1 stranger was" if turned == 1 else f"{turned} strangers were"
+def _count_strangers(count: int) -> str:
+    return "1 stranger was" if count == 1 else f"{count} strangers were"
 
 
-TOLD: list[int] = []  # how many were turned away when that was told: once in a process
+REPORTED: list[int] = []  # the number of strangers reported: once in a process
 
 
-def _tell(party: Party, turned: int) -> None:
-    """Once in a process: who was not let in is no error, but somebody may want to know."""
-    if turned and not TOLD and sys.stderr is not None:
-        TOLD.append(turned)
+def _report_strangers(party: Party, count: int) -> None:
+    """Print, once in a process, how many connections were rejected: no error, but worth knowing."""
+    if count and not REPORTED and sys.stderr is not None:
+        REPORTED.append(count)
         with suppress(OSError, ValueError):
             print(
-                f"antiphon: {party.name}: {_counted(turned)} turned away while the processes met",
+                f"antiphon: {party.name}: {_count_strangers(count)} turned away while the processes met",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
+
+
+# ---- the handshake ----
+
+_HELLO = struct.Struct("<8sIIII32s")  # mark, version, rank, ranks, wanted rank, nonce
+_ANSWER = struct.Struct("<8sI32s32s")  # mark, version, nonce, proof
+_VERDICT = struct.Struct("<II32s")  # fault or 0, its number, proof
+_MARK, _VERSION, _NONCE, _PROOF = b"antiphon", 2, 32, 32
+
+OTHER_COUNT, RANK_TAKEN, UNWANTED = 1, 2, 3  # faults of a process that knows the secret
+CheckClaim = Callable[[int, int], tuple[int, int]]  # (rank, its number of ranks) -> (fault or 0, a number)
+Handshake = Generator[tuple[bytes, int], bytes, tuple[int, str]]
+"""Yields (frame to send, bytes to receive next), and returns (the other's rank, the fault or "")."""
+
+
+class Stranger(Exception):
+    """The other end does not belong to this job. `secret`: it speaks our protocol, but does not know our secret."""
+
+    def __init__(self, why: str, secret: bool = False) -> None:
+        super().__init__(why)
+        self.secret = secret
+
+
+def derived(secret: bytes, use: bytes) -> bytes:
+    """Return the key for one use of a secret."""
+    return hmac.digest(secret, b"antiphon: " + use, "sha256")
+
+
+def guest(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
+    hello = _HELLO.pack(_MARK, _VERSION, rank, ranks, to, secrets.token_bytes(_NONCE))
+    mark, version, nonce, proof = _ANSWER.unpack((yield hello, _ANSWER.size))
+    if mark != _MARK:
+        raise Stranger("what answers there is not this program")
+    if version != _VERSION:
+        raise Stranger("what answers there is another version of this program")
+    if not hmac.compare_digest(proof, _proof(key, b"host", hello, nonce)):
+        raise Stranger("what answers there does not know the secret of this process", secret=True)
+    own_proof = _proof(key, b"guest", hello, nonce)
+    fault, number, proof = _VERDICT.unpack((yield own_proof, _VERDICT.size))
+    if not hmac.compare_digest(proof, _proof(key, b"verdict", hello, nonce, struct.pack("<II", fault, number))):
+        raise Stranger("what answers there does not know the secret of this process", secret=True)
+    return to, _fault(fault, number, rank, ranks, to)
+
+
+def host(rank: int, ranks: int, key: bytes, check_claim: CheckClaim, note_claim: Callable[[int], None]) -> Handshake:
+    """`note_claim` gets the rank that the guest claims, before it is proved."""
+    hello = yield b"", _HELLO.size
+    mark, version, claimed, count, to, _ = _HELLO.unpack(hello)
+    if mark != _MARK or version != _VERSION or to != rank:
+        raise Stranger("it does not speak as this program does")
+    note_claim(claimed)
+    nonce = secrets.token_bytes(_NONCE)
+    answer = _ANSWER.pack(_MARK, _VERSION, nonce, _proof(key, b"host", hello, nonce))
+    proof = yield answer, _PROOF
+    if not hmac.compare_digest(proof, _proof(key, b"guest", hello, nonce)):
+        raise Stranger("it does not know the secret", secret=True)
+    fault, number = check_claim(claimed, count)
+    verdict = struct.pack("<II", fault, number)
+    yield verdict + _proof(key, b"verdict", hello, nonce, verdict), 0
+    return claimed, _fault(fault, number, claimed, count, rank)
+
+
+def _proof(key: bytes, *frames: bytes) -> bytes:
+    return hmac.digest(key, b"".join(frames), "sha256")
+
+
+def _fault(fault: int, number: int, claimed: int, count: int, to: int) -> str:
+    """Return the message that both ends show."""
+    if fault == OTHER_COUNT:
+        return f"rank {claimed} expects {count} processes, rank {to} expects {number}"
+    if fault == RANK_TAKEN:
+        return f"two processes say that they are rank {claimed}"
+    return f"rank {to} does not expect rank {claimed}" if fault else ""

@@ -1,8 +1,12 @@
-"""What is asked at the start of a job with ANTIPHON_TABLE=auto: plans for these processes, wherever they are.
+"""The question that a job with ANTIPHON_TABLE=auto asks, and its answer: plans for these processes, wherever they are.
 
-A question is text in lines: what the machine is called by who started the job, and for each process its host and the
-GPUs that it sees. Two starts of the same allocation ask the same, so what was planned is found again by the question
-alone, and no machine need be probed for it. The preloaded library asks in the same words (preload_auto.c).
+A question is text in lines: what the user calls the machine, and for each process its host and the GPUs that it sees.
+Two starts of the same allocation ask the same, so the question alone finds a cached answer, without probing the
+machine. The preloaded library asks in the same words (preload_auto_plan.c).
+
+An answer is a line of words separated by tabs, then a book (see `book`). The words: its origin ("planned", or "alike":
+for an isomorphic machine), the machine, the predicted gain, notes. A cached file is used if it and its folder belong to
+this user or root and nobody else may write there; the process that wrote it has proven the programs of the book.
 """
 
 from __future__ import annotations
@@ -14,24 +18,27 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from antiphon import __version__
+from antiphon.core.files import is_ours, one_line
 from antiphon.errors import Invalid
+from antiphon.runtimes.serve.book import Book, decode_book
 
 TABLE, AUTO = "ANTIPHON_TABLE", "auto"
 MACHINE, RANKS = "ANTIPHON_TOPOLOGY", "ANTIPHON_RANKS"
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 ENDING = ".plan"
-MOST_LETTERS = 200  # of what one process says
-_BEGINS = f"antiphon auto 1 {__version__}"
+MAX_LETTERS = 200  # of a word of the question
+_FIRST_LINE = f"antiphon auto 1 {__version__}"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
 class Process:
-    """Where a process is: its host by what is drawn anew at every boot, and by name; the GPUs that it sees, by numbers
-    or by whatever the variable says, "-" where none is set."""
+    """Where a process runs. `boot`: the id of its host, drawn anew at every boot. `visible`: the GPUs that it sees, as
+    the environment variable lists them; "-" where none is set."""
 
     boot: str
     host: str
@@ -39,45 +46,103 @@ class Process:
 
 
 def facts() -> str:
-    """What this process says of itself: one line."""
+    """Return the line of this process."""
     boot = "-"
     with suppress(OSError):
         boot = _BOOT.read_text(encoding="ascii", errors="replace").strip()
-    told = next((os.environ[name] for name in VISIBLE if name in os.environ), None)
-    return f"{_plain(boot)} {_plain(socket.gethostname())} {'-' if told is None else '=' + _plain(told)}"
+    visible = next((os.environ[name] for name in VISIBLE if name in os.environ), None)
+    return f"{_word(boot)} {_word(socket.gethostname())} {'-' if visible is None else '=' + _word(visible)}"
 
 
-def question(said: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Of all processes' facts, by the process that leads."""
-    given = os.environ if environment is None else environment
-    named, only = given.get(MACHINE, ""), given.get(RANKS, "")
-    lines = [_BEGINS, f"machine ={_plain(named)} {_content(named)}", f"ranks ={_plain(only)}"]
-    return "".join(f"{line}\n" for line in [*lines, *(f"process {one}" for one in said)])
+def question(process_lines: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Return the question about processes with these lines (`facts`)."""
+    environment = os.environ if environment is None else environment
+    machine, ranks = environment.get(MACHINE, ""), environment.get(RANKS, "")
+    lines = [_FIRST_LINE, f"machine ={_word(machine)} {_file_digest(machine)}", f"ranks ={_word(ranks)}"]
+    return "".join(f"{line}\n" for line in [*lines, *(f"process {line}" for line in process_lines)])
 
 
 def processes(text: str) -> list[Process]:
-    """Those of a question. Invalid where it is none, or one of another version."""
+    """Return the processes of a question. Invalid if it is none, or of another version."""
     first, *lines = text.splitlines() or [""]
-    if first != _BEGINS:
+    if first != _FIRST_LINE:
         raise Invalid("the question of this job is not one of this version of Antiphon; build and start anew")
-    found = [line.split(" ")[1:] for line in lines if line.startswith("process ")]
-    if not found or any(len(one) != 3 for one in found):
+    rows = [line.split(" ")[1:] for line in lines if line.startswith("process ")]
+    if not rows or any(len(row) != 3 for row in rows):
         raise Invalid("the question of this job is damaged")
-    return [Process(*one) for one in found]
+    return [Process(*row) for row in rows]
 
 
 def kept_name(text: str) -> str:
-    """The file in which the answer to a question is kept."""
+    """Return the name of the file in which the answer to a question is cached."""
     return hashlib.sha256(text.encode()).hexdigest() + ENDING
 
 
-def _plain(text: str) -> str:
-    """Without what would end a word or a line."""
-    return re.sub(r"[^!-~]", "?", text)[:MOST_LETTERS]
+def _word(text: str) -> str:
+    """Replace everything that would end a word or a line."""
+    return re.sub(r"[^!-~]", "?", text)[:MAX_LETTERS]
 
 
-def _content(named: str) -> str:
-    """What a file holds is part of the question, "-" where none is named."""
+def _file_digest(name: str) -> str:
+    """Return the digest of the file of this name, "-" if it is none: its content is part of the question."""
     with suppress(OSError, ValueError):
-        return hashlib.sha256(Path(named).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(name).read_bytes()).hexdigest()
     return "-"
+
+
+# ---- answers ----
+
+PLANNED, ALIKE, KEPT = "planned", "alike", "kept"
+_WORDS = 4
+MAX_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Plans for a job. `how`: PLANNED, ALIKE or KEPT; `book`: the bytes of the book."""
+
+    how: str
+    machine: str
+    gain: str
+    notes: str
+    book: bytes
+
+    @cached_property
+    def pages(self) -> Book:
+        return decode_book(self.book)
+
+    def encode(self) -> bytes:
+        words = (one_line(word, 1000).replace("\t", " ") for word in (self.how, self.machine, self.gain, self.notes))
+        return "\t".join(words).encode() + b"\n" + self.book
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.book).digest()
+
+
+def decode_answer(data: bytes, how: str = "") -> Answer:
+    """Read an answer; Invalid if it is damaged. `how`: replaces the origin in the file."""
+    line, mark, book = data.partition(b"\n")
+    words = line.decode("utf-8", "replace").split("\t")
+    if not mark or len(words) != _WORDS:
+        raise Invalid("it is cut off or damaged")
+    origin, machine, gain, notes = words
+    answer = Answer(how or origin, machine, gain, notes, book)
+    _ = answer.pages  # Invalid if the book is damaged
+    return answer
+
+
+def read_kept(path: Path) -> tuple[Answer | None, str]:
+    """Return the cached answer, and why it cannot be used; neither if there is no such file."""
+    try:
+        path.lstat()
+    except OSError:
+        return None, ""
+    if not is_ours(path.parent, folder=True) or not is_ours(path):
+        return None, f"{path} is not believed: others may write there"
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise Invalid("it is too large")
+        return decode_answer(path.read_bytes(), KEPT), ""
+    except (OSError, Invalid) as error:
+        return None, f"{path} is not used: {error}"

@@ -1,19 +1,23 @@
-"""Plans that come while a group is at work: when its processes ask for them, and how all take them at the same call.
+"""Adopt plans that are made while a group runs: when its processes ask for them, and how all switch at the same call.
 
-At some calls, which all know by their numbers, the processes add up a few numbers, by the engine, in which process 0
-says whether there is an answer, and by which digest others know it. Once there is, each gets ready, a step at each of
-these calls: it takes the answer from the file where it is kept, makes the plans for calls like those that there were,
-and has their memory touched. If somebody does not find the file, process 0 hands the bytes on. The call at which all
-are ready is the first that goes by the answer, at all.
+At certain calls, known from their numbers alone, the processes add up eight integers by the engine. With them process 0
+says whether there is an answer, and its digest. From then on every process prepares, one step at each of these calls:
+it reads the answer from the cache, makes the plans for calls like those so far, and has their memory touched. If a
+process cannot read the file, process 0 broadcasts the bytes. The first call at which all are ready uses the new plans,
+at all processes.
 
-So no call waits for planning, and none has much more to do than others. Some wait for a round of messages of 64 bytes:
-only calls for which all wait for all in any case, or that move much; at first all of those, then fewer, one in 64 of
-the calls that there were.
+So no call waits for planning, and none does much more work than others. The sum costs a round of 64-byte messages. It
+precedes only calls that synchronize all processes in any case, or that move much data: at first all of those, later
+one call in 64.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,102 +25,179 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import antiphon.errors
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.runtimes.serve.auto_apart import Apart
-from antiphon.runtimes.serve.auto_kept import Answer, read_kept
+from antiphon.runtimes.serve.auto_question import Answer, decode_answer, read_kept
 from antiphon.runtimes.serve.book import Book, decode_book
 from antiphon.runtimes.serve.ledger import Row
 
+PIPE_BYTES = 2**20  # of the answer, that fit into the pipe before anything reads them
+_F_SETPIPE_SZ = 1031
+_END_TIMEOUT = 3.0  # seconds
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class PlanningProcess:
+    """A subprocess that answers a question. It ends with this process, however this one ends."""
+
+    def __init__(self, question: str, cache_file: Path | None) -> None:
+        package = str(Path(str(antiphon.errors.__file__)).parents[1])
+        environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"} | _ONE_THREAD
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
+        command = [sys.executable, "-P", "-m", "antiphon.runtimes.auto", "" if cache_file is None else str(cache_file)]
+        try:
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise Unsupported(f"the process that plans does not start: {error.strerror}") from None
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        self._received = bytearray()
+        with suppress(OSError):
+            import fcntl
+
+            fcntl.fcntl(self._output, _F_SETPIPE_SZ, PIPE_BYTES)
+        os.set_blocking(self._output, False)
+        self._write(f"{question}end\n")
+
+    def _write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError):  # if it has ended already, `look` reports the missing answer
+            self._process.stdin.write(text.encode())
+            self._process.stdin.flush()
+
+    def lower(self) -> None:
+        """From now on it only gets processor time that nothing else needs."""
+        self._write("lower\n")
+
+    def look(self) -> Answer | None:
+        """Return the answer if it is complete, without waiting. Unsupported, with the reason, if there will be none."""
+        while True:
+            try:
+                data = os.read(self._output, PIPE_BYTES)
+            except BlockingIOError:
+                return None
+            if not data:
+                break
+            self._received += data
+        text = bytes(self._received)
+        if text.startswith(b"failed\t"):
+            raise Unsupported(text[7:].decode("utf-8", "replace").strip())
+        try:
+            return decode_answer(text)
+        except AntiphonError:
+            raise Unsupported("the process that plans ended without an answer") from None
+
+    def end(self) -> None:
+        """Stop it, and wait until it has ended."""
+        process = self._process
+        if process.stdin is not None and not process.stdin.closed:
+            with suppress(OSError):
+                process.stdin.close()
+        with suppress(OSError):
+            process.terminate()
+        try:
+            process.wait(_END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None and not process.stdout.closed:
+            process.stdout.close()
+
+
+# ---- asking in turn with the calls of a group ----
+
 Sum = Callable[[NDArray[Any]], None]  # over all processes, in place
-TOGETHER = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")  # none ends before all have begun
-MUCH = 2**16  # bytes of a process in another call that is as good
-LATE = 64  # calls after which any is
-SHARE = 64  # one call in so many
+SYNCHRONIZING = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")  # none ends before all have begun
+LARGE = 2**16  # bytes of a process, from which any other call may be preceded by a sum, too
+LATE = 64  # calls after which any call may be
+SHARE = 64  # after n calls the next sum comes n / SHARE calls later
 _PLANNING, _READY, _NEVER = 0, 1, 2
-_LACK, _BUSY = 6, 7  # where it is said how many processes do
+# The integers: state (of process 0), bytes of the book, its digest (four of them), and how many processes ...
+_DIGEST, _LACKING, _BUSY = slice(2, 6), 6, 7  # ... do not have the book, and have steps left
 
 
-def _nothing(book: Book) -> Iterator[None]:
+def _no_steps(book: Book) -> Iterator[None]:
     del book
     yield from ()
 
 
 @dataclass
 class Turns:
-    """`leads`: this is process 0, `apart` what plans for it. `path`: where its answer is kept, "" for nowhere. `row`:
-    of the report. `ready`: steps that make ready what calls by a book need."""
+    """One process's part in adopting plans. `leads`: this is process 0, whose subprocess `planning` makes them.
 
-    ranks: int
+    `path`: the cache file of the answer, "" for none. `row`: of the report. `ready`: steps that prepare a book.
+    """
+
     leads: bool
-    apart: Apart | None
+    planning: PlanningProcess | None
     path: str
     row: Row
     timeout: float
-    next: int = 1
+    next: int = 1  # the number of the call that may ask next
     over: bool = False
     answer: Answer | None = None
     why: str = ""
-    ready: Callable[[Book], Iterator[None]] = _nothing
+    ready: Callable[[Book], Iterator[None]] = _no_steps
     data: bytes = b""  # of the book, once it is here
     book: Book | None = None
     _steps: Iterator[None] | None = None
-    _lacks: bool = False
+    _lacks_book: bool = False
     _busy: bool = True
 
     def due(self, number: int, kind: str, nbytes: int) -> bool:
-        """Whether all ask at this call."""
-        return number >= self.next and (kind in TOGETHER or nbytes >= MUCH or number >= self.next + LATE)
+        """Whether all processes ask before this call."""
+        return number >= self.next and (kind in SYNCHRONIZING or nbytes >= LARGE or number >= self.next + LATE)
 
     def turn(self, number: int, add: Sum) -> Book | None:
-        """Ask. The book to be used from this call on; None if there is none yet, or never."""
+        """Ask. Return the book to use from this call on; None if there is none yet, or never."""
         self.next = number + 1 + number // SHARE
-        said = self._said()
-        add(said)
-        if said[0] == _NEVER:
-            self._never()
-        if said[0] != _READY:
+        state = self._own_state()
+        add(state)
+        if state[0] == _NEVER:
+            self.row.served_by, self.row.why = "nothing", self.why or "process 0 knows why"
+            self.over = True
+        if state[0] != _READY:
             return None
         self.next = number + 1
-        if self._steps is not None and said[_LACK]:
-            self._hand_on(int(said[1]), add)
-        elif self._steps is not None and not said[_BUSY]:
+        if self._steps is not None and state[_LACKING]:
+            self._broadcast_book(int(state[1]), add)
+        elif self._steps is not None and not state[_BUSY]:
             self.over = True
             if self.answer is not None:
                 fill_row(self.row, self.answer, number)
             return self.book
         if self._steps is None:
-            self._steps = self._get(said[2:_LACK].tobytes())
-        self._go_on()
+            self._steps = self._prepare(state[_DIGEST].tobytes())
+        self._busy = next(self._steps, self) is None
         return None
 
-    def _said(self) -> NDArray[np.int64]:
-        said = np.zeros(8, np.int64)
-        said[_LACK], said[_BUSY] = self._lacks, self._busy
+    def _own_state(self) -> NDArray[np.int64]:
+        """Return what this process adds to the sum."""
+        state = np.zeros(8, np.int64)
+        state[_LACKING], state[_BUSY] = self._lacks_book, self._busy
         if not self.leads:
-            return said
+            return state
         try:
-            if self.apart is None:
+            if self.planning is None:
                 raise Unsupported(self.why or "nothing plans")
-            self.answer = self.answer or self.apart.look()
+            self.answer = self.answer or self.planning.look()
         except AntiphonError as error:
-            said[0], self.why = _NEVER, str(error)
+            state[0], self.why = _NEVER, str(error)
         if self.answer is not None:
-            said[0], said[1] = _READY, len(self.answer.book)
-            said[2:_LACK] = np.frombuffer(self.answer.digest, np.int64)
-        return said
+            state[0], state[1] = _READY, len(self.answer.book)
+            state[_DIGEST] = np.frombuffer(self.answer.digest, np.int64)
+        return state
 
-    def _go_on(self) -> None:
-        """A step."""
-        assert self._steps is not None
-        self._busy = next(self._steps, self) is None
-
-    def _get(self, digest: bytes) -> Iterator[None]:
+    def _prepare(self, digest: bytes) -> Iterator[None]:
+        """Get the book of this digest, then get ready for calls by it, a step each."""
         if self.answer is None and self.path:
-            found, _ = read_kept(Path(self.path))
-            if found is not None and found.digest == digest:
-                self.answer = found
-        self._lacks = self.answer is None
-        while self._lacks:
+            cached, _ = read_kept(Path(self.path))
+            if cached is not None and cached.digest == digest:
+                self.answer = cached
+        self._lacks_book = self.answer is None
+        while self._lacks_book:
             yield
         yield
         if self.answer is not None:
@@ -124,30 +205,27 @@ class Turns:
         assert self.book is not None
         yield from self.ready(self.book)
 
-    def _hand_on(self, size: int, add: Sum) -> None:
-        line = np.zeros(size, np.uint8)
+    def _broadcast_book(self, size: int, add: Sum) -> None:
+        """By a sum to which the others add zeros."""
+        buffer = np.zeros(size, np.uint8)
         if self.leads and self.answer is not None:
-            line[:] = np.frombuffer(self.answer.book, np.uint8)
-        add(line)
-        if self._lacks:
-            self.data = line.tobytes()
+            buffer[:] = np.frombuffer(self.answer.book, np.uint8)
+        add(buffer)
+        if self._lacks_book:
+            self.data = buffer.tobytes()
             self.book = decode_book(self.data)
-        self._lacks = False
-
-    def _never(self) -> None:
-        self.row.served_by, self.row.why = "nothing", self.why or "process 0 knows why"
-        self.over = True
+        self._lacks_book = False
 
     def end(self) -> None:
-        """Nobody asks any more, and who planned is gone. No call does it: a process may take long to end."""
+        """Stop asking, and end the planning process. Not within a call: a process may take long to end."""
         self.over = True
-        if self.apart is not None:
-            self.apart.end()
-        self.apart = None
+        if self.planning is not None:
+            self.planning.end()
+        self.planning = None
 
 
 def fill_row(row: Row, answer: Answer, number: int) -> None:
-    """The row of the report about plans that are used."""
+    """Fill the row of the report on plans that are used from call `number` on."""
     row.schedule, row.served_by = answer.machine, answer.how
     notes = f" ({answer.notes})" if answer.notes else ""
     row.why = f"from call {number} on; predicted: {answer.gain}{notes}"

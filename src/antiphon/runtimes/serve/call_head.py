@@ -1,4 +1,4 @@
-"""What goes with the messages of a call, so that processes which make different ones find out (ap_called in api.h)."""
+"""The header of the messages of a call, which shows when processes make different calls (ap_called in api.h)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.core.collective import COMBINING, KINDS, ROOTED
 
 _LAYOUT = struct.Struct("=3Q4B4xiI")
-_NUMBER = 1  # of its numbers of 64 bits, that of the call
+_NUMBER = 1  # index of the call number among the 64-bit words
 _pack = _LAYOUT.pack_into
 _NAMES = (*KINDS, "barrier")
 _OPERATORS = ("", "sum", "prod", "max", "min", "avg", "band", "bor", "bxor", "another operator")
@@ -20,73 +20,73 @@ _PLAIN = (
     "float64", "bool", "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
     "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2", "another type",
 )  # fmt: skip
-_TYPES = ("", *_PLAIN, *(f"sparse {name}" for name in _PLAIN))  # 0 is for calls without elements
+_TYPES = ("", *_PLAIN, *(f"sparse {name}" for name in _PLAIN))  # 0: calls without elements
 
 
 @cache
 def type_code(dtype: Any, sparse: bool = False) -> int:
-    """The number of a type of NumPy or PyTorch in a head."""
+    """Return the number of a type of NumPy or PyTorch in a header."""
     name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return _TYPES.index(("sparse " if sparse else "") + (name if name in _PLAIN else "another type"))
 
 
 @cache
 def _kind_codes(kind: str, op: str) -> tuple[int, int]:
-    known = op if op in _OPERATORS else "another operator"
-    return _NAMES.index(kind), _OPERATORS.index(known) if kind in COMBINING else 0
+    operator = op if op in _OPERATORS else "another operator"
+    return _NAMES.index(kind), _OPERATORS.index(operator) if kind in COMBINING else 0
 
 
 class CallHead:
-    """The memory that the engine reads when a call begins. `number` counts the calls of the group.
+    """The header in memory, which the engine reads when a call begins. `number` counts the calls of the group.
 
-    `about`: what else all must have alike."""
+    `common`: bytes that must be the same at all processes, of which the header has a digest."""
 
-    def __init__(self, rank: int, about: bytes) -> None:
+    def __init__(self, rank: int, common: bytes) -> None:
         self.rank, self.number = rank, 0
         self.memory = ctypes.create_string_buffer(_LAYOUT.size)
         self._numbers = memoryview(self.memory).cast("B").cast("Q")
         self._group = 0
         self._call = "barrier", 0, 0, "", -1
-        self._stands = False  # it stands in the memory, but for its number
-        self.extend(about)
+        self._written = False  # `_call` is in memory, except for its number
+        self.extend(common)
 
-    def extend(self, about: bytes) -> None:
-        """More that all must have alike from now on: plans."""
-        whole = hashlib.sha256(self._group.to_bytes(8, "little") + about).digest()
-        self._group = int.from_bytes(whole[:8], "little")
-        self._stands = False
+    def extend(self, common: bytes) -> None:
+        """Add bytes, of a book, that must be the same at all processes from now on."""
+        digest = hashlib.sha256(self._group.to_bytes(8, "little") + common).digest()
+        self._group = int.from_bytes(digest[:8], "little")
+        self._written = False
 
     def begin(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
-        """The next call of the group, whatever serves it: `nbytes` of the elements of one process, 0 where these may
-        differ; `type_` as of `type_code`. Programs make the same call many times, and then only its number is new."""
+        """Begin the next call of the group, by the engine or not. `nbytes`: of one process, 0 where these may differ;
+        `type_`: of `type_code`. Programs repeat calls, and then only the number is written."""
         self.number += 1
         call = kind, nbytes, type_, op, root
-        if self._stands and call == self._call:
+        if self._written and call == self._call:
             self._numbers[_NUMBER] = self.number
         else:
             self._call = call
             self.stage(0)
 
     def stage(self, stage: int) -> None:
-        """0: the call itself; 1 and 2: the plan for it; 3: whether there are plans for all."""
+        """Write the header of a stage of the call. 0: the call; 1, 2: broadcasting its plan; 3: asking for plans."""
         kind, nbytes, type_, op, root = self._call
         kind_, op_ = _kind_codes(kind, op)
         _pack(self.memory, 0, self._group, self.number, nbytes, kind_, op_, type_, stage, root, self.rank)
-        self._stands = stage == 0
+        self._written = stage == 0
 
-    def says(self, call: bytes | None = None) -> str:
-        """What a call is to who makes it; left out: this one."""
+    def describe(self, call: bytes | None = None) -> str:
+        """Return a call (default: this one) in the words of a user."""
         _, number, nbytes, kind, op, type_, _, root, _ = _LAYOUT.unpack(call or self.memory.raw)
         name = _NAMES[kind] if kind < len(_NAMES) else "?"
         combining = f" ({_OPERATORS[op]})" if 0 < op < len(_OPERATORS) else ""
-        whose = f" {'from' if name in ('broadcast', 'scatter') else 'to'} rank {root}" if name in ROOTED else ""
-        of = f" of {nbytes} bytes of {_TYPES[type_]}" if 0 < type_ < len(_TYPES) else ""
-        return f"call {number}: {name}{combining}{whose}{of}"
+        peer = f" {'from' if name in ('broadcast', 'scatter') else 'to'} rank {root}" if name in ROOTED else ""
+        data = f" of {nbytes} bytes of {_TYPES[type_]}" if 0 < type_ < len(_TYPES) else ""
+        return f"call {number}: {name}{combining}{peer}{data}"
 
-    def against(self, theirs: bytes) -> str:
-        """Why a message of another cannot be of this call."""
+    def explain_mismatch(self, theirs: bytes) -> str:
+        """Return why a message with this header cannot belong to this call."""
         rank = _LAYOUT.unpack(theirs)[-1]
-        mine, other = self.says(), self.says(theirs)
-        if mine == other:
-            return f"rank {rank} makes {other} by other plans than this rank"
-        return f"rank {rank} makes {other}, this rank {mine}; all must make the same calls in the same order"
+        own_call, their_call = self.describe(), self.describe(theirs)
+        if own_call == their_call:
+            return f"rank {rank} makes {their_call} by other plans than this rank"
+        return f"rank {rank} makes {their_call}, this rank {own_call}; all must make the same calls in the same order"

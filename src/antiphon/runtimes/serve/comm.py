@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.choose import Call
-from antiphon.core.datatypes import combine_of, data_type
+from antiphon.core.datatypes import accumulator, average, combine_of, data_type
 from antiphon.errors import Invalid, Missing, quote
-from antiphon.runtimes.engine.native import address
-from antiphon.runtimes.serve._comm_mpi import MpiLibrary, over_mpi
+from antiphon.runtimes.engine.build import library
+from antiphon.runtimes.engine.native import Engine, Wire, address
 from antiphon.runtimes.serve.call_head import type_code
+from antiphon.runtimes.serve.group_start import Processes, serve, table_or_auto
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.rendezvous import over_sockets
 from antiphon.runtimes.serve.serving import Serving
@@ -33,51 +35,60 @@ def comm(
     compiler: str = "",
     secret: str | None = None,
 ) -> Comm:
-    """Processes that make the same calls in the same order: those of an MPI communicator, or `ranks` processes that
-    find each other at `address` ("host:port", where rank 0 listens). Collective.
+    """Connect processes that make the same calls in the same order. Collective.
 
-    `communicator`: mpi4py's, left out MPI.COMM_WORLD. `table`: a file (table, plan or book), a plan, plans, what `tune`
-    gave, or a book; only process 0 looks at it. What no schedule of it is for goes to the MPI library, and over
-    sockets by a plan made at once. `timeout`: seconds without any progress that end a call with an error. `secret`:
-    what processes must know to take part, left out $ANTIPHON_SECRET or what is in the file $ANTIPHON_SECRET_FILE.
+    They are those of an MPI communicator, or `ranks` processes that find each other at `address` ("host:port", where
+    rank 0 listens).
+
+    Parameters
+    ----------
+    communicator
+        mpi4py's; default: MPI.COMM_WORLD.
+    table
+        A file (table, plan or book), a plan, plans, the result of `tune`, or a book. Only process 0 reads it. Calls
+        without a schedule go to the MPI library; over sockets they get a plan made at once.
+    timeout
+        Seconds without any progress after which a call fails.
+    secret
+        What processes must know to be let in; default: $ANTIPHON_SECRET, else the content of $ANTIPHON_SECRET_FILE.
     """
     if not 0 < timeout <= 1e9:
         raise Invalid(f"timeout: expected seconds above 0, got {quote(timeout)}")
     if rank is None and ranks is None and not address and secret is None:
-        return over_mpi_comm(communicator, table, timeout, compiler)
+        return _connect_by_mpi(communicator, table, timeout, compiler)
     if communicator is not None:
         raise Invalid("comm: give a communicator of MPI, or rank, ranks and address, not both")
     if rank is None or ranks is None or not address:
         raise Invalid('comm: without MPI it needs all of rank=, ranks= and address="host:port"')
-    for what, value, low, high in (("ranks", ranks, 1, 2**16), ("rank", rank, 0, ranks - 1)):
+    for name, value, low, high in (("ranks", ranks, 1, 2**16), ("rank", rank, 0, ranks - 1)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
+            raise Invalid(f"{name}: expected a whole number from {low} to {high}, got {quote(value)}")
     serving = over_sockets(rank, ranks, address, table, timeout, compiler, secret) if ranks > 1 else None
     return Comm(rank, ranks, serving, None, timeout)
 
 
-def over_mpi_comm(communicator: Any, table: Any, timeout: float, compiler: str) -> Comm:
+def _connect_by_mpi(communicator: Any, table: Any, timeout: float, compiler: str) -> Comm:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise Missing(
             f"comm needs mpi4py and an MPI ({error}): pip install 'antiphon[mpi]', or give rank=, ranks= and address="
         ) from None
-    who = MPI.COMM_WORLD if communicator is None else communicator
-    if not isinstance(who, MPI.Comm) or who == MPI.COMM_NULL or who.Is_inter():
-        raise Invalid(f"comm: expected a communicator of mpi4py among one group, got {quote(who)}")
-    serving = over_mpi(who, table, compiler, timeout) if who.size > 1 else None
-    return Comm(who.rank, who.size, serving, MpiLibrary(MPI, who), timeout)
+    group = MPI.COMM_WORLD if communicator is None else communicator
+    if not isinstance(group, MPI.Comm) or group == MPI.COMM_NULL or group.Is_inter():
+        raise Invalid(f"comm: expected a communicator of mpi4py among one group, got {quote(group)}")
+    serving = _serve_over_mpi(group, table, compiler, timeout) if group.size > 1 else None
+    return Comm(group.rank, group.size, serving, MpiLibrary(MPI, group), timeout)
 
 
 class Comm:
-    """Made by `antiphon.comm`; closed by `close` or at the end of a `with` block, by all processes.
+    """Connected processes, as returned by `antiphon.comm`. All of them close it, by `close` or a `with` block.
 
     Arrays are contiguous, of one type at all processes: int8 to int64, uint8 to uint64, float16 to float64, bfloat16,
     float8_e4m3fn and float8_e5m2.
-    `op`: sum, prod, max, min or avg. `out`: where the result goes, of fitting size; made where it is left out. A call
-    is in place if `out` is the input (of an allgather or gather: if the input is its own block of `out`, of a
-    reducescatter or scatter: if `out` is its own block of the input).
+    `op`: sum, prod, max, min or avg. `out`: where the result goes, of fitting size; default: a new array. A call is in
+    place if `out` is the input. For allgather and gather it is in place if the input is the process's own block of
+    `out`; for reducescatter and scatter, if `out` is its own block of the input.
     """
 
     def __init__(self, rank: int, ranks: int, serving: Serving | None, library: Any, timeout: float) -> None:
@@ -94,7 +105,7 @@ class Comm:
         self._end(check=kind is None)
 
     def close(self) -> None:
-        """Let go of the connections. No call of this process may be under way."""
+        """Close the connections. No call of this process may be under way."""
         self._end(check=True)
 
     def _end(self, check: bool) -> None:
@@ -108,107 +119,106 @@ class Comm:
                     self._serving.close()
 
     def report(self) -> list[dict[str, Any]]:
-        """A row for each collective and schedule: calls, nbytes, seconds, by whom they were served, and why so."""
+        """Return a row per collective and schedule: calls, nbytes, seconds, what served them, and why."""
         return self._ledger.as_json()
 
     # ---- the collectives ----
 
     def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
-        """The combination of all processes' arrays, at all of them."""
-        given = _taken(x, "x")
-        result = _result_array(out, x.shape, given)
-        target = _target(result, len(given), given.dtype)
-        place = _in_place(given, target, 0, "out")
-        self._call("allreduce", len(given), None if place else given, target, op)
+        """Combine the arrays of all processes, at all of them."""
+        elements = _elements(x, "x")
+        result = _result_array(out, x.shape, elements)
+        target = _target(result, len(elements), elements.dtype)
+        in_place = _in_place(elements, target, 0, "out")
+        self._call("allreduce", len(elements), None if in_place else elements, target, op)
         return result
 
     def reduce(self, x: Array, op: str = "sum", root: int = 0, out: Array | None = None) -> Array | None:
-        """The combination at the root; None at the others, whose arrays stay as they are."""
-        given = _taken(x, "x")
+        """Combine the arrays of all processes at the root; None at the others, whose arrays stay as they are."""
+        elements = _elements(x, "x")
         if self.rank != self._root(root):
-            self._call("reduce", len(given), given, given[:0], op, root)
+            self._call("reduce", len(elements), elements, elements[:0], op, root)
             return None
-        result = _result_array(out, x.shape, given)
-        target = _target(result, len(given), given.dtype)
-        self._call("reduce", len(given), None if _in_place(given, target, 0, "out") else given, target, op, root)
+        result = _result_array(out, x.shape, elements)
+        target = _target(result, len(elements), elements.dtype)
+        in_place = _in_place(elements, target, 0, "out")
+        self._call("reduce", len(elements), None if in_place else elements, target, op, root)
         return result
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
-        """The root's array into those of all others, which must be as long. The same array comes back."""
-        given = _taken(x, "x")
+        """Copy the root's array into the arrays of all others, of the same length. Return x."""
+        elements = _elements(x, "x")
         if self.rank != self._root(root):
-            _writable(given, "x")
-        self._call("broadcast", len(given), None, given, "sum", root)
+            _refuse_read_only(elements, "x")
+        self._call("broadcast", len(elements), None, elements, "sum", root)
         return x
 
     def allgather(self, x: Array, out: Array | None = None) -> Array:
-        """All processes' arrays one after another along the first axis, at all of them."""
-        given = _taken(x, "x")
-        result = _result_array(out, self._joined(x.shape), given)
-        target = _target(result, len(given) * self.ranks, given.dtype)
-        place = _in_place(given, target, self.rank * len(given), "its own block of out")
-        self._call("allgather", len(given), None if place else given, target)
+        """Concatenate the arrays of all processes along the first axis, at all of them."""
+        return self._concatenate("allgather", _elements(x, "x"), x.shape, out)
+
+    def gather(self, x: Array, root: int = 0, out: Array | None = None) -> Array | None:
+        """Concatenate the arrays of all processes along the first axis, at the root; None at the others."""
+        elements = _elements(x, "x")
+        if self.rank == self._root(root):
+            return self._concatenate("gather", elements, x.shape, out, root)
+        self._call("gather", len(elements), elements, elements[:0], "sum", root)
+        return None
+
+    def _concatenate(
+        self, kind: str, elements: Array, shape: tuple[int, ...], out: Array | None, root: int = -1
+    ) -> Array:
+        shape = (self.ranks * shape[0], *shape[1:]) if shape else (self.ranks,)
+        result = _result_array(out, shape, elements)
+        target = _target(result, len(elements) * self.ranks, elements.dtype)
+        in_place = _in_place(elements, target, self.rank * len(elements), "its own block of out")
+        self._call(kind, len(elements), None if in_place else elements, target, "sum", root)
         return result
 
     def reducescatter(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
-        """The combination of all processes' arrays, cut along the first axis: its own block at each."""
-        given = _taken(x, "x")
-        result = _result_array(out, self._cut(x.shape), given)
-        unit = len(given) // self.ranks
-        target = _target(result, unit, given.dtype)
-        if _in_place(target, given, self.rank * unit, "its own block of x"):
-            _writable(given, "x")
-            self._call("reducescatter", unit, None, given, op)
-        else:
-            self._call("reducescatter", unit, given, target, op)
-        return result
-
-    def gather(self, x: Array, root: int = 0, out: Array | None = None) -> Array | None:
-        """All processes' arrays one after another along the first axis, at the root; None at the others."""
-        given = _taken(x, "x")
-        if self.rank != self._root(root):
-            self._call("gather", len(given), given, given[:0], "sum", root)
-            return None
-        result = _result_array(out, self._joined(x.shape), given)
-        target = _target(result, len(given) * self.ranks, given.dtype)
-        place = _in_place(given, target, self.rank * len(given), "its own block of out")
-        self._call("gather", len(given), None if place else given, target, "sum", root)
-        return result
+        """Combine the arrays of all processes and split the result along the first axis: each gets its own block."""
+        return self._split("reducescatter", x, out, op)
 
     def scatter(self, x: Array | None, root: int = 0, out: Array | None = None) -> Array:
-        """The root's array, cut along the first axis: its own block at each. At the others x is None, and `out` says
-        how much comes."""
-        if self.rank != self._root(root):
-            if out is None:
-                raise Invalid("scatter: at all processes but the root, out= must be given")
-            target = _target(out, out.size, data_type(out.dtype))
-            self._call("scatter", len(target), target[:0], target, "sum", root)
-            return out
-        if x is None:
-            raise Invalid("scatter: the root must give x")
-        given = _taken(x, "x")
-        result = _result_array(out, self._cut(x.shape), given)
-        unit = len(given) // self.ranks
-        target = _target(result, unit, given.dtype)
-        if _in_place(target, given, self.rank * unit, "its own block of x"):
-            self._call("scatter", unit, None, given, "sum", root)
-        else:
-            self._call("scatter", unit, given, target, "sum", root)
+        """Split the root's array along the first axis: each process gets its own block. At the others x is None, and
+        the size of `out` is that of the block."""
+        if self.rank == self._root(root):
+            if x is None:
+                raise Invalid("scatter: the root must give x")
+            return self._split("scatter", x, out, "sum", root)
+        if out is None:
+            raise Invalid("scatter: at all processes but the root, out= must be given")
+        target = _target(out, out.size, data_type(out.dtype))
+        self._call("scatter", len(target), target[:0], target, "sum", root)
+        return out
+
+    def _split(self, kind: str, x: Array, out: Array | None, op: str, root: int = -1) -> Array:
+        elements = _elements(x, "x")
+        result = _result_array(out, self._block_shape(x.shape), elements)
+        unit = len(elements) // self.ranks
+        target = _target(result, unit, elements.dtype)
+        if not _in_place(target, elements, self.rank * unit, "its own block of x"):
+            self._call(kind, unit, elements, target, op, root)
+            return result
+        if kind == "reducescatter":  # combined within x
+            _refuse_read_only(elements, "x")
+        self._call(kind, unit, None, elements, op, root)
         return result
 
     def alltoall(self, x: Array, out: Array | None = None) -> Array:
-        """x cut along the first axis, block j for process j; what the others have for this one, in their order."""
-        given = _taken(x, "x")
-        self._cut(x.shape)
-        result = _result_array(out, x.shape, given)
-        target = _target(result, len(given), given.dtype)
-        place = _in_place(given, target, 0, "out")
-        self._call("alltoall", len(given) // self.ranks, None if place else given, target)
+        """Send block j of x, split along the first axis, to process j; return the blocks received, in rank order."""
+        elements = _elements(x, "x")
+        self._block_shape(x.shape)
+        result = _result_array(out, x.shape, elements)
+        target = _target(result, len(elements), elements.dtype)
+        in_place = _in_place(elements, target, 0, "out")
+        self._call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
         return result
 
-    # ---- carrying it out ----
+    # ---- making a call ----
 
     def _call(self, kind: str, unit: int, source: Array | None, target: Array, op: str = "sum", root: int = -1) -> None:
+        """Serve a call by a plan, else by the MPI library. `unit`: elements of a block; no `source`: in place."""
         combine_of(op)
         with self._lock:
             if self._closed:
@@ -236,29 +246,29 @@ class Comm:
             raise Invalid(f"root: expected a rank from 0 to {self.ranks - 1}, got {quote(root)}")
         return int(root)
 
-    def _joined(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (self.ranks * shape[0], *shape[1:]) if shape else (self.ranks,)
-
-    def _cut(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def _block_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if not shape or shape[0] % self.ranks:
             raise Invalid(f"x: its first axis must be cut into {self.ranks} equal parts, but its shape is {shape}")
         return (shape[0] // self.ranks, *shape[1:])
 
 
-def _taken(x: Any, what: str) -> Array:
-    """The elements of a contiguous array, flat, where they are."""
+# ---- arrays ----
+
+
+def _elements(x: Any, name: str) -> Array:
+    """Return a flat view of a contiguous array."""
     if not isinstance(x, np.ndarray):
-        raise Invalid(f"{what}: expected a NumPy array, got {quote(type(x).__name__)}; np.asarray makes one")
+        raise Invalid(f"{name}: expected a NumPy array, got {quote(type(x).__name__)}; np.asarray makes one")
     if not x.dtype.isnative or data_type(x.dtype).kind == "O":
-        raise Invalid(f"{what}: elements of type {x.dtype} cannot be sent; convert it, say by x.astype(np.float64)")
+        raise Invalid(f"{name}: elements of type {x.dtype} cannot be sent; convert it, say by x.astype(np.float64)")
     if not x.flags.c_contiguous:
-        raise Invalid(f"{what}: its elements do not stand one after another; give np.ascontiguousarray of it")
+        raise Invalid(f"{name}: its elements do not stand one after another; give np.ascontiguousarray of it")
     return x.reshape(-1)
 
 
-def _writable(x: Array, what: str) -> None:
+def _refuse_read_only(x: Array, name: str) -> None:
     if not x.flags.writeable:
-        raise Invalid(f"{what}: it cannot be written to; give a copy")
+        raise Invalid(f"{name}: it cannot be written to; give a copy")
 
 
 def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Array:
@@ -266,18 +276,136 @@ def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Arr
 
 
 def _target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
-    line = _taken(out, "out")
-    _writable(line, "out")
-    if len(line) != size or line.dtype != dtype:
-        raise Invalid(f"out: has {len(line)} elements of {line.dtype}, needed are {size} of {dtype}")
-    return line
+    elements = _elements(out, "out")
+    _refuse_read_only(elements, "out")
+    if len(elements) != size or elements.dtype != dtype:
+        raise Invalid(f"out: has {len(elements)} elements of {elements.dtype}, needed are {size} of {dtype}")
+    return elements
 
 
-def _in_place(part: Array, whole: Array, at: int, what: str) -> bool:
-    """Whether a part stands just there in the whole; Invalid where it overlaps otherwise."""
-    here, there = address(part), address(whole)
-    if not len(part) or here >= there + whole.nbytes or there >= here + part.nbytes:
+def _in_place(block: Array, array: Array, offset: int, name: str) -> bool:
+    """Whether `block` is the memory of `array` from element `offset` on; Invalid where they overlap otherwise."""
+    block_address, array_address = address(block), address(array)
+    if not len(block) or block_address >= array_address + array.nbytes or array_address >= block_address + block.nbytes:
         return False
-    if here != there + at * whole.itemsize:
-        raise Invalid(f"x and out overlap; for a call in place the one is {what}, else give separate arrays")
+    if block_address != array_address + offset * array.itemsize:
+        raise Invalid(f"x and out overlap; for a call in place the one is {name}, else give separate arrays")
     return True
+
+
+# ---- over MPI ----
+
+_NARROW = ("int8", "int16", "uint8", "uint16")  # Open MPI's vectors add these with saturation; C wraps around
+_TYPES = {
+    "int32": "INT32_T", "uint32": "UINT32_T", "int64": "INT64_T", "uint64": "UINT64_T", "float32": "FLOAT",
+    "float64": "DOUBLE",
+}  # fmt: skip
+_OPERATORS = {"sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
+
+
+def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Serving:
+    """Collective over a communicator of two processes or more."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    places = MPI.Group.Translate_ranks(group.group, list(range(group.size)), world.group)
+
+    def exchange(text: str) -> Sequence[str]:
+        texts: list[str] = group.allgather(text)
+        return texts
+
+    def engine() -> Engine:
+        return Engine(library("mpi", compiler))
+
+    processes = Processes(group.rank, group.size, exchange, places, world.size, timeout=timeout)
+    return serve(processes, table_or_auto(table), engine, lambda: _DuplicateSetup(group), fill=False)
+
+
+class _DuplicateSetup:
+    """Set up a wire (group_start.WireSetup) over a duplicate of a communicator."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def offer(self, engine: Engine | None) -> str:
+        return ""
+
+    def answer(self, engine: Engine, offers: Sequence[str]) -> str:
+        return ""
+
+    def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        return engine.mpi(self._group, list(range(self._group.size)), self._group.size)
+
+    def close(self) -> None:
+        pass
+
+
+class MpiLibrary:
+    """The MPI library's own collectives, with the types, operators and in-place forms of the engine."""
+
+    def __init__(self, mpi: Any, group: Any) -> None:
+        self.mpi, self.group = mpi, group
+
+    def run(self, kind: str, unit: int, source: Array | None, target: Array, op: str, root: int) -> None:
+        """Make the call; without a source it is in place, as the engine defines it."""
+        if not unit:
+            return
+        if kind in ("allreduce", "reduce", "reducescatter"):
+            self._combine(kind, unit, source, target, op, root)
+        else:
+            self._move(kind, unit, source, target, root)
+
+    def _combine(self, kind: str, unit: int, source: Array | None, target: Array, op: str, root: int) -> None:
+        """Combine in the accumulator type, then round once to the type of `target`."""
+        operand = target if source is None else source
+        wide = np.dtype(np.int32) if target.dtype.name in _NARROW else accumulator(target.dtype)
+        operand = operand.astype(wide) if wide != target.dtype else operand.copy() if source is None else operand
+        has_result = kind != "reduce" or self.group.rank == root
+        result = np.empty(unit if has_result else 0, wide)
+        send, receive, mpi_op = self._typed(operand), self._typed(result), getattr(self.mpi, _OPERATORS[op])
+        if kind == "allreduce":
+            self.group.Allreduce(send, receive, mpi_op)
+        elif kind == "reduce":
+            self.group.Reduce(send, receive if has_result else None, mpi_op, root)
+        else:
+            self.group.Reduce_scatter_block(send, receive, mpi_op)
+        if not has_result:
+            return
+        with np.errstate(all="ignore"):
+            rounded = result.astype(target.dtype)
+            if op == "avg":
+                total = rounded if wide.kind in "iu" else result
+                rounded = average(total, self.group.size).astype(target.dtype)
+        if kind == "reducescatter" and source is None:
+            target = self._block(target, unit)
+        target[:] = rounded
+
+    def _move(self, kind: str, unit: int, source: Array | None, target: Array, root: int) -> None:
+        at_root, mpi, group = self.group.rank == root, self.mpi, self.group
+        if source is None and kind == "alltoall":  # MPI wants it in place at all processes, or at none
+            source = target.copy()
+        elif source is None and kind == "allgather":
+            source = self._block(target, unit).copy()
+        send = mpi.IN_PLACE if source is None else self._bytes(source)
+        receive = self._bytes(target)
+        if kind == "broadcast":
+            group.Bcast(receive, root)
+        elif kind == "allgather":
+            group.Allgather(send, receive)
+        elif kind == "gather":
+            group.Gather(send, receive if at_root else None, root)
+        elif kind == "scatter" and at_root:
+            group.Scatter(receive if source is None else send, mpi.IN_PLACE if source is None else receive, root)
+        elif kind == "scatter":
+            group.Scatter(None, receive, root)
+        else:
+            group.Alltoall(send, receive)
+
+    def _typed(self, data: Array) -> Any:
+        return [data, getattr(self.mpi, _TYPES[data.dtype.name])]
+
+    def _bytes(self, data: Array) -> Any:
+        return [data.view(np.uint8), self.mpi.BYTE]
+
+    def _block(self, data: Array, unit: int) -> Array:
+        return data[self.group.rank * unit : (self.group.rank + 1) * unit]

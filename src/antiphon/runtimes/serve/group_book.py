@@ -1,4 +1,4 @@
-"""The book of one group of processes: what of a table is for it, numbered as the group numbers itself."""
+"""The book of one group of processes: the pages of a table for it, renumbered as the group numbers its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
 from antiphon.runtimes.serve.files import keep
 
-# Plans for processes that are all linked alike: up to so many bytes one planner, from there on the other.
+# Planners for fully connected processes, each with the size in bytes from which it is used.
 DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
     "allreduce": ((0, "recursive-doubling"), (65536, "ring")),
     "allgather": ((0, "bruck"), (65536, "ring")),
@@ -31,7 +31,7 @@ DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
     "scatter": ((0, "direct"),),
     "alltoall": ((0, "direct"),),
 }
-# On one host, where a message costs little and the same data for several is copied once: the fewest steps.
+# On one host messages cost little, and data for several processes is copied once: use the fewest steps.
 NEAR: dict[str, tuple[tuple[int, str], ...]] = {
     **DEFAULTS,
     "allreduce": ((0, "direct"), (10_000, "colocated-ps")),
@@ -39,60 +39,61 @@ NEAR: dict[str, tuple[tuple[int, str], ...]] = {
     "reducescatter": ((0, "direct"),),
     "broadcast": ((0, "direct"),),
 }
-MOST_NEAR = 32  # ranks: beyond, so many messages are slower than more steps
-SMALL = 16  # ranks: books for no more are kept, at most 0.2 MB each
-MOST_DEFAULTS = 512  # files
+MAX_NEAR_RANKS = 32  # beyond, the many messages of NEAR are slower than more steps
+MAX_CACHED_RANKS = 16  # books for so many ranks are cached, at most 0.2 MB each
+MAX_CACHED_FILES = 512
 
 
 def default_book(kind: str, ranks: int, root: int = -1, near: bool = False) -> Book:
-    """Plans for a kind of call on a machine in which all ranks are linked with each other, or on one host (`near`).
+    """Return plans for a kind of call among fully connected ranks, or on one host (`near`).
 
-    Those of small groups are kept, in memory and as files: with the modules that plan they are most of what a group
-    takes to start."""
-    given = kind, ranks, root if kind in ROOTED else -1, near and ranks <= MOST_NEAR
-    return _kept_default(*given) if ranks <= SMALL else _default_book(*given)
+    Those of small groups are cached, in memory and as files: importing the planners and planning dominate the start of
+    a group."""
+    key = kind, ranks, root if kind in ROOTED else -1, near and ranks <= MAX_NEAR_RANKS
+    return _cached_default_book(*key) if ranks <= MAX_CACHED_RANKS else _make_default_book(*key)
 
 
 @lru_cache(maxsize=128)
-def _kept_default(kind: str, ranks: int, root: int, near: bool) -> Book:
+def _cached_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
     name = hashlib.sha256(f"{__version__} {DEFAULTS} {NEAR} {kind} {ranks} {root} {near}".encode()).hexdigest()
     folder = cache_folder("defaults")
     path = folder / f"{name}.book" if folder else None
     if path is not None and is_ours(path.parent, folder=True) and is_ours(path):
-        with suppress(OSError, Invalid):  # a damaged one is made anew
+        with suppress(OSError, Invalid):  # a damaged file is replaced
             return proven_book(path.read_bytes())
-    book = _default_book(kind, ranks, root, near)
+    book = _make_default_book(kind, ranks, root, near)
     if path is not None:
         with suppress(OSError):
-            keep(encode_book(book), path, most=MOST_DEFAULTS)
+            keep(encode_book(book), path, limit=MAX_CACHED_FILES)
     return book
 
 
-def _default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
+def _make_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
     from antiphon.select import plan
     from antiphon.topologies import topology
 
     machine = topology(f"full:ranks={ranks}")
-    who: dict[str, Any] = {"root": root} if kind in ROOTED else {}
+    options: dict[str, Any] = {"root": root} if kind in ROOTED else {}
     pages: list[Page] = []
     programs: list[bytes] = []
     choices = (NEAR if near else DEFAULTS)[kind]
     for number, (start, planner) in enumerate(choices):
-        made = make_book([plan(kind, machine, planner=planner, **who)], every_root=False)
+        single = make_book([plan(kind, machine, planner=planner, **options)], every_root=False)
         stop = choices[number + 1][0] if number + 1 < len(choices) else None
-        pages.append(replace(made.pages[0], start=start, stop=stop, planner=f"{planner} (default)", program=number))
-        programs += made.programs
+        pages.append(replace(single.pages[0], start=start, stop=stop, planner=f"{planner} (default)", program=number))
+        programs += single.programs
     return Book(machine.name, ranks, (), tuple(pages), tuple(programs))
 
 
 def base_program(ranks: int) -> bytes:
-    """A broadcast from process 0."""
+    """Return the program of a broadcast from process 0."""
     return default_book("broadcast", ranks, 0).programs[0]
 
 
 def read_any(table: Any) -> Book:
-    """The book of whatever stands for a table: a path, a book or its bytes, a plan, plans, a mapping of them, or what
-    `tune` gave. Its programs are proven, here or before."""
+    """Return the book of a table: a path, a book or its bytes, plans, a mapping of plans, or the result of `tune`.
+
+    Its programs are proven, here or before."""
     if isinstance(table, Book | bytes):
         return proven_book(encode_book(table) if isinstance(table, Book) else table)
     if isinstance(table, str | os.PathLike):
@@ -109,11 +110,11 @@ def read_any(table: Any) -> Book:
 
 
 def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> Book:
-    """The pages for a group of so many processes, which sit at these places among all that there are.
+    """Return the pages for a group of `ranks` processes, at these places among `everyone` processes of the job.
 
-    A group as large as the machine takes its ranks in order. Where the processes are as many as the machine has ranks,
-    a group of some takes the plans for its places, in ascending order. Else it takes plans for any process group of its
-    size, process i being the i-th member. Empty where nothing fits.
+    A group as large as the machine uses its ranks in order. If the job has as many processes as the machine has ranks,
+    a smaller group uses the plans for its places, in ascending order. Otherwise it uses plans for any process group of
+    its size, process i as the i-th member. Empty if nothing fits.
     """
     members: tuple[int, ...] | None = None
     if ranks == book.ranks:
@@ -131,10 +132,10 @@ def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> 
         at = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
         root = -1 if page.root < 0 else number[page.root]
         pages.append(replace(page, members=tuple(range(ranks)), root=root, program=at))
-    small = [renumbered(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs]
-    return Book(book.machine, ranks, (), tuple(pages), tuple(small))
+    used = [renumbered(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs]
+    return Book(book.machine, ranks, (), tuple(pages), tuple(used))
 
 
 def renumbered(data: bytes, members: Sequence[int]) -> bytes:
-    """A program file for a process group as one for a machine of just these ranks, in their order."""
+    """Return a program file for a process group as one for a machine of just these ranks, in their order."""
     return encode([among(program, members) for program in decode(data)])

@@ -1,37 +1,57 @@
-"""How a group of processes gets its engine, its book and its wire: the same way under MPI, PyTorch and alone."""
+"""Start a group of processes: its engine, its book and its wire, in the same way under MPI, PyTorch and alone.
+
+With the table `auto`, process 0 also looks for cached plans for the processes of the job, or starts a subprocess that
+makes them (docs/auto.md).
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Protocol
 
 from antiphon import __version__
+from antiphon.core.cache import cache_folder
 from antiphon.errors import AntiphonError, Invalid, Missing, TimedOut, Unsupported, quote
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
-from antiphon.runtimes.serve._told_once import told_once
-from antiphon.runtimes.serve.auto_begin import begin, follow, is_auto
+from antiphon.runtimes.serve.auto_question import (
+    AUTO,
+    TABLE,
+    Answer,
+    facts,
+    kept_name,
+    processes,
+    question,
+    read_kept,
+)
+from antiphon.runtimes.serve.auto_turns import PlanningProcess, Turns, fill_row
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
-from antiphon.runtimes.serve.group_book import base_program, group_book, read_any
+from antiphon.runtimes.serve.group_book import base_program, default_book, group_book, read_any
 from antiphon.runtimes.serve.mesh import Exchange
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import base64_of, fields_of, no_message, text_of
+from antiphon.units import parse_seconds
 
-_KINDS = {kind.__name__: kind for kind in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
+_ERRORS = {error.__name__: error for error in (Invalid, Missing, Unsupported, TimedOut, TransportFailed)}
 
 
 class Outdated(Exception):
-    """What was heard first was not of those who take part: hear it again."""
+    """The texts of the first exchange came from earlier processes: repeat it."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Who takes part. `places`: of every process its number among all `everyone` processes; `exchange`: hands everybody
-    everybody's text, and may raise Outdated the second time. `strict`: a table that is not for this group is an error,
-    else it is as if there were none."""
+    """The processes of a group. `places`: the number of each among all `everyone` processes of the job.
+
+    `exchange`: gives every process the texts of all; it may raise Outdated the second time. `strict`: a table without a
+    plan for this group is an error, else it counts as none.
+    """
 
     rank: int
     ranks: int
@@ -42,137 +62,264 @@ class Processes:
     timeout: float = 1800.0  # seconds without any progress in which plans are asked for (table "auto")
 
 
-class Way(Protocol):
-    """How processes come to a wire. Two texts of each go along with what a group tells anyway."""
+class WireSetup(Protocol):
+    """Connect the processes to a wire. Two texts of each process travel with the two exchanges of `serve`."""
 
-    def tells(self, engine: Engine | None) -> str:
-        """Process 0 has its engine then, the others may not."""
+    def offer(self, engine: Engine | None) -> str:
+        """Return how this process can be reached. `engine`: None except at process 0."""
 
-    def answers(self, engine: Engine, told: Sequence[str]) -> str:
-        """What follows from what all have told."""
+    def answer(self, engine: Engine, offers: Sequence[str]) -> str:
+        """Return what this process makes of the offers of all."""
 
-    def wire(self, engine: Engine, answers: Sequence[str]) -> Wire:
-        """After nobody had anything to complain about."""
+    def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        """Return the wire, once no process has reported a fault."""
 
     def close(self) -> None:
-        """Whatever became of it; the wire stays."""
+        """Free everything but the wire, in any case."""
 
 
 def serve(
-    group: Processes, table: Any, engine_of: Callable[[], Engine], way_of: Callable[[], Way], fill: bool
+    group: Processes, table: Any, engine_of: Callable[[], Engine], setup_of: Callable[[], WireSetup], fill: bool
 ) -> Serving:
-    """Collective. Only the table of process 0 is looked at; what goes wrong at one process is an error at all.
+    """Start serving a group. Collective; only process 0 reads the table, and an error of one process is raised at all.
 
-    Everybody hears from everybody twice: what there is, and whether all can go by it. `fill`: calls that no page is for
-    get plans made at once, instead of being left to the library.
+    There are two exchanges of texts: what each process has, then whether it can go by that. `fill`: make plans at once
+    for calls that have no page, instead of leaving them to the library.
     """
     engine: Engine | None = None
-    mine: dict[str, str] = {}
+    fields: dict[str, str] = {}
     with ExitStack() as stack:
         try:
             if group.rank == 0:
-                engine = engine_of()  # compiles where that is still to be done, while the others wait
-                mine |= _first_words(group, table, fill)
-            way = way_of()
-            stack.callback(way.close)
-            mine["way"] = way.tells(engine)
+                engine = engine_of()  # compiles if necessary, while the others wait
+                fields |= _leader_fields(group, table, fill)
+            setup = setup_of()
+            stack.callback(setup.close)
+            fields["way"] = setup.offer(engine)
         except (AntiphonError, OSError) as error:
-            mine = _fault(error)
-        opening = {**mine, "version": version()}
+            fields = _fault_fields(error)
+        opening = {**fields, "version": version()}
         while True:
-            said, mine = _heard(group, opening), {}
+            offers, fields = _exchange_fields(group, opening), {}
             try:
-                if not any("fault" in one for one in said):
+                if not any("fault" in message for message in offers):
                     engine = engine or engine_of()
-                    mine["way"] = way.answers(engine, [_text(one, rank) for rank, one in enumerate(said)])
+                    fields["way"] = setup.answer(engine, _setup_texts(offers))
             except (AntiphonError, OSError) as error:
-                mine = _fault(error)
+                fields = _fault_fields(error)
             with suppress(Outdated):
-                second = _heard(group, mine)
+                answers = _exchange_fields(group, fields)
                 break
-        _complain(group, said)
-        _complain(group, second)
-        told, answers = said[0], [_text(one, rank) for rank, one in enumerate(second)]
+        _raise_fault(group, offers)
+        _raise_fault(group, answers)
+        setup_answers = _setup_texts(answers)
         assert engine is not None
-        book, base = (base64_of(told.get(name), "process 0") for name in ("book", "base"))
-        begun = begin(group, lambda mine: _all_agreed(group, mine)) if told.get("auto") else None
+        book, base = (base64_of(offers[0].get(name), "process 0") for name in ("book", "base"))
+        auto = start_auto(group) if offers[0].get("auto") else None
         try:
-            first = decode_book(book) if begun is None or begun.book is None else begun.book
-            serving = Serving(engine, way.wire(engine, answers), group.rank, first, base, fill)
+            first_book = decode_book(book) if auto is None or auto.book is None else auto.book
+            serving = Serving(engine, setup.connect(engine, setup_answers), group.rank, first_book, base, fill)
         except BaseException:
-            if begun is not None and begun.apart is not None:
-                begun.apart.end()
+            if auto is not None and auto.planning is not None:
+                auto.planning.end()
             raise
-    if begun is not None:
-        follow(begun, serving, group)
+    if auto is not None:
+        _ask_for_plans(auto, serving, group)
     return serving
 
 
-def _first_words(group: Processes, table: Any, fill: bool) -> dict[str, str]:
-    """By process 0."""
-    auto = is_auto(table)
+def _leader_fields(group: Processes, table: Any, fill: bool) -> dict[str, str]:
+    auto = isinstance(table, str | os.PathLike) and os.fspath(table) == AUTO
     return {
-        "book": text_of(encode_book(_book(group, None if auto else table))),
+        "book": text_of(encode_book(_read_book(group, None if auto else table))),
         "base": text_of(base_program(group.ranks)) if fill else "",
         "auto": "1" if auto and group.ranks == group.everyone else "",
     }
 
 
-def _text(one: dict[str, str], rank: int) -> str:
-    found = one.get("way")
-    if not isinstance(found, str):
-        raise no_message(f"process {rank}", "expected how it can be reached")
-    return found
+def _setup_texts(messages: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the texts of `WireSetup` in the messages of all processes."""
+    texts = []
+    for rank, message in enumerate(messages):
+        text = message.get("way")
+        if not isinstance(text, str):
+            raise no_message(f"process {rank}", "expected how it can be reached")
+        texts.append(text)
+    return texts
 
 
 def version() -> str:
     return __version__
 
 
-def _book(group: Processes, table: Any) -> Book:
+def table_or_auto(table: Any) -> Any:
+    """Return the table, or `auto` if there is none and $ANTIPHON_TABLE says so."""
+    return AUTO if table is None and os.environ.get(TABLE) == AUTO else table
+
+
+def _read_book(group: Processes, table: Any) -> Book:
     if table is None:
         return Book("", group.ranks, (), (), ())
-    whole = read_any(table)
-    book = group_book(whole, group.ranks, group.places, group.everyone)
+    full_book = read_any(table)
+    book = group_book(full_book, group.ranks, group.places, group.everyone)
     if group.strict and not book.pages:
         name = os.fspath(table) if isinstance(table, str | os.PathLike) else "table"
         raise Invalid(
-            f"{name}: {'; '.join(whole.left)}"
-            if whole.left and not whole.pages
-            else f"{name}: is for {whole.ranks} ranks ({quote(whole.machine)}), but there are {group.ranks} processes; "
-            f"start {whole.ranks}, or make one for these: antiphon tune all full:ranks={group.ranks} -o table.json"
+            f"{name}: {'; '.join(full_book.left)}"
+            if full_book.left and not full_book.pages
+            else f"{name}: is for {full_book.ranks} ranks ({quote(full_book.machine)}), but there are {group.ranks} "
+            f"processes; start {full_book.ranks}, or make one for these: antiphon tune all full:ranks={group.ranks} "
+            "-o table.json"
         )
     return book
 
 
-def _fault(error: Exception) -> dict[str, str]:
+# ---- messages of the exchanges ----
+
+
+def _exchange_fields(group: Processes, fields: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the messages of all processes. Invalid where versions differ, unless a message reports a fault."""
+    messages = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(fields)))]
+    leader_version = messages[0].get("version")
+    if not any("fault" in message for message in messages):
+        for rank, message in enumerate(messages):
+            if (own_version := message.get("version")) != leader_version:
+                raise Invalid(
+                    f"process {rank} runs version {own_version} of Antiphon, process 0 version {leader_version}; "
+                    "install the same for all"
+                )
+    return messages
+
+
+def _fault_fields(error: Exception) -> dict[str, str]:
     return {"fault": str(error), "kind": type(error).__name__}
 
 
-def _all_agreed(group: Processes, mine: dict[str, str]) -> list[dict[str, str]]:
-    """What everybody says, if nobody has anything to complain about."""
-    said = _heard(group, mine)
-    _complain(group, said)
-    return said
-
-
-def _complain(group: Processes, said: Sequence[dict[str, str]]) -> None:
-    for rank, one in enumerate(said):
-        if "fault" in one:
+def _raise_fault(group: Processes, messages: Sequence[dict[str, Any]]) -> None:
+    """Raise the first fault that a process reported, at all processes alike."""
+    for rank, message in enumerate(messages):
+        if "fault" in message:
             where = "" if rank in (0, group.rank) else f"process {rank}: "
-            error = _KINDS.get(str(one.get("kind")), Invalid)(where + str(one["fault"]))
-            told_once(error, speaks=rank == group.rank)
+            error = _ERRORS.get(str(message.get("kind")), Invalid)(where + str(message["fault"]))
+            print_once(error, prints=rank == group.rank)
             raise error
 
 
-def _heard(group: Processes, mine: dict[str, str]) -> list[dict[str, str]]:
-    """What everybody says; where nobody has anything to complain about, they are all of one version."""
-    said = [fields_of(text, f"process {rank}") for rank, text in enumerate(group.exchange(json.dumps(mine)))]
-    first: dict[str, str] = said[0]
-    for rank, one in enumerate(said):
-        if (theirs := one.get("version")) != first.get("version") and not any("fault" in other for other in said):
-            raise Invalid(
-                f"process {rank} runs version {theirs} of Antiphon, process 0 version {first.get('version')}; "
-                "install the same for all"
-            )
-    return said
+# ---- table auto ----
+
+WAIT = "ANTIPHON_AUTO_WAIT"
+_DEFAULT_WAIT = 4.0  # seconds, where planning has no processor of its own
+_POLL = 0.005  # seconds
+
+
+@dataclass
+class AutoStart:
+    """How a group with table `auto` starts: with a cached `book`, or with the `program` of a sum.
+
+    By that sum the processes ask for the plans that `planning`, at process 0, makes.
+    """
+
+    book: Book | None
+    program: bytes
+    path: str
+    planning: PlanningProcess | None = None
+    answer: Answer | None = None
+    why: str = ""
+
+
+def start_auto(group: Processes) -> AutoStart:
+    """Find or start planning for the processes of the group. Collective."""
+
+    def exchange(fields: dict[str, str]) -> list[dict[str, Any]]:
+        messages = _exchange_fields(group, fields)
+        _raise_fault(group, messages)
+        return messages
+
+    messages = exchange({"facts": facts()})
+    fields: dict[str, str] = {}
+    start = AutoStart(None, b"", "")
+    if group.rank == 0:
+        start = _find_or_plan(question([str(message.get("facts", "")) for message in messages]))
+        book = "" if start.answer is None else text_of(start.answer.book)
+        program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
+        fields = {"kept": book, "path": start.path, "sum": program}
+    leader = exchange(fields)[0]
+    cached, start.program = (base64_of(leader.get(name), "process 0") for name in ("kept", "sum"))
+    start.book, start.path = decode_book(cached) if cached else None, str(leader.get("path", ""))
+    return start
+
+
+def _find_or_plan(text: str) -> AutoStart:
+    """Answer a question at process 0: from the cache, else by a planning process."""
+    folder = cache_folder("auto")
+    path = None if folder is None else folder / kept_name(text)
+    answer, why = (None, "") if path is None else read_kept(path)
+    start = AutoStart(None, b"", "" if path is None else str(path), None, answer, why)
+    if answer is None:
+        try:
+            start.planning = PlanningProcess(text, path)
+            start.answer = _await_answer(start.planning, text)
+            start.planning.lower()
+        except AntiphonError as error:
+            start.why = str(error)
+    if start.planning is not None and start.answer is not None:
+        start.planning.end()
+    return start
+
+
+def _await_answer(planning: PlanningProcess, text: str) -> Answer | None:
+    """Wait for the answer before the program starts, for $ANTIPHON_AUTO_WAIT seconds.
+
+    By default it waits only where the processes of this host occupy all processors: then they would slow planning down
+    later, while now most of them only wait.
+    """
+    job = processes(text)
+    occupied = sum(process.boot == job[0].boot for process in job) >= (os.cpu_count() or 1)
+    setting = os.environ.get(WAIT)
+    seconds = parse_seconds(setting, WAIT, bare=True) if setting else _DEFAULT_WAIT if occupied else 0.0
+    end = time.monotonic() + seconds
+    while (answer := planning.look()) is None and time.monotonic() < end:
+        time.sleep(_POLL)
+    return answer
+
+
+def _ask_for_plans(start: AutoStart, serving: Serving, group: Processes) -> None:
+    """Fill the row of the report, and have the group ask for plans unless it has them already."""
+    row = serving.ledger.row(AUTO, "", "nothing", start.why or "planning has not ended")
+    if start.answer is not None:
+        fill_row(row, start.answer, 1)
+    elif start.book is not None:
+        row.served_by, row.why = "kept", "from call 1 on"
+    else:
+        turns = Turns(group.rank == 0, start.planning, start.path, row, group.timeout, why=start.why)
+        serving.ask_for_plans(turns, start.program)
+
+
+# ---- errors that all processes have at the same time ----
+
+_PRINTS = "_antiphon_prints"
+_SILENT_DELAY = 0.5  # seconds that the silent processes wait: launchers end all when the first has ended
+
+
+def print_once(error: Exception, prints: bool) -> None:
+    """Mark an error that is about to be raised everywhere, so that one process prints it if nothing catches it.
+
+    The process that `prints` shows one line, the others end silently, with the usual exit code. ANTIPHON_DEBUG=1 shows
+    the tracebacks of all. The first process that torchrun started on a host always prints: every host has its own log.
+    """
+    setattr(error, _PRINTS, prints or os.environ.get("LOCAL_RANK") == "0")
+    if getattr(sys.excepthook, "__module__", "") != __name__:
+        _hook_before(sys.excepthook)
+
+
+def _hook_before(usual: object) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        prints = getattr(error, _PRINTS, None)
+        if prints is None or os.environ.get("ANTIPHON_DEBUG"):
+            usual(kind, error, trace)  # type: ignore[operator]
+        elif prints:
+            print(f"antiphon: {error}", file=sys.stderr, flush=True)
+        else:
+            time.sleep(_SILENT_DELAY)
+
+    sys.excepthook = hook

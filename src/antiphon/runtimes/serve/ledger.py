@@ -1,4 +1,4 @@
-"""What became of the calls of a group: the rows of its report."""
+"""Count the calls of a group, for its report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Row:
-    """What became of the calls of one kind. `served_by`: antiphon, the library, or nothing to do."""
+    """Calls of one kind that were served alike. `served_by`: antiphon, library, or nothing."""
 
     collective: str
     schedule: str
@@ -23,17 +23,17 @@ class Row:
 
 
 class Ledger:
-    """The rows of a report, in the order in which they first came up."""
+    """The rows of a report, in the order of their first calls."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str, str], Row] = {}
 
     def row(self, collective: str, schedule: str, served_by: str, why: str = "") -> Row:
         key = (collective, schedule, served_by, why)
-        found = self.rows.get(key)
-        if found is None:
-            found = self.rows[key] = Row(collective, schedule, served_by, why=why)
-        return found
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = Row(collective, schedule, served_by, why=why)
+        return row
 
     def count(self, row: Row, nbytes: int, seconds: float) -> None:
         row.calls += 1

@@ -1,22 +1,22 @@
-"""Stream sockets between the processes of a group, whatever brought these together."""
+"""Connect the processes of a group by stream sockets, given any exchange of texts among them."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
 import json
+import os
 import secrets
 import socket
+import struct
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from antiphon.errors import Invalid
-from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, gather
-from antiphon.runtimes.serve.handshake import derived
-from antiphon.runtimes.serve.interface import own_address
+from antiphon.errors import Invalid, quote
+from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, derived, gather
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
@@ -35,33 +35,35 @@ def mesh(
     buffer: int | None = None,
     secret: Secret | None = None,
 ) -> list[socket.socket | None]:
-    """A connected socket to every other rank, or to `peers` only (then either side must name the other); None else.
+    """Return a connected socket per rank; None for this one, and for others than `peers` (which both sides must name).
 
-    Collective: `exchange` hands everybody everybody's text, in the order of the ranks. `address`: where others reach
-    this process by TCP; without one, processes of one host meet over Unix-domain sockets and others by this host's
-    own address. `buffer`: bytes of each socket's buffers, where the system's own are not wanted. `secret`: what all
-    must know to be let in, besides what goes by `exchange`.
+    Collective. `exchange`: returns the texts of all ranks in their order. `address`: where others reach this process by
+    TCP; default: Unix-domain sockets within a host, and the host's own address from other hosts. `buffer`: bytes of
+    each socket's buffers instead of the default. `secret`: must be known besides what goes by `exchange`.
     """
     if not 0 <= rank < ranks:
         raise Invalid(f"rank {rank}: there are ranks 0 to {ranks - 1}")
-    known = secret.data if secret else b""
+    secret_data = secret.data if secret else b""
     with _Door(address, ranks) as door:
-        told = exchange(json.dumps(asdict(door.card)))
-        if len(told) != ranks:
-            raise Invalid(f"{len(told)} processes answered, {ranks} were expected")
-        wanted = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
-        cards = {other: _card(told[other], f"rank {other}") for other in wanted}
-        knocks = [_knock(other, cards[other], door.card, known) for other in wanted if other < rank]
+        texts = exchange(json.dumps(asdict(door.card)))
+        if len(texts) != ranks:
+            raise Invalid(f"{len(texts)} processes answered, {ranks} were expected")
+        neighbors = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
+        cards = {peer: _card(texts[peer], f"rank {peer}") for peer in neighbors}
+        # the higher of two ranks knocks
+        knocks = [_knock(peer, cards[peer], door.card, secret_data) for peer in neighbors if peer < rank]
         party = Party(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
-        key = derived(known, door.card.token)
-        met = gather(party, door.sockets, key, [r for r in wanted if r > rank], knocks, time.monotonic() + timeout)
-    return [_tuned(met[other], buffer) if other in met else None for other in range(ranks)]
+        key = derived(secret_data, door.card.token)
+        sockets = gather(
+            party, door.sockets, key, [r for r in neighbors if r > rank], knocks, time.monotonic() + timeout
+        )
+    return [_configure(sockets[peer], buffer) if peer in sockets else None for peer in range(ranks)]
 
 
 @dataclass(frozen=True)
 class _Card:
-    """What others must know of a door. `path`: of the Unix-domain socket, which processes of the same `host` can see;
-    `token`: the random part of the door's key."""
+    """How to reach a door. `path`: of the Unix-domain socket, which processes of the same `host` can see; `token`: the
+    random part of the door's key."""
 
     tcp: tuple[str, int]
     host: str
@@ -74,17 +76,17 @@ class _Card:
 
 
 def _card(text: str, who: str) -> _Card:
-    found = fields_of(text, who)
-    match found:
+    fields = fields_of(text, who)
+    match fields:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
             hex_of(token, who)
-            if not _is_number(host):
+            if not _is_ip_address(host):
                 raise no_message(who, "expected the number of a host")
-            return _Card((host, port), found["host"], found["path"], token)
+            return _Card((host, port), fields["host"], fields["path"], token)
     raise no_message(who, "expected the addresses of its doors")
 
 
-def _is_number(host: str) -> bool:
+def _is_ip_address(host: str) -> bool:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(host)
         return host.isascii()
@@ -92,7 +94,7 @@ def _is_number(host: str) -> bool:
 
 
 class _Door:
-    """Where others knock: a TCP socket, and without a given address a Unix-domain one as well."""
+    """The sockets that others connect to: a TCP one, and unless an address is given a Unix-domain one."""
 
     def __init__(self, address: str, ranks: int) -> None:
         self.stack = contextlib.ExitStack()
@@ -109,8 +111,8 @@ class _Door:
             path = str(Path(folder) / "door")
             self.sockets.append(self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)))
             self.sockets[1].bind(path)
-        for one in self.sockets:
-            one.listen(max(BACKLOG, ranks))
+        for listener in self.sockets:
+            listener.listen(max(BACKLOG, ranks))
         tcp = self.sockets[0].getsockname()
         self.card = _Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
 
@@ -121,35 +123,74 @@ class _Door:
         self.stack.close()
 
 
-def _knock(other: int, card: _Card, mine: _Card, known: bytes) -> Knock:
-    """The higher of two ranks knocks."""
-    key = derived(known, card.token)
-    if card.path and mine.path and card.host == mine.host and Path(card.path).exists():
-        return Knock(other, [(socket.AF_UNIX, card.path)], key, card.path)
+def _knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> Knock:
+    key = derived(secret_data, card.token)
+    if card.path and own_card.path and card.host == own_card.host and Path(card.path).exists():
+        return Knock(peer, [(socket.AF_UNIX, card.path)], key, card.path)
     family = socket.AF_INET6 if ":" in card.tcp[0] else socket.AF_INET
-    return Knock(other, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
+    return Knock(peer, [(family, card.tcp)], key, ":".join(map(str, card.tcp)))
 
 
-def _tuned(one: socket.socket, buffer: int | None) -> socket.socket:
-    if one.family != socket.AF_UNIX:
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    size = buffer or (_BUFFER if one.family == socket.AF_UNIX else 0)
+def _configure(connection: socket.socket, buffer: int | None) -> socket.socket:
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    size = buffer or (_BUFFER if connection.family == socket.AF_UNIX else 0)
     if size:
-        for which in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            one.setsockopt(socket.SOL_SOCKET, which, size)
-    one.settimeout(None)
-    return one
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            connection.setsockopt(socket.SOL_SOCKET, option, size)
+    connection.settimeout(None)
+    return connection
 
 
 def _host() -> str:
-    """One text for all processes that share a kernel and its files; containers and namespaces tell themselves apart by
-    the folder of a door, which others of them cannot see."""
+    """Return a text that is the same for all processes of a kernel. Containers and namespaces on it differ in the
+    folder of a door, which is visible to their own processes only."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return socket.gethostname()
 
 
-def handed_over(found: Sequence[socket.socket | None]) -> list[int]:
-    """Their numbers, for a wire that takes them over: the Python objects let go of them."""
-    return [-1 if one is None else one.detach() for one in found]
+def handed_over(sockets: Sequence[socket.socket | None]) -> list[int]:
+    """Detach the sockets and return their file descriptors, which a wire then owns."""
+    return [-1 if connection is None else connection.detach() for connection in sockets]
+
+
+# ---- addresses ----
+
+
+NAMES = ("ANTIPHON_INTERFACE", "GLOO_SOCKET_IFNAME")
+_SIOCGIFADDR = 0x8915
+_ELSEWHERE = "192.0.2.1"  # reserved for documentation (RFC 5737): reached by the default route
+
+
+def interface_addresses() -> list[str]:
+    """Return the addresses of the interfaces in $ANTIPHON_INTERFACE (separated by commas), one rail each.
+
+    Else the address of the first one in $GLOO_SOCKET_IFNAME; empty if neither is set."""
+    for variable, limit in zip(NAMES, (None, 1), strict=True):
+        names = [name.strip() for name in os.environ.get(variable, "").split(",")[:limit]]
+        if any(names):
+            return [interface_address(name) for name in names if name]
+    return []
+
+
+def interface_address(name: str) -> str:
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            raise Invalid(f"{quote(name)}: no interface with an IPv4 address ({error.strerror}); see ip addr") from None
+    return socket.inet_ntoa(reply[20:24])
+
+
+def own_address() -> str:
+    """Return the address of this host towards others, or the loopback's. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_ELSEWHERE, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,8 +1,8 @@
-"""Serves the calls of one group of processes with the native engine: chooses the page, keeps the plans, keeps count.
+"""Serve the calls of one group of processes with the native engine: choose the page, cache plans, count calls.
 
-All processes of a group make the same calls in the same order, so whatever is decided from a call alone is decided
-alike everywhere: the page, and also that a plan is still to be made (`fill`), which process 0 then does for all. Every
-message bears the call that it is of, so processes that make different calls find out (`begin`).
+All processes of a group make the same calls in the same order. So a decision that depends on the call alone is the same
+everywhere: the page, and whether a plan has to be made first (`fill`), which process 0 then does for all. Every message
+carries the call that it belongs to, so a process that makes a different call is noticed (`begin`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 
 from antiphon.core.choose import Call, Chooser, Pages
 from antiphon.errors import AntiphonError, Invalid, TimedOut
-from antiphon.runtimes.engine.native import MOVED, Engine, Mismatch, NativePlan, OpenProgram, TransportFailed, Wire
-from antiphon.runtimes.engine.warming import Warming
+from antiphon.runtimes.engine.native import (
+    MOVED,
+    Engine,
+    Mismatch,
+    NativePlan,
+    OpenProgram,
+    TransportFailed,
+    Warming,
+    Wire,
+)
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, Page, decode_book, encode_book
 from antiphon.runtimes.serve.call_head import CallHead
@@ -28,20 +36,18 @@ from antiphon.runtimes.serve.ledger import Ledger
 Array = NDArray[Any]
 IN_PARTS = ("allgather", "reducescatter", "gather", "scatter", "alltoall")  # whose buffers hold a block for each rank
 SLOWER, UNMEASURED = "measured to be slower than the library", "its size was not measured"
-MOST_PLANS = 64  # kept, each with its scratch
-MOST_EARLY = 16  # made before they are called for
+MAX_PLANS = 64  # cached, each with its scratch
+MAX_EARLY_PLANS = 16  # prepared before they are needed
 
 
 class Serving:
     """The programs of a group over one wire. One call at a time.
 
-    `base`: a broadcast from process 0, by which later plans are handed out; only needed with `fill`: then what no page
-    is for gets a plan for a machine in which everybody is linked with everybody.
+    `book`: the first book, the same at all processes. `fill`: calls without a page get a plan for a fully connected
+    machine. Process 0 makes it and broadcasts it by the program `base`, which is needed with `fill` only.
 
-    `book`: what it began with, the same at all processes.
-
-    `chooser` says which page a call goes by. It is the book's `pages`; another may stand in its place that gives pages
-    of the same book, and must give the same at all processes of a call. Calls bear no members: all are of this group.
+    `chooser` returns the page of a call. It is `pages`, or a replacement that returns pages of the same book, the same
+    at all processes. Calls carry no members: all are of this group.
     """
 
     def __init__(self, engine: Engine, wire: Wire, rank: int, book: Book, base: bytes, fill: bool) -> None:
@@ -49,69 +55,70 @@ class Serving:
         self.ledger, self.book = Ledger(), book
         self.broken = ""
         self.pages: Pages[Page] = Pages()
-        self._runnable: Pages[Page] = Pages()  # those that are not left to the library
+        self._runnable: Pages[Page] = Pages()  # without pages that are left to the library
         self.chooser: Chooser[Page] = self.pages
         self._programs: dict[bytes, OpenProgram] = {}
-        self._book_of: dict[int, bytes] = {}  # the program of a page
+        self._program_of: dict[int, bytes] = {}  # by id of the page
         self._plans: dict[tuple[int, int, int, bool], NativePlan] = {}
         self._tried: set[tuple[str, int]] = set()
         self._base = base
-        self._books: list[Book] = []  # in the order in which their pages are looked at
+        self._books: list[Book] = []  # in the order in which pages are searched
         self._turns: Turns | None = None
         self._early: dict[tuple[int, int, int, bool], NativePlan] = {}
         self._warming: Warming | None = None
         self._sum = b""
         self.head = CallHead(rank, encode_book(book))
         wire.calls(self.head.memory)
-        self.begin = self.head.begin  # the next call; straight there, as it is a good part of what a small call costs
-        self._take(book)
+        self.begin = self.head.begin  # bound directly: a good part of the cost of a small call
+        self._add_book(book)
 
     def agree(self, timeout: float) -> None:
-        """Until all processes have begun this call: before something else than the engine serves it."""
+        """Wait until all processes have begun this call, before anything but the engine serves it."""
         try:
             self.wire.agree(timeout)
         except (TransportFailed, TimedOut) as error:
             raise self._failed(error) from None
         finally:
-            self._unless_stopped()
+            self._fail_if_stopped()
 
     def _failed(self, error: AntiphonError) -> AntiphonError:
-        """What is told of a call that could not be carried out. Nothing more can be run."""
-        told = self.head.against(self.wire.theirs()) if isinstance(error, Mismatch) else f"{error} ({self.head.says()})"
-        self.fail(told)
-        return type(error)(told)
+        """Return the error of a call that failed, with the call named. Nothing can run afterwards."""
+        mismatch = isinstance(error, Mismatch)
+        text = self.head.explain_mismatch(self.wire.theirs()) if mismatch else f"{error} ({self.head.describe()})"
+        self.fail(text)
+        return type(error)(text)
 
-    def _unless_stopped(self) -> None:
+    def _fail_if_stopped(self) -> None:
         if self.wire.stopped:
             self.fail("a handler of a signal ended it")
 
-    def _take(self, book: Book) -> None:
+    def _add_book(self, book: Book) -> None:
         self._books.append(book)
         for page in book.pages:
-            where = (page, page.start, page.stop, page.kind, page.root)
-            self.pages.add(*where)
+            entry = (page, page.start, page.stop, page.kind, page.root)
+            self.pages.add(*entry)
             if page.program >= 0:
-                self._runnable.add(*where)
-                self._book_of[id(page)] = book.programs[page.program]
+                self._runnable.add(*entry)
+                self._program_of[id(page)] = book.programs[page.program]
 
     def nbytes(self, kind: str, unit: int, itemsize: int) -> int:
         return unit * itemsize * (self.ranks if kind in IN_PARTS else 1)
 
     def find(self, call: Call, timeout: float = 0.0, library: bool = True) -> Page | None:
-        """The page of a call, or None: the library's. `library`: whether that could do it."""
+        """Return the page of a call, or None for the library. `library`: whether the library supports the call."""
         page = (self.chooser if library else self._runnable).page(call)
         if page is not None:
             return page if page.program >= 0 else None
         key = (call.kind, call.root)
         if not self.fill or key in self._tried:
             return None
-        book = self._made_now(call.kind, call.root, timeout)
+        book = self._make_default_book(call.kind, call.root, timeout)
         self._tried.add(key)
-        self._take(book)
+        self._add_book(book)
         return self.find(call, timeout, library)
 
     def why_not(self, call: Call) -> str:
-        """Why `find` gave None."""
+        """Return the reason why `find` returned None."""
         page = self.chooser.page(call)
         if page is None:
             return "no schedule for it in the table"
@@ -121,11 +128,11 @@ class Serving:
         self, page: Page, unit: int, source: Array | None, target: Array, op: str = "sum", timeout: float = 0.0,
         counted: bool = True,
     ) -> None:  # fmt: skip
-        """Take part in the call that was begun; without a source it is in place. After an error nothing can be run."""
+        """Execute the call that was begun; without a source it is in place. After an error nothing can run."""
         nbytes, began = self.nbytes(page.kind, unit, target.dtype.itemsize), time.perf_counter()
         if nbytes:
             plan = self._plan(page, unit, target.dtype.itemsize, source is None)
-            self._guarded(plan, source, target, op, timeout)
+            self._run_plan(plan, source, target, op, timeout)
         else:
             self.agree(timeout)
         if not counted:
@@ -134,47 +141,47 @@ class Serving:
         self.ledger.count(row, nbytes, time.perf_counter() - began)
 
     def uneven(self, source: int, target: int, lengths: Array, timeout: float) -> int:
-        """The call that was begun as one from each to each (Wire.uneven)."""
+        """Execute the call that was begun, an alltoall of uneven blocks (Wire.uneven)."""
         began = time.perf_counter()
         try:
-            found = self.wire.uneven(source, target, lengths, timeout)
+            outcome = self.wire.uneven(source, target, lengths, timeout)
         except (TransportFailed, TimedOut) as error:
             raise self._failed(error) from None
         finally:
-            self._unless_stopped()
-        if found == MOVED:
+            self._fail_if_stopped()
+        if outcome == MOVED:
             row = self.ledger.row("alltoall", "point to point", "antiphon")
             self.ledger.count(row, int(lengths[0].sum()), time.perf_counter() - began)
-        return found
+        return outcome
 
-    def _guarded(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
+    def _run_plan(self, plan: NativePlan, source: Array | None, target: Array, op: str, timeout: float) -> None:
         try:
             plan.run(source, target, self.wire, op, timeout)
         except (TransportFailed, TimedOut) as error:
             raise self._failed(error) from None
         finally:
-            self._unless_stopped()
+            self._fail_if_stopped()
 
     def _plan(self, page: Page, unit: int, itemsize: int, in_place: bool) -> NativePlan:
         key = (id(page), unit, itemsize, in_place)
         plan = self._plans.pop(key, None)
         if plan is None:
-            if len(self._plans) >= MOST_PLANS:
-                del self._plans[next(iter(self._plans))]  # the one whose use is the longest ago
-            plan = self._program(self._book_of[id(page)]).plan(self.rank, unit, in_place)
+            if len(self._plans) >= MAX_PLANS:
+                del self._plans[next(iter(self._plans))]  # the least recently used
+            plan = self._program(self._program_of[id(page)]).plan(self.rank, unit, in_place)
         self._plans[key] = plan
         return plan
 
     def _program(self, data: bytes) -> OpenProgram:
-        found = self._programs.get(data)
-        if found is None:
-            found = self._programs[data] = self.engine.program(data)
-        return found
+        program = self._programs.get(data)
+        if program is None:
+            program = self._programs[data] = self.engine.program(data)
+        return program
 
     # ---- plans made when they are needed ----
 
-    def _made_now(self, kind: str, root: int, timeout: float) -> Book:
-        """A book for calls of a kind, made by process 0, which is making the same call."""
+    def _make_default_book(self, kind: str, root: int, timeout: float) -> Book:
+        """Return a book for calls of a kind, which process 0 makes and broadcasts within the same call."""
         data = b""
         if self.rank == 0:
             try:
@@ -194,13 +201,13 @@ class Serving:
 
     def _broadcast(self, buffer: Array, timeout: float, stage: int) -> None:
         self.head.stage(stage)
-        self._guarded(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
+        self._run_plan(self._program(self._base).plan(self.rank, len(buffer), True), None, buffer, "sum", timeout)
 
-    # ---- plans that others make meanwhile ----
+    # ---- plans that another process makes meanwhile ----
 
-    def later(self, turns: Turns, program: bytes) -> None:
-        """Ask for plans from now on (see auto_turns). `program`: a sum at all."""
-        self._turns, self._sum, turns.ready = turns, program, self._ready
+    def ask_for_plans(self, turns: Turns, program: bytes) -> None:
+        """Ask for plans from now on (see auto_turns). `program`: an allreduce."""
+        self._turns, self._sum, turns.ready = turns, program, self._prepare
         self.begin = self._begin_and_ask
 
     def _begin_and_ask(self, kind: str, nbytes: int, type_: int, op: str = "sum", root: int = -1) -> None:
@@ -208,43 +215,43 @@ class Serving:
         head.begin(kind, nbytes, type_, op, root)
         if turns is None or not turns.due(head.number, kind, nbytes):
             return
-        book = turns.turn(head.number, self._add)
+        book = turns.turn(head.number, self._add_up)
         if book is not None:
-            self._go_by(book, turns.data)
+            self._switch_to(book, turns.data)
         head.stage(0)
         if turns.over and not self.broken:
             self.begin = head.begin
 
-    def _add(self, values: Array) -> None:
+    def _add_up(self, values: Array) -> None:
         assert self._turns is not None
         self.head.stage(3)
         plan = self._program(self._sum).plan(self.rank, len(values), True)
-        self._guarded(plan, None, values, "sum", self._turns.timeout)
+        self._run_plan(plan, None, values, "sum", self._turns.timeout)
 
-    def _ready(self, book: Book) -> Iterator[None]:
-        """Plans by a book for calls like those that plans are kept for, and their memory."""
+    def _prepare(self, book: Book) -> Iterator[None]:
+        """Make plans by a book for calls like those whose plans are cached, and touch their memory. A plan per step."""
         pages = Pages[Page]()
         for page in book.pages:
             pages.add(page, page.start, page.stop, page.kind, page.root)
-        before = {id(page): page for one in self._books for page in one.pages}
+        old_pages = {id(page): page for old in self._books for page in old.pages}
         yield
-        for old, unit, itemsize, in_place in list(self._plans)[-MOST_EARLY:]:
-            kind, root = before[old].kind, before[old].root
-            found = pages.page(Call(kind, self.nbytes(kind, unit, itemsize), root))
-            if found is not None and found.program >= 0:
-                with suppress(AntiphonError):  # the call itself says so
-                    plan = self._program(book.programs[found.program]).plan(self.rank, unit, in_place)
-                    self._early[id(found), unit, itemsize, in_place] = plan
+        for page_id, unit, itemsize, in_place in list(self._plans)[-MAX_EARLY_PLANS:]:
+            kind, root = old_pages[page_id].kind, old_pages[page_id].root
+            new_page = pages.page(Call(kind, self.nbytes(kind, unit, itemsize), root))
+            if new_page is not None and new_page.program >= 0:
+                with suppress(AntiphonError):  # the call itself will raise it
+                    plan = self._program(book.programs[new_page.program]).plan(self.rank, unit, in_place)
+                    self._early[id(new_page), unit, itemsize, in_place] = plan
                 yield
         self._warming = Warming([(plan, key[2]) for key, plan in self._early.items()])
         while not self._warming.done:
             yield
 
-    def _go_by(self, book: Book, data: bytes) -> None:
-        """This book goes before all that there are. At the same call at all processes."""
-        books = [book, *self._books]
+    def _switch_to(self, book: Book, data: bytes) -> None:
+        """Search this book before the others from now on. At the same call at all processes."""
+        old_books = self._books
         self.head.extend(data)
-        for key in list(self._plans)[: max(0, len(self._plans) + len(self._early) - MOST_PLANS)]:
+        for key in list(self._plans)[: max(0, len(self._plans) + len(self._early) - MAX_PLANS)]:
             del self._plans[key]
         self._plans |= self._early
         self._early = {}
@@ -252,13 +259,13 @@ class Serving:
         if self.chooser is self.pages:
             self.chooser = pages
         self.pages, self._runnable, self._books = pages, Pages(), []
-        for one in books:
-            self._take(one)
+        for added in (book, *old_books):
+            self._add_book(added)
 
     # ---- the end ----
 
     def fail(self, why: str) -> None:
-        """Nothing can be run any more: let go of the wire, so that the others notice."""
+        """Close the wire, so that the other processes notice. Nothing can run afterwards."""
         if not self.broken:
             self.broken = why or "it was closed"
             self.begin = self._refuse
@@ -272,10 +279,10 @@ class Serving:
         raise TransportFailed(f"an earlier call failed: {self.broken}")
 
     def finish(self) -> None:
-        """Before `close`, if all went well so far: a message that came and that no call took is told."""
+        """Before `close`: raise if a message has arrived that no call received."""
         if not self.broken:
             try:
-                self.wire.left()
+                self.wire.refuse_unreceived()
             except Mismatch as error:
                 raise self._failed(error) from None
 

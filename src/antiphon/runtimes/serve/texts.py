@@ -1,4 +1,4 @@
-"""Texts between processes that know each other: their length goes before them, and memory is taken as they come."""
+"""Send texts between authenticated processes: a length, then the text. Memory grows with what has arrived."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from typing import Any
 from antiphon.errors import Invalid
 
 _LENGTH = struct.Struct("<Q")
-_MOST = 2**30  # bytes of a text; a table for a thousand ranks takes a hundredth of it
-_AT_ONCE = 1 << 20
+_MAX_BYTES = 2**30  # of a text; a table for a thousand ranks takes a hundredth of it
+_CHUNK = 1 << 20
 
 
-def send_text(one: socket.socket, text: str, end: float) -> None:
-    """TimeoutError after `end`, by the monotonic clock; OSError where the other is gone."""
+def send_text(connection: socket.socket, text: str, end: float) -> None:
+    """Raises TimeoutError after `end`, by the monotonic clock; OSError if the other process has ended."""
     data = text.encode()
-    if len(data) > _MOST:
+    if len(data) > _MAX_BYTES:
         raise Invalid(
             f"{len(data)} bytes are to be handed to the other processes, and 2^30 can be; use a table with fewer plans"
         )
-    one.settimeout(_left(end))
-    one.sendall(_LENGTH.pack(len(data)))
-    one.sendall(data)
+    connection.settimeout(_seconds_until(end))
+    connection.sendall(_LENGTH.pack(len(data)))
+    connection.sendall(data)
 
 
-def receive_text(one: socket.socket, end: float, who: str) -> str:
-    (length,) = _LENGTH.unpack(_exactly(one, _LENGTH.size, end))
-    if length > _MOST:
+def receive_text(connection: socket.socket, end: float, who: str) -> str:
+    (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size, end))
+    if length > _MAX_BYTES:
         raise no_message(who, f"a length of {length} bytes")
-    data = _exactly(one, length, end)
+    data = _receive_bytes(connection, length, end)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         raise no_message(who, str(error)) from None
 
 
-def parsed(text: str, who: str) -> Any:
-    """The JSON that a process sent; Invalid, which names it, where it is none."""
+def parse_json(text: str, who: str) -> Any:
+    """Parse the JSON that a process sent; Invalid, naming the process, if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -48,18 +48,18 @@ def parsed(text: str, who: str) -> Any:
 
 
 def texts_of(text: str, count: int, who: str) -> list[str]:
-    """So many texts, sent as one."""
-    found = parsed(text, who)
-    if not isinstance(found, list) or len(found) != count or not all(isinstance(one, str) for one in found):
+    """Return `count` texts that were sent as one."""
+    texts = parse_json(text, who)
+    if not isinstance(texts, list) or len(texts) != count or not all(isinstance(item, str) for item in texts):
         raise no_message(who, f"expected {count} texts")
-    return found
+    return texts
 
 
 def fields_of(text: str, who: str) -> dict[str, Any]:
-    found = parsed(text, who)
-    if not isinstance(found, dict):
+    fields = parse_json(text, who)
+    if not isinstance(fields, dict):
         raise no_message(who, "expected names and values")
-    return found
+    return fields
 
 
 def hex_of(text: str, who: str) -> bytes:
@@ -70,7 +70,7 @@ def hex_of(text: str, who: str) -> bytes:
 
 
 def text_of(data: bytes) -> str:
-    """What `base64_of` reads."""
+    """Return bytes as base64 text (`base64_of` reads it)."""
     return base64.b64encode(data).decode("ascii")
 
 
@@ -86,19 +86,19 @@ def no_message(who: str, why: str) -> Invalid:
     return Invalid(f"{who} sent what is no message of this program ({why}); do all run the same version of Antiphon?")
 
 
-def _exactly(one: socket.socket, count: int, end: float) -> bytearray:
-    found = bytearray()
-    while len(found) < count:
-        one.settimeout(_left(end))
-        part = one.recv(min(count - len(found), _AT_ONCE))
-        if not part:
+def _receive_bytes(connection: socket.socket, count: int, end: float) -> bytearray:
+    data = bytearray()
+    while len(data) < count:
+        connection.settimeout(_seconds_until(end))
+        chunk = connection.recv(min(count - len(data), _CHUNK))
+        if not chunk:
             raise ConnectionResetError(104, "it closed its connection")
-        found += part
-    return found
+        data += chunk
+    return data
 
 
-def _left(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
+def _seconds_until(end: float) -> float:
+    seconds = end - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds

@@ -1,4 +1,4 @@
-"""What the calls of a process group are given, in either form that PyTorch has, and what cannot be refused at once."""
+"""Arguments of the calls of a process group, in both forms that PyTorch has, and their checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from antiphon.errors import Unsupported
 
 Tensors = Sequence[Any]
-_AT_ONCE = 1 << 20  # bytes of a call that its caller carries out: while more is on its way no signal is heard
+_AT_ONCE = 1 << 20  # bytes of a call that its caller executes: during larger ones signals would be delayed
 
 
 class WrongCall(ValueError, RuntimeError):
@@ -20,45 +20,46 @@ class WrongCall(ValueError, RuntimeError):
 
 
 def options_of(
-    made: Any, opts: Any = None, root: int | None = None, op: Any = None, timeout: timedelta | None = None
+    options_class: Any, opts: Any = None, root: int | None = None, op: Any = None, timeout: timedelta | None = None
 ) -> Any:
-    """The options of a call, of the class `made`, whether they were given as such or one by one.
+    """Return the options of a call, of a class of PyTorch, given as such or one by one.
 
-    `opts` may also be what stands in their place in the other form: a root, an operator or a timeout.
+    `opts` may also be the root, operator or timeout that stands in their place in the other form.
     """
     if isinstance(opts, timedelta):
         opts, timeout = None, opts
-    elif isinstance(opts, int) and not isinstance(opts, bool) and root is None and hasattr(made, "rootRank"):
+    elif isinstance(opts, int) and not isinstance(opts, bool) and root is None and hasattr(options_class, "rootRank"):
         opts, root = None, opts
     elif isinstance(opts, dist.ReduceOp | dist.ReduceOp.RedOpType):
         opts, op = None, opts
     if opts is not None or (root is None and op is None and timeout is None):
         return opts
-    out = made()
+    out = options_class()
     for name, value in (("rootRank", root), ("reduceOp", op), ("timeout", timeout)):
         if value is not None:
             setattr(out, name, value)
     return out
 
 
-def at_once(opts: Any, given: Tensors, results: Tensors) -> bool:
-    """Whether who makes a call waits for it at once, and it is a small one."""
+def at_once(opts: Any, inputs: Tensors, results: Tensors) -> bool:
+    """Whether the caller waits for the call at once, and the call is small."""
     waits = not getattr(opts, "asyncOp", True)
-    return waits and sum(one.numel() * one.element_size() for one in (given or results)) <= _AT_ONCE
+    return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _AT_ONCE
 
 
-def listed(tensors: Any, one: Any = None) -> list[Any]:
-    given = one if tensors is None else tensors
-    if given is None:
+def listed(tensors: Any, tensor: Any = None) -> list[Any]:
+    """Return the tensors of a call, given as a list or as one tensor."""
+    argument = tensor if tensors is None else tensors
+    if argument is None:
         raise TypeError("no tensors are given")
-    return [given] if isinstance(given, torch.Tensor) else list(given)
+    return [argument] if isinstance(argument, torch.Tensor) else list(argument)
 
 
-def lists_and_tensors(several: Any, one: Any) -> tuple[list[Any], list[Any]]:
-    """Lists of tensors and tensors, in that order: a tensor alone means that the list beside it is one, too."""
-    if isinstance(one, torch.Tensor):
-        return [list(several)], [one]
-    return list(several), list(one)
+def lists_and_tensors(lists: Any, tensors: Any) -> tuple[list[Any], list[Any]]:
+    """Return lists of tensors, and tensors. A single tensor means that `lists` is a single list, too."""
+    if isinstance(tensors, torch.Tensor):
+        return [list(lists)], [tensors]
+    return list(lists), list(tensors)
 
 
 def need_cpu(kind: str, tensors: Tensors) -> None:
@@ -117,48 +118,42 @@ def need_as_many(kind: str, outputs: Tensors, inputs: Tensors) -> None:
         )
 
 
-def need_per_process(kind: str, what: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
-    """A tensor for each process, or `inputs` of them."""
+def need_per_process(kind: str, name: str, tensors: Tensors, ranks: int, inputs: int = 1) -> None:
+    """Require a tensor for each process, or `inputs` of them."""
     if len(tensors) != ranks * inputs:
         each = "one" if inputs == 1 else str(inputs)
         raise WrongCall(
-            f"{kind}: invalid {what} tensor list: it has {len(tensors)} tensors, {each} for each of {ranks} processes "
+            f"{kind}: invalid {name} tensor list: it has {len(tensors)} tensors, {each} for each of {ranks} processes "
             "needed"
         )
 
 
-def need_lists_at(kind: str, what: str, lists: Tensors, here: bool, ranks: int) -> None:
-    """One list of a tensor per process at the root (`here`), and none at any other process."""
-    if here:
+def need_lists_at(kind: str, name: str, lists: Tensors, at_root: bool, ranks: int) -> None:
+    """Require one list of a tensor per process at the root, and none at any other process."""
+    if at_root:
         if len(lists) != 1:
             raise WrongCall(
-                f"{kind}: requires a single-element {what} list containing a list with {ranks} tensors, not "
+                f"{kind}: requires a single-element {name} list containing a list with {ranks} tensors, not "
                 f"{len(lists)} lists"
             )
-        need_per_process(kind, what, lists[0], ranks)
-    elif lists and any(len(one) for one in lists):
-        raise WrongCall(f"{kind}: requires empty {what} on non-root")
+        need_per_process(kind, name, lists[0], ranks)
+    elif lists and any(map(len, lists)):
+        raise WrongCall(f"{kind}: requires empty {name} on non-root")
 
 
-def need_fit(what: str, many: Any, one: Any, ranks: int) -> None:
-    """Elements for each process."""
-    if many.numel() != ranks * one.numel() or many.dtype is not one.dtype:
+def need_fit(name: str, tensor: Any, block: Any, ranks: int = 1) -> None:
+    """Require a tensor of as many elements as `ranks` blocks have, of their type."""
+    elements = ranks * block.numel()
+    if tensor.numel() != elements or tensor.dtype is not block.dtype:
         raise WrongCall(
-            f"{what} has {many.numel()} elements of {many.dtype}, needed are {ranks * one.numel()} of {one.dtype}"
-        )
-
-
-def need_alike(what: str, one: Any, other: Any) -> None:
-    if one.numel() != other.numel() or one.dtype is not other.dtype:
-        raise WrongCall(
-            f"{what} has {one.numel()} elements of {one.dtype}, needed are {other.numel()} of {other.dtype}"
+            f"{name} has {tensor.numel()} elements of {tensor.dtype}, needed are {elements} of {block.dtype}"
         )
 
 
 def operator_of(opts: Any) -> Any:
     if opts is None:
         return dist.ReduceOp.SUM
-    return getattr(opts, "reduceOp", opts)  # the operator itself may be given
+    return getattr(opts, "reduceOp", opts)  # it may be the operator itself
 
 
 def root_of(opts: Any) -> int:
@@ -166,7 +161,7 @@ def root_of(opts: Any) -> int:
 
 
 def elements_of(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
-    """Of the parts of a tensor that is cut along its first dimension."""
+    """Return the elements of each block of a tensor that is split along its first dimension."""
     rows = int(tensor.shape[0]) if tensor.dim() else 1
     if not splits:
         if rows % ranks:
@@ -174,5 +169,5 @@ def elements_of(tensor: Any, splits: Sequence[int], ranks: int) -> list[int]:
         return [tensor.numel() // ranks] * ranks
     if len(splits) != ranks or sum(splits) != rows or min(splits) < 0:
         raise WrongCall(f"all_to_all_single: the {len(splits)} parts do not make up the {rows} rows")
-    row = tensor.numel() // rows if rows else 0
-    return [int(part) * row for part in splits]
+    row_elements = tensor.numel() // rows if rows else 0
+    return [int(split) * row_elements for split in splits]

@@ -1,7 +1,7 @@
-"""What PyTorch calls when it is imported: the entry point of the group torch.backends (PyTorch 2.5 and newer).
+"""The entry point in the group torch.backends, which PyTorch calls when it is imported (PyTorch 2.5 and newer).
 
-So that `dist.init_process_group("antiphon")` works without `import antiphon.torch`. It imports nothing and never fails:
-the backend itself is imported when a process group is made.
+It makes `dist.init_process_group("antiphon")` work without `import antiphon.torch`. It imports nothing and never fails:
+the backend itself is imported when a process group is created.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAME = "antiphon"
 
 def register() -> None:
     """Make the name of the backend known to PyTorch, which is in the middle of its import."""
-    with contextlib.suppress(Exception):  # a version of PyTorch that is made otherwise; its import must not fail by us
+    with contextlib.suppress(Exception):  # an unknown version of PyTorch: its import must not fail because of us
         dist: Any = sys.modules["torch.distributed"]
         if NAME not in dist.Backend.backend_list:
             dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])

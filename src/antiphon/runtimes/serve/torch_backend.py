@@ -1,4 +1,4 @@
-"""The PyTorch backend "antiphon": collectives by the plans of a table, all else by gloo (docs/torch.md)."""
+"""The PyTorch backend "antiphon": collectives by the plans of a table, everything else by gloo (docs/torch.md)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
 from antiphon.errors import Invalid
-from antiphon.runtimes.serve import torch_arguments as asked
+from antiphon.runtimes.serve import torch_arguments as arguments
 from antiphon.runtimes.serve._torch_data import operator_name
-from antiphon.runtimes.serve.torch_about import DEVICES, NAME
-from antiphon.runtimes.serve.torch_group import QueuedGroup
+from antiphon.runtimes.serve.torch_group import DEVICES, NAME, QueuedGroup
 
 
 def report(group: Any = None) -> list[dict[str, Any]]:
-    """What became of the calls of a group (left out: of the default one): a row for each collective and schedule."""
-    found = dist.distributed_c10d._get_default_group() if group is None else group
-    if not isinstance(found, AntiphonGroup):
+    """Return a row per collective and schedule of the calls of a group (default: the default group)."""
+    process_group = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(process_group, AntiphonGroup):
         raise Invalid("report: this process group is not of the backend antiphon")
-    return found.calls.ledger.as_json()
+    return process_group.calls.ledger.as_json()
 
 
 def register() -> None:
@@ -52,11 +51,11 @@ def _extend_monitored_barrier() -> None:
 
 def create(options: Any, _: Any = None) -> AntiphonGroup:
     places = list(options.global_ranks_in_group)
-    whole = not places
-    everyone = options.group_size if whole else dist.get_world_size()
+    is_world = not places
+    everyone = options.group_size if is_world else dist.get_world_size()
     return AntiphonGroup(
         options.store, options.group_rank, options.group_size, options.timeout,
-        places or list(range(options.group_size)), everyone, whole,
+        places or list(range(options.group_size)), everyone, is_world,
     )  # fmt: skip
 
 
@@ -68,46 +67,52 @@ class AntiphonGroup(QueuedGroup):
     def allreduce(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, op: Any = None
     ) -> Any:
-        tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.AllreduceOptions, opts, None, op, timeout)
-        asked.need_some("allreduce", tensors)
-        asked.need_same("allreduce", tensors)
-        how, seconds = asked.operator_of(opts), self._seconds(opts)
-        do = lambda: self.calls.allreduce_as_one(tensors, how, seconds)  # noqa: E731
-        return self._submit("all_reduce", tensors, tensors, do, seconds, opts, f" ({operator_name(how)})")
+        tensors, opts = (
+            arguments.listed(tensors, tensor),
+            arguments.options_of(c10d.AllreduceOptions, opts, None, op, timeout),
+        )
+        arguments.need_some("allreduce", tensors)
+        arguments.need_same("allreduce", tensors)
+        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        do = lambda: self.calls.allreduce_as_one(tensors, op, seconds)  # noqa: E731
+        return self._submit("all_reduce", tensors, tensors, do, seconds, opts, f" ({operator_name(op)})")
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        asked.need_some("allreduce_coalesced", tensors)
-        how, seconds = asked.operator_of(opts), self._seconds(opts)
-        do = lambda: self.calls.allreduce_several(tensors, how, seconds)  # noqa: E731
-        return self._submit("all_reduce", tensors, list(tensors), do, seconds, opts, f" ({operator_name(how)})")
+        arguments.need_some("allreduce_coalesced", tensors)
+        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        do = lambda: self.calls.allreduce_several(tensors, op, seconds)  # noqa: E731
+        return self._submit("all_reduce", tensors, list(tensors), do, seconds, opts, f" ({operator_name(op)})")
 
     def reduce(
         self, tensors: Any = None, opts: Any = None, op: Any = None, timeout: Any = None, *, tensor: Any = None,
         root: Any = None,
     ) -> Any:  # fmt: skip
-        tensors, opts = asked.listed(tensors, tensor), asked.options_of(c10d.ReduceOptions, opts, root, op, timeout)
-        asked.need_one("reduce", tensors)
+        tensors, opts = (
+            arguments.listed(tensors, tensor),
+            arguments.options_of(c10d.ReduceOptions, opts, root, op, timeout),
+        )
+        arguments.need_one("reduce", tensors)
         place = self._root("reduce", opts)
-        how, seconds = asked.operator_of(opts), self._seconds(opts)
-        more = f" ({operator_name(how)}) to rank {place}"
+        op, seconds = arguments.operator_of(opts), self._seconds(opts)
+        detail = f" ({operator_name(op)}) to rank {place}"
         return self._submit(
-            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, how, seconds), seconds, opts, more
+            "reduce", tensors, tensors, lambda: self.calls.reduce(tensors[0], place, op, seconds), seconds, opts, detail
         )
 
     def broadcast(
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
     ) -> Any:
         tensors, opts = (
-            asked.listed(tensors, tensor),
-            asked.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
+            arguments.listed(tensors, tensor),
+            arguments.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
         )
         place = self._root("broadcast", opts)
-        number = asked.root_tensor_of("broadcast", opts, tensors)
-        asked.need_same("broadcast", tensors)
+        number = arguments.root_tensor_of("broadcast", opts, tensors)
+        arguments.need_same("broadcast", tensors)
         seconds = self._seconds(opts)
 
         def do() -> None:
-            """All tensors become what that one is at the root."""
+            """Copy that tensor of the root into all tensors."""
             self.calls.broadcast(tensors[number], place, seconds)
             for other in tensors:
                 if other is not tensors[number]:
@@ -119,14 +124,14 @@ class AntiphonGroup(QueuedGroup):
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
         input_tensor: Any = None,
     ) -> Any:  # fmt: skip
-        given = input_tensor if input_tensors is None else input_tensors
-        output_lists, inputs = asked.lists_and_tensors(output_tensors, given)
-        opts = asked.options_of(c10d.AllgatherOptions, opts, timeout=timeout)
-        asked.need_as_many("allgather", output_lists, inputs)
+        tensors = input_tensor if input_tensors is None else input_tensors
+        output_lists, inputs = arguments.lists_and_tensors(output_tensors, tensors)
+        opts = arguments.options_of(c10d.AllgatherOptions, opts, timeout=timeout)
+        arguments.need_as_many("allgather", output_lists, inputs)
         for outputs in output_lists:
-            asked.need_per_process("allgather", "output", outputs, self._own[1], len(inputs))
+            arguments.need_per_process("allgather", "output", outputs, self._own[1], len(inputs))
         if len(inputs) > 1:
-            asked.need_same("allgather", inputs)
+            arguments.need_same("allgather", inputs)
             return self._allgather_copies(output_lists, inputs, opts)
         return self._allgather_each(output_lists, inputs, opts)
 
@@ -150,32 +155,32 @@ class AntiphonGroup(QueuedGroup):
         seconds = self._seconds(opts)
 
         def do() -> None:
-            for outputs, one in zip(output_lists, inputs, strict=True):
-                self.calls.allgather_list(outputs, one, seconds)
+            for outputs, tensor in zip(output_lists, inputs, strict=True):
+                self.calls.allgather_list(outputs, tensor, seconds)
 
         return self._submit(
-            "all_gather", inputs, [one for outputs in output_lists for one in outputs], do, seconds, opts
+            "all_gather", inputs, [output for outputs in output_lists for output in outputs], do, seconds, opts
         )
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        """Here a list of results is for one process: of each of its inputs."""
-        asked.need_some("allgather_coalesced", inputs)
-        asked.need_per_process("allgather_coalesced", "output", output_lists, self._own[1])
-        by_input = [[one[number] for one in output_lists] for number in range(len(inputs))]
+        """Gather several inputs of each process. `output_lists`: a list per process, with a tensor for each input."""
+        arguments.need_some("allgather_coalesced", inputs)
+        arguments.need_per_process("allgather_coalesced", "output", output_lists, self._own[1])
+        by_input = [[outputs[number] for outputs in output_lists] for number in range(len(inputs))]
         for outputs in output_lists:
-            asked.need_as_many("allgather_coalesced", outputs, inputs)
-        return self._allgather_each(by_input, inputs, asked.options_of(c10d.AllgatherOptions, opts))
+            arguments.need_as_many("allgather_coalesced", outputs, inputs)
+        return self._allgather_each(by_input, inputs, arguments.options_of(c10d.AllgatherOptions, opts))
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         return self.all_gather_single_coalesced([output], [input], opts)
 
     def all_gather_single_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
-        asked.need_as_many("all_gather_single", output_lists, input_list)
+        arguments.need_as_many("all_gather_single", output_lists, input_list)
         seconds = self._seconds(opts)
 
         def do() -> None:
-            for output, given in zip(output_lists, input_list, strict=True):
-                self.calls.allgather(output, given, seconds)
+            for output, tensor in zip(output_lists, input_list, strict=True):
+                self.calls.allgather(output, tensor, seconds)
 
         return self._submit("all_gather_single", input_list, list(output_lists), do, seconds, opts)
 
@@ -183,45 +188,45 @@ class AntiphonGroup(QueuedGroup):
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
         output: Any = None, input: Any = None, op: Any = None,
     ) -> Any:  # fmt: skip
-        several = input if input_tensors is None else input_tensors
-        input_lists, outputs = asked.lists_and_tensors(several, output if output_tensors is None else output_tensors)
-        opts = asked.options_of(c10d.ReduceScatterOptions, opts, None, op, timeout)
-        asked.need_as_many("reduce_scatter", input_lists, outputs)
+        lists = input if input_tensors is None else input_tensors
+        input_lists, outputs = arguments.lists_and_tensors(lists, output if output_tensors is None else output_tensors)
+        opts = arguments.options_of(c10d.ReduceScatterOptions, opts, None, op, timeout)
+        arguments.need_as_many("reduce_scatter", input_lists, outputs)
         for inputs in input_lists:
-            asked.need_per_process("reduce_scatter", "input", inputs, self._own[1])
-        how, seconds = asked.operator_of(opts), self._seconds(opts)
+            arguments.need_per_process("reduce_scatter", "input", inputs, self._own[1])
+        op, seconds = arguments.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
-            for one, given in zip(outputs, input_lists, strict=True):
-                self.calls.reduce_scatter_list(one, given, how, seconds)
+            for result, inputs in zip(outputs, input_lists, strict=True):
+                self.calls.reduce_scatter_list(result, inputs, op, seconds)
 
-        flat = [one for inputs in input_lists for one in inputs]
-        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(how)})", flat)
+        flat = [tensor for inputs in input_lists for tensor in inputs]
+        return self._submit("reduce_scatter", flat, list(outputs), do, seconds, opts, f" ({operator_name(op)})", flat)
 
     def reduce_scatter_single(self, outputTensor: Any, inputTensor: Any, opts: Any = None) -> Any:
         return self.reduce_scatter_single_coalesced([outputTensor], [inputTensor], opts)
 
     def reduce_scatter_single_coalesced(self, outputTensors: Any, inputTensors: Any, opts: Any = None) -> Any:
-        asked.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
-        op, seconds = asked.operator_of(opts), self._seconds(opts)
+        arguments.need_as_many("reduce_scatter_single", outputTensors, inputTensors)
+        op, seconds = arguments.operator_of(opts), self._seconds(opts)
 
         def do() -> None:
-            for output, given in zip(outputTensors, inputTensors, strict=True):
-                self.calls.reduce_scatter(output, given, op, seconds)
+            for output, tensor in zip(outputTensors, inputTensors, strict=True):
+                self.calls.reduce_scatter(output, tensor, op, seconds)
 
-        more = f" ({operator_name(op)})"
-        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, opts, more)
+        detail = f" ({operator_name(op)})"
+        return self._submit("reduce_scatter_single", inputTensors, list(outputTensors), do, seconds, opts, detail)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
         input_tensor: Any = None, root: Any = None,
     ) -> Any:  # fmt: skip
-        given = input_tensor if input_tensors is None else input_tensors
-        output_lists, inputs = asked.lists_and_tensors(output_tensors, given)
-        opts = asked.options_of(c10d.GatherOptions, opts, root, None, timeout)
-        asked.need_one("gather", inputs)
+        tensors = input_tensor if input_tensors is None else input_tensors
+        output_lists, inputs = arguments.lists_and_tensors(output_tensors, tensors)
+        opts = arguments.options_of(c10d.GatherOptions, opts, root, None, timeout)
+        arguments.need_one("gather", inputs)
         place = self._root("gather", opts)
-        asked.need_lists_at("gather", "output", output_lists, place == self._own[0], self._own[1])
+        arguments.need_lists_at("gather", "output", output_lists, place == self._own[0], self._own[1])
         seconds = self._seconds(opts)
         outputs = list(output_lists[0]) if output_lists else []
         return self._submit(
@@ -233,23 +238,23 @@ class AntiphonGroup(QueuedGroup):
         self, output_tensors: Any = None, input_tensors: Any = None, opts: Any = None, timeout: Any = None, *,
         output_tensor: Any = None, root: Any = None,
     ) -> Any:  # fmt: skip
-        one = output_tensor if output_tensors is None else output_tensors
-        input_lists, outputs = asked.lists_and_tensors(input_tensors, one)
-        opts = asked.options_of(c10d.ScatterOptions, opts, root, None, timeout)
-        asked.need_one("scatter", outputs)
+        tensors = output_tensor if output_tensors is None else output_tensors
+        input_lists, outputs = arguments.lists_and_tensors(input_tensors, tensors)
+        opts = arguments.options_of(c10d.ScatterOptions, opts, root, None, timeout)
+        arguments.need_one("scatter", outputs)
         place = self._root("scatter", opts)
-        asked.need_lists_at("scatter", "input", input_lists, place == self._own[0], self._own[1])
+        arguments.need_lists_at("scatter", "input", input_lists, place == self._own[0], self._own[1])
         seconds = self._seconds(opts)
-        given = list(input_lists[0]) if input_lists else []
+        inputs = list(input_lists[0]) if input_lists else []
         return self._submit(
-            "scatter", given, list(outputs), lambda: self.calls.scatter(outputs[0], given, place, seconds), seconds,
+            "scatter", inputs, list(outputs), lambda: self.calls.scatter(outputs[0], inputs, place, seconds), seconds,
             opts, f" from rank {place}",
         )  # fmt: skip
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
-        opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
-        for what, tensors in (("output", output_tensors), ("input", input_tensors)):
-            asked.need_per_process("alltoall", what, tensors, self._own[1])
+        opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
+        for name, tensors in (("output", output_tensors), ("input", input_tensors)):
+            arguments.need_per_process("alltoall", name, tensors, self._own[1])
         seconds = self._seconds(opts)
         return self._submit(
             "all_to_all",
@@ -265,11 +270,11 @@ class AntiphonGroup(QueuedGroup):
         self, output: Any, input: Any, output_split_sizes: Any = (), input_split_sizes: Any = (),
         opts: Any = None, timeout: Any = None,
     ) -> Any:  # fmt: skip
-        opts = asked.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
+        opts = arguments.options_of(c10d.AllToAllOptions, opts, timeout=timeout)
         seconds, ranks = self._seconds(opts), self._own[1]
         sizes = [
-            asked.elements_of(output, output_split_sizes, ranks),
-            asked.elements_of(input, input_split_sizes, ranks),
+            arguments.elements_of(output, output_split_sizes, ranks),
+            arguments.elements_of(input, input_split_sizes, ranks),
         ]
         return self._submit(
             "all_to_all_single",
@@ -282,15 +287,15 @@ class AntiphonGroup(QueuedGroup):
         )
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
-        opts = asked.options_of(c10d.BarrierOptions, opts, timeout=timeout)
+        opts = arguments.options_of(c10d.BarrierOptions, opts, timeout=timeout)
         seconds = self._seconds(opts)
         return self._submit("barrier", [], [], lambda: self.calls.barrier(seconds), seconds, opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """As gloo means it: a timeout of 0 is one."""
+        """Wait as gloo does; a timeout of 0 is one."""
         self._monitored.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
 
-    # the names of earlier versions
+    # names of earlier versions of PyTorch
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single

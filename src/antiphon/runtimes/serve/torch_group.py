@@ -1,71 +1,196 @@
-"""A process group as such: how it gets what serves it, how its calls are made, and how it ends."""
+"""A process group: how it starts serving, makes calls, and ends. The collectives are in torch_backend."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch._C._distributed_c10d import PrefixStore
 
 from antiphon.runtimes.engine.native import TransportFailed
-from antiphon.runtimes.serve import torch_arguments as asked
-from antiphon.runtimes.serve import torch_detail
-from antiphon.runtimes.serve._torch_calls import Calls
+from antiphon.runtimes.serve import torch_arguments as arguments
+from antiphon.runtimes.serve._torch_calls import Calls, call_text, compare_calls, compares_calls
 from antiphon.runtimes.serve.group_start import Processes, serve
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
-from antiphon.runtimes.serve.torch_about import About
-from antiphon.runtimes.serve.torch_gloo import Late
-from antiphon.runtimes.serve.torch_monitored import Monitored
 from antiphon.runtimes.serve.torch_profiled import Profiled
-from antiphon.runtimes.serve.torch_store import Exchanges
-from antiphon.runtimes.serve.torch_work import CollectiveFailed, Together, Worker
+from antiphon.runtimes.serve.torch_store import Exchanges, Monitored
+from antiphon.runtimes.serve.torch_work import CoalescedWork, CollectiveFailed, Worker
 from antiphon.runtimes.serve.wires import Connecting, engine_over_sockets
 
-_SETUP = 300.0  # seconds in which all processes of a group must have come together
-_chosen: dict[str, Any] = {"table": None}
+if TYPE_CHECKING:  # PyTorch's own types fit neither all its versions nor what it passes
+
+    class _Base:
+        def __init__(self, rank: int, size: int) -> None: ...
+
+else:
+    _Base = dist.ProcessGroup
+
+NAME = "antiphon"
+DEVICES = ["cpu"]
+
+
+class _Options(c10d.Backend.Options):
+    """Options made anew for each request, so a copy is the object itself."""
+
+    def __deepcopy__(self, memo: Any) -> _Options:
+        return self
+
+
+class GroupFacts(_Base):
+    """The interface by which PyTorch asks a process group for its ranks, names, options and number of calls."""
+
+    _own: tuple[int, int]  # rank, size
+    _places: list[int]
+    _call_count: int
+    _names: list[str]
+    _store: Any
+    _timeout: timedelta
+    _worker: Any
+
+    # Different versions of PyTorch ask by different names.
+
+    def name(self) -> str:
+        return NAME
+
+    getBackendName = _get_backend_name = name  # noqa: N815
+
+    def rank(self) -> int:
+        return self._own[0]
+
+    getRank = rank  # noqa: N815
+
+    def size(self) -> int:
+        return self._own[1]
+
+    getSize = size  # noqa: N815
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._names[0]
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._names[0] = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._names[1]
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+        self._names[1] = text
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    # ---- code that expects a backend behind the group gets the group itself ----
+
+    def _get_backend(self, _: Any) -> GroupFacts:
+        return self
+
+    @property
+    def _device_types(self) -> list[Any]:
+        return [torch.device(name) for name in DEVICES]
+
+    @property
+    def options(self) -> Any:
+        options = _Options(NAME, self._timeout)
+        options.global_ranks_in_group, options.group_name = self._places, self._names[0]
+        return options
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._call_count = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        """Return the number of collectives called, the same at all processes that made the same calls."""
+        return self._call_count
+
+    def _wait_for_pending_works(self) -> None:
+        self._worker.submit([], lambda: None).wait()
+
+
+class LazyGloo:
+    """Create a group of gloo at the first call, without waiting for other processes.
+
+    Each pair of its processes connects at its first message. Most groups never need it, nor its threads and sockets."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        self._arguments, self._timeout = (store, rank, size), timeout
+        self._lock = threading.Lock()
+        self._group: Any = None
+
+    def __call__(self) -> Any:
+        with self._lock:  # the worker's thread and the program's may call at the same time
+            if self._group is None:
+                options = dist.ProcessGroupGloo._Options()
+                options._devices = [dist.ProcessGroupGloo.create_default_device(lazy_init=True)]
+                options._timeout = self._timeout
+                self._group = dist.ProcessGroupGloo(*self._arguments, options)
+            return self._group
+
+
+_MAX_SETUP = 300.0  # seconds in which all processes of a group must have connected
+_settings: dict[str, Any] = {"table": None}
 
 
 def use(table: Any) -> None:
-    """The table for groups that are made from now on, instead of $ANTIPHON_TABLE: a file, a plan, plans, a tuning or a
-    book; None for what the environment says. Only process 0 of a group looks at it."""
-    _chosen["table"] = table
+    """Use this table for groups that are created from now on, instead of $ANTIPHON_TABLE.
+
+    A file, a plan, plans, a tuning or a book; None for $ANTIPHON_TABLE. Only process 0 of a group reads it."""
+    _settings["table"] = table
 
 
-class QueuedGroup(About):
-    """Executes collectives on one worker thread, in the order of the calls; point-to-point messages go to gloo."""
+class QueuedGroup(GroupFacts):
+    """Execute collectives on one worker thread, in the order of the calls. Point-to-point messages go to gloo."""
 
     def __init__(
-        self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, whole: bool
+        self, store: Any, rank: int, size: int, timeout: timedelta, places: Sequence[int], everyone: int, is_world: bool
     ) -> None:
         super().__init__(rank, size)
-        self._own, self._places, self._made = (rank, size), list(places), 0
+        self._own, self._places, self._call_count = (rank, size), list(places), 0
         self._timeout = timeout
         self._names = ["", "undefined"]
-        self._together: list[Any] | None = None
+        self._coalesced: list[Any] | None = None
         self._connecting: Connecting | None = None
         patience = timeout.total_seconds()
-        self._exchange = Exchanges(store, rank, size, min(patience, _SETUP))
-        group = Processes(rank, size, self._exchange, places, everyone, whole, patience)
-        serving = self._serving(group) if size > 1 else None
-        self._store = PrefixStore(self._exchange.generation, store)  # where nothing of earlier processes lies
+        self._exchange = Exchanges(store, rank, size, min(patience, _MAX_SETUP))
+        group = Processes(rank, size, self._exchange, places, everyone, is_world, patience)
+        serving = self._start_serving(group) if size > 1 else None
+        self._store = PrefixStore(self._exchange.generation, store)  # holds nothing of earlier processes
         self._monitored = Monitored(PrefixStore("monitored", self._store), rank, size)
-        self._gloo = Late(PrefixStore("gloo", self._store), rank, size, timeout)
+        self._gloo = LazyGloo(PrefixStore("gloo", self._store), rank, size, timeout)
         self.calls = Calls(serving, self._gloo, rank, size)
         self._worker = Worker()
         self._profiled = Profiled(size, places)
-        self._detail = torch_detail.wanted()
+        self._detail = compares_calls()
 
     # ---- setting up and closing ----
 
-    def _serving(self, group: Processes) -> Serving:
-        table = _chosen["table"] or os.environ.get("ANTIPHON_TABLE") or None
-        return serve(group, table, engine_over_sockets, self._way, fill=True)
+    def _start_serving(self, group: Processes) -> Serving:
+        table = _settings["table"] or os.environ.get("ANTIPHON_TABLE") or None
+        return serve(group, table, engine_over_sockets, self._wire_setup, fill=True)
 
-    def _way(self) -> Connecting:
-        patience = min(self._timeout.total_seconds(), _SETUP)
+    def _wire_setup(self) -> Connecting:
+        patience = min(self._timeout.total_seconds(), _MAX_SETUP)
         self._connecting = Connecting(*self._own, self._exchange, patience, given_secret())
         return self._connecting
 
@@ -82,7 +207,7 @@ class QueuedGroup(About):
                 serving.close()
 
     def abort(self) -> None:
-        """What is under way fails at once, here and at the others."""
+        """Make calls under way fail at once, here and at the others."""
         serving = self.calls.serving
         if serving is not None and not serving.broken and self._connecting is not None:
             self._connecting.cut()
@@ -91,58 +216,58 @@ class QueuedGroup(About):
     # ---- making calls ----
 
     def _submit(
-        self, kind: str, given: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
-        opts: Any, more: str = "", alike: Sequence[Any] | None = None,
+        self, kind: str, inputs: Sequence[Any], results: list[Any], do: Callable[[], None], seconds: float,
+        opts: Any, detail: str = "", alike: Sequence[Any] | None = None,
     ) -> Any:  # fmt: skip
-        """`kind` and `given` are for a profiler, if one listens; with `more` and `alike`, tensors of which all have as
-        many of the same shapes (left out: the results), for who compares calls."""
-        asked.need_cpu(kind, [*given, *results])
-        self._made += 1
+        """Queue a call. `kind` and `inputs` are shown to a profiler. `detail` and `alike` are for comparing calls:
+        tensors with the same shapes at all processes (default: the results)."""
+        arguments.need_cpu(kind, [*inputs, *results])
+        self._call_count += 1
         serving = self.calls.serving
         if self._detail and serving is not None:
-            text, then = torch_detail.call_text(kind + more, results if alike is None else alike), do
+            text, execute = call_text(kind + detail, results if alike is None else alike), do
 
             def do() -> None:
-                torch_detail.compare(serving, text, seconds)
-                then()
+                compare_calls(serving, text, seconds)
+                execute()
 
-        moments = self._profiled.called(kind, self._made, self._names[0], given, results)
-        at_once = self._together is None and asked.at_once(opts, given, results)
-        return self._begun(self._worker.submit(results, do, moments and self._profiled, moments, at_once))
+        moments = self._profiled.record_call(kind, self._call_count, self._names[0], inputs, results)
+        at_once = self._coalesced is None and arguments.at_once(opts, inputs, results)
+        return self._note_begun(self._worker.submit(results, do, moments and self._profiled, moments, at_once))
 
     def _root(self, kind: str, opts: Any) -> int:
-        root = asked.root_of(opts)
-        asked.need_root(kind, root, self._own[1])
+        root = arguments.root_of(opts)
+        arguments.need_root(kind, root, self._own[1])
         return root
 
     def _seconds(self, options: Any) -> float:
-        """Without any progress."""
-        given = getattr(options, "timeout", None)
-        own = given.total_seconds() if isinstance(given, timedelta) else 0.0
-        return own if own > 0 else self._timeout.total_seconds()
+        """Return the timeout of a call: seconds without any progress."""
+        timeout = getattr(options, "timeout", None)
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else 0.0
+        return seconds if seconds > 0 else self._timeout.total_seconds()
 
     def _start_coalescing(self, device: Any) -> None:
-        self._together = []
+        self._coalesced = []
 
     def _end_coalescing(self, device: Any) -> Any:
-        works, self._together = self._together or [], None
-        return Together(works, self._worker.pool)
+        works, self._coalesced = self._coalesced or [], None
+        return CoalescedWork(works, self._worker.pool)
 
     # ---- point to point: by gloo ----
 
-    def _begun(self, work: Any) -> Any:
-        if self._together is not None:
-            self._together.append(work)
+    def _note_begun(self, work: Any) -> Any:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
         return work
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        asked.need_cpu("send", tensors)
-        return self._begun(self._gloo().send(tensors, peer, tag))
+        arguments.need_cpu("send", tensors)
+        return self._note_begun(self._gloo().send(tensors, peer, tag))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        asked.need_cpu("recv", tensors)
-        return self._begun(self._gloo().recv(tensors, peer, tag))
+        arguments.need_cpu("recv", tensors)
+        return self._note_begun(self._gloo().recv(tensors, peer, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        asked.need_cpu("recv", tensors)
-        return self._begun(self._gloo().recv_anysource(tensors, tag))
+        arguments.need_cpu("recv", tensors)
+        return self._note_begun(self._gloo().recv_anysource(tensors, tag))

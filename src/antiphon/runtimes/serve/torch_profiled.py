@@ -1,7 +1,7 @@
-"""What PyTorch's profiler hears of the calls of a group (docs/replay.md): which was made, when it ran, who waited.
+"""Show the calls of a group to PyTorch's profiler (docs/replay.md): which were made, when they ran, and waits for them.
 
-A profiler hears the thread that it was started in, and those that carry on its work; what carries out calls is none of
-these. So when a call ran is told by a later event of a thread that is heard: the next call, or the end of a wait.
+A profiler records the thread that started it, but not the worker that executes calls. So the times of a call are
+recorded by a later event of a recorded thread: the next call, or the end of a wait.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _TYPES = {
 
 
 def listening() -> bool:
-    """Whether a profiler hears this thread."""
+    """Whether a profiler records this thread."""
     return bool(torch.autograd._profiler_enabled())
 
 
 class Moments:
-    """When a call ran, in nanoseconds of `time.perf_counter_ns`; who carries it out writes them."""
+    """When a call ran, in nanoseconds of `time.perf_counter_ns`. The thread that executes it writes them."""
 
     __slots__ = ("begun", "call", "over")
 
@@ -39,28 +39,30 @@ class Moments:
 
 
 class Profiled:
-    """The calls of a group that a profiler has heard of."""
+    """The calls of a group that a profiler has recorded."""
 
     def __init__(self, size: int, places: Sequence[int]) -> None:
         self._group: dict[str, Any] = {"Group size": size, "Process Group Ranks": str(list(places))}
         self._lock = threading.Lock()
         self._open: deque[Moments] = deque()
 
-    def called(self, kind: str, call: int, name: str, given: Sequence[Any], results: Sequence[Any]) -> Moments | None:
-        """Where nobody listens None, and next to nothing is done."""
+    def record_call(
+        self, kind: str, call: int, name: str, inputs: Sequence[Any], results: Sequence[Any]
+    ) -> Moments | None:
+        """Record a call; None, at almost no cost, if no profiler records this thread."""
         if not listening():
             return None
         self._group["Process Group Name"] = name
-        self.tell()
-        told = {
+        self.record_ended()
+        facts = {
             "call": call,
             "Collective name": kind,
-            "In msg nelems": sum(one.numel() for one in given),
-            "Out msg nelems": sum(one.numel() for one in results),
-            "dtype": _type(given, results),
+            "In msg nelems": sum(tensor.numel() for tensor in inputs),
+            "Out msg nelems": sum(tensor.numel() for tensor in results),
+            "dtype": _type_name([*inputs, *results]),
             **self._group,
         }
-        with _event(CALLED + kind, told):
+        with _event(CALLED + kind, facts):
             moments = Moments(call)
         with self._lock:
             self._open.append(moments)
@@ -71,26 +73,29 @@ class Profiled:
             return nullcontext()
         return _event(WAIT, {"call": moments.call, **self._group})
 
-    def tell(self) -> None:
-        """Of those that are over how long ago they began and ended."""
+    def record_ended(self) -> None:
+        """Record how long ago calls that have ended began and ended."""
         if not self._open or not listening():
             return
         with self._lock:
-            done = [one for one in self._open if one.over]
-            for one in done:
-                self._open.remove(one)
-        for one in done:
+            ended = [moments for moments in self._open if moments.over]
+            for moments in ended:
+                self._open.remove(moments)
+        for moments in ended:
             now = time.perf_counter_ns()
-            told = {"call": one.call, "begun ns ago": now - one.begun, "over ns ago": now - one.over, **self._group}
-            with _event(DONE, told):
+            begun, over = now - moments.begun, now - moments.over
+            with _event(DONE, {"call": moments.call, "begun ns ago": begun, "over ns ago": over, **self._group}):
                 pass
 
 
-def _event(name: str, told: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    found: AbstractContextManager[Any] = _RecordFunctionFast(name, [], dict(told))
-    return found
+def _event(name: str, facts: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    event: AbstractContextManager[Any] = _RecordFunctionFast(name, [], dict(facts))
+    return event
 
 
-def _type(given: Sequence[Any], results: Sequence[Any]) -> str:
-    one = next(iter([*given, *results]), None)
-    return "Byte" if one is None else _TYPES.get(one.dtype, str(one.dtype).removeprefix("torch."))
+def _type_name(tensors: Sequence[Any]) -> str:
+    """Return the name of the type of the first tensor, as PyTorch's own traces have it."""
+    if not tensors:
+        return "Byte"
+    dtype = tensors[0].dtype
+    return _TYPES.get(dtype, str(dtype).removeprefix("torch."))

@@ -1,75 +1,138 @@
-"""Texts between the processes of a group by way of its store, where those of earlier processes may still lie.
+"""Exchanges and barriers by way of the store of a group, which may still hold texts of earlier processes.
 
-After a restart (torchrun --max-restarts, or other members) the processes find each other at the same store as before,
-and read what those wrote whose places they took. So a text bears a number that its process drew, those of the second
-exchange also what was read in the first one, and who sees that another has read something else reads again."""
+After a restart (torchrun --max-restarts, or other members) processes meet at the same store as before, and read the
+texts of the processes that they replace. So every text carries a mark drawn by its process; from the second exchange
+on, a digest of all marks read in the first one. A process that sees another digest than its own reads again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from antiphon.errors import TimedOut
 from antiphon.runtimes.serve.group_start import Outdated
 
-_LONGEST = 0.02  # seconds between two looks
-_MARK = 32  # letters
+_MAX_PAUSE = 0.02  # seconds between two reads
+_MARK_LETTERS = 32
 
 
 class Exchanges:
-    """`generation`: after the second one a text that only these processes of the group have."""
+    """Exchange texts. `generation`: after the second exchange, a text that only these processes of the group have."""
 
     def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
         self._store, self._rank, self._ranks, self._patience = store, rank, ranks, patience
-        self._drawn, self._first = secrets.token_hex(_MARK // 2), ""
-        self._number = self._looks = 0
+        self._own_mark, self._first_text = secrets.token_hex(_MARK_LETTERS // 2), ""
+        self._number = self._reads = 0
         self._end = 0.0
         self.generation = ""
 
     def __call__(self, text: str) -> list[str]:
-        """Everybody's text. Outdated: begin again with the first, which must be the same text again."""
+        """Return the texts of all processes. Outdated: repeat from the first exchange on, with the same text there."""
         self._number += 1
         if self._number == 1:
-            if self._first != text:
-                self._first = text
-                self._write(self._drawn + text)
-            found = self._read(1)
-            self.generation = _generation(found)
+            if self._first_text != text:
+                self._first_text = text
+                self._write(self._own_mark + text)
+            texts = self._read(1)
+            self.generation = _generation(texts)
         else:
             self._write(self.generation + text)
-            found = self._read(self._number)
-            while any(one[:_MARK] != self.generation for one in found):
+            texts = self._read(self._number)
+            while any(other[:_MARK_LETTERS] != self.generation for other in texts):
                 self._wait()
-                # what is said to others who go on by it is said once: only who read something else begins again
+                # later exchanges must not be repeated: only a process that read other marks in the first one restarts
                 if self._number == 2 and _generation(self._read(1)) != self.generation:
                     self._number = 0
                     raise Outdated
-                found = self._read(self._number)
-        return [one[_MARK:] for one in found]
+                texts = self._read(self._number)
+        return [other[_MARK_LETTERS:] for other in texts]
 
     def _wait(self) -> None:
-        """Somebody will yet write. Longer each time, but not for long."""
+        """Pause before reading again, longer each time. TimedOut if processes are still missing."""
         self._end = self._end or time.monotonic() + self._patience
         if time.monotonic() > self._end:
             raise TimedOut(
                 f"rank {self._rank}: in the store of the group there are texts of processes that are gone, and after "
                 f"{self._patience:g} seconds not yet of all {self._ranks} that are to be there"
             )
-        self._looks += 1
-        time.sleep(min(0.001 * self._looks, _LONGEST))
+        self._reads += 1
+        time.sleep(min(0.001 * self._reads, _MAX_PAUSE))
 
     def _write(self, text: str) -> None:
         self._store.set(f"antiphon/{self._number}/{self._rank}", text)
 
     def _read(self, number: int) -> list[str]:
         keys = [f"antiphon/{number}/{other}" for other in range(self._ranks)]
-        if self._store.has_extended_api():  # all in one question
+        if self._store.has_extended_api():  # a single request
             return [text.decode() for text in self._store.multi_get(keys)]
         return [self._store.get(key).decode() for key in keys]
 
 
 def _generation(texts: Sequence[str]) -> str:
-    return hashlib.sha256("".join(one[:_MARK] for one in texts).encode()).hexdigest()[:_MARK]
+    return hashlib.sha256("".join(text[:_MARK_LETTERS] for text in texts).encode()).hexdigest()[:_MARK_LETTERS]
+
+
+class Monitored:
+    """`torch.distributed.monitored_barrier` by the store, which requires no process to wait for another.
+
+    Process 0 reports the process that did not come in time, or with `wait_all_ranks` all of them. The others report
+    that process 0 did not let them continue. A timeout of 0 is one."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._passed = 0
+
+    def wait(self, timeout: timedelta, wait_all_ranks: bool) -> None:
+        self._passed += 1
+        end = time.monotonic() + timeout.total_seconds()
+        milliseconds = round(timeout.total_seconds() * 1000)
+        if self._rank:
+            self._store.set(f"{self._passed}/{self._rank}", "here")
+            if not self._appears("go", end):
+                raise RuntimeError(
+                    f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but received "
+                    f"errors while waiting for send/recv from rank 0: no answer in {milliseconds} ms. See which ranks "
+                    "rank 0 reports as missing."
+                )
+            return
+        missing: list[str] = []
+        for other in range(1, self._size):
+            if not self._appears(str(other), end):
+                missing.append(str(other))
+                if not wait_all_ranks:
+                    break
+        if missing:
+            named = f"Ranks {', '.join(missing)}" if wait_all_ranks else f"Rank {missing[0]}"
+            raise RuntimeError(
+                f"[Rank 0]: {named} failed to pass monitoredBarrier in {milliseconds} ms\n"
+                f"Rank 0 timed out in monitoredBarrier after {milliseconds} ms."
+            )
+        self._store.set(f"{self._passed}/go", "go")
+        with suppress(RuntimeError, NotImplementedError):  # all processes have left the previous barrier
+            for name in ("go", *map(str, range(1, self._size))):
+                self._store.delete_key(f"{self._passed - 1}/{name}")
+
+    def _appears(self, name: str, end: float) -> bool:
+        """Wait until the store has this key; False after `end`."""
+        key = [f"{self._passed}/{name}"]
+        for pause in _pauses():
+            if self._store.check(key):
+                return True
+            seconds = end - time.monotonic()
+            if seconds <= 0:
+                return False
+            time.sleep(min(pause, seconds))
+        raise AssertionError("pauses have no end")
+
+
+def _pauses() -> Iterator[float]:
+    pause = 0.0005
+    while True:
+        yield pause
+        pause = min(2 * pause, _MAX_PAUSE)

@@ -1,4 +1,4 @@
-"""What a collective under way is to PyTorch, and the threads that carry it out."""
+"""Collectives under way as PyTorch's work objects, and the threads that execute them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ else:
 
 
 class CollectiveFailed(AntiphonError, dist.DistBackendError):
-    """A collective could not be carried out: a process is gone or late, or the call was wrong."""
+    """A collective failed: a process has ended or is late, or the call was wrong."""
 
     exit_code = 1
 
 
 class NotYet(CollectiveFailed):
-    """The time that who waits has given is over; it may be done later."""
+    """A wait has timed out; the collective itself may still complete."""
 
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(f"{what} was not done within {seconds:g} seconds")
-        self.what = what
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the collective was not done within {seconds:g} seconds")
 
 
 class Waited(_Work):
-    """For PyTorch, what is asked of a device is waited for, too."""
+    """Work on the CPU: synchronizing means waiting."""
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         raise NotImplementedError
@@ -50,16 +49,17 @@ class Waited(_Work):
         self.wait()
 
 
-def promised(
+def future_of(
     base: torch.futures.Future[None], find: Callable[[], list[torch.Tensor]]
 ) -> torch.futures.Future[list[torch.Tensor]]:
-    """What `find` says once `base` is set. What it raises is raised in a callback: an exception that is set by
-    set_exception ends the process in DDP."""
+    """Return a future of the result of `find`, called once `base` is set.
+
+    Its exceptions are raised in a callback, as one set by set_exception would end the process in DDP."""
     return base.then(lambda _: find())
 
 
 class WorkerWork(Waited):
-    """A call that a worker carries out. What it raised is raised to whoever waits."""
+    """A call that a worker executes. `wait` raises the exceptions of the call."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class WorkerWork(Waited):
         moments: Moments | None = None,
     ) -> None:
         super().__init__()
-        self._profiled, self._moments = profiled, moments  # of a call that a profiler has heard of
+        self._profiled, self._moments = profiled, moments  # of a call that a profiler has recorded
         self._results, self._do, self._pool = results, do, pool
         self._over = False
-        self._under_way = threading.Lock()  # which is held until then: an event takes as long as a small message
+        self._under_way = threading.Lock()  # held until the end; an event would cost as much as a small message
         self._under_way.acquire()
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -82,8 +82,8 @@ class WorkerWork(Waited):
 
     # ---- for the worker ----
 
-    def carry_out(self, done: Callable[[], None]) -> None:
-        """`done`: before anybody learns of it."""
+    def execute(self, done: Callable[[], None]) -> None:
+        """Execute the call in the worker. `done` is called before any wait ends."""
         raised: BaseException | None = None
         if self._moments is not None:
             self._moments.begun = time.perf_counter_ns()
@@ -94,8 +94,8 @@ class WorkerWork(Waited):
         done()
         self.end(raised)
 
-    def carry_out_here(self) -> None:
-        """By who makes it. What is no failure of the call he hears of at once: a handler of a signal has raised it."""
+    def execute_here(self) -> None:
+        """Execute the call in the thread that makes it. Exceptions of signal handlers are raised at once."""
         if self._moments is not None:
             self._moments.begun = time.perf_counter_ns()
         try:
@@ -114,37 +114,37 @@ class WorkerWork(Waited):
             self._moments.over = time.perf_counter_ns()
         with self._lock:
             self._error = error
-            del self._do  # and with it the tensors that only this call needed
+            del self._do  # and with it the tensors that only this call used
             self._over = True
             base = self._base
         self._under_way.release()
-        if base is not None:  # what hangs on the future may itself wait for a collective: not in the worker
+        if base is not None:  # callbacks of the future may wait for a collective: not in the worker
             self._pool.submit(lambda: base.set_result(None))
 
     # ---- for PyTorch ----
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        if not self._waited(seconds if seconds > 0 else -1):
-            raise NotYet("the collective", seconds)
+        if not self._wait_profiled(seconds if seconds > 0 else -1):
+            raise NotYet(seconds)
         if self._error is not None:
             raise self._error
         return True
 
-    def _waited(self, seconds: float) -> bool:
+    def _wait_profiled(self, seconds: float) -> bool:
         if self._profiled is None:
-            return self._ended(seconds)
+            return self._wait_until_ended(seconds)
         with self._profiled.waiting(self._moments):
-            over = self._ended(seconds)
-        self._profiled.tell()
+            over = self._wait_until_ended(seconds)
+        self._profiled.record_ended()
         return over
 
-    def _ended(self, seconds: float) -> bool:
-        """Within so many; -1: whenever it is."""
+    def _wait_until_ended(self, seconds: float) -> bool:
+        """Wait for the end, at most these seconds (-1: forever). False after a timeout."""
         if not self._over:
             if not self._under_way.acquire(timeout=seconds):
                 return False
-            self._under_way.release()  # for others who wait
+            self._under_way.release()  # for other waits
         return True
 
     def is_completed(self) -> bool:
@@ -164,7 +164,7 @@ class WorkerWork(Waited):
         with self._lock:
             if self._future is None:
                 self._base = torch.futures.Future()
-                self._future = promised(self._base, self._outcome)
+                self._future = future_of(self._base, self._outcome)
                 if self._over:
                     self._base.set_result(None)
             return self._future
@@ -175,8 +175,8 @@ class WorkerWork(Waited):
         return self._results
 
 
-class Together(Waited):
-    """Several works that complete as one. Its exception is that of the first work that failed."""
+class CoalescedWork(Waited):
+    """Several works that complete as one, with the exception of the first work that failed."""
 
     def __init__(self, works: Sequence[Any], pool: Pool) -> None:
         super().__init__()
@@ -185,39 +185,39 @@ class Together(Waited):
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        own = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-        end = time.monotonic() + own
-        for one in self._works:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        end = time.monotonic() + seconds
+        for work in self._works:
             try:
-                one.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if own > 0 else timedelta(0))
-            except NotYet as late:
-                raise NotYet(late.what, own) from None
+                work.wait(timedelta(seconds=max(end - time.monotonic(), 1e-6)) if seconds > 0 else timedelta(0))
+            except NotYet:
+                raise NotYet(seconds) from None
         return True
 
     def is_completed(self) -> bool:
-        return all(one.is_completed() for one in self._works)
+        return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        return next((error for one in self._works if (error := one.exception()) is not None), None)
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[torch.Tensor]:
-        return [tensor for one in self._works for tensor in one.result()]
+        return [tensor for work in self._works for tensor in work.result()]
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a future that a thread of the pool completes, by waiting for all works."""
         with self._future_lock:
             if self._future is None:
                 base: torch.futures.Future[None] = torch.futures.Future()
-                self._future = promised(base, self.result)
+                self._future = future_of(base, self.result)
                 self._pool.submit(lambda: base.set_result(None))
             return self._future
 
 
 class Pool:
-    """Threads for whatever hangs on futures: as many as there are that wait at one time."""
+    """Threads for callbacks of futures: as many as wait at the same time."""
 
     def __init__(self) -> None:
         self._todo: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -246,19 +246,19 @@ class Pool:
 
 
 class Worker:
-    """One thread that carries out the calls of a group in the order in which they were made; from the first one on.
+    """A thread, started by the first call, that executes the calls of a group in the order in which they are made.
 
-    A call that is waited for at once is carried out by who makes it, where none is before it: to hand it over and to
-    hear that it is done takes as long as a small call. Others that come meanwhile wait their turn.
+    A call that is waited for at once runs in the thread that makes it if no other is queued: handing it over and
+    waiting for the result would take as long as a small call. Calls made meanwhile are queued.
     """
 
     def __init__(self) -> None:
         self.pool = Pool()
         self._todo: queue.SimpleQueue[WorkerWork | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # of who carries out a call
-        self._caller = 0  # the thread that carries out its own
-        self._under_way = 0  # calls that are made and not done
+        self._turn = threading.Lock()  # held while a call is executed
+        self._caller = 0  # the thread that executes its own call
+        self._under_way = 0  # number of calls made and not done
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -270,35 +270,37 @@ class Worker:
         moments: Moments | None = None,
         at_once: bool = False,
     ) -> WorkerWork:
-        """`at_once`: it is waited for."""
+        """Execute or queue a call. `at_once`: the caller waits for it."""
         work = WorkerWork(results, do, self.pool, profiled, moments)
         if self._caller == threading.get_ident():
             work.end(CollectiveFailed("a handler of a signal makes a call within a call of its thread"))
-        elif not at_once or not self._carried_out_here(work):
-            self._hand_over(work)
+        elif not at_once or not self._try_here(work):
+            self._enqueue(work)
         return work
 
-    def _carried_out_here(self, work: WorkerWork) -> bool:
-        """Not where other calls are before it. A handler of a signal may raise after any call of a function, also one
-        that takes or lets go of a lock: whatever has been done until then is undone."""
-        here = False
+    def _try_here(self, work: WorkerWork) -> bool:
+        """Execute the call here, unless other calls precede it. Return whether it was executed.
+
+        A signal handler may raise after any function call, even one that acquires or releases a lock: then everything
+        done so far is undone."""
+        entered = False
         try:
             with self._lock:
                 if not self._under_way and not self._closed:
                     self._under_way += 1
-                    here = True
-            if here:
+                    entered = True
+            if entered:
                 with self._turn:
                     self._caller = threading.get_ident()
-                    work.carry_out_here()
+                    work.execute_here()
         finally:
-            if here:
+            if entered:
                 self._caller = 0
                 with self._lock:
                     self._under_way -= 1
-        return here
+        return entered
 
-    def _hand_over(self, work: WorkerWork) -> None:
+    def _enqueue(self, work: WorkerWork) -> None:
         with self._lock:
             if self._closed:
                 work.end(CollectiveFailed("the process group has been destroyed"))
@@ -316,11 +318,11 @@ class Worker:
     def _run(self) -> None:
         while (work := self._todo.get()) is not None:
             with self._turn:
-                work.carry_out(self._done)
+                work.execute(self._done)
             del work
 
     def close(self, patience: float) -> bool:
-        """No further calls; those under way are waited for. Whether all are done."""
+        """Refuse further calls and wait for those under way. Return whether all are done."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -328,7 +330,7 @@ class Worker:
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join(patience)
         over = self._caller != threading.get_ident() and self._turn.acquire(timeout=patience)
-        if over:  # no other thread carries out a call of its own, nor does this one, in a handler of a signal
+        if over:  # no thread executes its own call, nor does this one, in a signal handler
             self._turn.release()
         self.pool.close()
         return over and (self._thread is None or not self._thread.is_alive())

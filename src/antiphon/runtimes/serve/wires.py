@@ -1,4 +1,4 @@
-"""The best connection that the processes of a group can have without MPI."""
+"""Connect the processes of a group without MPI: by shared memory if all are on one host, else by sockets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from functools import lru_cache
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire
-from antiphon.runtimes.serve.handshake import derived
-from antiphon.runtimes.serve.interface import interface_addresses
-from antiphon.runtimes.serve.life import Life, Place
-from antiphon.runtimes.serve.mesh import Exchange, handed_over, mesh
+from antiphon.runtimes.serve.admission import derived
+from antiphon.runtimes.serve.mesh import Exchange, handed_over, interface_addresses, mesh
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
@@ -27,11 +25,11 @@ MAX_RAILS = 8  # networks that a pair of processes uses side by side
 
 
 class Connecting:
-    """A way for a group to its wire (group_start).
+    """Set up a wire (group_start.WireSetup).
 
-    Where all are on one host, messages go through memory that they share (not if ANTIPHON_SHARED=0), and pipes tell
-    when one is gone; else over sockets. Who shares memory proves that it knows the secret by what it makes of all that
-    was told; of two that are connected each proves it to the other. `exchange`, `secret`: as of `mesh`.
+    If all processes are on one host, messages go through shared memory (not if ANTIPHON_SHARED=0), and pipes show when
+    a process ends. Else they go over sockets. Processes that share memory prove that they know the secret by an HMAC
+    of all offers; those that connect prove it to each other. `exchange`, `secret`: as of `mesh`.
     """
 
     def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:
@@ -41,59 +39,59 @@ class Connecting:
         self._engine: Engine | None = None
         self._memory = 0
         self._key = b""
-        self._life: Life | None = None
+        self._alive: AlivePipes | None = None
         if self._addresses == [""] and os.environ.get("ANTIPHON_SHARED") != "0":
             with suppress(OSError):
-                self._life = Life(rank, ranks)
-        self._sockets: list[int] = []  # for each rank, -1 for this one
+                self._alive = AlivePipes(rank, ranks)
+        self._sockets: list[int] = []  # per rank and rail; -1 for this rank
 
-    def tells(self, engine: Engine | None) -> str:
-        """Where the own pipe is, and the name of the memory that process 0 makes."""
+    def offer(self, engine: Engine | None) -> str:
+        """Return where the own pipe is, and at process 0 the name of the shared memory."""
         name = b""
-        if engine is not None and self._life is not None:
+        if engine is not None and self._alive is not None:
             self._engine = engine
             self._memory, name = engine.share(self._ranks)
-        memory = name.hex() if self._memory else ""
-        own = {
-            "life": self._life and self._life.place,
-            "memory": memory,
+        fields = {
+            "once": secrets.token_hex(32),
+            "life": self._alive and self._alive.place,
+            "memory": name.hex() if self._memory else "",
             "rails": len(self._addresses),
         }
-        return json.dumps({"once": secrets.token_hex(32), **own})
+        return json.dumps(fields)
 
-    def answers(self, engine: Engine, told: Sequence[str]) -> str:
-        """Whether this process can see the memory and the pipes of all others, and a proof that it knows the secret."""
+    def answer(self, engine: Engine, offers: Sequence[str]) -> str:
+        """Return whether this process can open the memory and all pipes, with a proof that it knows the secret."""
         self._engine = engine
-        said = [_said(text, f"rank {rank}") for rank, text in enumerate(told)]
-        self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(told))
-        about = hashlib.sha256(json.dumps([*told]).encode()).digest()
-        self._key = derived(self._secret.data if self._secret else b"", b"group " + about)
-        return self._answer(self._rank, _YES if self._near(engine, said) else _NO)
+        places = [_read_offer(text, f"rank {rank}") for rank, text in enumerate(offers)]
+        self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(offers))
+        digest = hashlib.sha256(json.dumps([*offers]).encode()).digest()
+        self._key = derived(self._secret.data if self._secret else b"", b"group " + digest)
+        return self._prove(self._rank, _YES if self._opens_all(engine, places) else _NO)
 
-    def _near(self, engine: Engine, said: Sequence[tuple[Place | None, bytes]]) -> bool:
-        """All that was seen before is let go of: it may have been of others."""
-        if self._life is None:
+    def _opens_all(self, engine: Engine, offers: Sequence[tuple[Place | None, bytes]]) -> bool:
+        """Open the shared memory and all pipes. Closes those of an earlier call: they may be of other processes."""
+        if self._alive is None:
             return False
-        self._life.forget()
+        self._alive.forget()
         if self._rank:
             engine.unshare(self._memory)
-            self._memory = engine.join(said[0][1], self._rank)
+            self._memory = engine.join(offers[0][1], self._rank)
         if not self._memory:
             return False
-        others = [(rank, place) for rank, (place, _) in enumerate(said) if rank != self._rank]
-        return all(place is not None and self._life.sees(rank, place) for rank, place in others)
+        places = [(rank, place) for rank, (place, _) in enumerate(offers) if rank != self._rank]
+        return all(place is not None and self._alive.open_other(rank, place) for rank, place in places)
 
-    def _answer(self, rank: int, text: str) -> str:
-        """With its proof, which is for this rank and this group alone."""
+    def _prove(self, rank: int, text: str) -> str:
+        """Append the proof to an answer. It is valid for this rank and group only."""
         return f"{text} {hmac.digest(self._key, f'{rank} of {self._ranks}: {text}'.encode(), 'sha256').hex()}"
 
-    def wire(self, engine: Engine, answers: Sequence[str]) -> Wire:
-        if self._life is not None and all(text.startswith(_YES) for text in answers):
+    def connect(self, engine: Engine, answers: Sequence[str]) -> Wire:
+        if self._alive is not None and all(text.startswith(_YES) for text in answers):
             for rank, text in enumerate(answers):
-                if not hmac.compare_digest(text.encode(), self._answer(rank, _YES).encode()):
+                if not hmac.compare_digest(text.encode(), self._prove(rank, _YES).encode()):
                     raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
             memory, self._memory = self._memory, 0
-            return engine.shared(memory, self._life.handed_over())
+            return engine.shared(memory, self._alive.handed_over())
         with ExitStack() as stack:
             meshes = [self._mesh(address, stack) for address in self._addresses[: self._rails]]
             stack.pop_all()
@@ -101,44 +99,44 @@ class Connecting:
         return engine.sockets(self._rank, self._sockets, self._rails)
 
     def _mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
-        """To all others, by this address of ours."""
+        """Connect to all others by this address of ours."""
         timeout, secret = self._timeout, self._secret
-        found = mesh(self._rank, self._ranks, self._exchange, address=address, timeout=timeout, secret=secret)
-        for one in found:
-            if one is not None:
-                stack.enter_context(one)
-        return found
+        connections = mesh(self._rank, self._ranks, self._exchange, address=address, timeout=timeout, secret=secret)
+        for connection in connections:
+            if connection is not None:
+                stack.enter_context(connection)
+        return connections
 
     def close(self) -> None:
-        """What no wire has taken over."""
+        """Free what no wire owns."""
         if self._engine is not None:
             self._engine.unshare(self._memory)
             self._memory = 0
-        if self._life is not None:
-            self._life.close()
+        if self._alive is not None:
+            self._alive.close()
 
     def cut(self) -> None:
-        """What is under way over the wire, which is not closed, fails at once, here and at the others."""
-        if not self._sockets and self._life is not None:
-            self._life.cut()
+        """Make calls under way over the wire fail at once, here and at the others. The wire stays open."""
+        if not self._sockets and self._alive is not None:
+            self._alive.cut()
         for number in self._sockets:
             if number >= 0:
-                one = socket.socket(fileno=number)
+                connection = socket.socket(fileno=number)
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.detach()  # it is the wire's
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.detach()  # the wire owns it
 
 
 def _read_rails(text: str, who: str) -> int:
-    """Return how many networks that process can use side by side."""
+    """Return how many networks a process can use side by side."""
     match fields_of(text, who):
         case {"rails": int(rails)} if 0 < rails <= MAX_RAILS:
             return rails
     raise no_message(who, f"expected how many networks it uses, 1 to {MAX_RAILS}")
 
 
-def _said(text: str, who: str) -> tuple[Place | None, bytes]:
-    """Where its pipe is, and the name of its memory."""
+def _read_offer(text: str, who: str) -> tuple[Place | None, bytes]:
+    """Return where the pipe of a process is, and the name of its memory."""
     match fields_of(text, who):
         case {"once": str(), "life": [int(process), int(number), int(pipe)], "memory": str(memory)}:
             return (process, number, pipe), hex_of(memory, who)
@@ -148,10 +146,73 @@ def _said(text: str, who: str) -> tuple[Place | None, bytes]:
 
 
 def engine_over_sockets(compiler: str = "") -> Engine:
-    """Compiled where it is still to be done; loaded once in a process for what the environment says."""
-    return _loaded(compiler, *(os.environ.get(name) for name in ("CC", "ANTIPHON_CACHE", "XDG_CACHE_HOME")))
+    """Return the engine, compiled if necessary, and loaded once for each environment."""
+    return _load_engine(compiler, *(os.environ.get(name) for name in ("CC", "ANTIPHON_CACHE", "XDG_CACHE_HOME")))
 
 
 @lru_cache(maxsize=8)
-def _loaded(compiler: str, *_: str | None) -> Engine:
+def _load_engine(compiler: str, *_: str | None) -> Engine:
     return Engine(library("sockets", compiler))
+
+
+# ---- noticing that a process of the same host has ended ----
+
+Place = tuple[int, int, int]  # a process, the descriptor of its pipe there, and the inode of the pipe
+
+
+class AlivePipes:
+    """A pipe of each process. The others open its reading end, and see it close when the process ends.
+
+    A process has both ends of its own pipe as one descriptor. Nothing is written until `cut`. OSError if the system
+    cannot open pipes by /proc."""
+
+    def __init__(self, rank: int, ranks: int) -> None:
+        self._rank, self._ends, self._owned = rank, [-1] * ranks, True
+        ends = os.pipe()
+        try:
+            self._ends[rank] = _open_descriptor(os.getpid(), ends[0], os.O_RDWR)
+        finally:
+            for end in ends:
+                os.close(end)
+        self._device, number = _identify(self._ends[rank])
+        self.place: Place = (os.getpid(), self._ends[rank], number)
+
+    def open_other(self, other: int, place: Place) -> bool:
+        """Open the pipe of another rank. In another process namespace the descriptor belongs to something else."""
+        try:
+            self._ends[other] = _open_descriptor(place[0], place[1], os.O_RDONLY)
+        except (OSError, OverflowError):
+            return False
+        return _identify(self._ends[other]) == (self._device, place[2])
+
+    def forget(self) -> None:
+        """Close the pipes of all others."""
+        for rank, end in enumerate(self._ends):
+            if end >= 0 and rank != self._rank:
+                os.close(end)
+                self._ends[rank] = -1
+
+    def handed_over(self) -> list[int]:
+        """Return all descriptors; the caller owns them."""
+        self._owned = False
+        return [*self._ends]
+
+    def cut(self) -> None:
+        """Let the others notice, even if a child of this process holds its end, too."""
+        with suppress(OSError):
+            os.write(self._ends[self._rank], b".")
+
+    def close(self) -> None:
+        for end in self._ends if self._owned else ():
+            if end >= 0:
+                os.close(end)
+        self._owned = False
+
+
+def _open_descriptor(process: int, number: int, flags: int) -> int:
+    return os.open(f"/proc/{process}/fd/{number}", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+def _identify(end: int) -> tuple[int, int]:
+    status = os.fstat(end)
+    return status.st_dev, status.st_ino

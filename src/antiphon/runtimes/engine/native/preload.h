@@ -243,7 +243,7 @@ void ap_auto_end_planner(void);
 void ap_planner_lower_priority(void); /* from now on it only uses idle processors */
 /* Process 0: AP_STATUS, AP_SIZE and AP_DIGEST of a query. */
 void ap_auto_status(uint64_t words[AP_QUERY_WORDS]);
-/* An answer (runtimes/serve/auto_kept.py): its book as bytes from malloc, and its summary; NULL if it is damaged. */
+/* An answer (runtimes/serve/auto_question.py): its book as bytes from malloc, and its summary; NULL if it is damaged. */
 unsigned char *ap_auto_read_answer(const unsigned char *answer, uint64_t bytes, uint64_t *size, ap_plan_summary *summary);
 /* Takes the bytes, which are from malloc, as the table, if there is none yet; false where they are no good. */
 int ap_auto_install_table(unsigned char *bytes, uint64_t size);

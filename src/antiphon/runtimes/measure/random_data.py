@@ -1,0 +1,234 @@
+"""The random data of a run: every process generates its input and its expected output by itself.
+
+Each contribution (block, id) consists of random numbers seeded by these two, so no process needs the data of another.
+Integers, minima, maxima and data that is only moved must be exact. Sums and products of floating-point numbers may
+differ from those in float64 by rounding:
+
+    m contributions, combined in any order, are rounded at most m times in the accumulator type and at most m
+    times when stored. So the error of a sum is at most ((1 + u)^m (1 + v)^m - 1) * sum |x|, with u and v the
+    unit roundoffs of the two types (the second falls away where they are one); of a product, with |product|.
+
+In addition there is the rounding of the reference, which is computed in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs, order_of, pointers
+from antiphon.core.datatypes import accumulator, average, combine_of
+from antiphon.core.interpret.buffers import Side, sides
+
+Array = NDArray[Any]
+Key = tuple[int, tuple[int, ...]]  # a block and the contributions to it that a rank must end with
+WINDOW = 2**17  # elements handled at once
+
+
+@dataclass(frozen=True, eq=False)
+class RandomData:
+    """The data of one collective at one size. `keep`: cache it, for a process that has all ranks."""
+
+    collective: Collective
+    unit: int
+    dtype: np.dtype[Any]
+    op: str
+    in_place: bool = False
+    seed: int = 0
+    keep: bool = False
+
+    def rank(self, rank: int) -> RankData:
+        return RankData(self, rank)
+
+    @cached_property
+    def max_contributions(self) -> int:
+        return int(self.collective.ids_per_block.max(initial=1))
+
+    @cached_property
+    def sides(self) -> tuple[tuple[Side, Longs], tuple[Side, Longs]]:
+        """Input and output, and where the rows of each rank begin."""
+        first, last = sides(self.collective, self.in_place)
+        ranks = self.collective.ranks
+        return (first, pointers(first.rank, ranks)), (last, pointers(last.rank, ranks))
+
+    @cached_property
+    def relation(self) -> tuple[Longs, Longs, Longs, Longs]:
+        """Rows of `pre` and of `post` sorted by rank, and where those of each rank begin."""
+        relation, ranks = self.collective.relation, self.collective.ranks
+        before, after = order_of(relation.pre_rank, ranks), order_of(relation.post_rank, ranks)
+        return before, pointers(relation.pre_rank[before], ranks), after, pointers(relation.post_rank[after], ranks)
+
+    @cached_property
+    def all_contributions(self) -> dict[int, tuple[int, ...]]:
+        """All contributions per block."""
+        relation, names_of = self.collective.relation, dict[int, set[int]]()
+        for block, name in zip(relation.pre_block.tolist(), relation.pre_id.tolist(), strict=True):
+            names_of.setdefault(block, set()).add(name)
+        return {block: tuple(sorted(names)) for block, names in names_of.items()}
+
+    @cached_property
+    def cache(self) -> dict[Any, Any]:
+        return {}
+
+    def contribution(self, block: int, name: int) -> Array:
+        if (block, name) in self.cache:
+            cached: Array = self.cache[block, name]
+            return cached
+        random = np.random.default_rng([self.seed, block, name])
+        count = int(self.collective.weights[block]) * self.unit
+        values = random_values(random, count, self.dtype, self.op, self.max_contributions)
+        if self.keep:
+            self.cache[block, name] = values
+        return values
+
+    def expected_of(self, key: Key) -> tuple[Array, Array | None]:
+        """Return the expected value, and the allowed error of each element; None if it must be exact."""
+        if key in self.cache:
+            cached: tuple[Array, Array | None] = self.cache[key]
+            return cached
+        rows = [self.contribution(key[0], name) for name in key[1]]
+        total = combined(rows, self.dtype, self.op)
+        expected = total, _limit(rows, total, self.dtype, self.op)
+        if self.keep:
+            self.cache[key] = expected
+        return expected
+
+
+class RankData:
+    """Input and expected output of one rank. `sizes`: elements of the two buffers."""
+
+    def __init__(self, data: RandomData, rank: int) -> None:
+        self.data, self.rank = data, rank
+        (first, first_at), (last, last_at) = data.sides
+        self.sizes = int(first.size[rank]) * data.unit, int(last.size[rank]) * data.unit
+        self._first, self._last = self._places(first, first_at), self._places(last, last_at)
+        before, before_at, after, after_at = data.relation
+        relation = data.collective.relation
+        self._input_names: dict[int, list[int]] = {}
+        rows = before[before_at[rank] : before_at[rank + 1]]
+        for block, name in sorted(zip(relation.pre_block[rows].tolist(), relation.pre_id[rows].tolist(), strict=True)):
+            self._input_names.setdefault(block, []).append(name)
+        self._expected: dict[int, Key] = {}
+        rows = after[after_at[rank] : after_at[rank + 1]]
+        for block, want in zip(relation.post_block[rows].tolist(), relation.post_want[rows].tolist(), strict=True):
+            self._expected[block] = block, data.all_contributions[block] if want < 0 else tuple(relation.wants[want])
+
+    def _places(self, side: Side, at: Longs) -> list[tuple[int, slice]]:
+        rows, unit = slice(int(at[self.rank]), int(at[self.rank + 1])), self.data.unit
+        weights = self.data.collective.weights
+        return [
+            (block, slice(start * unit, (start + int(weights[block])) * unit))
+            for block, start in zip(side.block[rows].tolist(), side.start[rows].tolist(), strict=True)
+        ]
+
+    def fill(self, buffer: Array) -> None:
+        """Write the input into a buffer."""
+        dtype, wide = self.data.dtype, accumulator(self.data.dtype)
+        for block, place in self._first:
+            names = self._input_names.get(block, [])
+            total = self.data.contribution(block, names[0]) if names else np.zeros(0, dtype)
+            for name in names[1:]:
+                other = self.data.contribution(block, name)
+                total = combine_of(self.data.op)(total.astype(wide), other.astype(wide)).astype(dtype)
+            if names:
+                buffer[place] = total
+
+    def count_wrong(self, buffer: Array) -> int:
+        """Count the elements of the output that differ from the definition of the collective."""
+        return sum(
+            _count_wrong(buffer[place], *self.data.expected_of(self._expected[block])) for block, place in self._last
+        )
+
+    def outputs(self, buffer: Array) -> Iterator[tuple[Key, Array]]:
+        """Yield the key of every expected block, and its elements in the buffer."""
+        for block, place in self._last:
+            yield self._expected[block], buffer[place]
+
+
+def combined(rows: list[Array], dtype: np.dtype[Any], op: str) -> Array:
+    """Combine contributions by plain NumPy, in float64 where results are rounded."""
+    if len(rows) == 1:
+        return rows[0]
+    combine, exact = combine_of(op), _exact(dtype, op)
+    total = rows[0].astype(dtype if exact else np.float64)
+    with np.errstate(all="ignore"):
+        for row in rows[1:]:  # row by row, as wide copies of all rows would be many times the data
+            combine(total, row, out=total)
+    if op != "avg":
+        return total
+    return np.asarray(average(total, len(rows)) if exact else total / len(rows))
+
+
+def _exact(dtype: np.dtype[Any], op: str) -> bool:
+    return dtype.kind in "iu" or op in ("min", "max")
+
+
+def _limit(rows: list[Array], total: Array, dtype: np.dtype[Any], op: str) -> Array | None:
+    """Return the rounding error that each element may have; None if it must be exact."""
+    if len(rows) == 1 or _exact(dtype, op):
+        return None
+    m, size = len(rows), np.abs(total)
+    if op != "prod":
+        size = np.zeros(len(total))
+        for row in rows:
+            size += np.abs(row)
+    relative = growth(dtype, m) / (m if op == "avg" else 1)
+    return np.asarray(size * relative + m * smallest(dtype))
+
+
+def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
+    """Count elements that differ by more than the limit, or are NaN, in windows that fit into the caches."""
+    if limit is None:
+        return int(np.count_nonzero(actual != value))
+    wrong = 0
+    for low in range(0, len(actual), WINDOW):
+        window = slice(low, low + WINDOW)
+        near = np.abs(actual[window].astype(np.float64) - value[window]) <= limit[window]
+        wrong += len(near) - int(np.count_nonzero(near))
+    return wrong
+
+
+def growth(dtype: np.dtype[Any], m: int) -> float:
+    """Return the maximum relative error of a sum of m numbers of this type, compared to float64."""
+    stored, wide = (float(_finfo(kind).eps) / 2 for kind in (dtype, accumulator(dtype)))
+    own = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
+    return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
+
+
+def smallest(dtype: np.dtype[Any]) -> float:
+    """Return the smallest number above 0: the maximum loss of an underflow."""
+    return float(_finfo(dtype).smallest_subnormal)
+
+
+def _finfo(dtype: np.dtype[Any]) -> Any:
+    if dtype.name == "bfloat16" or dtype.itemsize == 1:
+        import ml_dtypes
+
+        finfo: Any = ml_dtypes.finfo
+        return finfo(dtype)
+    return np.finfo(dtype)
+
+
+def random_values(random: np.random.Generator, count: int, dtype: np.dtype[Any], op: str, contributions: int) -> Array:
+    """Return numbers that use all bits, so that rounding and overflow of integers matter; floats do not overflow."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        values = random.integers(limits.min, limits.max, count, dtype, endpoint=True)
+        return values | dtype.type(1) if op == "prod" else values  # products of even numbers soon become 0
+    if op == "prod":
+        spread = 8.0 if dtype.itemsize > 1 else 4.0  # of float8 the largest number is e^6
+        size = np.exp(random.uniform(-1.0, 1.0, count) * min(1.0, spread / contributions))
+        return np.asarray(np.where(random.random(count) < 0.5, -size, size).astype(dtype))
+    drawn = np.float64 if dtype.itemsize == 8 else np.float32
+    scale = 0.9876 * min(1.0, 2.0**14 / contributions)  # the numbers are multiples of one number: adding is exact
+    out = np.empty(count, dtype)
+    for low in range(0, count, WINDOW):
+        window = out[low : low + WINDOW]
+        window[:] = (random.random(len(window), drawn) * 2.0 - 1.0) * scale
+    return out
