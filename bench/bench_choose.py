@@ -15,7 +15,7 @@ import _common
 import antiphon
 from antiphon.runtimes.measure import choose
 from antiphon.runtimes.measure.case import Case, How, Row
-from antiphon.runtimes.measure.rows import runtime
+from antiphon.runtimes.measure.rows import load_runtime
 
 SIZES, FACTOR, ITERATIONS = "1KB:1024KB", 4, 20
 
@@ -29,7 +29,7 @@ def exhaustive(work: Any, rounds: int) -> dict[tuple[str, int, int], Row]:
     def heard(number: int, row: Row) -> None:
         found[owners[number]] = row
 
-    runtime(work.on).run(programs, endless, How(mpiexec=work.how.mpiexec), heard)
+    load_runtime(work.on).run(programs, endless, How(mpiexec=work.how.mpiexec), heard)
     return found
 
 

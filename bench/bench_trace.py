@@ -108,13 +108,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.process:
         return as_process(given.pairs, given.sizes)
-    from antiphon.runtimes.engine.launch import launcher
+    from antiphon.runtimes.engine.launch import launcher_command
 
     print_machine()
     rows = []
     for ranks in given.ranks:
         me = [sys.executable, str(Path(__file__).resolve()), "--process", "--pairs", str(given.pairs), "--sizes"]
-        command = [*launcher("", ranks), *me, *given.sizes]
+        command = [*launcher_command("", ranks), *me, *given.sizes]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")

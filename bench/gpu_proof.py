@@ -36,7 +36,7 @@ from antiphon.planners.table import TABLE
 from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
 from antiphon.runtimes.device.group import WAYS, DevicePlan, Group
-from antiphon.runtimes.device.shares import TABLES, Choice, choices
+from antiphon.runtimes.device.shares import TABLES, Choice, list_choices
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import How, Runtime
 from antiphon.runtimes.measure.device import Cuda, Hip, Threads
@@ -230,7 +230,7 @@ def timed(group: Group, schedule: Schedule, nbytes: int, library: str) -> dict[s
     }  # fmt: skip
     tried = dict[Choice, float]()
     for form, plan in plans.items():
-        for how in choices(plan.streams, group.blocks, plan.sliced, nbytes, form):
+        for how in list_choices(plan.streams, group.blocks, plan.sliced, nbytes, form):
             if how.way == "kernel":
                 call = partial(group.go, lanes=how.lanes, rounds=how.rounds)
             else:

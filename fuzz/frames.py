@@ -33,11 +33,11 @@ from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, OpenProgram, Wire
 from antiphon.runtimes.serve import admission, rendezvous
-from antiphon.runtimes.serve.admission import guest, host
+from antiphon.runtimes.serve.admission import guest_handshake, host_handshake
 from antiphon.runtimes.serve.book import encode_book
 from antiphon.runtimes.serve.group_book import base_program, default_book
-from antiphon.runtimes.serve.group_start import Processes, serve, version
-from antiphon.runtimes.serve.mesh import mesh
+from antiphon.runtimes.serve.group_start import Processes, start_serving, version
+from antiphon.runtimes.serve.mesh import connect_mesh
 from antiphon.runtimes.serve.rendezvous import Star
 from antiphon.runtimes.serve.wires import Connecting
 
@@ -136,9 +136,9 @@ def exchanged(rank: int, ranks: int, address: tuple[str, int]) -> list[str]:
 
 def words_of_a_guest(draw: random.Random) -> bytes:
     """Hello and proof of one that knows another secret, so that what is not changed is wrong as well."""
-    talk = guest(draw.choice([0, 1, 2, 7, 2**32 - 1]), draw.choice([2, 3, 99]), 0, b"another")
+    talk = guest_handshake(draw.choice([0, 1, 2, 7, 2**32 - 1]), draw.choice([2, 3, 99]), 0, b"another")
     hello = next(talk)[0]
-    other = host(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
+    other = host_handshake(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
     next(other)
     answer = other.send(hello)[0] if struct.unpack_from("<I", hello, 20)[0] == 0 else b""
     return hello + (talk.send(answer)[0] if answer else b"")
@@ -206,7 +206,7 @@ def at_the_mesh(draw: random.Random, counts: Counter[str]) -> None:
             return [*cards]
 
         def go(rank: int) -> list[str]:
-            found = mesh(rank, 2, lambda text: exchange(rank, text), address=address, timeout=SECONDS)
+            found = connect_mesh(rank, 2, lambda text: exchange(rank, text), address=address, timeout=SECONDS)
             one = held.enter_context(found[1 - rank])  # type: ignore[arg-type]
             one.sendall(f"from {rank}".encode())
             texts = [f"from {rank}", one.recv(6, socket.MSG_WAITALL).decode()]
@@ -226,7 +226,7 @@ def false_rank_0(draw: random.Random, counts: Counter[str]) -> None:
             with one:
                 one.settimeout(1.0)
                 hello = one.recv(1000)
-                talk = host(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
+                talk = host_handshake(0, 2, b"another", lambda who, count: (0, 0), lambda who: None)
                 next(talk)
                 answer = talk.send(hello)[0]
                 one.sendall(mutated(answer + draw.randbytes(hostile.VERDICT), draw))
@@ -266,7 +266,7 @@ def texts(draw: random.Random, counts: Counter[str]) -> None:
     card = {"tcp": ["127.0.0.1", 1], "host": "a", "path": "", "secret": "00" * 32}
     for _ in range(6):
         text = worded(json.dumps(card), draw)
-        counts[ours("cards", lambda text=text: mesh(1, 2, lambda mine: [text, mine], timeout=0.02), text)] += 1
+        counts[ours("cards", lambda text=text: connect_mesh(1, 2, lambda mine: [text, mine], timeout=0.02), text)] += 1
         text = worded(
             json.dumps({"once": "00" * 32, "life": [os.getpid(), 1, 1], "memory": "00" * 24, "rails": 1}),
             draw,
@@ -308,7 +308,7 @@ class NoWay:
 def start(text: str) -> None:
     """As rank 1, to whom rank 0 says this."""
     said = chain([text], repeat('{"way": ""}'))
-    serve(Processes(1, 2, lambda mine: [next(said), mine], range(2), 2), None, engine, NoWay, fill=True).close()
+    start_serving(Processes(1, 2, lambda mine: [next(said), mine], range(2), 2), None, engine, NoWay, fill=True).close()
 
 
 def near(text: str) -> None:

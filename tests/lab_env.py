@@ -18,10 +18,10 @@ def why_no_lab() -> str:
         return "needs root on Linux"
     if any(shutil.which(program) is None for program in ("ip", "tc", "bridge", "cc")):
         return "needs iproute2 and a C compiler"
-    from antiphon.runtimes.lab.keeping import bring_up, stop
+    from antiphon.runtimes.lab.keeping import bring_up, stop_keeper
 
     try:
-        stop(bring_up(antiphon.topology("full:ranks=2"), "", f"probe-{os.getpid()}", leashed=True)[1])
+        stop_keeper(bring_up(antiphon.topology("full:ranks=2"), "", f"probe-{os.getpid()}", leashed=True)[1])
     except AntiphonError as error:
         return str(error)
     return ""

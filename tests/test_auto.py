@@ -23,11 +23,11 @@ from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats.probe.found import Probed
 from antiphon.runtimes.auto import alike
-from antiphon.runtimes.auto.allocation import allocation
-from antiphon.runtimes.auto.answering import answer
-from antiphon.runtimes.auto.planning import book_of, planned
+from antiphon.runtimes.auto.allocation import find_allocation
+from antiphon.runtimes.auto.answering import answer_question
+from antiphon.runtimes.auto.planning import book_of, plan_collectives
 from antiphon.runtimes.serve import auto_question
-from antiphon.runtimes.serve.auto_question import Answer, decode_answer, kept_name, question, read_kept
+from antiphon.runtimes.serve.auto_question import Answer, build_question, decode_answer, kept_name, read_kept
 from antiphon.runtimes.serve.auto_turns import Turns
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
 from antiphon.runtimes.serve.group_book import default_book
@@ -42,7 +42,7 @@ def asked(visible: Sequence[str], boots: str = "", environment: dict[str, str] |
     hosts = boots or "a" * len(visible)
     said = [f"{boot} host-{boot} {one}" for boot, one in zip(hosts, visible, strict=True)]
     told = environment or {}
-    return allocation(question(said, told), told, lambda _: _box())
+    return find_allocation(build_question(said, told), told, lambda _: _box())
 
 
 def _box() -> Probed:
@@ -129,7 +129,7 @@ def test_what_cannot_be_told_is_said(visible: list[str], boots: str, environment
 def test_without_gpus_it_says_what_to_do() -> None:
     cores = Probed(antiphon.topology("full:ranks=2"), ("no NVIDIA GPU on PCIe",), ("core 0", "core 1"))
     with pytest.raises(Unsupported, match=r"no GPU is seen here .*ANTIPHON_TOPOLOGY"):
-        allocation(question(["a host -"] * 2, {}), {}, lambda _: cores)
+        find_allocation(build_question(["a host -"] * 2, {}), {}, lambda _: cores)
 
 
 def test_slurm_tells_of_the_network_between_hosts() -> None:
@@ -142,7 +142,7 @@ def test_slurm_tells_of_the_network_between_hosts() -> None:
 
     told = {"SLURM_JOB_ID": "1"}
     said = [f"{boot} host-{boot}.site -" for boot in "abab"]
-    found = allocation(question(said, told), told, look)
+    found = find_allocation(build_question(said, told), told, look)
     assert found.machine.ranks == 4
 
 
@@ -152,24 +152,24 @@ def test_slurm_tells_of_the_network_between_hosts() -> None:
 def test_the_same_job_asks_the_same_and_another_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*auto_question.VISIBLE, "ANTIPHON_TOPOLOGY", "ANTIPHON_RANKS"):
         monkeypatch.delenv(name, raising=False)
-    names = [kept_name(question([auto_question.facts()] * 2))]
-    assert names[0] == kept_name(question([auto_question.facts()] * 2))
+    names = [kept_name(build_question([auto_question.process_line()] * 2))]
+    assert names[0] == kept_name(build_question([auto_question.process_line()] * 2))
     for name, value in (("CUDA_VISIBLE_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "0,1"), ("ANTIPHON_RANKS", "0,1")):
         monkeypatch.setenv(name, value)
-        names.append(kept_name(question([auto_question.facts()] * 2)))
-    names.append(kept_name(question([auto_question.facts()] * 3)))
+        names.append(kept_name(build_question([auto_question.process_line()] * 2)))
+    names.append(kept_name(build_question([auto_question.process_line()] * 3)))
     machine = tmp_path / "machine.json"
     monkeypatch.setenv("ANTIPHON_TOPOLOGY", str(machine))
     for text in ("one", "two"):  # another machine by the same name
         machine.write_text(text)
-        names.append(kept_name(question([auto_question.facts()] * 2)))
+        names.append(kept_name(build_question([auto_question.process_line()] * 2)))
     assert len(set(names)) == len(names)
 
 
 def test_no_word_of_the_environment_can_pass_for_another_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0\nprocess b host =1 2")
     told = {"ANTIPHON_RANKS": "0 1\nmachine =x -", "ANTIPHON_TOPOLOGY": "a\tb\n"}
-    text = question([auto_question.facts()], told)
+    text = build_question([auto_question.process_line()], told)
     assert len(text.splitlines()) == 4
     assert [len(line.split(" ")) for line in text.splitlines()][1:] == [3, 2, 4]
 
@@ -177,7 +177,7 @@ def test_no_word_of_the_environment_can_pass_for_another_line(monkeypatch: pytes
 @pytest.mark.parametrize("text", ["", "antiphon auto 0 x\n", "antiphon auto 1 9.9.9\nprocess a b -\n"])
 def test_questions_of_others_are_refused(text: str) -> None:
     with pytest.raises(Invalid):
-        auto_question.processes(text)
+        auto_question.read_processes(text)
 
 
 # ---- plans, and those of machines alike ----
@@ -186,7 +186,7 @@ def test_questions_of_others_are_refused(text: str) -> None:
 @pytest.mark.slow
 def test_where_no_ring_is_trees_are_planned_and_only_what_gains_is_in_the_book() -> None:
     planned_with_gains: list[tuple[Any, Any]] = []
-    planned(asked(["=1,4,5,6"] * 4).machine, lambda plan, gain: planned_with_gains.append((plan, gain)))
+    plan_collectives(asked(["=1,4,5,6"] * 4).machine, lambda plan, gain: planned_with_gains.append((plan, gain)))
     book = book_of([plan for plan, _ in planned_with_gains])
     gains = [gain for _, gain in planned_with_gains]
     assert min(page.start for page in book.pages) >= 1000
@@ -207,9 +207,9 @@ def test_kept_plans_serve_machines_alike_under_any_numbers(tmp_path_factory: Any
     folder.chmod(0o700)
     machine = asked(["=1,4,5,6"] * 4).machine
     plan = antiphon.plan("broadcast", machine, planner="trees", root=1)
-    alike.put(machine, [plan], "much", folder)
+    alike.cache_plans(machine, [plan], "much", folder)
     other = asked([f"={','.join(str(PART[i]) for i in order)}"] * 4).machine
-    found = alike.get(other, folder)
+    found = alike.find_plans(other, folder)
     assert found is not None
     (mine,), gain = found
     assert gain == "much"
@@ -222,31 +222,31 @@ def test_other_allocations_of_the_same_shape_take_the_kept_plan(tmp_path: Path) 
     """Blink counts allocations of a DGX-1V by their shape: {0,1,2,3} looks like {4,5,6,7}."""
     tmp_path.chmod(0o700)
     first, second, third = (asked([f"={ranks}"] * 4).machine for ranks in ("0,1,2,3", "4,5,6,7", "1,4,5,6"))
-    alike.put(first, [antiphon.plan("allreduce", first, planner="trees")], "", tmp_path)
-    assert alike.get(second, tmp_path) is not None
-    assert alike.get(third, tmp_path) is None
+    alike.cache_plans(first, [antiphon.plan("allreduce", first, planner="trees")], "", tmp_path)
+    assert alike.find_plans(second, tmp_path) is not None
+    assert alike.find_plans(third, tmp_path) is None
 
 
 def test_damaged_and_foreign_plans_are_not_believed(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     machine = asked(["=1,4,5,6"] * 4).machine
     plan = antiphon.plan("allreduce", machine, planner="trees")
-    alike.put(machine, [plan], "", tmp_path)
+    alike.cache_plans(machine, [plan], "", tmp_path)
     path = alike.path_of(machine, tmp_path)
     good = path.read_bytes()
     for bad in (b"", good[:-9], good[: len(good) // 2], b"{}", b"\xff" * 9):
         path.write_bytes(bad)
         with pytest.raises(Invalid, match="damaged"):
-            alike.get(machine, tmp_path)
+            alike.find_plans(machine, tmp_path)
     path.write_bytes(good)
-    assert alike.get(machine, tmp_path) is not None
+    assert alike.find_plans(machine, tmp_path) is not None
     path.chmod(0o666)
     with pytest.raises(Invalid, match="others may write"):
-        alike.get(machine, tmp_path)
+        alike.find_plans(machine, tmp_path)
     path.chmod(0o600)
     tmp_path.chmod(0o777)
     with pytest.raises(Invalid, match="others may write"):
-        alike.get(machine, tmp_path)
+        alike.find_plans(machine, tmp_path)
 
 
 def test_a_wrong_schedule_in_a_kept_file_is_found(tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_a_wrong_schedule_in_a_kept_file_is_found(tmp_path: Path) -> None:
     schedule = plan.entries[0].schedule
     less = schedule.take(np.arange(schedule.transfers - 1))
     wrong = replace(plan, entries=(replace(plan.entries[0], schedule=less),))
-    alike.put(machine, [wrong], "", tmp_path)
+    alike.cache_plans(machine, [wrong], "", tmp_path)
     with pytest.raises(Invalid, match="a schedule is wrong"):
-        alike.get(machine, tmp_path)
+        alike.find_plans(machine, tmp_path)
 
 
 # ---- an answer, and the file that keeps it ----
@@ -305,26 +305,26 @@ def test_an_answer_that_cannot_be_believed_is_none(tmp_path: Path, bad: str, mon
             os.chown(path, 54321, -1)
     found, why = read_kept(path)
     assert found is None
-    assert "not believed" in why or "not used" in why
+    assert "not trusted" in why or "not used" in why
 
 
 def test_planning_ends_with_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_AUTO_BUDGET", "1ms")
     monkeypatch.setenv("ANTIPHON_TOPOLOGY", "dgx1v")
-    assert answer(question(["a host -"] * 8), None).startswith(b"failed\tplanning was stopped after")
+    assert answer_question(build_question(["a host -"] * 8), None).startswith(b"failed\tplanning was stopped after")
 
 
 def test_where_nothing_gains_there_are_no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_AUTO_BUDGET", "1000000")  # of all that this process has done, other tests included
     monkeypatch.setenv("ANTIPHON_TOPOLOGY", "full:ranks=2")
-    assert answer(question(["a host -"] * 2), None) == (
+    assert answer_question(build_question(["a host -"] * 2), None) == (
         b"failed\tfull:ranks=2: no plan is predicted to be faster than plain ways; all stays as it is\n"
     )
 
 
 def test_a_failure_is_an_answer_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_TOPOLOGY", "no\nmachine")
-    told = answer(question(["a host -"] * 8), None)
+    told = answer_question(build_question(["a host -"] * 8), None)
     assert told.startswith(b"failed\t")
     assert told.count(b"\n") == 1
 

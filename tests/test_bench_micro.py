@@ -57,14 +57,14 @@ def test_every_pattern_is_right_where_its_links_are(name: str) -> None:
 
 def test_places_are_looked_for_among_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large ring nothing is tried that no link leads to; ranks behind a switch are neighbours, also one way."""
-    beside, asked = module.beside, list[int]()
+    beside, asked = module.reachable_ranks, list[int]()
 
     def counted(machine: Topology, rank: int, back: bool) -> set[int]:
         found = beside(machine, rank, back)
         asked.append(len(found))
         return found
 
-    monkeypatch.setattr(module, "beside", counted)
+    monkeypatch.setattr(module, "reachable_ranks", counted)
     (mimo,), (chain, *_) = select_patterns(["mimo"]), select_patterns(["chain-forward"])
     with pytest.raises(Unsupported, match="no ranks that are linked like this"):
         places_on(mimo, topology("ring:ranks=1000"))

@@ -7,7 +7,7 @@ import subprocess
 import mpi_env
 import pytest
 
-from antiphon.runtimes.engine.launch import Failed, complaint, watch
+from antiphon.runtimes.engine.launch import Failed, summarize_errors, watch
 
 ROW = "-" * 74
 SLOTS = f"""{ROW}
@@ -57,7 +57,7 @@ ROOT = f"prterun has detected an attempt to run as root.\n\nRunning as root is *
     ],
 )  # fmt: skip
 def test_the_line_that_tells_why(said: str, quoted: str) -> None:
-    found = complaint(said.splitlines())
+    found = summarize_errors(said.splitlines())
     assert found.startswith(quoted)
     assert len(found) <= 400
 
@@ -82,4 +82,4 @@ def test_what_the_launchers_themselves_say(
 def test_open_mpi_without_slots(openmpi: mpi_env.Mpi) -> None:
     command = [openmpi.mpiexec(1)[0], "--allow-run-as-root", "-n", "4096", "true"]
     done = subprocess.run(command, env=openmpi.env, capture_output=True, text=True, timeout=1000, check=False)
-    assert complaint(done.stderr.splitlines()).startswith("There are not enough slots available in the system")
+    assert summarize_errors(done.stderr.splitlines()).startswith("There are not enough slots available in the system")

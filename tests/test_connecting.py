@@ -141,14 +141,14 @@ def test_what_is_no_way_is_told_by_its_rank(engine: Engine) -> None:
 def test_a_pipe_tells_that_a_process_is_gone() -> None:
     first, second = AlivePipes(0, 2), AlivePipes(1, 2)
     assert second.open_other(0, first.place)
-    end = second.handed_over()[0]
+    end = second.release()[0]
     poll = select.poll()
     poll.register(end, select.POLLIN)
     assert poll.poll(0) == []
     first.close()
     assert poll.poll(0)
     os.close(end)
-    os.close(second.handed_over()[1])
+    os.close(second.release()[1])
 
 
 def test_what_was_closed_or_is_another_pipe_is_not_seen() -> None:

@@ -33,7 +33,7 @@ from antiphon.lower.device.table import Table, tables, tables_of
 from antiphon.lower.lowering import lower
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, Group
-from antiphon.runtimes.device.shares import Choice, choices
+from antiphon.runtimes.device.shares import Choice, list_choices
 from antiphon.runtimes.engine.build import DEVICE
 from antiphon.runtimes.measure.device import Cuda, Threads
 
@@ -297,7 +297,9 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
     made: list[str] = []
     by_host = Group.go_by_host
     monkeypatch.setattr(
-        Threads, "choices", lambda self, plans, blocks, nbytes: choices(plans["plain"].streams, blocks, True, nbytes)
+        Threads,
+        "choices",
+        lambda self, plans, blocks, nbytes: list_choices(plans["plain"].streams, blocks, True, nbytes),
     )
     monkeypatch.setattr(sys.modules[Threads.__module__], "timed", slowly)
 

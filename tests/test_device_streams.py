@@ -16,8 +16,7 @@ from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.errors import TimedOut
 from antiphon.lower.device.table import tables
 from antiphon.runtimes.device.functions import threads
-from antiphon.runtimes.device.group import CALLS, Group
-from antiphon.runtimes.device.plans import DevicePlan
+from antiphon.runtimes.device.group import CALLS, DevicePlan, Group
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 COUNT, KIND = 96, np.dtype(np.int64)

@@ -18,7 +18,7 @@ from antiphon.errors import TimedOut
 from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import Engine, TransportFailed, Wire
 from antiphon.runtimes.serve.call_head import CallHead
-from antiphon.runtimes.serve.mesh import handed_over
+from antiphon.runtimes.serve.mesh import detach_all
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -29,7 +29,7 @@ class Handled(Exception):
 
 def by_sockets(engine: Engine) -> list[Wire]:
     left, right = socket.socketpair()
-    return [engine.sockets(0, [-1, handed_over([None, left])[1]]), engine.sockets(1, [handed_over([right])[0], -1])]
+    return [engine.sockets(0, [-1, detach_all([None, left])[1]]), engine.sockets(1, [detach_all([right])[0], -1])]
 
 
 def by_memory(engine: Engine) -> list[Wire]:
@@ -106,11 +106,11 @@ def test_other_threads_hear_of_none(wires: list[Wire]) -> None:
     """They wait until their time is over, and nothing of it reaches the main thread's handlers' place."""
     found: list[BaseException] = []
 
-    assert wires[0].hear()
+    assert wires[0].enable_signals()
 
     def wait() -> None:
         try:
-            assert not wires[0].hear(), "who asks for Python's lock may wait long for it"
+            assert not wires[0].enable_signals(), "who asks for Python's lock may wait long for it"
             wires[0].agree(0.4)
         except BaseException as error:
             found.append(error)

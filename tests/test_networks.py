@@ -12,7 +12,7 @@ from lab_env import why_no_lab
 
 import antiphon
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.runtimes.lab.commands import batches, networks
+from antiphon.runtimes.lab.commands import batches, rank_switches
 from antiphon.runtimes.lab.layout import lay_out
 
 MEGABYTES = 3
@@ -40,7 +40,7 @@ def pair(alone: bool = False) -> Topology:
 
 def test_each_switch_of_a_rank_with_several_is_a_network() -> None:
     layout = lay_out(pair(alone=True))
-    assert networks(layout) == {0: [3, 4], 1: [3, 4]}
+    assert rank_switches(layout) == {0: [3, 4], 1: [3, 4]}
     told = {space: text.splitlines() for program, space, text in batches(layout) if (program, space[:1]) == ("ip", "r")}
     first = {
         device: next(line.split()[2] for line in told["r0"] if line.startswith("address") and f"dev {device}" in line)
@@ -52,7 +52,7 @@ def test_each_switch_of_a_rank_with_several_is_a_network() -> None:
     others = {line.split()[2]: line.split()[4] for line in told["r2"] if line.startswith("route")}
     assert set(others.values()) == {"s0"}
     assert {"10.100.2.1/32", "10.100.2.2/32"} <= set(others)  # who is not there reaches it as the rank itself
-    assert not networks(lay_out(antiphon.topology("tree:fanouts=2x4")))
+    assert not rank_switches(lay_out(antiphon.topology("tree:fanouts=2x4")))
 
 
 def carried(folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str) -> list[float]:

@@ -503,7 +503,7 @@ def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytes
     assert files.main(str(path), str(tmp_path / "new" / "of-another-table.book")) == 0  # it changed meanwhile
     assert not (tmp_path / "new" / "of-another-table.book").exists()
     for number in range(70):
-        files.keep(b"x", tmp_path / "many" / f"{number}.book")
+        files.write_cache_file(b"x", tmp_path / "many" / f"{number}.book")
     assert len(list((tmp_path / "many").glob("*"))) == files.MAX_FILES
 
 

@@ -288,7 +288,7 @@ def test_a_book_is_proven_once(cache: Path, tmp_path: Path, monkeypatch: pytest.
     assert asked.pop() == book
     read_table(path)  # it was marked again
     assert not asked
-    monkeypatch.setattr(book_module, "judge", lambda: b"another proof")
+    monkeypatch.setattr(book_module, "proof_digest", lambda: b"another proof")
     read_table(path)
     assert asked.pop() == book
     monkeypatch.setenv("ANTIPHON_CACHE", "off")

@@ -18,7 +18,7 @@ from antiphon.core.schedule import COPY, REDUCE, Schedule, cut
 from antiphon.errors import Invalid
 from antiphon.runtimes.measure import local
 from antiphon.runtimes.measure.case import Case, How, Runnable
-from antiphon.runtimes.measure.random_data import RandomData, combined
+from antiphon.runtimes.measure.random_data import RandomData, combine_rows
 
 Array = NDArray[Any]
 
@@ -183,7 +183,7 @@ def test_rounding_matters_in_the_data() -> None:
 
 def test_products_of_whole_numbers_do_not_vanish() -> None:
     given = inputs(RandomData(Collective("allreduce", 16), 4096, np.dtype(np.int8), "prod"))
-    assert combined(given, np.dtype(np.int8), "prod").all()
+    assert combine_rows(given, np.dtype(np.int8), "prod").all()
 
 
 def test_the_same_seed_gives_the_same_data() -> None:

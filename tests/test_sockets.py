@@ -31,7 +31,7 @@ from antiphon.errors import Invalid, TimedOut
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine import build
 from antiphon.runtimes.engine.native import OPERATORS, TYPES, Engine, OpenProgram, TransportFailed, Wire
-from antiphon.runtimes.serve.mesh import handed_over, mesh
+from antiphon.runtimes.serve.mesh import connect_mesh, detach_all
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 HEAD = 56  # bytes before the elements of a message
@@ -50,7 +50,7 @@ def meshed(ranks: int, star: int | None = None, **options: Any) -> Meshed:
     def go(rank: int) -> None:
         try:
             peers = None if star is None else range(1, ranks) if rank == star else [star]
-            found[rank] = mesh(rank, ranks, meeting.of(rank), peers=peers, **options)
+            found[rank] = connect_mesh(rank, ranks, meeting.of(rank), peers=peers, **options)
         except Exception as error:
             errors.append(error)
 
@@ -66,7 +66,7 @@ def meshed(ranks: int, star: int | None = None, **options: Any) -> Meshed:
 
 def wires_by_rails(engine: Engine, ranks: int, rails: int, **options: Any) -> list[Wire]:
     """Every two are connected so many times."""
-    found = [[handed_over(one) for one in meshed(ranks, **options)] for _ in range(rails)]
+    found = [[detach_all(one) for one in meshed(ranks, **options)] for _ in range(rails)]
     rows = [
         [number for row in zip(*(one[rank] for one in found), strict=True) for number in row] for rank in range(ranks)
     ]
@@ -74,7 +74,7 @@ def wires_by_rails(engine: Engine, ranks: int, rails: int, **options: Any) -> li
 
 
 def wires_of(engine: Engine, ranks: int, **options: Any) -> list[Wire]:
-    return [engine.sockets(rank, handed_over(one)) for rank, one in enumerate(meshed(ranks, **options))]
+    return [engine.sockets(rank, detach_all(one)) for rank, one in enumerate(meshed(ranks, **options))]
 
 
 PLANS = [
@@ -341,9 +341,9 @@ def test_who_does_not_come_is_named() -> None:
         return [text, text, text]
 
     with pytest.raises(TimedOut, match=r"rank 0: 2 of 3 processes did not come in 0\.05 seconds, the first is rank 1"):
-        mesh(0, 3, exchange, timeout=0.05)
+        connect_mesh(0, 3, exchange, timeout=0.05)
     with pytest.raises(TransportFailed, match="rank 1 cannot reach rank 0"):
-        mesh(1, 2, lambda text: [json.dumps({**json.loads(text), "path": "", "tcp": ["127.0.0.1", 1]})] * 2)
+        connect_mesh(1, 2, lambda text: [json.dumps({**json.loads(text), "path": "", "tcp": ["127.0.0.1", 1]})] * 2)
 
 
 def test_strangers_are_not_let_in() -> None:
@@ -356,7 +356,7 @@ def test_strangers_are_not_let_in() -> None:
         return told
 
     def go(rank: int) -> None:
-        found[rank] = mesh(rank, 2, stranger if rank == 0 else meeting.of(1), address="127.0.0.1", timeout=20)
+        found[rank] = connect_mesh(rank, 2, stranger if rank == 0 else meeting.of(1), address="127.0.0.1", timeout=20)
 
     threads = [threading.Thread(target=go, args=(rank,)) for rank in range(2)]
     for one in threads:
@@ -372,6 +372,6 @@ def test_strangers_are_not_let_in() -> None:
 
 def test_addresses_of_others_are_refused() -> None:
     with pytest.raises(Invalid, match=r"198\.51\.100\.1: no address of this host"):
-        mesh(0, 2, lambda text: [text, text], address="198.51.100.1")
+        connect_mesh(0, 2, lambda text: [text, text], address="198.51.100.1")
     with pytest.raises(Invalid, match="rank 5: there are ranks 0 to 1"):
-        mesh(5, 2, lambda text: [text, text])
+        connect_mesh(5, 2, lambda text: [text, text])

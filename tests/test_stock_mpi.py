@@ -18,7 +18,7 @@ from stock_cases import MpichTree, OpenMpiRules, Span, mpich, openmpi, table
 import antiphon
 from antiphon.cli import run
 from antiphon.runtimes.engine.launch import MARK
-from antiphon.runtimes.measure.library import candidates, read
+from antiphon.runtimes.measure.library import candidates, read_library
 
 ROOT = Path(__file__).parent.parent
 RANKS = 4
@@ -211,7 +211,7 @@ def test_mpich_says_which_files_it_reads(mpich: Mpi, compiled: Callable[[Mpi], P
 @pytest.mark.slow
 def test_every_rule_that_can_be_for_mpich(mpich: Mpi, compiled: Callable[[Mpi], Path], tmp_path: Path) -> None:
     """All that is tried works as a rule, too, and adds in the order in which it was measured."""
-    here = read(its_library(mpich))
+    here = read_library(its_library(mpich))
     some = {kind: candidates(here, kind, RANKS, 8000) for kind in KINDS}
     some = {kind: found for kind, found in some.items() if found}
     assert len(some) == 6

@@ -29,8 +29,8 @@ import antiphon
 from antiphon.errors import AntiphonError, Invalid, TimedOut
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import admission, rendezvous, texts
-from antiphon.runtimes.serve.admission import Handshake, Stranger, derived, guest, host
-from antiphon.runtimes.serve.mesh import mesh
+from antiphon.runtimes.serve.admission import Handshake, Stranger, derive_key, guest_handshake, host_handshake
+from antiphon.runtimes.serve.mesh import connect_mesh
 from antiphon.runtimes.serve.rendezvous import Star
 from antiphon.runtimes.serve.secret import Secret, given_secret, job_secret
 
@@ -348,11 +348,13 @@ BITS = 8 * (hostile.HELLO + hostile.ANSWER + hostile.PROOF + hostile.VERDICT)
 
 
 def test_both_sides_are_told_the_same() -> None:
-    key = derived(b"secret", b"door")
+    key = derive_key(b"secret", b"door")
     told = list[int]()
-    assert carried(guest(3, 5, 0, key), host(0, 5, key, lambda who, count: (0, 0), told.append)) == [(0, ""), (3, "")]
+    assert carried(
+        guest_handshake(3, 5, 0, key), host_handshake(0, 5, key, lambda who, count: (0, 0), told.append)
+    ) == [(0, ""), (3, "")]
     assert told == [3]
-    got = carried(guest(3, 5, 0, key), host(0, 9, key, lambda who, count: (1, 9), told.append))
+    got = carried(guest_handshake(3, 5, 0, key), host_handshake(0, 9, key, lambda who, count: (1, 9), told.append))
     fault = "rank 3 expects 5 processes, rank 0 expects 9"
     assert got == [(0, fault), (3, fault)]
 
@@ -361,15 +363,17 @@ def test_both_sides_are_told_the_same() -> None:
 @settings(max_examples=examples(200), deadline=None)
 def test_no_bit_can_be_turned_round(bit: int) -> None:
     """Of the nonces, ranks, proofs and verdicts: at least one side finds it out."""
-    key = derived(b"secret", b"door")
-    ends = carried(guest(3, 5, 0, key), host(0, 5, key, lambda who, count: (0, 0), lambda who: None), bit)
+    key = derive_key(b"secret", b"door")
+    ends = carried(
+        guest_handshake(3, 5, 0, key), host_handshake(0, 5, key, lambda who, count: (0, 0), lambda who: None), bit
+    )
     assert any(isinstance(end, Stranger) for end in ends), ends
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=examples(200), deadline=None)
 def test_a_host_reads_only_what_belongs_there(data: bytes) -> None:
-    talk = host(0, 4, b"key", lambda who, count: (0, 0), lambda who: None)
+    talk = host_handshake(0, 4, b"key", lambda who, count: (0, 0), lambda who: None)
     _, wanted = next(talk)
     known = False
     with contextlib.suppress(Stranger):
@@ -399,7 +403,7 @@ TEXTS = {
 def test_what_is_no_card_is_told_by_its_rank(what: str) -> None:
     text, told = TEXTS[what]
     with pytest.raises(Invalid, match=rf"rank 1 sent what is no message of this program \(.*({told})"):
-        mesh(0, 2, lambda mine: [mine, text], timeout=5)
+        connect_mesh(0, 2, lambda mine: [mine, text], timeout=5)
 
 
 @pytest.mark.parametrize(
@@ -541,7 +545,7 @@ def meshed(
     pool: ThreadPoolExecutor, meeting: Meeting, ranks: int, secrets: Sequence[Secret | None], timeout: float = 20.0
 ) -> list[Any]:
     def go(rank: int) -> Any:
-        return mesh(rank, ranks, meeting.of(rank), address="127.0.0.1", timeout=timeout, secret=secrets[rank])
+        return connect_mesh(rank, ranks, meeting.of(rank), address="127.0.0.1", timeout=timeout, secret=secrets[rank])
 
     return [pool.submit(go, rank) for rank in range(ranks)]
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from antiphon.errors import Invalid
-from antiphon.runtimes.serve.group_start import Processes, serve
+from antiphon.runtimes.serve.group_start import Processes, start_serving
 
 Capture = pytest.CaptureFixture[str]
 FAULT = json.dumps({"fault": "nowhere.json: cannot be read: No such file or directory", "kind": "Invalid"})
@@ -34,7 +34,7 @@ def ended(rank: int, capsys: Capture) -> str:
     unused: Any = None
     way = Mock(**{"offer.return_value": ""})
     with pytest.raises(Invalid, match="cannot be read") as caught:
-        serve(Processes(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, lambda: way, fill=False)
+        start_serving(Processes(rank, 2, exchange, [0, 1], 2), "nowhere.json", lambda: unused, lambda: way, fill=False)
     assert way.close.called == (rank == 1)  # process 0 had not come to it
     sys.excepthook(caught.type, caught.value, caught.tb)
     return capsys.readouterr().err

@@ -33,7 +33,7 @@ from antiphon.runtimes.engine.trace import CALL, Trace
 from antiphon.runtimes.measure import recorder
 from antiphon.runtimes.measure.case import Runnable
 from antiphon.runtimes.measure.loop import Peers
-from antiphon.runtimes.measure.recorder import measured_trace, unpacked
+from antiphon.runtimes.measure.recorder import measured_trace, unpack_records
 from antiphon.runtimes.measure.rows import run_schedule
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -239,7 +239,7 @@ def offsets(ahead: list[int], names: list[str]) -> list[tuple[float, float]]:
 
     def work(rank: int) -> tuple[float, float]:
         together.local.rank = rank
-        return recorder.offset(together, lambda: recorder.time.monotonic_ns() + ahead[rank], names[rank])
+        return recorder.clock_offset(together, lambda: recorder.time.monotonic_ns() + ahead[rank], names[rank])
 
     with ThreadPoolExecutor(len(ahead)) as pool:
         return list(pool.map(work, range(len(ahead))))
@@ -268,7 +268,7 @@ def test_a_clock_that_is_ahead_is_set_back() -> None:
     told = rows[0]["traced"]
     whole = json.loads(measured_trace(told, "here", {}))
     for one, ahead in zip(told, (0, 5 * 10**9, -(10**12)), strict=True):
-        records = unpacked(one["records"]).copy()
+        records = unpack_records(one["records"]).copy()
         for name in ("begin", "end"):
             records[name] += ahead
         packed = base64.b64encode(zlib.compress(records.tobytes())).decode()

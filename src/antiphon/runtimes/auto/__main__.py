@@ -38,14 +38,14 @@ def main(cache_file: str = "") -> int:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, which ends this process
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
     from antiphon.errors import Invalid
-    from antiphon.runtimes.auto.answering import answer, budget
+    from antiphon.runtimes.auto.answering import answer_question, processor_budget
 
     with suppress(Invalid, OSError, ValueError):  # in case signals of the timer are not handled
-        resource.setrlimit(resource.RLIMIT_CPU, (limit := int(2 * budget()) + 5, limit))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit := int(2 * processor_budget()) + 5, limit))
 
-    data = answer(question, Path(cache_file) if cache_file else None)
+    data = answer_question(question, Path(cache_file) if cache_file else None)
     with os.fdopen(out, "wb") as stream, suppress(BrokenPipeError):
         stream.write(data)
     return 0
@@ -61,14 +61,14 @@ def _read_question() -> str:
     return text.removesuffix(b"end\n").decode("ascii", "replace")
 
 
-def _watch(parent: int) -> None:
+def _watch_parent(parent: int) -> None:
     """End this process when the job has ended in any way."""
     while os.getppid() == parent:
         ready, _, _ = select.select([0], [], [], _POLL)
         if ready and not os.read(0, 4096):
             break
         if ready:
-            lower(os.getpid())
+            lower_priority(os.getpid())
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Event().wait(_END_TIMEOUT)
     os._exit(1)
@@ -81,7 +81,7 @@ def own_session() -> None:
         os.setsid()
 
 
-def lower(process: int) -> None:
+def lower_priority(process: int) -> None:
     """Give the first thread of a process the lowest priority and short time slices, where supported.
 
     A process of nice 19 that runs keeps its processor for a whole slice of some milliseconds, even if others want it.

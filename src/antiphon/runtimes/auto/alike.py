@@ -26,7 +26,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import relabel
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid
-from antiphon.runtimes.serve.files import keep
+from antiphon.runtimes.serve.files import write_cache_file
 
 ENDING = ".alike"
 FORMAT = 1
@@ -45,13 +45,13 @@ def path_of(machine: Topology, folder: Path) -> Path:
     return folder / f"{hashlib.sha256(text.encode()).hexdigest()}{ENDING}"
 
 
-def put(machine: Topology, plans: Sequence[Plan], gain: str, folder: Path) -> None:
+def cache_plans(machine: Topology, plans: Sequence[Plan], gain: str, folder: Path) -> None:
     data = msgspec.json.encode(_File(FORMAT, gain, [msgspec.Raw(dumps(plan)) for plan in plans]))
     if len(data) <= MAX_BYTES:
-        keep(data, path_of(machine, folder))
+        write_cache_file(data, path_of(machine, folder))
 
 
-def get(machine: Topology, folder: Path) -> tuple[list[Plan], str] | None:
+def find_plans(machine: Topology, folder: Path) -> tuple[list[Plan], str] | None:
     """Return the cached plans in the numbers of this machine, and their gain; None without a file.
 
     Invalid, with the reason, if the file cannot be used."""
@@ -59,7 +59,7 @@ def get(machine: Topology, folder: Path) -> tuple[list[Plan], str] | None:
     if not path.exists():
         return None
     if not is_ours(folder, folder=True) or not is_ours(path):
-        raise Invalid(f"{path.name} is not believed: others may write there")
+        raise Invalid(f"{path.name} is not trusted: others may write there")
     try:
         file = msgspec.json.decode(read_bytes(path, MAX_BYTES), type=_File)
         plans = [loads(bytes(raw), path.name) for raw in file.plans]
@@ -67,10 +67,10 @@ def get(machine: Topology, folder: Path) -> tuple[list[Plan], str] | None:
         raise Invalid(f"{path.name} is damaged: {error}") from None
     if file.format != FORMAT or not plans:
         raise Invalid(f"{path.name} is damaged: it holds no plans")
-    return [_on(machine, plan, path.name) for plan in plans], file.gain
+    return [_plan_on(machine, plan, path.name) for plan in plans], file.gain
 
 
-def _on(machine: Topology, plan: object, name: str) -> Plan:
+def _plan_on(machine: Topology, plan: object, name: str) -> Plan:
     """Return the plan in the numbers of this machine, verified on it."""
     if not isinstance(plan, Plan):
         raise Invalid(f"{name} is damaged: it holds what is no plan")
@@ -81,7 +81,7 @@ def _on(machine: Topology, plan: object, name: str) -> Plan:
     new_number = np.empty(machine.nodes, np.int64)
     new_number[np.argsort(plan_order)] = np.argsort(order)
     relabelled = renumbered(plan.topology, new_number)
-    if _links(relabelled) != _links(machine):
+    if _count_links(relabelled) != _count_links(machine):
         raise Invalid(f"{name}: the numbers of machines alike do not fit")
     relabelled = replace(relabelled, name=machine.name, places=machine.places)
     entries = tuple(
@@ -94,6 +94,6 @@ def _on(machine: Topology, plan: object, name: str) -> Plan:
     return Plan(relabelled, entries[0].schedule.collective, entries)
 
 
-def _links(machine: Topology) -> Counter[object]:
+def _count_links(machine: Topology) -> Counter[object]:
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), machine.link_type.tolist(), strict=True)
     return Counter((src, dst, machine.types[kind]) for src, dst, kind in ends)

@@ -12,23 +12,23 @@ from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here
 from antiphon.formats.probe.found import Probed, ranks_named
 from antiphon.formats.probe.joining import joined, read_machine
-from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, processes
+from antiphon.runtimes.serve.auto_question import MACHINE, RANKS, Process, read_processes
 from antiphon.units import parse_ranks
 
 Look = Callable[[str], Probed]
 _NOBODY: Mapping[str, str] = {}  # the GPUs visible to each process are in the question
 
 
-def allocation(question: str, environment: Mapping[str, str] | None = None, look: Look | None = None) -> Probed:
+def find_allocation(question: str, environment: Mapping[str, str] | None = None, look: Look | None = None) -> Probed:
     """Return the machine of the processes of the question. Invalid or Unsupported if it cannot be determined.
 
     `look`: probes this machine, "" for the box and "slurm" for the network around it.
     """
-    job = processes(question)
+    job = read_processes(question)
     environment = os.environ if environment is None else environment
     named = environment.get(MACHINE, "")
-    probed = read_machine(named) if named else _probed(job, environment, look or _look)
-    ranks = _ranks(probed, job, environment)
+    probed = read_machine(named) if named else _probe_hosts(job, environment, look or _look)
+    ranks = _assign_ranks(probed, job, environment)
     if ranks != list(range(probed.machine.ranks)):
         probed = probed.only(ranks, f"only ranks {','.join(map(str, ranks))}"[:200])
     if probed.machine.ranks < 2 or not probed.machine.links:
@@ -40,7 +40,7 @@ def _look(source: str) -> Probed:
     return here.look(source, environment=None if source else _NOBODY)
 
 
-def _probed(job: Sequence[Process], environment: Mapping[str, str], look: Look) -> Probed:
+def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], look: Look) -> Probed:
     """Probe this host; with several hosts, assume the same box in each, on the network that Slurm reports."""
     box = look("")
     boots = list(dict.fromkeys(process.boot for process in job))
@@ -57,7 +57,7 @@ def _probed(job: Sequence[Process], environment: Mapping[str, str], look: Look) 
     return joined(box, fabric.only(order, "the hosts of this job") if order != list(range(len(order))) else fabric)
 
 
-def _ranks(probed: Probed, job: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
+def _assign_ranks(probed: Probed, job: Sequence[Process], environment: Mapping[str, str]) -> list[int]:
     """Return the rank of the machine of every process."""
     machine = probed.machine
     if setting := environment.get(RANKS, ""):
@@ -73,23 +73,23 @@ def _ranks(probed: Probed, job: Sequence[Process], environment: Mapping[str, str
     boxes = hosts(machine)
     boots = list(dict.fromkeys(process.boot for process in job))
     if not boxes or len(boots) == 1:
-        return _in_box(list(range(machine.ranks)), job)
+        return _assign_gpus(list(range(machine.ranks)), job)
     ranks = [-1] * len(job)
     if len(boots) > len(set(boxes)):
         raise Unsupported(f"{machine.name} has {len(set(boxes))} hosts, but the processes are on {len(boots)}")
     for number, boot in enumerate(boots):
         places = [place for place, process in enumerate(job) if process.boot == boot]
         box = [rank for rank in range(machine.ranks) if boxes[rank] == number]
-        for place, rank in zip(places, _in_box(box, [job[place] for place in places]), strict=True):
+        for place, rank in zip(places, _assign_gpus(box, [job[place] for place in places]), strict=True):
             ranks[place] = rank
     return ranks
 
 
-def _in_box(box: Sequence[int], members: Sequence[Process]) -> list[int]:
+def _assign_gpus(box: Sequence[int], members: Sequence[Process]) -> list[int]:
     """Assign GPUs to the processes of a host: the single GPU that each sees, or those that all see, in order."""
     if len(members) > len(box):
         raise Unsupported(f"there are {len(members)} processes on a host of {len(box)} GPUs")
-    lists = [_numbers(process.visible) for process in members]
+    lists = [_gpu_numbers(process.visible) for process in members]
     listed = [numbers for numbers in lists if numbers is not None]
     if not listed or (len(members) == len(box) and any(number >= len(box) for numbers in listed for number in numbers)):
         return list(box[: len(members)])  # no numbers, or those of a larger host
@@ -107,7 +107,7 @@ def _in_box(box: Sequence[int], members: Sequence[Process]) -> list[int]:
     return [box[number] for number in chosen]
 
 
-def _numbers(visible: str) -> list[int] | None:
+def _gpu_numbers(visible: str) -> list[int] | None:
     """Return the numbers of the GPUs visible to a process; None if unset, or not by numbers."""
     if visible == "-":
         return None

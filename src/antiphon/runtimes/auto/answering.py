@@ -14,11 +14,11 @@ from antiphon.core.plan import Plan
 from antiphon.errors import AntiphonError, Infeasible, Invalid, TimedOut
 from antiphon.formats.probe.found import Probed
 from antiphon.runtimes.auto import alike
-from antiphon.runtimes.auto.allocation import allocation
-from antiphon.runtimes.auto.planning import Gain, book_of, planned
+from antiphon.runtimes.auto.allocation import find_allocation
+from antiphon.runtimes.auto.planning import Gain, book_of, plan_collectives
 from antiphon.runtimes.serve.auto_question import ALIKE, PLANNED, Answer
 from antiphon.runtimes.serve.book import encode_book
-from antiphon.runtimes.serve.files import keep
+from antiphon.runtimes.serve.files import write_cache_file
 from antiphon.units import format_seconds, parse_seconds
 
 BUDGET, DEFAULT_BUDGET = "ANTIPHON_AUTO_BUDGET", 60.0
@@ -29,15 +29,15 @@ class _Spent(BaseException):
     """The budget is spent. No exception that planners handle."""
 
 
-def budget() -> float:
+def processor_budget() -> float:
     """Return the budget in seconds of processor time."""
     return parse_seconds(os.environ.get(BUDGET) or DEFAULT_BUDGET, BUDGET, bare=True)
 
 
-def answer(question: str, cache_file: Path | None) -> bytes:
+def answer_question(question: str, cache_file: Path | None) -> bytes:
     """Return the bytes for the job: an answer, or the reason why there is none."""
     try:
-        result = _answer(question, cache_file)
+        result = _find_answer(question, cache_file)
     except (AntiphonError, OSError) as error:
         return f"failed\t{' '.join(str(error).split())}\n".encode()
     except Exception as error:  # no user reads tracebacks here
@@ -45,40 +45,40 @@ def answer(question: str, cache_file: Path | None) -> bytes:
     data = result.encode()
     if cache_file is not None:
         with suppress(OSError):
-            keep(data, cache_file)
+            write_cache_file(data, cache_file)
     return data
 
 
-def _answer(question: str, cache_file: Path | None) -> Answer:
-    probed = allocation(question)
+def _find_answer(question: str, cache_file: Path | None) -> Answer:
+    probed = find_allocation(question)
     notes = [*probed.notes]
     folder = None if cache_file is None else cache_file.parent
     if folder is not None and folder.exists() and not is_ours(folder, folder=True):
-        notes.append(f"{folder} is not believed: others may write there")
+        notes.append(f"{folder} is not trusted: others may write there")
     if cache_file is not None and cache_file.exists():  # the job has not been able to use it
         notes.append("planned anew: what was kept is damaged, or others may write there")
     cached = None
     if folder is not None:
         try:
-            cached = alike.get(probed.machine, folder)
+            cached = alike.find_plans(probed.machine, folder)
         except Invalid as error:
             notes.append(f"planned anew: {error}")
     if cached is not None:
-        return _answer_of(probed, ALIKE, cached[0], cached[1], notes)
-    plans, gain = _planned(probed, notes)
+        return _make_answer(probed, ALIKE, cached[0], cached[1], notes)
+    plans, gain = _plan_within_budget(probed, notes)
     if folder is not None and not any("was stopped" in note for note in notes):
         with suppress(OSError):
-            alike.put(probed.machine, plans, gain, folder)
-    return _answer_of(probed, PLANNED, plans, gain, notes)
+            alike.cache_plans(probed.machine, plans, gain, folder)
+    return _make_answer(probed, PLANNED, plans, gain, notes)
 
 
-def _answer_of(probed: Probed, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
+def _make_answer(probed: Probed, how: str, plans: list[Plan], gain: str, notes: list[str]) -> Answer:
     return Answer(how, probed.machine.name, gain, "; ".join(notes), encode_book(book_of(plans)))
 
 
-def _planned(probed: Probed, notes: list[str]) -> tuple[list[Plan], str]:
+def _plan_within_budget(probed: Probed, notes: list[str]) -> tuple[list[Plan], str]:
     """Plan within the budget of processor time; return the plans made by then."""
-    seconds = budget()
+    seconds = processor_budget()
     plans: list[Plan] = []
     gains: dict[str, Gain] = {}
 
@@ -94,7 +94,7 @@ def _planned(probed: Probed, notes: list[str]) -> tuple[list[Plan], str]:
     before = signal.signal(signal.SIGVTALRM, raise_spent)
     signal.setitimer(signal.ITIMER_VIRTUAL, max(remaining, 0.001), _REPEAT)
     try:
-        planned(probed.machine, add)
+        plan_collectives(probed.machine, add)
     except _Spent:
         notes.append(f"planning was stopped after {format_seconds(seconds)} of processor time ({BUDGET})")
         if not plans:

@@ -14,8 +14,8 @@ from antiphon.cost import prepare
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.serve.book import Book, make_book
 from antiphon.select import Tuning, plan, tune
-from antiphon.select.tuning import Candidate
 from antiphon.select.libraries import CLASSICS
+from antiphon.select.tuning import Candidate
 from antiphon.units import format_size
 
 # In the order of their importance for training: when the budget ends, the plans made by then are used.
@@ -39,7 +39,7 @@ class Gain:
         return f"{self.kind} of {format_size(self.nbytes)} {self.times:.2f} times as fast ({self.rests_on})"
 
 
-def planned(machine: Topology, on_plan: Callable[[Plan, Gain], None]) -> None:
+def plan_collectives(machine: Topology, on_plan: Callable[[Plan, Gain], None]) -> None:
     """Plan the collectives one after another; `on_plan` gets each plan with its gain at once.
 
     Rooted collectives get a plan for each orbit of roots. The standard algorithms are the classics, which libraries

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,15 +62,11 @@ class SideTime(NamedTuple):
 class Hybrid:
     """Calls of one size. The first calls use the fast plan, then the slow one, at once and in two halves.
 
-    Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower. `agreed`:
-    maps seconds measured here to those that all processes use, as all must split alike.
+    Later calls use both at the same time, split by Equation 8; or the fast one alone, if that is no slower.
     """
 
-    def __init__(
-        self, fast: Work, slow: Work, count: int, timer: Timer = by_clock,
-        agreed: Callable[[float], float] = lambda seconds: seconds,
-    ) -> None:  # fmt: skip
-        self.fast, self.slow, self.count, self.timer, self.agreed = fast, slow, count, timer, agreed
+    def __init__(self, fast: Work, slow: Work, count: int, timer: Timer = by_clock) -> None:
+        self.fast, self.slow, self.count, self.timer = fast, slow, count, timer
         self.share = 0  # elements of the slow plan
         self.lines: tuple[SideTime, SideTime] | None = None
         self._beside = ThreadPoolExecutor(1)
@@ -101,10 +98,10 @@ class Hybrid:
         for work in (self.fast, self.slow):
             full_times, split_times = list[float](), list[float]()
             for _ in range(TRIES):
-                full_times.append(self._seconds(work, 0, count))
+                full_times.append(self.timer(partial(work, 0, count)))
                 yield
             for _ in range(TRIES):
-                split_times.append(self._seconds(work, 0, half))
+                split_times.append(self.timer(partial(work, 0, half)))
                 work(half, count - half)
                 yield
             lines.append(SideTime.through(count, statistics.median(full_times), statistics.median(split_times)))
@@ -114,13 +111,10 @@ class Hybrid:
         self.share = int(slow_share) // ALIGNMENT * ALIGNMENT
         together = list[float]()
         for _ in range(TRIES if self.share else 0):
-            together.append(self.agreed(self.timer(self._run_both)))
+            together.append(self.timer(self._run_both))
             yield
         if not together or statistics.median(together) >= alone:
             self.share = 0
-
-    def _seconds(self, work: Work, first: int, count: int) -> float:
-        return self.agreed(self.timer(lambda: work(first, count)))
 
     def _run_both(self) -> None:
         rest = self.count - self.share

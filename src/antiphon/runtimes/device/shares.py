@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True}, "pull": {"pull": True}}
 
 
-def choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
+def list_choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
     """Yield the choices to try for these tables, with at most `blocks` blocks.
 
     >>> [one.lanes for one in choices(2, 8, True, 1000)]
@@ -58,7 +58,7 @@ def choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = 
     yield Choice("copies", 1, 1, tables)
 
 
-def timed(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[tuple[Choice, float]]:
+def time_choices(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[tuple[Choice, float]]:
     """Return the median seconds of each choice."""
     measured = []
     for choice in candidates:
@@ -72,7 +72,7 @@ def timed(call: Callable[[Choice], None], candidates: Iterator[Choice]) -> list[
     return measured
 
 
-def frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choice, float]]:
+def pareto_frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choice, float]]:
     """Return the choices that no other beats with as few blocks, from few to many.
 
     >>> one, two, four = Choice(lanes=1), Choice(lanes=2), Choice(lanes=4)
@@ -86,11 +86,11 @@ def frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choice, flo
     return best
 
 
-def chosen(measured: Sequence[tuple[Choice, float]]) -> Choice:
+def select_choice(measured: Sequence[tuple[Choice, float]]) -> Choice:
     """Return the choice with the fewest blocks that is about as fast as the best.
 
     >>> chosen([(Choice(lanes=8), 1.0), (Choice(lanes=2), 1.02), (Choice(lanes=1), 1.9)]).lanes
     2
     """
-    line = frontier(measured)
+    line = pareto_frontier(measured)
     return next(choice for choice, seconds in line if seconds <= SLACK * line[-1][1])

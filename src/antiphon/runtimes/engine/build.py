@@ -24,7 +24,7 @@ from antiphon import __version__
 from antiphon.core.cache import cache_folder
 from antiphon.core.files import is_ours
 from antiphon.errors import AntiphonError, Invalid, Missing, quote, unknown
-from antiphon.runtimes.engine.launch import Starting, complaint
+from antiphon.runtimes.engine.launch import Starting, summarize_errors
 
 NATIVE = Path(__file__).with_name("native")
 DEVICE = Path(__file__).parents[1] / "device" / "native"
@@ -245,7 +245,7 @@ def _ask_compiler(command: tuple[str, ...], target: str) -> str:
         result = _run_command([*command, "-E", "-dM", *include, "-x", "c", os.devnull])
     if result.returncode:
         with_mpi = " with mpi.h" if target == "mpi" else ""
-        why = f"{command[0]} cannot compile{with_mpi}: {complaint(result.stderr.splitlines())}"
+        why = f"{command[0]} cannot compile{with_mpi}: {summarize_errors(result.stderr.splitlines())}"
         raise Missing(f"{why}; {TARGETS[target].advice}")
     return "\n".join(sorted(result.stdout.splitlines()))
 
@@ -271,7 +271,7 @@ def _compile(command: list[str], target: str, path: Path) -> None:
 def _run_compiler(command: list[str], place: Path, advice: str) -> None:
     result = _run_command(command)
     if result.returncode:
-        why = complaint(result.stderr.splitlines()) or f"exit code {result.returncode}"
+        why = summarize_errors(result.stderr.splitlines()) or f"exit code {result.returncode}"
         disk_error = _disk_error(why, place)
         if disk_error is not None:
             raise disk_error

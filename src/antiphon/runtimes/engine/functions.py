@@ -97,7 +97,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def raised(error: Failure) -> AntiphonError:
+def make_error(error: Failure) -> AntiphonError:
     text = error.text.decode(errors="replace")
     kinds: dict[int, type[AntiphonError]] = {
         1: Invalid, 2: Unsupported, 4: TransportFailed, 5: TimedOut, 6: Invalid, 7: Mismatch,
@@ -132,12 +132,12 @@ class Functions:
         """Call a function whose last argument is an error, and raise that error."""
         error = Failure()
         if getattr(self, name)(*arguments, byref(error)):
-            raise raised(error)
+            raise make_error(error)
 
     def create(self, name: str, *arguments: Any) -> int:
         """Return the handle that a function creates, or raise its error."""
         error = Failure()
         handle: int | None = getattr(self, name)(*arguments, byref(error))
         if not handle:
-            raise raised(error)
+            raise make_error(error)
         return handle

@@ -31,12 +31,12 @@ class Failed(AntiphonError):
     exit_code = 1
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Whether mpiexec or srun started this very process as one of several."""
     return any(name in os.environ for name in LAUNCHED)
 
 
-def processes(ranks: int | None) -> int:
+def count_processes(ranks: int | None) -> int:
     """Return how many processes the launcher started; Invalid if `ranks` is another number."""
     from mpi4py import MPI
 
@@ -46,7 +46,7 @@ def processes(ranks: int | None) -> int:
     return count
 
 
-def launcher(mpiexec: str, count: int) -> list[str]:
+def launcher_command(mpiexec: str, count: int) -> list[str]:
     """Return the command that starts `count` processes, with the options that Open MPI requires."""
     command = found_launcher(mpiexec)
     return [*command, *([] if mpiexec else consent(command[0], count)), "-n", str(count)]
@@ -61,7 +61,7 @@ def found_launcher(mpiexec: str) -> list[str]:
     return command
 
 
-def unfit(program: str, connected: int, count: int) -> Missing:
+def launcher_mismatch(program: str, connected: int, count: int) -> Missing:
     """Return the error for a launcher of another MPI than mpi4py's, by which every process is alone."""
     return Missing(
         f"{program} and mpi4py do not fit together: {connected} of {count} processes found each other; name the "
@@ -105,7 +105,7 @@ def watch(
 
         def stop() -> None:
             late.set()
-            end(process)
+            terminate(process)
 
         clock = threading.Timer(timeout, stop)
         clock.start()
@@ -126,7 +126,7 @@ def watch(
             f"{command[0]} was not done within {format_seconds(timeout)}; give --timeout more, or fewer sizes"
         )
     if code:
-        raise Failed(f"{command[0]} failed with exit code {code}: {complaint(other_lines) or 'it said nothing'}")
+        raise Failed(f"{command[0]} failed with exit code {code}: {summarize_errors(other_lines) or 'it said nothing'}")
     return True
 
 
@@ -175,7 +175,7 @@ class Starting:
     def _close(self) -> None:
         if self._outcome and isinstance(self._outcome[0], subprocess.Popen):
             with self._outcome[0] as process:
-                end(process)
+                terminate(process)
 
     def __exit__(self, *_: object) -> None:
         self._abandoned.set()
@@ -184,7 +184,7 @@ class Starting:
         self._close()
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def terminate(process: subprocess.Popen[str]) -> None:
     """Terminate a process group, and kill it after 5 seconds. Launchers pass the signal to their processes."""
     if process.poll() is not None:
         return
@@ -206,7 +206,7 @@ _ERROR = re.compile(r"\berror\b|\b\w+(Error|Exception)\b|not found|no such file|
 _IGNORED = ("= ", "NOTE: ")  # beginnings of lines, as in MPICH's box
 
 
-def complaint(output: Iterable[str]) -> str:
+def summarize_errors(output: Iterable[str]) -> str:
     """Return the most informative part of the output; "" if there is none.
 
     An error is a line. Errors of launchers are a paragraph below a row of dashes: then it is the first paragraph.

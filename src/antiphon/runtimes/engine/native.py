@@ -23,7 +23,7 @@ from antiphon.runtimes.engine.functions import (  # noqa: F401 (what it raises i
     Mismatch,
     Needs,
     TransportFailed,
-    raised,
+    make_error,
 )
 
 MAIN = threading.main_thread().ident  # the thread in which Python runs signal handlers
@@ -94,8 +94,8 @@ class Engine:
         own_version, their_version = self.library.ap_mpi_library().decode(), MPI.Get_library_version()
         if own_version.strip("\0 \n") != their_version.strip("\0 \n"):
             raise Missing(
-                f"the engine is compiled for {_short(own_version)}, but mpi4py uses {_short(their_version)}; "
-                "name the mpicc of that one in $MPICC"
+                f"the engine is compiled for {_short_version(own_version)}, but mpi4py uses "
+                f"{_short_version(their_version)}; name the mpicc of that one in $MPICC"
             )
         numbers = np.asarray(rank_of, np.int32)
         handle = self.library.create("ap_mpi_open_number", comm.py2f(), numbers.ctypes.data, ranks)
@@ -154,12 +154,12 @@ def address(array: Array) -> int:
 _NOTHING = c_void_p(None), c_uint64(0)
 
 
-def _memory(array: Array) -> tuple[c_void_p, c_uint64]:
+def _buffer_arguments(array: Array) -> tuple[c_void_p, c_uint64]:
     """Return the address and the number of bytes of an array."""
     return c_void_p(address(array)), c_uint64(array.nbytes)
 
 
-def _short(text: str) -> str:
+def _short_version(text: str) -> str:
     return " ".join(text.partition(",")[0].split()[:4])
 
 
@@ -188,7 +188,7 @@ class Wire:
         self._call = memory  # keeps it alive
         self.engine.library.ap_wire_call(self.handle, memory)
 
-    def hear(self) -> bool:
+    def enable_signals(self) -> bool:
         """Before each call: enable signal handlers during the call if this is the main thread; return whether."""
         self._signals.enabled = enabled = get_ident() == MAIN
         return enabled
@@ -197,7 +197,7 @@ class Wire:
         if error.code == _STOPPED:
             self.stopped = True
             self._signals.reraise()
-        return raised(error)
+        return make_error(error)
 
     def theirs(self) -> bytes:
         """Return the header of the other call after Mismatch."""
@@ -208,7 +208,7 @@ class Wire:
     def agree(self, timeout: float) -> None:
         """Wait until all ranks have begun the same call."""
         error = Failure()
-        self.hear()
+        self.enable_signals()
         if self.engine.library.ap_agree(self.handle, timeout, byref(error)):
             raise self.raised(error)
 
@@ -218,7 +218,7 @@ class Wire:
         Returns MOVED; or, without moving anything, EVEN if all lengths are equal, or DISAGREED."""
         error, outcome, at = Failure(), c_int(), address(lengths)
         places = self.handle, source, at, target, at + lengths.nbytes // 2
-        self.hear()
+        self.enable_signals()
         if self.engine.library.ap_uneven(*places, timeout, byref(outcome), byref(error)):
             raise self.raised(error)
         return outcome.value
@@ -272,7 +272,7 @@ class NativePlan:
 
     def run(self, source: Array | None, target: Array, wire: Wire, op: str = "sum", timeout: float = 0.0) -> None:
         """Take part in one run; without a source it is in place. Releases the interpreter's lock."""
-        wire.hear()
+        wire.enable_signals()
         if self._call(*self._arguments(source, target, wire, op, timeout)):
             self._failed(source, target, wire)
 
@@ -295,12 +295,12 @@ class NativePlan:
                 raise Invalid(f"{name}: its elements do not stand one after another; give a contiguous array")
         if source is not None and source.dtype != target.dtype:
             raise Invalid(f"input and output are of two types, {source.dtype} and {target.dtype}; convert one")
-        input_memory = _NOTHING if source is None else _memory(source)
+        input_memory = _NOTHING if source is None else _buffer_arguments(source)
         kind = c_int(type_number(target.dtype)), c_int(OPERATORS[op])
         return (
             self._plan,
             *input_memory,
-            *_memory(target),
+            *_buffer_arguments(target),
             *kind,
             c_void_p(wire.handle),
             c_double(timeout),

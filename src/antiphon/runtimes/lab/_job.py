@@ -28,11 +28,11 @@ from antiphon.core.program import decode
 from antiphon.errors import AntiphonError
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import Engine, OpenProgram
-from antiphon.runtimes.lab.kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join
+from antiphon.runtimes.lab.kernel import HOST, NEW_NETWORK, SPACES, die_with_parent, join_namespace
 from antiphon.runtimes.measure.case import Case, Row, group_cases
 from antiphon.runtimes.measure.loop import Measurement, Peers, RankBuffers
-from antiphon.runtimes.measure.recorder import recording
-from antiphon.runtimes.serve.mesh import handed_over, mesh
+from antiphon.runtimes.measure.recorder import record_wires
+from antiphon.runtimes.serve.mesh import connect_mesh, detach_all
 
 START_DELAY = 0.004  # seconds from the start message until all begin
 QUIET = 0.01  # seconds after a run in which a rank leaves the processor to others
@@ -75,37 +75,37 @@ class _Rank(Peers):
     def __init__(self, job: Job, collectives: Sequence[Collective], rank: int, leader: TextIO) -> None:
         self.job, self.collectives, self.rank, self.leader = job, collectives, rank, leader
 
-    def tell(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         self.leader.write(json.dumps(message) + "\n")
         self.leader.flush()
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         line = self.leader.readline()
         if not line:
             os._exit(1)  # the leader has ended
         return json.loads(line)
 
     def meet(self) -> float:
-        self.tell(ready=True)
-        begin = float(self.hear())
+        self.send(ready=True)
+        begin = float(self.receive())
         time.sleep(max(begin - time.monotonic(), 0.0))
         return begin
 
     def all(self, value: Any) -> list[Any]:
-        self.tell(all=value)
-        values: list[Any] = self.hear()
+        self.send(all=value)
+        values: list[Any] = self.receive()
         return values
 
     def rest(self) -> None:
         time.sleep(QUIET)
 
     def watch(self) -> None:
-        self.tell(watch=True)
-        self.hear()
+        self.send(watch=True)
+        self.receive()
 
     def go(self) -> None:
         job, rank = self.job, self.rank
-        join(f"{SPACES}/r{rank}", NEW_NETWORK)
+        join_namespace(f"{SPACES}/r{rank}", NEW_NETWORK)
         engine = Engine(Path(job.library))
         programs: dict[int, OpenProgram] = {}
         ranks = self.collectives[0].ranks
@@ -115,10 +115,10 @@ class _Rank(Peers):
             return [cards.get(other, "{}") for other in range(ranks)]
 
         stall = max(case.timeout for case in job.cases)
-        sockets = mesh(
+        sockets = connect_mesh(
             rank, ranks, exchange, address=job.addresses[str(rank)], peers=job.peers[str(rank)], timeout=stall
         )
-        wire = engine.sockets(rank, handed_over(sockets))
+        wire = engine.sockets(rank, detach_all(sockets))
         for numbers in group_cases(job.cases):
             cases = [job.cases[number] for number in numbers]
             if rank not in cases[0].ranks:
@@ -130,13 +130,13 @@ class _Rank(Peers):
                 plans.append(programs[case.program].plan(rank, case.unit, case.in_place, case.split))
             case, buffers = cases[0], RankBuffers(self.collectives[cases[0].program], rank, cases[0])
             calls = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
-            with recording({rank: wire} if case.trace else {}) as recorder:
+            with record_wires({rank: wire} if case.trace else {}) as recorder:
                 measurement = Measurement(cases, buffers, calls, None, self, recorder=recorder)
                 rows = measurement.run(messages=[plan.needs.sends for plan in plans])
-            self.tell(rows=rows)
+            self.send(rows=rows)
             del calls, plans
-        self.tell(rows=[])
-        self.hear()  # no rank closes its sockets while others may still receive
+        self.send(rows=[])
+        self.receive()  # no rank closes its sockets while others may still receive
         wire.close()
 
 
@@ -147,7 +147,7 @@ def _one_rank(job: Job, collectives: Sequence[Collective], rank: int, stream: so
     except BaseException as error:
         if not isinstance(error, AntiphonError):
             traceback.print_exc()
-        process.tell(fault=str(error) or type(error).__name__, kind=type(error).__name__)
+        process.send(fault=str(error) or type(error).__name__, kind=type(error).__name__)
 
 
 # ---- the leader ----
@@ -188,12 +188,12 @@ class _Leader:
             self.children[rank], self.streams[rank], self.received[rank] = child, ours, b""
             self.selector.register(ours, selectors.EVENT_READ, rank)
 
-    def tell(self, ranks: Sequence[int], message: Any) -> None:
+    def send(self, ranks: Sequence[int], message: Any) -> None:
         line = json.dumps(message).encode() + b"\n"
         for rank in ranks:
             self.streams[rank].sendall(line)
 
-    def hear(self, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+    def receive(self, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return the next message of each rank; _Fault, with faults that others report soon after, if one failed."""
         messages: dict[int, dict[str, Any]] = {}
         end = float("inf")
@@ -243,53 +243,55 @@ class _Leader:
             rows, counted = self._lead_group(self.job.cases[numbers[0]].ranks)
             for number, row, carried in zip(numbers, rows, counted, strict=True):
                 print(MARK + json.dumps({"case": number, **row, "counted": carried}), flush=True)
-        self.hear(ranks)
-        self.tell(ranks, {})
+        self.receive(ranks)
+        self.send(ranks, {})
 
     def _share_values(self, ranks: Sequence[int]) -> None:
-        messages = self.hear(ranks)
-        self.tell(ranks, [messages[rank]["all"] for rank in ranks])
+        messages = self.receive(ranks)
+        self.send(ranks, [messages[rank]["all"] for rank in ranks])
 
     def _lead_group(self, ranks: Sequence[int]) -> tuple[list[Row], list[list[int]]]:
         """Start every run at the same time, pass on values, and count the bytes of the runs that are watched."""
         counted, before = list[list[int]](), list[int]()
         while True:
-            messages = self.hear(ranks)
+            messages = self.receive(ranks)
             first = messages[ranks[0]]
             if before and "ready" not in first:
                 time.sleep(SETTLE)
-                counted.append([after - earlier for after, earlier in zip(sent(self.job.ports), before, strict=True)])
+                counted.append(
+                    [after - earlier for after, earlier in zip(count_sent_bytes(self.job.ports), before, strict=True)]
+                )
                 before = []
             if "rows" in first:
                 return first["rows"], counted
             if "watch" in first:
                 time.sleep(SETTLE)
-                before = sent(self.job.ports)
-                self.tell(ranks, {})
+                before = count_sent_bytes(self.job.ports)
+                self.send(ranks, {})
             elif "ready" in first:
-                self.tell(ranks, time.monotonic() + START_DELAY)
+                self.send(ranks, time.monotonic() + START_DELAY)
             else:
-                self.tell(ranks, [messages[rank]["all"] for rank in ranks])
+                self.send(ranks, [messages[rank]["all"] for rank in ranks])
 
 
-def sent(ports: Sequence[Sequence[str]]) -> list[int]:
+def count_sent_bytes(ports: Sequence[Sequence[str]]) -> list[int]:
     """Return the bytes sent by each device, with headers. Enters each namespace, then that of the leader again."""
     bytes_of: dict[str, dict[str, int]] = {}
     for space in sorted({space for space, _ in ports}):
-        join(f"{SPACES}/{space}", NEW_NETWORK)
+        join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
         lines = Path("/proc/thread-self/net/dev").read_text(encoding="ascii").splitlines()[2:]
         bytes_of[space] = {
             name.strip(): int(rest.split()[8]) for name, _, rest in (line.partition(":") for line in lines)
         }
-    join(f"{SPACES}/{HOST}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/{HOST}", NEW_NETWORK)
     return [bytes_of[space].get(device, 0) for space, device in ports]
 
 
-def broken(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+def find_broken_links(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
     """Return the links that are down or missing."""
     links = []
     for space, device in ports:
-        join(f"{SPACES}/{space}", NEW_NETWORK)
+        join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 reply = fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("16sH14x", device.encode(), 0))
@@ -297,7 +299,7 @@ def broken(ports: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
                     links.append((space, device))
             except OSError:
                 links.append((space, device))
-    join(f"{SPACES}/{HOST}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/{HOST}", NEW_NETWORK)
     return links
 
 
@@ -307,7 +309,7 @@ def main() -> None:
         _Leader(job, [decode(program)[0].collective for program in job.programs]).run()
     except _Fault as fault:
         faults = [{"rank": rank, **message} for rank, message in sorted(fault.messages.items())]
-        print(MARK + json.dumps({"faults": faults, "broken": broken(job.ports)}), flush=True)
+        print(MARK + json.dumps({"faults": faults, "broken": find_broken_links(job.ports)}), flush=True)
     except Exception as error:
         traceback.print_exc()
         print(MARK + json.dumps({"faults": [{"rank": -1, "fault": str(error), "kind": "error"}], "broken": []}))

@@ -31,17 +31,17 @@ SETTINGS = {
 Batch = tuple[str, str, str]  # program, namespace, text
 
 
-def address(rank: int) -> str:
+def rank_address(rank: int) -> str:
     return f"10.77.{rank // 200}.{rank % 200 + 1}"
 
 
 def network_address(layout: Layout, rank: int, switch: int) -> str:
-    """Return the address of a rank with several switches at one of them, with another prefix than `address`."""
+    """Return the address of a rank with several switches at one of them, with another prefix than `rank_address`."""
     number = switch - layout.machine.ranks
     return f"10.{100 + number // 2}.{number % 2 * 2 + rank // 200}.{rank % 200 + 1}"
 
 
-def networks(layout: Layout) -> dict[int, list[int]]:
+def rank_switches(layout: Layout) -> dict[int, list[int]]:
     """Return the switches of the ranks that have several: each is its own network, like the cards of a host."""
     switches_of: dict[int, list[int]] = defaultdict(list)
     for port in layout.ports:
@@ -68,7 +68,7 @@ def batches(layout: Layout) -> list[Batch]:
         if node >= layout.machine.ranks:
             ip[node].append("link add name br0 type bridge stp_state 0 mcast_snooping 0")
             ip[node].append(f"link set dev br0 mtu {MTU} up")
-    switches_of = networks(layout)
+    switches_of = rank_switches(layout)
     for port in layout.ports:
         if port.peer in switches_of.get(port.node, ()):  # the first address of the device
             own = network_address(layout, port.node, port.peer)
@@ -102,7 +102,7 @@ def _port(layout: Layout, port: Port, ip: list[str], tc: list[str]) -> None:
         ip.append(f"link set dev {device} master br0")
         ip.append(f"link set dev {device} type bridge_slave learning off flood off mcast_flood off bcast_flood off")
     else:
-        ip.append(f"address add {address(port.node)}/32 dev {device}")
+        ip.append(f"address add {rank_address(port.node)}/32 dev {device}")
     ip.append(f"link set dev {device} gso_max_size {PACKET} up")
     if port.rate is not None:
         tc += _shaper(device, port.rate)
@@ -120,14 +120,14 @@ def _routes(layout: Layout, ip: dict[int, list[str]], fdb: dict[int, list[str]])
     """Add routes of ranks to all others with the next card, and of switches the port to each card."""
     for target, steps in layout.step.items():
         for node in steps:
-            device, card = _next(layout, node, target)
+            device, card = _next_hop(layout, node, target)
             if node >= layout.machine.ranks:
                 fdb[node].append(f"fdb add {_card(target)} dev {device} master static")
             else:
-                _direct_route(ip[node], address(target), device, card, address(node))
+                _direct_route(ip[node], rank_address(target), device, card, rank_address(node))
 
 
-def _next(layout: Layout, node: int, target: int) -> tuple[str, str]:
+def _next_hop(layout: Layout, node: int, target: int) -> tuple[str, str]:
     """Return the device and the next card on the way to a rank."""
     machine, steps = layout.machine, layout.step[target]
     following = int(machine.link_dst[steps[node]])
@@ -155,7 +155,7 @@ def _routes_by_switch(layout: Layout, switches_of: dict[int, list[int]], ip: dic
                 own = network_address(layout, node, switch)
                 _direct_route(ip[node], target_address, layout.space(switch), _card(target), own)
             else:
-                _direct_route(ip[node], target_address, *_next(layout, node, target), address(node))
+                _direct_route(ip[node], target_address, *_next_hop(layout, node, target), rank_address(node))
 
 
 def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) -> None:
@@ -176,13 +176,13 @@ def _limits(layout: Layout, ip: dict[int, list[str]], tc: dict[int, list[str]]) 
             tc[funnel.node].append(f"filter add dev {device} {side} protocol all u32 match u32 0 0 {away}")
 
 
-def about(layout: Layout, name: str, scale: str) -> dict[str, Any]:
+def lab_facts(layout: Layout, name: str, scale: str) -> dict[str, Any]:
     """Return the facts on a lab for processes in it and for `lab status`."""
     first = {port.node: layout.space(port.peer) for port in reversed(layout.ports)}
     return {
         "name": name,
         "scale": scale,
         "ranks": layout.ranks,
-        "hosts": {f"r{rank}": address(rank) for rank in layout.ranks},
+        "hosts": {f"r{rank}": rank_address(rank) for rank in layout.ranks},
         "devices": {str(rank): first[rank] for rank in layout.ranks},
     }

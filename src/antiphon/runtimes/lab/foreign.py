@@ -98,7 +98,7 @@ def run_foreign(lab: Lab, command: Sequence[str], timeout: float = 600.0, quiet:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if code == 127 and (
-        not lab.stands() or wait_for_end(lab.keeper, lab.began, 0.3)
+        not lab.is_up() or wait_for_end(lab.keeper, lab.began, 0.3)
     ):  # the keeper ends after all others
         raise Failed(f"lab {lab.name} was taken down during the run")
     return code, time.monotonic() - began

@@ -19,8 +19,8 @@ from typing import Any
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Missing, Unsupported, quote
 from antiphon.runtimes.engine.launch import Failed
-from antiphon.runtimes.lab.commands import SETTINGS, about, batches
-from antiphon.runtimes.lab.kernel import ABOUT, started, wait_for_end
+from antiphon.runtimes.lab.commands import SETTINGS, batches, lab_facts
+from antiphon.runtimes.lab.kernel import ABOUT, start_time, wait_for_end
 from antiphon.runtimes.lab.layout import Layout, lay_out
 
 KERNEL = str(Path(__file__).with_name("kernel.py"))
@@ -49,13 +49,13 @@ class Lab:
         assert isinstance(topology, Topology)
         return topology
 
-    def stands(self) -> bool:
-        return started(self.keeper) == self.began
+    def is_up(self) -> bool:
+        return start_time(self.keeper) == self.began
 
     def end(self) -> None:
         """Take it down; the kernel ends its processes first. Failed if it does not end."""
         with contextlib.suppress(ProcessLookupError):
-            if self.stands():
+            if self.is_up():
                 os.kill(self.keeper, signal.SIGKILL)
         if not wait_for_end(self.keeper, self.began, _END_TIMEOUT):
             raise Failed(f"lab {self.name}: its keeper, process {self.keeper}, does not end")
@@ -100,8 +100,8 @@ def _lab_at(process: int) -> Lab | None:
         numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
         if len(numbers) < 2 or numbers[-1] != "1" or folder.stat().st_uid != 0:
             return None
-        about = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
-        return Lab(str(about["name"]), process, started(process), about, bool(about["owner"]))
+        lab_facts = json.loads(Path(f"/proc/{process}/root{ABOUT}").read_text(encoding="utf-8"))
+        return Lab(str(lab_facts["name"]), process, start_time(process), lab_facts, bool(lab_facts["owner"]))
     except (OSError, ValueError, KeyError):
         return None  # it has ended meanwhile, or is no lab
 
@@ -110,10 +110,10 @@ def find_lab(name: str) -> Lab | None:
     return next((lab for lab in find_labs() if lab.name == name), None)
 
 
-def _spec(topology: Topology, layout: Layout, name: str, scale: str, leashed: bool) -> dict[str, Any]:
+def _keeper_spec(topology: Topology, layout: Layout, name: str, scale: str, leashed: bool) -> dict[str, Any]:
     from antiphon.core.serialize import dumps
 
-    about_lab = about(layout, name, scale)
+    about_lab = lab_facts(layout, name, scale)
     about_lab["topology"] = json.loads(dumps(topology))
     about_lab["owner"] = os.getpid() if leashed else 0
     return {
@@ -128,7 +128,7 @@ def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[
     layout = lay_out(topology, scale)
     if find_lab(name) is not None:
         raise Invalid(f"there is a lab {quote(name)} already: antiphon lab down {name}, or choose another --name")
-    spec = _spec(topology, layout, name, scale, leashed)
+    spec = _keeper_spec(topology, layout, name, scale, leashed)
     keeper = subprocess.Popen(
         [*SCRIPT, "keep", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
@@ -136,9 +136,9 @@ def bring_up(topology: Topology, scale: str, name: str, leashed: bool) -> tuple[
     try:
         process = _keeper_process(keeper, spec)
     except BaseException:
-        stop(keeper)
+        stop_keeper(keeper)
         raise
-    lab = Lab(name, process, started(process), spec["about"], leashed)
+    lab = Lab(name, process, start_time(process), spec["about"], leashed)
     if not leashed:
         keeper.wait()
         for stream in (keeper.stdin, keeper.stdout, keeper.stderr):
@@ -175,7 +175,7 @@ def _keeper_process(keeper: subprocess.Popen[bytes], spec: dict[str, Any]) -> in
     raise Unsupported(f"this system cannot make network namespaces: {errors or 'the keeper ended'}")
 
 
-def stop(keeper: subprocess.Popen[bytes]) -> None:
+def stop_keeper(keeper: subprocess.Popen[bytes]) -> None:
     """End a leashed lab, and wait until it has ended."""
     if keeper.stdin is not None:
         with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def stop(keeper: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def standing(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
+def ensure_lab(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     """Yield the lab of this name if one is up for this machine, else one that lasts for the block."""
     need_root()
     existing = find_lab(name)
@@ -208,4 +208,4 @@ def standing(topology: Topology, scale: str, name: str) -> Iterator[Lab]:
     try:
         yield lab
     finally:
-        stop(keeper)
+        stop_keeper(keeper)

@@ -52,7 +52,7 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
-def join(path: str, flag: int) -> None:
+def join_namespace(path: str, flag: int) -> None:
     """Enter the namespace of this file."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -167,9 +167,9 @@ def enter(keeper: int, space: str, each: bool, command: Sequence[str]) -> int:
         return _NOT_STARTED
     folder = os.getcwd()
     for namespace, flag in (("pid", NEW_PROCESSES), ("uts", NEW_NAMES), ("mnt", NEW_MOUNTS)):
-        join(f"/proc/{keeper}/ns/{namespace}", flag)
+        join_namespace(f"/proc/{keeper}/ns/{namespace}", flag)
     os.chdir(folder)
-    join(f"{SPACES}/{space}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/{space}", NEW_NETWORK)
     return _wait_for(_fork(_in_own_process_namespace, each, command))
 
 
@@ -251,7 +251,7 @@ def _become_rank(rank: int, place: int, command: Sequence[str]) -> int:
 
 
 def _move_to(rank: int) -> None:
-    join(f"{SPACES}/r{rank}", NEW_NETWORK)
+    join_namespace(f"{SPACES}/r{rank}", NEW_NETWORK)
     unshare(NEW_MOUNTS | NEW_NAMES)
     _name_host(f"r{rank}")
     _see_network()
@@ -282,7 +282,7 @@ def become_rank(command: Sequence[str]) -> int:
     return _become(command)
 
 
-def started(process: int) -> str:
+def start_time(process: int) -> str:
     """Return when a process began, in kernel ticks, which identifies it with its number. Empty: it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as text:
@@ -295,7 +295,7 @@ def started(process: int) -> str:
 def wait_for_end(process: int, began: str, timeout: float) -> bool:
     """Wait until a process has ended; False after the timeout."""
     end = time.monotonic() + timeout
-    while started(process) == began:
+    while start_time(process) == began:
         if time.monotonic() > end:
             return False
         time.sleep(0.005)

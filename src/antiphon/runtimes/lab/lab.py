@@ -8,7 +8,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, unknown
 from antiphon.runtimes.lab.commands import bits
 from antiphon.runtimes.lab.foreign import run_foreign
-from antiphon.runtimes.lab.keeping import Lab, bring_up, find_lab, find_labs, name_of, need_root, standing
+from antiphon.runtimes.lab.keeping import Lab, bring_up, ensure_lab, find_lab, find_labs, name_of, need_root
 from antiphon.runtimes.measure.case import Row
 
 
@@ -73,7 +73,7 @@ def lab_command(
     if isinstance(where, str):
         code, seconds = run_foreign(_the_lab(where), command, timeout, quiet)
     else:
-        with standing(where, scale, name_of(where, name)) as lab:
+        with ensure_lab(where, scale, name_of(where, name)) as lab:
             code, seconds = run_foreign(lab, command, timeout, quiet)
     return {"command": list(command), "exit_code": code, "seconds": seconds}
 

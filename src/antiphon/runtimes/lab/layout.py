@@ -99,24 +99,24 @@ def lay_out(topology: Topology, scale: str = "") -> Layout:
     if len(nodes) > MAX_NAMESPACES:
         raise Unsupported(f"{topology.name} has {len(nodes)} ranks and switches; a lab has {MAX_NAMESPACES} "
                           "at most: choose a smaller machine, or an allocation by --only")  # fmt: skip
-    speed = _speed(topology, scale)
-    machine = _scaled(topology, speed)
-    cables = _cables(machine)
-    step = {rank: _towards(machine, rank) for rank in nodes if rank < machine.ranks}
-    return Layout(machine, speed, nodes, cables, _funnels(machine), step)
+    speed = _parse_scale(topology, scale)
+    machine = _scale_machine(topology, speed)
+    cables = _make_cables(machine)
+    step = {rank: _links_towards(machine, rank) for rank in nodes if rank < machine.ranks}
+    return Layout(machine, speed, nodes, cables, _make_funnels(machine), step)
 
 
-def _speed(topology: Topology, scale: str) -> Fraction:
+def _parse_scale(topology: Topology, scale: str) -> Fraction:
     used = [topology.types[kind].bandwidth for kind in np.unique(topology.link_type).tolist()]
     speed = DEFAULT_RATE / max(used)
     if scale:
         link = re.fullmatch(r"\s*link\s*=\s*(.+)", scale)
         per = re.fullmatch(r"\s*(.+?)\s+per\s+(.+?)\s*", scale)
         if link is not None:
-            speed = _rate(link[1]) / topology.unit
+            speed = _parse_rate(link[1]) / topology.unit
         elif per is not None:
             amount = per[2] if per[2][0].isdigit() else f"1{per[2]}"
-            speed = _rate(per[1]) / parse_bandwidth(amount, "--scale")
+            speed = _parse_rate(per[1]) / parse_bandwidth(amount, "--scale")
         else:
             raise Invalid(f'--scale: expected "2Mbit per GB/s" or "link=40Mbit", got {quote(scale)}')
     for which, bandwidth in (("fastest", max(used)), ("slowest", min(used))):
@@ -128,12 +128,12 @@ def _speed(topology: Topology, scale: str) -> Fraction:
     return speed
 
 
-def _rate(text: str) -> Fraction:
+def _parse_rate(text: str) -> Fraction:
     short = text.strip()
     return parse_bandwidth(f"{short}/s" if re.search(r"bit$", short, re.IGNORECASE) else short, "--scale")
 
 
-def _scaled(topology: Topology, speed: Fraction) -> Topology:
+def _scale_machine(topology: Topology, speed: Fraction) -> Topology:
     """Return the machine at the lab's rates, rounded to bits per second."""
 
     def bits(bandwidth: Number) -> Fraction:
@@ -147,7 +147,7 @@ def _scaled(topology: Topology, speed: Fraction) -> Topology:
     )
 
 
-def _cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
+def _make_cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
     joined: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)):
         joined.setdefault(ends, []).append(link)
@@ -160,7 +160,7 @@ def _cables(machine: Topology) -> tuple[tuple[Port, Port], ...]:
     return tuple((port(a, b), port(b, a)) for a, b in pairs)
 
 
-def _towards(machine: Topology, target: int) -> dict[int, int]:
+def _links_towards(machine: Topology, target: int) -> dict[int, int]:
     """Return the next link to this rank by node: fewest ranks between, then fewest links, then the widest."""
     into: list[list[int]] = [[] for _ in range(machine.nodes)]
     for link, head in enumerate(machine.link_dst.tolist()):
@@ -188,12 +188,12 @@ def _towards(machine: Topology, target: int) -> dict[int, int]:
 # ---- shared limits ----
 
 
-def _funnels(machine: Topology) -> tuple[Funnel, ...]:
+def _make_funnels(machine: Topology) -> tuple[Funnel, ...]:
     """Return a queue for each shared limit, at a node that all its links leave, or else one at which all arrive."""
     funnels: list[Funnel] = []
     used: set[tuple[int, int, bool]] = set()
     for limit in machine.limits:
-        funnel = _funnel(machine, limit.links, len(funnels), limit.bandwidth, used)
+        funnel = _make_funnel(machine, limit.links, len(funnels), limit.bandwidth, used)
         if funnel is None:
             raise Unsupported(
                 f"the lab cannot emulate the limit {quote(limit.name)} of {machine.name}: its links neither all leave "
@@ -205,7 +205,7 @@ def _funnels(machine: Topology) -> tuple[Funnel, ...]:
     return tuple(funnels)
 
 
-def _funnel(
+def _make_funnel(
     machine: Topology, links: Sequence[int], number: int, rate: Fraction, used: set[tuple[int, int, bool]]
 ) -> Funnel | None:
     tails = {int(machine.link_src[link]) for link in links}
@@ -214,13 +214,13 @@ def _funnel(
         if len(near_nodes) != 1:
             continue
         node = next(iter(near_nodes))
-        cable_links = _between(machine, node, far_nodes, outward)
+        cable_links = _links_between(machine, node, far_nodes, outward)
         if cable_links == set(links) and not any((node, peer, outward) in used for peer in far_nodes):
             return Funnel(node, number, tuple(sorted(far_nodes)), outward, rate)
     return None
 
 
-def _between(machine: Topology, node: int, peers: Iterable[int], outward: bool) -> set[int]:
+def _links_between(machine: Topology, node: int, peers: Iterable[int], outward: bool) -> set[int]:
     """Return all links of the cables between a node and peers in one direction: they are only limited together."""
     near, far = (machine.link_src, machine.link_dst) if outward else (machine.link_dst, machine.link_src)
     return set(np.flatnonzero((near == node) & np.isin(far, list(peers))).tolist())
@@ -243,19 +243,20 @@ def check_paths(layout: Layout, src: Sequence[int], dst: Sequence[int], route: o
         a, b = int(src[row]), int(dst[row])
         if a == b:
             continue
-        theirs = [_ends(machine, link) for link in resolved.table[int(resolved.route[row])]]
-        ours = [_ends(machine, link) for link in layout.path(a, b) or []]
+        theirs = [_link_ends(machine, link) for link in resolved.table[int(resolved.route[row])]]
+        ours = [_link_ends(machine, link) for link in layout.path(a, b) or []]
         if ours != theirs:
             raise Unsupported(
-                f"the plan sends from rank {a} to rank {b} by {_route(machine, theirs)}, the lab by "
-                f"{_route(machine, ours)}; it has one path for each pair: plan without options that spread over several"
+                f"the plan sends from rank {a} to rank {b} by {_path_text(machine, theirs)}, the lab by "
+                f"{_path_text(machine, ours)}; it has one path for each pair: plan without options that spread "
+                "over several"
             )
 
 
-def _ends(machine: Topology, link: int) -> tuple[int, int]:
+def _link_ends(machine: Topology, link: int) -> tuple[int, int]:
     return int(machine.link_src[link]), int(machine.link_dst[link])
 
 
-def _route(machine: Topology, ends: Sequence[tuple[int, int]]) -> str:
+def _path_text(machine: Topology, ends: Sequence[tuple[int, int]]) -> str:
     between = [machine.places[head] for _, head in ends[:-1]]
     return " and ".join(between) if between else "the link between them" if ends else "no path"

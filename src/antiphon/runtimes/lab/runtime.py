@@ -26,11 +26,11 @@ from antiphon.errors import TimedOut, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import MARK, Failed
 from antiphon.runtimes.lab._job import Job
-from antiphon.runtimes.lab.commands import AT_ONCE, MTU, address
-from antiphon.runtimes.lab.keeping import SCRIPT, Lab, name_of, need_root, standing
+from antiphon.runtimes.lab.commands import AT_ONCE, MTU, rank_address
+from antiphon.runtimes.lab.keeping import SCRIPT, Lab, ensure_lab, name_of, need_root
 from antiphon.runtimes.lab.kernel import HOST, wait_for_end
 from antiphon.runtimes.lab.layout import Layout, check_paths
-from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
 from antiphon.runtimes.measure.rows import cuts_of
 from antiphon.units import format_seconds
 
@@ -49,12 +49,7 @@ class LabRuntime(Runtime):
         library("sockets", how.compiler)
 
     def run(
-        self,
-        programs: Sequence[Runnable],
-        cases: Sequence[Case],
-        how: How,
-        on_row: RowCallback,
-        enough: Callable[[], bool] = lambda: False,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         self.ready(how)
         by_machine: dict[int, list[int]] = {}
@@ -64,7 +59,7 @@ class LabRuntime(Runtime):
             if enough():
                 return
             topology = programs[cases[numbers[0]].program].topology
-            with standing(topology, how.scale, name_of(topology, how.name)) as lab:
+            with ensure_lab(topology, how.scale, name_of(topology, how.name)) as lab:
                 work = _CasesOfLab(lab, programs, [cases[number] for number in numbers], how)
                 work.go(lambda number, row, numbers=numbers: on_row(numbers[number], row), enough)  # type: ignore[misc]
 
@@ -82,7 +77,7 @@ class _CasesOfLab:
 
     def _prepared(self, schedule: Schedule) -> Callable[[int], float]:
         check_paths(self.layout, schedule.src.tolist(), schedule.dst.tolist(), schedule.route, schedule.routes)
-        return predictor(schedule, self.layout)
+        return make_predictor(schedule, self.layout)
 
     def _with_timeout(self, case: Case) -> Case:
         if case.unit and case.in_place and not self.programs[case.program].in_place:
@@ -95,25 +90,25 @@ class _CasesOfLab:
         ranks = sorted({rank for case in self.cases for rank in case.ranks})
         job = Job(
             str(library("sockets", self.how.compiler)), ranks,
-            _peers([runnable.schedule for runnable in self.programs.values()], ranks),
-            {str(rank): address(rank) for rank in ranks},
+            _peers_of_ranks([runnable.schedule for runnable in self.programs.values()], ranks),
+            {str(rank): rank_address(rank) for rank in ranks},
             [(self.layout.space(port.node), self.layout.space(port.peer)) for port in ports],
             [replace(case, program=self.place[case.program]) for case in self.cases],
             [runnable.data for runnable in self.programs.values()],
         )  # fmt: skip
         remaining = len(self.cases)
 
-        def tell(row: Row) -> bool:
+        def add_row(row: Row) -> bool:
             nonlocal remaining
             number, remaining = int(row.pop("case")), remaining - 1
             on_row(number, self._row(self.cases[number], row))
             return remaining > 0 and enough()
 
-        _run_job(self.lab, job, self.how.timeout, tell)
+        _run_job(self.lab, job, self.how.timeout, add_row)
 
     def _row(self, case: Case, row: Row) -> Row:
         runnable = self.programs[case.program]
-        links = _links(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
+        links = _link_rows(self.layout, runnable.programs[case.in_place], case, row.pop("counted"))
         predicted = self.expected[case.program](case.nbytes)
         comparable = predicted and _greatest_load(self.layout, links) > AT_ONCE
         return {
@@ -122,7 +117,7 @@ class _CasesOfLab:
         }  # fmt: skip
 
 
-def predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]:
+def make_predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]:
     """Return the seconds by message size that a schedule takes on the links of a lab, without latency and headers."""
     cutting, predictors = Cutting(schedule, cuts_of("lab")), dict[Any, Callable[[int], Any]]()
 
@@ -135,7 +130,7 @@ def predictor(schedule: Schedule, layout: Layout) -> Callable[[int], float]:
     return predict
 
 
-def _peers(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict[str, list[int]]:
+def _peers_of_ranks(schedules: Sequence[Schedule], ranks: Sequence[int]) -> dict[str, list[int]]:
     pairs = np.unique(np.hstack([np.stack([schedule.src, schedule.dst]) for schedule in schedules]), axis=1).T.tolist()
     peers: dict[int, set[int]] = {rank: set() for rank in ranks}
     for src, dst in pairs:
@@ -173,7 +168,7 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
                     continue
                 row = json.loads(text)
                 if "faults" in row:
-                    raise Failed(_blame(lab, row))
+                    raise Failed(_fault_text(lab, row))
                 row_count += 1
                 if on_row(row):
                     return
@@ -189,9 +184,7 @@ def _run_job(lab: Lab, job: Job, timeout: float, on_row: Callable[[Row], bool]) 
         )
     if row_count != len(job.cases):
         killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-        if not lab.stands() or (
-            killed and wait_for_end(lab.keeper, lab.began, 1.0)
-        ):  # the keeper ends after all others
+        if not lab.is_up() or (killed and wait_for_end(lab.keeper, lab.began, 1.0)):  # the keeper ends after all others
             raise Failed(f"lab {lab.name} was taken down during the run")
         raise Failed(f"the run in lab {lab.name} failed: {' '.join(lines[-1:]) or f'exit code {code}'}")
 
@@ -201,7 +194,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _blame(lab: Lab, row: Row) -> str:
+def _fault_text(lab: Lab, row: Row) -> str:
     """Return the message of the most likely cause among the faults."""
     faults: list[Row] = row["faults"]
     if row["broken"]:
@@ -228,7 +221,7 @@ def _greatest_load(layout: Layout, links: Sequence[Row]) -> int:
     return max([*load.values(), *shared], default=0)
 
 
-def _links(layout: Layout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
+def _link_rows(layout: Layout, program: Program, case: Case, counted: Sequence[int]) -> list[Row]:
     """Return per link and direction the payload by the program, and the bytes counted, headers included."""
     sends = program.kind[program.part_op] == SEND
     length = bind(program, case.unit).length[sends] * data_type(case.dtype).itemsize

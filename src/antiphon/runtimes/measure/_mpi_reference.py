@@ -19,7 +19,7 @@ MPI_TYPES = {
 _OPERATORS = {"sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
 
-def reference(
+def make_library_call(
     collective: Collective, comm: Any, mpi: Any, unit: int, dtype: np.dtype[Any], op: str, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
     """Return a call that takes (input, output) like ours; in place it ignores the input.
@@ -32,7 +32,7 @@ def reference(
         return None
     kind = getattr(mpi, MPI_TYPES.get(dtype.name, "BYTE"))
     scale = 1 if dtype.name in MPI_TYPES else dtype.itemsize
-    call = _calls(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
+    call = _make_call(collective, comm, mpi, unit * scale, kind, getattr(mpi, _OPERATORS[op]), in_place)
     if call is None:
         return None
     if op != "avg" or not collective.combining:
@@ -51,7 +51,7 @@ def reference(
     return averaged
 
 
-def _calls(  # noqa: PLR0911
+def _make_call(  # noqa: PLR0911
     c: Collective, comm: Any, mpi: Any, unit: int, kind: Any, op: Any, in_place: bool
 ) -> Callable[[Array, Array], None] | None:
     weights = (c.weights * unit).tolist()

@@ -21,10 +21,19 @@ from antiphon.cost.miad import Miad
 from antiphon.cost.profile import Profile
 from antiphon.errors import AntiphonError, Infeasible, Invalid, NotFound, Unsupported, quote
 from antiphon.registry import find
-from antiphon.runtimes.engine.launch import launched
+from antiphon.runtimes.engine.launch import is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.recorder import measured_trace
-from antiphon.runtimes.measure.rows import can, cuts_of, first_on, has_in_place, row_of, run_schedule, runtime, units_of
+from antiphon.runtimes.measure.rows import (
+    can,
+    cuts_of,
+    first_on,
+    has_in_place,
+    load_runtime,
+    row_of,
+    run_schedule,
+    units_of,
+)
 from antiphon.select import check, collective, is_file, load_plans, plan, tune
 from antiphon.select.parse_request import machine_of
 from antiphon.units import Sizes, parse_sizes
@@ -67,7 +76,7 @@ def run_plan(  # noqa: PLR0913
     run of median time (docs/traces.md); for one size only.
     """
     how, rows, sizes = (
-        _checked(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),
+        _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid)),
         list[Row](),
         parse_sizes(nbytes),
     )
@@ -123,11 +132,13 @@ def measure_plans(  # noqa: PLR0913
     now and then; if True, the remaining cases are skipped. Of processes that a launcher started, only the one that
     decides may call it (`first_on`).
     """
-    options = _checked(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
+    options = _check_options(on, How(mpiexec, compiler, timeout, scale, name, hybrid))
     for setting, value, minimum in (("iterations", iterations, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise Invalid(f"{setting}: expected a whole number from {minimum}, got {value!r}")
-    lines = list(_lines([plans] if isinstance(plans, Plan) else plans, nbytes, _named(dtype), _operators(op)))
+    lines = list(
+        _expand_lines([plans] if isinstance(plans, Plan) else plans, nbytes, _type_names(dtype), _operator_names(op))
+    )
     if not lines:
         raise Invalid("there is nothing to measure: no plan, or no size")
     work = _LinesMeasured(on, options, Case(0, [], 0, 0, seed=seed, repeat=iterations, warmup=warmup))
@@ -138,11 +149,13 @@ def measure_plans(  # noqa: PLR0913
 
     def on_row(number: int, row: Row) -> None:
         line, case = cases[number]
-        rows.append(_row(line, row_of(case, line.plan.collective, row, on), predicted(line), predicted.describe(line)))
+        rows.append(
+            _complete_row(line, row_of(case, line.plan.collective, row, on), predicted(line), predicted.describe(line))
+        )
         if progress is not None:
             progress(rows[-1])
 
-    runtime(on).run(work.programs, [case for _, case in cases], options, on_row, stopped)
+    load_runtime(on).run(work.programs, [case for _, case in cases], options, on_row, stopped)
     return rows
 
 
@@ -176,7 +189,7 @@ class _LinesMeasured:
     def with_best_depth(self, line: _Line) -> _Line:
         """Return the line with the number of pieces that measured best."""
         case = self.case(line)
-        best = depth(self.on, self.programs[case.program], case, self.how)
+        best = measure_depth(self.on, self.programs[case.program], case, self.how)
         entry = replace(line.entry, schedule=pipeline(line.entry.schedule, best))
         return replace(line, entry=entry, pieces=best)
 
@@ -219,10 +232,12 @@ def decides(on: str, before: Callable[[], object] = lambda: None, **there: Any) 
 
 def _runtime_options(options: Mapping[str, Any]) -> tuple[str, How]:
     on = options.get("on", "mpi")
-    return on, _checked(on, How(**{field.name: options[field.name] for field in fields(How) if field.name in options}))
+    return on, _check_options(
+        on, How(**{field.name: options[field.name] for field in fields(How) if field.name in options})
+    )
 
 
-def _checked(on: str, options: How) -> How:
+def _check_options(on: str, options: How) -> How:
     """Return the options, if the runtime supports all of them."""
     options.refuse_unless(on, can(on)["options"])
     return options
@@ -266,7 +281,7 @@ def plans_of(
         return [plan(kind, machine, planner=planner, root=roots[kind], options=options, ranks=ranks) for kind in kinds]
     if options:
         raise Invalid("options are for a planner; name it, too")
-    workers = "none" if launched() else None  # an MPI process should not start others of its kind
+    workers = "none" if is_launched() else None  # an MPI process should not start others of its kind
     tuning = tune(
         source,
         machine,
@@ -316,14 +331,14 @@ def _check_machine(source: str, plans: Mapping[str, Plan], machine: Topology) ->
         )
 
 
-def _named(names_given: str | Sequence[str]) -> list[str]:
+def _type_names(names_given: str | Sequence[str]) -> list[str]:
     names = [data_type(name).name for name in ([names_given] if isinstance(names_given, str) else names_given)]
     if "object" in names:
         raise Invalid("data type: object has no size in bytes; choose a type of NCCL, like float32")
     return list(dict.fromkeys(names))
 
 
-def _operators(names_given: str | Sequence[str]) -> list[str]:
+def _operator_names(names_given: str | Sequence[str]) -> list[str]:
     names = (
         list(OPERATORS)
         if names_given == "all"
@@ -336,7 +351,7 @@ def _operators(names_given: str | Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Line]:
+def _expand_lines(plans: Iterable[Plan], nbytes: Sizes, dtypes: Sequence[str], ops: Sequence[str]) -> Iterator[_Line]:
     for source_plan in plans:
         collective = source_plan.collective
         for dtype in dtypes:
@@ -375,13 +390,13 @@ class _Predictions:
         return self.model or usual_model(line.plan.topology, self.profile, wanted=(line.plan.collective,))
 
 
-def _row(line: _Line, row: Row, predicted: float, predicted_by: str) -> Row:
+def _complete_row(line: _Line, row: Row, predicted: float, predicted_by: str) -> Row:
     """Return the row with the facts of its line, and the prediction unless the runtime (a lab) has made one."""
     collective, claims = line.plan.collective, line.entry.claims
     provenance = line.entry.schedule.provenance
     facts: Row = {
         "collective": collective.kind, "planner": claims.get("planner", provenance.get("planner")),
-        "options": _plain(provenance.get("options")),
+        "options": _plain_options(provenance.get("options")),
         "topology": line.plan.topology.name, "ranks": len(collective.members),
         "root": collective.roots[0] if len(collective.roots) == 1 else None,
     }  # fmt: skip
@@ -395,7 +410,7 @@ def _row(line: _Line, row: Row, predicted: float, predicted_by: str) -> Row:
     return {**facts, **row}
 
 
-def _plain(options: Any) -> dict[str, Any]:
+def _plain_options(options: Any) -> dict[str, Any]:
     items = options.items() if isinstance(options, Mapping) else ()
     return {key: value for key, value in items if isinstance(value, bool | int | float | str)}
 
@@ -407,7 +422,7 @@ MAX_PIECES = 64
 MAX_TRIES = 16
 
 
-def depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
+def measure_depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
     """Return the number of pieces at which the controller of piece sizes (`cost.miad`) settles.
 
     It gets the throughput of each piece size that it requests, from the median of the iterations. Sizes with the same
@@ -424,14 +439,14 @@ def depth(on: str, runnable: Runnable, case: Case, how: How) -> int:
             if len(seconds_of) == MAX_TRIES:
                 break
             pipelined = Runnable(pipeline(runnable.schedule, pieces), runnable.machine)
-            seconds_of[pieces] = _seconds(on, pipelined, case, how)
+            seconds_of[pieces] = _measure_seconds(on, pipelined, case, how)
         controller.measured(case.nbytes / seconds_of[pieces])
     return min(seconds_of, key=lambda pieces: (seconds_of[pieces], pieces))
 
 
-def _seconds(on: str, runnable: Runnable, case: Case, how: How) -> float:
+def _measure_seconds(on: str, runnable: Runnable, case: Case, how: How) -> float:
     rows: dict[int, Row] = {}
-    runtime(on).run([runnable], [replace(case, program=0)], how, rows.__setitem__)
+    load_runtime(on).run([runnable], [replace(case, program=0)], how, rows.__setitem__)
     if not rows:
         raise AntiphonError("the number of pieces could not be measured")
     return float(rows[0]["seconds"])

@@ -10,9 +10,9 @@ from antiphon.core.collective import Collective, custom_relation
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.cost.fit import Measured, plan_of
 from antiphon.errors import Invalid, unknown
-from antiphon.runtimes.engine.launch import Failed, launched, processes
+from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
-from antiphon.runtimes.measure.rows import can, first_on, runtime
+from antiphon.runtimes.measure.rows import can, first_on, load_runtime
 from antiphon.select import plan as planned
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
@@ -46,8 +46,8 @@ def bench_genmodel(
     with first_on(on, how) as deciding:
         if not deciding:
             return None
-        count = processes(ranks) if launched() else 4 if ranks is None else ranks
-        checked_sizes = _checked(count, sizes, plans, iterations, warmup)
+        count = count_processes(ranks) if is_launched() else 4 if ranks is None else ranks
+        checked_sizes = _check_arguments(count, sizes, plans, iterations, warmup)
         programs, cases, names = list[Runnable](), list[Case](), list[str]()
         for group_size in range(2, count + 1):
             for name in dict.fromkeys(plans):
@@ -73,7 +73,7 @@ def bench_genmodel(
             if progress is not None:
                 progress(f"{description}: {format_seconds(row['seconds'])}")
 
-        runtime(on).run(programs, cases, how, on_row)
+        load_runtime(on).run(programs, cases, how, on_row)
     return measurements
 
 
@@ -83,12 +83,12 @@ def schedule_of(name: str, ranks: int) -> Schedule:
         raise unknown("plan", name, PLANS)
     planner, options = PLANS[name]
     if not planner:
-        return _incast(ranks)
+        return _incast_schedule(ranks)
     plan = planned("allreduce", topology(f"full:ranks={ranks}"), planner=planner, options=options)
     return plan.entries[0].schedule
 
 
-def _incast(ranks: int) -> Schedule:
+def _incast_schedule(ranks: int) -> Schedule:
     """Return a schedule in which every rank sends its block to all others at once, combining nothing (equation 6).
 
     The largest buffer is what a rank receives."""
@@ -100,7 +100,7 @@ def _incast(ranks: int) -> Schedule:
     return Schedule(collective, cut(collective, 1), zeros, src, src, dst, zeros + COPY)
 
 
-def _checked(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:
+def _check_arguments(count: int, sizes: Sequence[int], plans: Sequence[str], iterations: int, warmup: int) -> list[int]:
     """Check the arguments; return the sizes in whole elements."""
     if not 2 <= count <= MAX_RANKS:
         raise Invalid(f"ranks: expected 2 to {MAX_RANKS}, got {count}")

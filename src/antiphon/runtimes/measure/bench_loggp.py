@@ -31,9 +31,9 @@ from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.cost.fit import BURST, FAN_IN, FAN_OUT, PAIRS, RoundTrip, at_once
 from antiphon.errors import Invalid
-from antiphon.runtimes.engine.launch import Failed, launched, processes
+from antiphon.runtimes.engine.launch import Failed, count_processes, is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
-from antiphon.runtimes.measure.rows import can, first_on, runtime
+from antiphon.runtimes.measure.rows import can, first_on, load_runtime
 from antiphon.topologies import topology
 from antiphon.units import format_seconds, format_size
 
@@ -63,22 +63,22 @@ def trip(n: int, copies: int = 0, alone: bool = False, ranks: int = 2, far: int 
         last = i == n - 1
         if last or not alone:
             moves.append((0, 0, 1, at, 0 if last else i + 1))
-    return _chain([*moves, (0, 1, 0, 0, 0)], 1, ranks, far)
+    return _chain_schedule([*moves, (0, 1, 0, 0, 0)], 1, ranks, far)
 
 
 def pings(rounds: int, ranks: int = 2, far: int = 1) -> Schedule:
     there_and_back: list[Move] = [(0, 0, 1, 0, 0), (0, 1, 0, 0, 0)]
-    return _chain(there_and_back * rounds, 1, ranks, far)
+    return _chain_schedule(there_and_back * rounds, 1, ranks, far)
 
 
 def busy(n: int, copies: int, ranks: int = 2, far: int = 1) -> Schedule:
     """Return the schedule `busy`. The answer of rank 1 follows its own block, so it waits for the copies."""
     arrivals: list[Move] = [(0, 0, 1, 0, 0 if i == n - 1 else i + 1) for i in range(n)]
     work: list[Move] = [(1, 1, 1, i % 2, 1 - i % 2) for i in range(copies)]
-    return _chain([*arrivals, *work, (1, 1, 0, copies % 2, 0), (0, 1, 0, 0, 0)], 2, ranks, far)
+    return _chain_schedule([*arrivals, *work, (1, 1, 0, copies % 2, 0), (0, 1, 0, 0, 0)], 2, ranks, far)
 
 
-def _chain(moves: Sequence[Move], blocks: int, ranks: int, far: int) -> Schedule:
+def _chain_schedule(moves: Sequence[Move], blocks: int, ranks: int, far: int) -> Schedule:
     """Return a schedule with a step per move, of block 0 (of rank 0) and block 1 (of rank 1). Both end with block 0."""
     have, want = [(0, 0, 0), (1, far, 1)][:blocks], [(0, 0, None), (0, far, None), (1, 0, None)][: blocks + 1]
     collective = Collective("custom", ranks, custom=custom_relation(have, want, ranks))
@@ -120,18 +120,18 @@ def bench_loggp(  # noqa: PLR0913
     """
     how = How(mpiexec=mpiexec, timeout=timeout)
     how.refuse_unless(on, can(on)["options"])
-    checked_sizes = _checked(sizes, n, repetitions, iterations, warmup)
+    checked_sizes = _check_arguments(sizes, n, repetitions, iterations, warmup)
     with first_on(on, how) as deciding:
         if not deciding:
             return None
-        place = Place(on, how, topology(f"full:ranks={_count(ranks, between)}"), between)
+        place = Place(on, how, topology(f"full:ranks={_count_ranks(ranks, between)}"), between)
         usual = Case(0, [*range(place.ranks)], 0, 0, "uint8", repeat=iterations, warmup=warmup, split=0)
         work = _ChainsMeasured(place, n, usual)
         chains: list[tuple[int, _Chains]] = []
         halves: dict[int, float] = {}
 
         def choose_lengths(size: int, seconds: Mapping[str, float]) -> None:
-            chains.append((size, _lengths(seconds, n, COVER if ranks is None else COVER_PORTS)))
+            chains.append((size, _choose_lengths(seconds, n, COVER if ranks is None else COVER_PORTS)))
             halves[size] = seconds["pings"] / (2 * PINGS)
 
         work.measure([(size, _Chains()) for size in checked_sizes], choose_lengths)
@@ -142,7 +142,7 @@ def bench_loggp(  # noqa: PLR0913
             work.n = _last_alone(n, bursts)
 
         def on_sizes_measured(size: int, seconds: Mapping[str, float]) -> None:
-            rows.extend(_rows(seconds, size, work.n))
+            rows.extend(_make_rows(seconds, size, work.n))
             if progress is not None:
                 turn, one_way = (len(rows) // 4 - 1) // len(checked_sizes) + 1, format_seconds(rows[-4].seconds / 2)
                 progress(f"{format_size(size)}: {one_way} one way (repetition {turn} of {repetitions})")
@@ -201,7 +201,7 @@ class _ChainsMeasured:
             if len(seconds[index]) == len(self._schedules(chains_of_sizes[index][1])):
                 on_seconds(chains_of_sizes[index][0], seconds[index])
 
-        runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
+        load_runtime(self.place.on).run(runnables, cases, self.place.how, on_row)
 
     def _schedules(self, chains: _Chains) -> list[tuple[str, int]]:
         server = [(name, chains.busy) for name in SERVER] if chains.busy else []
@@ -222,7 +222,7 @@ class _ChainsMeasured:
         )
 
 
-def _lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
+def _choose_lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
     """Return how many copies cover a gap, and how many the arrival of all messages."""
     copy = max((seconds["alone"] - seconds["one"]) / ((n - 1) * TRIAL_COPIES), 1e-9)
     arrival = max(seconds["many"] - seconds["one"], 0.0)
@@ -230,7 +230,7 @@ def _lengths(seconds: Mapping[str, float], n: int, cover: float) -> _Chains:
     return _Chains(delay, min(ceil(COVER * (arrival + seconds["one"]) / copy) + 1, MAX_BUSY))
 
 
-def _rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTrip]:
+def _make_rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTrip]:
     """Return the four rows of a size, from differences between schedules, at least MIN_SECONDS."""
     round_trip = seconds["pings"] / PINGS
     delay = max((seconds["alone"] - seconds["one"]) / (n - 1), MIN_SECONDS)
@@ -245,14 +245,14 @@ def _rows(seconds: Mapping[str, float], size: int, n: int) -> list[RoundTrip]:
     ]
 
 
-def _count(ranks: int | None, between: bool) -> int:
+def _count_ranks(ranks: int | None, between: bool) -> int:
     """Return how many ranks take part. Invalid if a launcher started another number."""
     if ranks is not None and not 2 <= ranks <= MAX_RANKS:
         raise Invalid(f"ranks: expected 2 to {MAX_RANKS}, got {ranks}")
     if between and (ranks is None or ranks % 2):
         raise Invalid("between: from half to half of the ranks; say how many these are, an even number")
     count = ranks or 2
-    if launched() and (started := processes(None)) != count:
+    if is_launched() and (started := count_processes(None)) != count:
         hint = "" if ranks else f" (more of them, for the radices, by --ranks {started})"
         raise Invalid(
             f"the launcher started {started} processes: this is measured between {count}; give it -n {count}{hint}"
@@ -260,7 +260,7 @@ def _count(ranks: int | None, between: bool) -> int:
     return count
 
 
-def _checked(sizes: Sequence[int], n: int, repetitions: int, iterations: int, warmup: int) -> list[int]:
+def _check_arguments(sizes: Sequence[int], n: int, repetitions: int, iterations: int, warmup: int) -> list[int]:
     sizes_once = list(dict.fromkeys(sizes))
     if not sizes_once or not 1 <= min(sizes_once) <= max(sizes_once) <= LARGEST:
         raise Invalid(f"nbytes: expected sizes from 1 byte to {format_size(LARGEST)}")
@@ -360,7 +360,7 @@ def radix_rows(
         if place.between and n <= place.far:
             bursts_of_kinds.append((PAIRS, n, large, pairs(n, place.far, ranks)))
     runnables = [Runnable(schedule, place.machine) for *_, schedule in bursts_of_kinds]
-    cases = [_case(usual, number, size, schedule) for number, (_, _, size, schedule) in enumerate(bursts_of_kinds)]
+    cases = [_make_case(usual, number, size, schedule) for number, (_, _, size, schedule) in enumerate(bursts_of_kinds)]
     rows: list[RoundTrip] = []
 
     def on_row(number: int, row: Row) -> None:
@@ -372,10 +372,10 @@ def radix_rows(
             turn = len(rows) // len(bursts_of_kinds)
             progress(f"up to {max(len(bursts), len(peers))} messages at once (repetition {turn} of {repetitions})")
 
-    runtime(place.on).run(runnables, cases * repetitions, place.how, on_row)
+    load_runtime(place.on).run(runnables, cases * repetitions, place.how, on_row)
     return rows
 
 
-def _case(usual: Case, program: int, size: int, schedule: Schedule) -> Case:
+def _make_case(usual: Case, program: int, size: int, schedule: Schedule) -> Case:
     nbytes = size * schedule.collective.buffer_weight
     return replace(usual, program=program, unit=size, nbytes=nbytes, inner=inner_of(size))

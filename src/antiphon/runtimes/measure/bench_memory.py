@@ -46,7 +46,7 @@ def bench_memory(
     With several threads each adds its own part. Needs (most + 1) * nbytes of memory. The sum is checked. `on`: a device
     of STEPWISE, which needs twice that; times that noise makes zero or less have no row.
     """
-    _check(most, nbytes, repeat, threads)
+    _check_arguments(most, nbytes, repeat, threads)
     if on:
         return _on_device(on, most, nbytes, repeat, threads, progress or (lambda _: None))
     elements = nbytes // 4
@@ -123,7 +123,7 @@ def _split_work(vectors: Sequence[Vector], out: Vector, threads: int) -> list[tu
     return [([v[low:high] for v in vectors], out[low:high]) for low, high in pairwise(ends)]
 
 
-def _check(most: int, nbytes: int, repeat: int, threads: int) -> None:
+def _check_arguments(most: int, nbytes: int, repeat: int, threads: int) -> None:
     if not 3 <= most <= 1000:
         raise Invalid(f"vectors: expected 3 to 1000 at most, got {most}; one number of vectors would tell nothing")
     if nbytes < MIN_BYTES:

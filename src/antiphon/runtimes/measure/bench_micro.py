@@ -202,7 +202,7 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
 
     def near_to(rank: int, back: bool) -> set[int]:
         if (rank, back) not in near:
-            near[rank, back] = beside(machine, rank, back)
+            near[rank, back] = reachable_ranks(machine, rank, back)
         return near[rank, back]
 
     def candidates(chosen: list[int]) -> Iterable[int]:
@@ -217,14 +217,14 @@ def places_on(pattern: Pattern, machine: Topology) -> list[int]:
             return chosen
         return next(filter(None, (further([*chosen, rank]) for rank in candidates(chosen))), None)
 
-    order = _outward(pattern)
+    order = _order_places(pattern)
     ranks = further([])
     if ranks is None:
         raise Unsupported(f"{pattern.title}: {machine.name} has no ranks that are linked like this")
     return [ranks[order.index(place)] for place in range(pattern.places)]
 
 
-def beside(machine: Topology, rank: int, back: bool) -> set[int]:
+def reachable_ranks(machine: Topology, rank: int, back: bool) -> set[int]:
     """Return the ranks that this one reaches by a link or through switches; with `back`, those that reach it."""
     tails, heads = (machine.link_dst, machine.link_src) if back else (machine.link_src, machine.link_dst)
     reached = np.zeros(machine.nodes, np.bool_)
@@ -239,7 +239,7 @@ def beside(machine: Topology, rank: int, back: bool) -> set[int]:
     return set(np.flatnonzero(reached[: machine.ranks]).tolist()) - {rank}
 
 
-def _outward(pattern: Pattern) -> list[int]:
+def _order_places(pattern: Pattern) -> list[int]:
     """Return the places in an order in which each is linked to an earlier one."""
     order = [max(range(pattern.places), key=lambda at: sum(at in link for link in pattern.links))]
     while len(order) < pattern.places:

@@ -25,6 +25,11 @@ SMALL, CALLS_TOGETHER = (
 
 Row = dict[str, Any]
 RowCallback = Callable[[int, Row], None]
+Stop = Callable[[], bool]  # whether to skip the remaining cases
+
+
+def never() -> bool:
+    return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,12 +154,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def run(
-        self,
-        programs: Sequence[Runnable],
-        cases: Sequence[Case],
-        how: How,
-        on_row: RowCallback,
-        enough: Callable[[], bool] = lambda: False,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         """Measure the cases in order. `on_row` gets the number and row (`measured_row`) of each at once. `enough` is
         called now and then: if True, the remaining cases are skipped."""

@@ -18,10 +18,10 @@ from antiphon.core.datatypes import data_type
 from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, NotFound, TimedOut
-from antiphon.runtimes.engine.launch import launched
+from antiphon.runtimes.engine.launch import is_launched
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable, inner_of
 from antiphon.runtimes.measure.race import MARGIN, beats_library
-from antiphon.runtimes.measure.rows import can, cuts_of, first_on, row_of, runtime
+from antiphon.runtimes.measure.rows import can, cuts_of, first_on, load_runtime, row_of
 from antiphon.select import Listed, Tuning, save_plans, tune
 from antiphon.units import format_size, parse_sizes
 
@@ -120,7 +120,7 @@ def tune_measured(  # noqa: PLR0913
     with first_on(on, how) as deciding:
         if not deciding:
             return None
-        if launched():
+        if is_launched():
             options["workers"] = "none"  # an MPI process should not start others of its kind
         tuning = tune(
             collective,
@@ -168,7 +168,9 @@ class Races:
                 best_at(size, listed, order, kind_rows[size], free, self.case(kind, size).nbytes)
                 for size in self.ladder
             ]
-            plans[kind] = Plan(tuning.topology, tuning.plans[kind].collective, tuple(entries(choices, self.on, free)))
+            plans[kind] = Plan(
+                tuning.topology, tuning.plans[kind].collective, tuple(make_entries(choices, self.on, free))
+            )
         return MeasuredTuning(
             tuning, self.on, plans, tuple(self.rows), self.complete, self.interrupted, self.unmeasured
         )
@@ -228,7 +230,7 @@ class Races:
         try:
             if time.monotonic() < self.ends:
                 how = replace(self.how, timeout=self.ends - time.monotonic() + GRACE)
-                runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= self.ends)
+                load_runtime(self.on).run(programs, cases, how, on_row, lambda: time.monotonic() >= self.ends)
         except KeyboardInterrupt:
             self.interrupted = True
         except TimedOut:
@@ -271,7 +273,7 @@ class Choice:
     ties: tuple[Listed, ...] = ()
 
 
-def score(row: AnyRow) -> float:
+def relative_time(row: AnyRow) -> float:
     """Return the time over that of the winner of the race."""
     return float(row["over_best"])
 
@@ -287,7 +289,7 @@ def best_at(
     if not measured:
         ordered = [listed for listed in shortlist if order is None or listed.claims.get("order") == order]
         return Choice(nbytes, min(ordered, key=lambda listed: listed.candidate.seconds[nbytes]), None)
-    best = min(measured, key=lambda number: (score(measured[number]), number))
+    best = min(measured, key=lambda number: (relative_time(measured[number]), number))
     ties = tuple(shortlist[n] for n, row in sorted(measured.items()) if n != best and row["tied"])
     ratio, ends = measured[best]["over_library"], measured[best]["over_library_interval"]
     library = free and ratio is not None and not beats_library(ratio, ends[1])
@@ -302,27 +304,27 @@ def one_order(shortlist: Sequence[Listed], rows: Mapping[int, Mapping[int, AnyRo
     costs: dict[str | None, float] = {}
     for order in dict.fromkeys(listed.claims.get("order") for listed in shortlist):
         scores = [
-            [score(row) for number, row in size_rows.items() if shortlist[number].claims.get("order") == order]
+            [relative_time(row) for number, row in size_rows.items() if shortlist[number].claims.get("order") == order]
             for size_rows in measured
         ]
         costs[order] = math.fsum(math.log(max(min(listed), 1e-30)) if listed else math.inf for listed in scores)
     return min(costs, key=lambda order: costs[order])
 
 
-def entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
-    """Return ranges by what was measured; a single one by the model if nothing was. `free`: as of `unmeasured`."""
+def make_entries(choices: Sequence[Choice], on: str, free: bool) -> list[Entry]:
+    """Return ranges by what was measured, or one by the model. `free`: as of `unmeasured_claims`."""
     measured = [choice for choice in choices if choice.row is not None]
     if not measured:
-        return [Entry(0, None, choices[-1].listed.schedule, unmeasured(choices[-1].listed, free))]
+        return [Entry(0, None, choices[-1].listed.schedule, unmeasured_claims(choices[-1].listed, free))]
     if free:
         measured = leave_to_library(measured)
-    return ranges(
+    return make_ranges(
         measured,
         lambda choice: choice,
         lambda choice: choice.library,
-        lambda group: _claims(group, on),
+        lambda group: _range_claims(group, on),
         free,
-        _boundary,
+        _range_boundary,
     )
 
 
@@ -344,27 +346,27 @@ def leave_to_library(choices: Sequence[Choice]) -> list[Choice]:
     return decided[::-1]
 
 
-def _middle(before: Choice, after: Choice) -> int:
+def _middle_size(before: Choice, after: Choice) -> int:
     return math.isqrt(before.nbytes * after.nbytes)
 
 
-def _boundary(before: Choice, after: Choice) -> int:
+def _range_boundary(before: Choice, after: Choice) -> int:
     """Return where the range of the larger size begins. Between a size of ours and one of the library's nothing was
     measured to be faster by ours: that part is the library's."""
     if before.library and not after.library:
         return _min_bytes(after)
     if after.library and not before.library:
         return _max_bytes(before) + 1
-    return _middle(before, after)
+    return _middle_size(before, after)
 
 
-def ranges(
+def make_ranges(
     items: Sequence[Item],
     choice_of: Callable[[Item], Choice],
     served: Callable[[Item], object],
     claims: Callable[[Sequence[Item]], dict[str, Any]],
     free: bool = True,
-    boundary: Callable[[Choice, Choice], int] = _middle,
+    boundary: Callable[[Choice, Choice], int] = _middle_size,
 ) -> list[Entry]:
     """Return ranges from the smallest to the largest size measured.
 
@@ -382,8 +384,8 @@ def ranges(
     ]
     below, above = choices[0].listed, choices[-1].listed
     if smallest:
-        entries_found.insert(0, Entry(0, smallest, below.schedule, unmeasured(below, free)))
-    return [*entries_found, Entry(largest + 1, None, above.schedule, unmeasured(above, free))]
+        entries_found.insert(0, Entry(0, smallest, below.schedule, unmeasured_claims(below, free)))
+    return [*entries_found, Entry(largest + 1, None, above.schedule, unmeasured_claims(above, free))]
 
 
 def _min_bytes(choice: Choice) -> int:
@@ -394,7 +396,7 @@ def _max_bytes(choice: Choice) -> int:
     return max(choice.nbytes, choice.moved)
 
 
-def unmeasured(listed: Listed, free: bool = True) -> dict[str, Any]:
+def unmeasured_claims(listed: Listed, free: bool = True) -> dict[str, Any]:
     """Return the claims of a range in which nothing was measured: those of the schedule, without a time."""
     return {**listed.claims, "measured": False, **_use_claims(free)}
 
@@ -404,7 +406,7 @@ def _use_claims(library: bool) -> dict[str, str]:
     return {"use": "library", "served_by": LIBRARY} if library else {"use": "ours"}
 
 
-def _claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
+def _range_claims(group: Sequence[Choice], on: str) -> dict[str, Any]:
     """Return the claims of a range: the figures at its largest size measured, and all measurements."""
     keys = ("seconds", "reference_seconds", "over_library")
     measurements = [

@@ -23,9 +23,9 @@ from antiphon.runtimes.device.beside import Library
 from antiphon.runtimes.device.functions import Device, device
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.shares import TABLES, Choice, choices, chosen, frontier, timed
+from antiphon.runtimes.device.shares import TABLES, Choice, list_choices, pareto_frontier, select_choice, time_choices
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, group_cases
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, group_cases, never
 from antiphon.runtimes.measure.local import AllBuffers, refuse_too_large
 from antiphon.runtimes.measure.loop import SPOILED, Measurement, Peers
 
@@ -59,12 +59,7 @@ class _OnDevice(Runtime):
         yield Choice(tables=next(iter(plans)))
 
     def run(
-        self,
-        programs: Sequence[Runnable],
-        cases: Sequence[Case],
-        how: How,
-        on_row: RowCallback,
-        enough: Callable[[], bool] = lambda: False,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         for numbers in group_cases(cases):
             if enough():
@@ -131,7 +126,7 @@ class Cuda(_OnDevice):
 
     def choices(self, plans: Plans, blocks: int, nbytes: int) -> Iterator[Choice]:
         for name, plan in plans.items():
-            yield from choices(plan.streams, blocks, plan.sliced, nbytes, name)
+            yield from list_choices(plan.streams, blocks, plan.sliced, nbytes, name)
 
 
 class Hip(Cuda):
@@ -231,8 +226,8 @@ class _DeviceBuffers(AllBuffers):
         if len(candidates) < 2:
             return _Ready(plans, candidates[0], where, lengths, [])
         with self._spare_memory(lengths) as spare:
-            seconds = timed(lambda choice: self._call(plans, choice, spare, lengths), iter(candidates))
-        return _Ready(plans, chosen(seconds), where, lengths, frontier(seconds))
+            seconds = time_choices(lambda choice: self._call(plans, choice, spare, lengths), iter(candidates))
+        return _Ready(plans, select_choice(seconds), where, lengths, pareto_frontier(seconds))
 
     def ours(self, ready: _Ready) -> Callable[[], None]:
         return self.by_us(lambda: self._call(ready.plans, ready.best, ready.where, ready.lengths))

@@ -98,24 +98,26 @@ def library_here(mpi: Any) -> Library:
         version = re.search(form, description)
         if version:
             control = Control(mpi)
-            variables = {kind: _variable(name, kind) for kind in (OPEN_MPI_NAMES if name == OPEN_MPI else MPICH_NAMES)}
+            variables = {
+                kind: _algorithm_variable(name, kind) for kind in (OPEN_MPI_NAMES if name == OPEN_MPI else MPICH_NAMES)
+            }
             algorithms = {kind: control.names(variable) for kind, variable in variables.items()}
             always = {DYNAMIC: 1}
             if name == MPICH:
                 values_of = {key: control.names(key) for key in ALONE}
                 always = {key: values_of[key][word] for key, word in ALONE.items() if word in values_of[key]}
-            return Library(name, version[1], _file(), algorithms, always)
+            return Library(name, version[1], _libmpi_path(), algorithms, always)
     first = description.splitlines()[0] if description else "an MPI without a name"
     raise Unsupported(f"--library-only: knows the algorithms of Open MPI and MPICH, this is {quote(first)}")
 
 
-def _variable(name: str, kind: str) -> str:
+def _algorithm_variable(name: str, kind: str) -> str:
     if name == OPEN_MPI:
         return f"coll_tuned_{OPEN_MPI_NAMES[kind]}_algorithm"
     return f"MPIR_CVAR_{MPICH_NAMES[kind]}_INTRA_ALGORITHM"
 
 
-def _file() -> str:
+def _libmpi_path() -> str:
     """Return the libmpi that this process has loaded."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(encoding="utf-8", errors="replace").splitlines() if maps.exists() else []
@@ -133,7 +135,7 @@ def candidates(library: Library, kind: str, ranks: int, nbytes: int) -> list[Can
 
 
 def _of_open_mpi(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[Candidate]:
-    variable = _variable(OPEN_MPI, kind)
+    variable = _algorithm_variable(OPEN_MPI, kind)
     for name, number in library.algorithms[kind].items():
         if not number or (name == "two_proc" and ranks != 2):
             continue
@@ -161,7 +163,7 @@ def _of_mpich(library: Library, kind: str, ranks: int, nbytes: int) -> Iterator[
             usual = {"k": radix, "is_non_blocking": 1, "chunk_size": SEGMENT if pipelined else 0}
             values = {key: usual.get(key, 0) for key in parameters}
             own = {f"{prefix}_{parameters[key]}": value for key, value in values.items()}
-            settings = {**library.always, _variable(MPICH, kind): number, **own}
+            settings = {**library.always, _algorithm_variable(MPICH, kind): number, **own}
             if name in NESTED:
                 settings.pop(FALLBACK, None)
             yield Candidate(name, values, settings)
@@ -198,7 +200,7 @@ class Steering:
         return duplicate
 
 
-def read(row: Mapping[str, Any]) -> Library:
+def read_library(row: Mapping[str, Any]) -> Library:
     """Return the library that `main` printed."""
     return Library(row["name"], row["version"], row["file"], row["algorithms"], row["always"])
 

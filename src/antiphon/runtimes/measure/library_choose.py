@@ -11,7 +11,7 @@ from antiphon.core.plan import LIBRARY, Entry, Plan
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Unsupported
 from antiphon.registry import find, table
-from antiphon.runtimes.engine.launch import launched, launcher, watch
+from antiphon.runtimes.engine.launch import is_launched, launcher_command, watch
 from antiphon.runtimes.measure.case import Case, How, Row, Runnable
 from antiphon.runtimes.measure.choose import (
     Choice,
@@ -20,12 +20,12 @@ from antiphon.runtimes.measure.choose import (
     Owner,
     Races,
     best_at,
-    ranges,
-    score,
+    make_ranges,
+    relative_time,
     tune_measured,
-    unmeasured,
+    unmeasured_claims,
 )
-from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read
+from antiphon.runtimes.measure.library import Candidate, Library, candidates, library_here, read_library
 from antiphon.runtimes.measure.race import ALIKE
 from antiphon.runtimes.measure.rows import row_of
 from antiphon.select import Listed
@@ -64,16 +64,16 @@ def tune_library(collective: Any, topology: Topology | str, **options: Any) -> M
 
 def library_used(how: How) -> Library:
     """Return the MPI of this process if a launcher started it, else that of a process started for it."""
-    if launched():
+    if is_launched():
         from mpi4py import MPI
 
         return library_here(MPI)
     rows: list[dict[str, Any]] = []
-    command = [*launcher(how.mpiexec, 1), sys.executable, "-m", "antiphon.runtimes.measure.library"]
+    command = [*launcher_command(how.mpiexec, 1), sys.executable, "-m", "antiphon.runtimes.measure.library"]
     watch(command, rows.append, TIMEOUT)
     if not rows or "fault" in rows[0]:
         raise Unsupported(rows[0]["fault"] if rows else "--library-only: the MPI did not say what it is")
-    return read(rows[0])
+    return read_library(rows[0])
 
 
 class LibraryRaces(Races):
@@ -146,8 +146,8 @@ class LibraryRaces(Races):
         ours = best_at(size, self.tuning.shortlist[kind], None, rows, True, self.case(kind, size).nbytes)
         theirs = self.theirs.get((kind, size), {})
         if theirs:
-            number = min(theirs, key=lambda n: (score(theirs[n]), n))
-            if 0 in theirs and score(theirs[0]) <= ALIKE:
+            number = min(theirs, key=lambda n: (relative_time(theirs[n]), n))
+            if 0 in theirs and relative_time(theirs[0]) <= ALIKE:
                 number = 0
             return Best(ours, self.tried[kind, size][number], theirs[number])
         if self.tried.get((kind, size)) == [] and ours.row is not None:
@@ -160,8 +160,8 @@ def _entries(best_by_size: Sequence[Best], shortlist: Sequence[Listed], library:
     if not best_by_size:
         if not shortlist:
             raise Infeasible("no schedule of ours to stand beside the library's")
-        return [Entry(0, None, shortlist[0].schedule, unmeasured(shortlist[0]))]
-    return ranges(
+        return [Entry(0, None, shortlist[0].schedule, unmeasured_claims(shortlist[0]))]
+    return make_ranges(
         best_by_size, lambda best: best.ours, lambda best: best.algorithm, lambda group: _claims(group, library, on)
     )
 

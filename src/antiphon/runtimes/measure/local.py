@@ -22,10 +22,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine
-from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, group_cases
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, group_cases, never
 from antiphon.runtimes.measure.loop import Measurement, Peers, digest_of
-from antiphon.runtimes.measure.random_data import Key, RandomData, combined
-from antiphon.runtimes.measure.recorder import recording
+from antiphon.runtimes.measure.random_data import Key, RandomData, combine_rows
+from antiphon.runtimes.measure.recorder import record_wires
 from antiphon.units import format_size
 
 Array = NDArray[Any]
@@ -36,12 +36,7 @@ class Local(Runtime):
     """Run schedules by the interpreter, without lowering them."""
 
     def run(
-        self,
-        programs: Sequence[Runnable],
-        cases: Sequence[Case],
-        how: How,
-        on_row: RowCallback,
-        enough: Callable[[], bool] = lambda: False,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         for numbers in group_cases(cases):
             if enough():
@@ -76,7 +71,7 @@ def _run_traced(runnable: Runnable, cases: Sequence[Case], buffers: AllBuffers, 
 
     with ThreadPoolExecutor(ranks) as pool:
         try:
-            with recording({rank: wires[rank] for rank in runnable.ranks}) as recorder:
+            with record_wires({rank: wires[rank] for rank in runnable.ranks}) as recorder:
                 return Measurement(cases, buffers, [call], buffers.run_numpy, Peers(), recorder=recorder).run()
         finally:
             for wire in wires:
@@ -126,7 +121,7 @@ class AllBuffers:
             for key, place in data.outputs(out):
                 if key not in values:
                     rows = [self.data.contribution(key[0], name) for name in key[1]]
-                    values[key] = combined(rows, self.dtype, self.case.op).astype(self.dtype, copy=False)
+                    values[key] = combine_rows(rows, self.dtype, self.case.op).astype(self.dtype, copy=False)
                 place[:] = values[key]
             self.outputs.append(out)
 

@@ -192,7 +192,7 @@ def measured_row(spent: Array, theirs: Array | None, wrong: int) -> Row:
     """Return the row of a measurement (docs/bench.md defines the keys): medians and quartiles of the slowest process's
     time, and of the ratio of ours to the library's within rounds."""
     ran = ~np.isnan(spent)
-    seconds, quartiles = _middle(spent[ran])
+    seconds, quartiles = _median_and_quartiles(spent[ran])
     row: Row = {
         "seconds": seconds, "quartiles": quartiles, "least": float(spent[ran].min()), "most": float(spent[ran].max()),
         "runs": int(np.count_nonzero(ran)), "wrong": wrong, "correct": wrong == 0, "reference_seconds": None,
@@ -200,14 +200,14 @@ def measured_row(spent: Array, theirs: Array | None, wrong: int) -> Row:
         "over_library_quartiles": None, "over_library_interval": None,
     }  # fmt: skip
     if theirs is not None:
-        row["reference_seconds"], row["reference_quartiles"] = _middle(theirs)
-        row["over_library"], row["over_library_quartiles"] = _middle(spent[ran] / theirs[ran])
+        row["reference_seconds"], row["reference_quartiles"] = _median_and_quartiles(theirs)
+        row["over_library"], row["over_library_quartiles"] = _median_and_quartiles(spent[ran] / theirs[ran])
         row["reference_least"] = float(theirs.min())
         low, _, high = compare(spent, theirs)
         row["over_library_interval"] = [low, high]
     return row
 
 
-def _middle(values: Array) -> tuple[float, list[float]]:
+def _median_and_quartiles(values: Array) -> tuple[float, list[float]]:
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     return middle, [low, high]

@@ -11,9 +11,18 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError, Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.launch import HELP, Failed, found_launcher, launched, launcher, processes, unfit, watch
+from antiphon.runtimes.engine.launch import (
+    HELP,
+    Failed,
+    count_processes,
+    found_launcher,
+    is_launched,
+    launcher_command,
+    launcher_mismatch,
+    watch,
+)
 from antiphon.runtimes.measure import mpi_process as process
-from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
 from antiphon.runtimes.measure.mpi_process import Job
 
 
@@ -22,7 +31,7 @@ class Mpi(Runtime):
 
     def ready(self, how: How) -> None:
         require_mpi()
-        if not launched():
+        if not is_launched():
             found_launcher(how.mpiexec)
         library("mpi", how.compiler)
 
@@ -30,12 +39,7 @@ class Mpi(Runtime):
         return first_process()
 
     def run(
-        self,
-        programs: Sequence[Runnable],
-        cases: Sequence[Case],
-        how: How,
-        on_row: RowCallback,
-        enough: Callable[[], bool] = lambda: False,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         def on_case_row(row: Row) -> None:
             on_row(int(row["case"]), {key: value for key, value in row.items() if key != "case"})
@@ -57,10 +61,10 @@ def first_process() -> Iterator[bool]:
 
     The others first take part in everything that process 0 runs within its own context, then yield False."""
     require_mpi()
-    if not launched():
+    if not is_launched():
         yield True
         return
-    processes(None)
+    count_processes(None)
     from mpi4py import MPI
 
     if MPI.COMM_WORLD.rank:
@@ -100,7 +104,7 @@ def run_cases(
         if progress is not None and "fault" not in row:
             progress(row)
 
-    if launched():
+    if is_launched():
         from mpi4py import MPI
 
         process.work(job, MPI, MPI.COMM_WORLD, add_row, enough)
@@ -110,7 +114,7 @@ def run_cases(
         add_row(row)
         return enough() and len(rows) < len(cases)
 
-    command = launcher(mpiexec, count)
+    command = launcher_command(mpiexec, count)
     with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
         job.write(Path(folder))
         script = [sys.executable, "-m", "antiphon.runtimes.measure.mpi_process", folder]
@@ -132,7 +136,7 @@ def _raise_fault(rows: Sequence[Row], count: int, program: str) -> list[Row]:
                 raise Invalid(
                     f"the launcher started {row['processes']} processes, this needs {count}: mpiexec -n {count} ..."
                 )
-            raise unfit(program, row["processes"], count)
+            raise launcher_mismatch(program, row["processes"], count)
         if "fault" in row:
             kinds: dict[str, type[AntiphonError]] = {"Missing": Missing, "Unsupported": Unsupported, "Invalid": Invalid}
             raise kinds.get(row["kind"], Failed)(row["fault"])

@@ -28,11 +28,11 @@ from antiphon.core.program import decode
 from antiphon.errors import AntiphonError, Unsupported
 from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.engine.native import OPERATORS, Engine, NativePlan, OpenProgram, type_number
-from antiphon.runtimes.measure._mpi_reference import MPI_TYPES, reference
+from antiphon.runtimes.measure._mpi_reference import MPI_TYPES, make_library_call
 from antiphon.runtimes.measure.case import Case, Row, group_cases
 from antiphon.runtimes.measure.library import Steering
 from antiphon.runtimes.measure.loop import Measurement, Peers, RankBuffers, TimedCall
-from antiphon.runtimes.measure.recorder import recording
+from antiphon.runtimes.measure.recorder import record_wires
 
 Array = NDArray[Any]
 Call = Callable[[], None]
@@ -47,7 +47,9 @@ def library_rows(cases: Sequence[Case], collective: Collective, comm: Any, mpi: 
     steering, buffers = Steering(mpi), RankBuffers(collective, case.ranks[comm.rank], case)
 
     def call_on(communicator: Any) -> Call:
-        library_call = reference(collective, communicator, mpi, case.unit, buffers.dtype, case.op, case.in_place)
+        library_call = make_library_call(
+            collective, communicator, mpi, case.unit, buffers.dtype, case.op, case.in_place
+        )
         if library_call is None:
             raise Unsupported(f"--library-only: MPI has no {collective.kind} of this form")
         return partial(library_call, buffers.source, buffers.target)
@@ -227,7 +229,7 @@ class Process:
                 rows = self._measure(cases, comm, wire)
             finally:
                 wire.close()
-        _meet(self.world)
+        _wait_for_all(self.world)
         return rows
 
     def _measure(self, cases: Sequence[Case], comm: Any, wire: Any) -> list[Row]:
@@ -237,7 +239,7 @@ class Process:
         for single in cases:
             plans.append(self._program(single).plan(rank, single.unit, single.in_place, single.split))
         ours = [plan.bound(buffers.source_argument, buffers.target, wire, case.op, case.timeout) for plan in plans]
-        library_call = reference(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
+        library_call = make_library_call(collective, comm, self.mpi, case.unit, buffers.dtype, case.op, case.in_place)
         theirs = None if library_call is None else partial(library_call, buffers.source, buffers.target)
         mpi_call = (
             call_of(collective, comm, case, buffers, self._program(case))
@@ -254,7 +256,7 @@ class Process:
                     cases, buffers, preloaded, PreloadedCall(calls, None, mpi_call, buffers), _Among(comm)
                 ).run()
             return self._with_needs(rows, plans, comm, buffers)
-        with recording({rank: wire} if case.trace else {}) as recorder:
+        with record_wires({rank: wire} if case.trace else {}) as recorder:
             rows = Measurement(cases, buffers, ours, theirs, _Among(comm), recorder=recorder).run()
         return self._with_needs(rows, plans, comm, buffers)
 
@@ -291,7 +293,7 @@ class _Among(Peers):
         return values
 
 
-def _meet(world: Any) -> None:
+def _wait_for_all(world: Any) -> None:
     """Wait for all processes, without using processor time."""
     request = world.Ibarrier()
     while not request.Test():
@@ -312,7 +314,7 @@ def work(
         return
     job.collectives = [decode(data)[0].collective for data in job.programs]
     _busy = True
-    _meet(world)
+    _wait_for_all(world)
     world.bcast(job)
     process = Process(job, mpi, world)
     for numbers in group_cases(job.cases):
@@ -329,7 +331,7 @@ def work(
 def follow(mpi: Any, world: Any) -> None:
     """Wait for jobs and take part in them, at all processes but 0."""
     while True:
-        _meet(world)
+        _wait_for_all(world)
         job = world.bcast(None)
         if job is None:
             return
@@ -346,7 +348,7 @@ def dismiss(why: str = "") -> None:
     if _busy:
         print(f"antiphon: {why or 'stopped'}", file=sys.stderr, flush=True)
         MPI.COMM_WORLD.Abort(1)
-    _meet(MPI.COMM_WORLD)
+    _wait_for_all(MPI.COMM_WORLD)
     MPI.COMM_WORLD.bcast(None)
 
 

@@ -93,8 +93,8 @@ class RandomData:
             cached: tuple[Array, Array | None] = self.cache[key]
             return cached
         rows = [self.contribution(key[0], name) for name in key[1]]
-        total = combined(rows, self.dtype, self.op)
-        expected = total, _limit(rows, total, self.dtype, self.op)
+        total = combine_rows(rows, self.dtype, self.op)
+        expected = total, _error_limit(rows, total, self.dtype, self.op)
         if self.keep:
             self.cache[key] = expected
         return expected
@@ -151,11 +151,11 @@ class RankData:
             yield self._expected[block], buffer[place]
 
 
-def combined(rows: list[Array], dtype: np.dtype[Any], op: str) -> Array:
+def combine_rows(rows: list[Array], dtype: np.dtype[Any], op: str) -> Array:
     """Combine contributions by plain NumPy, in float64 where results are rounded."""
     if len(rows) == 1:
         return rows[0]
-    combine, exact = combine_of(op), _exact(dtype, op)
+    combine, exact = combine_of(op), _is_exact(dtype, op)
     total = rows[0].astype(dtype if exact else np.float64)
     with np.errstate(all="ignore"):
         for row in rows[1:]:  # row by row, as wide copies of all rows would be many times the data
@@ -165,21 +165,21 @@ def combined(rows: list[Array], dtype: np.dtype[Any], op: str) -> Array:
     return np.asarray(average(total, len(rows)) if exact else total / len(rows))
 
 
-def _exact(dtype: np.dtype[Any], op: str) -> bool:
+def _is_exact(dtype: np.dtype[Any], op: str) -> bool:
     return dtype.kind in "iu" or op in ("min", "max")
 
 
-def _limit(rows: list[Array], total: Array, dtype: np.dtype[Any], op: str) -> Array | None:
+def _error_limit(rows: list[Array], total: Array, dtype: np.dtype[Any], op: str) -> Array | None:
     """Return the rounding error that each element may have; None if it must be exact."""
-    if len(rows) == 1 or _exact(dtype, op):
+    if len(rows) == 1 or _is_exact(dtype, op):
         return None
     m, size = len(rows), np.abs(total)
     if op != "prod":
         size = np.zeros(len(total))
         for row in rows:
             size += np.abs(row)
-    relative = growth(dtype, m) / (m if op == "avg" else 1)
-    return np.asarray(size * relative + m * smallest(dtype))
+    relative = rounding_growth(dtype, m) / (m if op == "avg" else 1)
+    return np.asarray(size * relative + m * smallest_positive(dtype))
 
 
 def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
@@ -194,14 +194,14 @@ def _count_wrong(actual: Array, value: Array, limit: Array | None) -> int:
     return wrong
 
 
-def growth(dtype: np.dtype[Any], m: int) -> float:
+def rounding_growth(dtype: np.dtype[Any], m: int) -> float:
     """Return the maximum relative error of a sum of m numbers of this type, compared to float64."""
     stored, wide = (float(_finfo(kind).eps) / 2 for kind in (dtype, accumulator(dtype)))
     own = m * np.log1p(stored) + (m * np.log1p(wide) if wide != stored else 0.0)
     return float(np.expm1(own) + np.expm1(m * np.log1p(2.0**-53)))
 
 
-def smallest(dtype: np.dtype[Any]) -> float:
+def smallest_positive(dtype: np.dtype[Any]) -> float:
     """Return the smallest number above 0: the maximum loss of an underflow."""
     return float(_finfo(dtype).smallest_subnormal)
 

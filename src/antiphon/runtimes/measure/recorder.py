@@ -35,7 +35,9 @@ def clock_name() -> str:
     return f"process {os.getpid()} of {os.uname().nodename}"
 
 
-def offset(peers: Peers, now: Callable[[], int] = time.monotonic_ns, name: str | None = None) -> tuple[float, float]:
+def clock_offset(
+    peers: Peers, now: Callable[[], int] = time.monotonic_ns, name: str | None = None
+) -> tuple[float, float]:
     """Return by how many nanoseconds this clock is ahead of that of the first process, and the error bound.
 
     Both are 0 if all read one clock. Otherwise: no process leaves an exchange before all have entered it. So if this
@@ -87,17 +89,17 @@ class Recorder:
             )
         order = sorted(range(max(len(spent) + after - common, 0), len(spent)), key=lambda turn: spent[turn])
         turn = order[len(order) // 2]
-        ahead, error = offset(peers)
+        ahead, error = clock_offset(peers)
         rows = [
             {"rank": rank, "turn": turn, "ahead": ahead, "error": error,
-             "records": _packed(trace.call(after + len(spent) - 1 - turn))}
+             "records": _pack(trace.call(after + len(spent) - 1 - turn))}
             for rank, trace in self.traces.items()
         ]  # fmt: skip
         return [rank for process in peers.all(rows) for rank in process]
 
 
 @contextmanager
-def recording(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
+def record_wires(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
     """Record what runs over these wires (by rank) within the block; None without wires."""
     traces = {rank: Trace(wire) for rank, wire in wires.items()}
     try:
@@ -107,11 +109,11 @@ def recording(wires: Mapping[int, Wire]) -> Iterator[Recorder | None]:
             trace.stop()
 
 
-def _packed(records: np.ndarray[Any, Any]) -> str:
+def _pack(records: np.ndarray[Any, Any]) -> str:
     return base64.b64encode(zlib.compress(records.tobytes(), 1)).decode("ascii")
 
 
-def unpacked(text: str) -> np.ndarray[Any, Any]:
+def unpack_records(text: str) -> np.ndarray[Any, Any]:
     """Decode the records of a rank."""
     return np.frombuffer(zlib.decompress(base64.b64decode(text)), RECORD)
 
@@ -130,7 +132,7 @@ def measured_trace(recordings: Sequence[Recording], title: str, about: Mapping[s
     page = Page(title, {**about, "run": recordings[0]["turn"] + 1, "clock_error_us": error / 1000})
     page.process(RANKS, "ranks")
     works = [work for rank, row in columns.items() for work in row.works(rank)]
-    write_ranks(page, _passages(columns), works)
+    write_ranks(page, _match_messages(columns), works)
     return page.encode()
 
 
@@ -138,7 +140,7 @@ class _Rank:
     """The records of one rank, its call first, in nanoseconds of the first process's clock."""
 
     def __init__(self, recording: Recording) -> None:
-        records = unpacked(recording["records"])
+        records = unpack_records(recording["records"])
         self.begin, self.end = (records[name].astype(np.float64) - recording["ahead"] for name in ("begin", "end"))
         self.kind, self.peer, self.bytes = records["kind"], records["peer"], records["bytes"]
         self.channel, self.step = records["channel"], records["when"] // 2
@@ -161,7 +163,7 @@ class _Rank:
         return works
 
 
-def _passages(columns: Mapping[int, _Rank]) -> list[Passage]:
+def _match_messages(columns: Mapping[int, _Rank]) -> list[Passage]:
     """Match sends with receives: the messages between two ranks on one channel arrive in the order of sending.
 
     A receive that was already waiting when its message was sent begins at the send."""

@@ -17,7 +17,7 @@ from antiphon.runtimes.measure.case import Case, How, Row, Runnable, Runtime, si
 from antiphon.units import parse_size
 
 
-def runtime(name: str) -> Runtime:
+def load_runtime(name: str) -> Runtime:
     """Return a runtime of the table."""
     instance: Runtime = find("runtime", name).load()()
     return instance
@@ -44,7 +44,7 @@ def first_on(on: str, how: How, before: Callable[[], object] = lambda: None) -> 
 
     That process first calls `before`, then checks what the runtime needs (Missing), which may compile: so nothing is
     planned where nothing can be measured."""
-    place = runtime(on)
+    place = load_runtime(on)
     with place.first() as deciding:
         if deciding:
             before()
@@ -98,5 +98,5 @@ def run_schedule(  # noqa: PLR0913
         usual = Case(0, runnable.ranks, 0, 0, kind, op, in_place, seed, repeat, trace=trace)
         cases = [replace(usual, unit=unit, nbytes=unit * weight) for unit in units]
         rows: dict[int, Row] = {}
-        runtime(on).run([runnable], cases, how, rows.__setitem__)
+        load_runtime(on).run([runnable], cases, how, rows.__setitem__)
     return [row_of(case, collective, rows[number], on) for number, case in enumerate(cases)]

@@ -33,7 +33,7 @@ def write_csv(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
 
 def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
     """Write rows of float32 sums, out of place, for `fit genmodel`; return how many. Invalid if there are none."""
-    measurements = [measured for row in rows if not row["in_place"] and (measured := _measured(row)) is not None]
+    measurements = [measured for row in rows if not row["in_place"] and (measured := _fit_row(row)) is not None]
     if not measurements:
         names = ", ".join(dict.fromkeys(planner for planner, _ in FORMULAS))
         raise Invalid(
@@ -44,7 +44,7 @@ def write_fit(rows: Sequence[Row], path: str | os.PathLike[str]) -> int:
     return len(measurements)
 
 
-def _measured(row: Row) -> Measured | None:
+def _fit_row(row: Row) -> Measured | None:
     name, options = FORMULAS.get((row["planner"] or "", row["collective"]), ""), row["options"]
     plain = row["dtype"] == "float32" and row["op"] in ("sum", None) and row["nbytes"] > 0
     in_one_piece = options.get("pieces", 1) == 1 and "pieces" not in row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, Missing, Unsupported
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.launch import Failed, watch
-from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime
+from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, never
 from antiphon.runtimes.measure.mpi_process import Job
 from antiphon.select import save_plans
 
@@ -28,12 +28,7 @@ class Torch(Runtime):
         library("sockets", how.compiler)
 
     def run(
-        self,
-        programs: Sequence[Runnable],
-        cases: Sequence[Case],
-        how: How,
-        on_row: RowCallback,
-        enough: Callable[[], bool] = lambda: False,
+        self, programs: Sequence[Runnable], cases: Sequence[Case], how: How, on_row: RowCallback, enough: Stop = never
     ) -> None:
         for runnable in programs:
             _refuse_unsupported(runnable)

@@ -21,7 +21,7 @@ from antiphon.runtimes.engine.launch import MARK
 from antiphon.runtimes.measure.case import Case, group_cases
 from antiphon.runtimes.measure.loop import Call, Measurement, Peers, RankBuffers
 from antiphon.runtimes.measure.mpi_process import Job
-from antiphon.runtimes.measure.recorder import recording
+from antiphon.runtimes.measure.recorder import record_wires
 
 Array = NDArray[Any]
 _OPERATORS = {
@@ -113,7 +113,7 @@ def main(folder: Path, rank: int) -> None:
         gloo_supports = cases[0].dtype in GLOO_TYPES and (cases[0].op != "avg" or not collective.combining)
         gloo_call = call_of(cases[0], buffers, None) if gloo_supports else None
         calls = [call_of(cases[0], buffers, group) for group in case_groups]
-        with recording({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
+        with record_wires({rank: case_groups[0].calls.serving.wire} if cases[0].trace else {}) as recorder:
             rows = Measurement(cases, buffers, calls, gloo_call, _Everyone(), recorder=recorder).run()
         for group in case_groups:
             by_gloo = [row for row in backend.report(group) if row["served_by"] == "library"]

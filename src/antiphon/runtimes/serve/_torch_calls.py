@@ -18,14 +18,14 @@ from antiphon.core.choose import Call
 from antiphon.runtimes.engine.native import DISAGREED, EVEN, address
 from antiphon.runtimes.serve._torch_data import (
     array_of,
+    as_contiguous,
     bits_of,
-    dealt_out,
-    evenly,
-    joined,
+    copy_from_flat,
+    find_reduction,
+    flatten_all,
+    have_equal_sizes,
     operator_name,
-    plain,
     put_back,
-    reduction,
 )
 from antiphon.runtimes.serve.book import Page
 from antiphon.runtimes.serve.call_head import type_code
@@ -103,7 +103,7 @@ class Calls:
         if plan is None:
             return False
         has_result = root in (-1, self.rank)
-        buffer = plain(plan.scale(tensor))
+        buffer = as_contiguous(plan.scale(tensor))
         array = array_of(buffer)
         if self.serving is not None:
             page = self._page(kind, len(array), array.itemsize, seconds, root, _gloo_supports(op, tensor))
@@ -117,7 +117,7 @@ class Calls:
 
     def allreduce(self, tensor: Tensor, op: Any, seconds: float) -> None:
         self._begin("allreduce", tensor, op)
-        plan = reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
+        plan = find_reduction(op, tensor.dtype) if tensor.layout is torch.strided else None
         if self._combine("allreduce", tensor, op, plan, seconds):
             return
         options = dist.AllreduceOptions()
@@ -152,13 +152,13 @@ class Calls:
             if len(same_type) == 1:
                 self.allreduce(same_type[0], op, seconds)
             else:
-                flat = joined(same_type)
+                flat = flatten_all(same_type)
                 self.allreduce(flat, op, seconds)
-                dealt_out(flat, same_type)
+                copy_from_flat(flat, same_type)
 
     def reduce(self, tensor: Tensor, root: int, op: Any, seconds: float) -> None:
         self._begin("reduce", tensor, op, root)
-        plan = reduction(op, tensor.dtype)
+        plan = find_reduction(op, tensor.dtype)
         if self._combine("reduce", tensor, op, plan, seconds, root):
             return
         options = dist.ReduceOptions()
@@ -168,10 +168,10 @@ class Calls:
     def reduce_scatter(self, output: Tensor, input: Tensor, op: Any, seconds: float) -> None:
         need_fit("reduce_scatter: the input", input, output, self.ranks)
         self._begin("reducescatter", output, op)
-        plan = reduction(op, input.dtype)
+        plan = find_reduction(op, input.dtype)
         page = None
         if plan is not None:
-            source, buffer = array_of(plain(plan.scale(input))), plain(output)
+            source, buffer = array_of(as_contiguous(plan.scale(input))), as_contiguous(output)
             target = array_of(buffer)
             if self.serving is not None:
                 page = self._page(
@@ -191,7 +191,7 @@ class Calls:
         options = dist.ReduceScatterOptions()
         options.reduceOp = op
         blocks = list(input.reshape(-1).chunk(self.ranks)) if input.numel() else [input.reshape(-1)] * self.ranks
-        flat_output = plain(output).reshape(-1)
+        flat_output = as_contiguous(output).reshape(-1)
         self._by_gloo(
             "reducescatter",
             [output],
@@ -202,15 +202,15 @@ class Calls:
         put_back(flat_output.view(output.shape), output)
 
     def reduce_scatter_list(self, output: Tensor, inputs: Tensors, op: Any, seconds: float) -> None:
-        if evenly(inputs):
-            self.reduce_scatter(output, joined(inputs), op, seconds)
+        if have_equal_sizes(inputs):
+            self.reduce_scatter(output, flatten_all(inputs), op, seconds)
             return
         need_fit("reduce_scatter: the output", output, inputs[self.rank])
         for root, block in enumerate(inputs):
             buffer = block.detach().clone()
             self.reduce(buffer, root, op, seconds)
             if root == self.rank:
-                dealt_out(buffer.reshape(-1), [output])
+                copy_from_flat(buffer.reshape(-1), [output])
 
     # ---- moving ----
 
@@ -218,7 +218,7 @@ class Calls:
         if self.serving is None:
             return
         self._begin("broadcast", tensor, None, root)
-        buffer = plain(tensor)
+        buffer = as_contiguous(tensor)
         array = bits_of(buffer)
         page = self._page("broadcast", len(array), array.itemsize, seconds, root)
         if page is not None:
@@ -234,8 +234,8 @@ class Calls:
     def allgather(self, output: Tensor, input: Tensor, seconds: float) -> None:
         need_fit("all_gather: the output", output, input, self.ranks)
         self._begin("allgather", input)
-        buffer = plain(output)
-        source, target = bits_of(plain(input)), bits_of(buffer)
+        buffer = as_contiguous(output)
+        source, target = bits_of(as_contiguous(input)), bits_of(buffer)
         if self.serving is None:
             target[:] = source
         else:
@@ -253,34 +253,34 @@ class Calls:
         put_back(buffer, output)
 
     def allgather_list(self, outputs: Tensors, input: Tensor, seconds: float) -> None:
-        if evenly([*outputs, input]):
+        if have_equal_sizes([*outputs, input]):
             flat = input.new_empty(input.numel() * self.ranks)
             self.allgather(flat, input, seconds)
-            dealt_out(flat, outputs)
+            copy_from_flat(flat, outputs)
             return
         need_fit("all_gather: its own output", outputs[self.rank], input)
         for root, output in enumerate(outputs):
             if root == self.rank:
-                dealt_out(input.detach().reshape(-1), [output])
+                copy_from_flat(input.detach().reshape(-1), [output])
             self.broadcast(output, root, seconds)
 
     def gather(self, outputs: Tensors, input: Tensor, root: int, seconds: float) -> None:
-        source = bits_of(plain(input))
+        source = bits_of(as_contiguous(input))
         flat = input.new_empty(input.numel() * self.ranks if self.rank == root else 0)
-        if self.rank == root and not evenly([*outputs, input]):
+        if self.rank == root and not have_equal_sizes([*outputs, input]):
             raise WrongCall("gather: all tensors must have equally many elements")
         self._begin("gather", input, None, root)
         self._run_always("gather", len(source), source, bits_of(flat), seconds, root)
         if self.rank == root:
-            dealt_out(flat, outputs)
+            copy_from_flat(flat, outputs)
 
     def scatter(self, output: Tensor, inputs: Tensors, root: int, seconds: float) -> None:
-        if self.rank == root and not evenly([*inputs, output]):
+        if self.rank == root and not have_equal_sizes([*inputs, output]):
             raise WrongCall("scatter: all tensors must have equally many elements")
         self._begin("scatter", output, None, root)
-        buffer = plain(output)
+        buffer = as_contiguous(output)
         target = bits_of(buffer)
-        source = bits_of(joined(inputs)) if self.rank == root else _NOTHING.view(target.dtype)
+        source = bits_of(flatten_all(inputs)) if self.rank == root else _NOTHING.view(target.dtype)
         self._run_always("scatter", len(target), source, target, seconds, root)
         put_back(buffer, output)
 
@@ -290,8 +290,8 @@ class Calls:
         """Exchange blocks. `out_sizes`, `in_sizes`: elements from and for each process, of all elements."""
         if output.dtype is not input.dtype:
             raise WrongCall(f"all_to_all: the output is of {output.dtype}, the input of {input.dtype}")
-        buffer = plain(output)
-        flat_input = plain(input)
+        buffer = as_contiguous(output)
+        flat_input = as_contiguous(input)
         if self.serving is None:
             bits_of(buffer)[:] = bits_of(flat_input)
             put_back(buffer, output)
@@ -321,8 +321,8 @@ class Calls:
             raise WrongCall(f"all_to_all: needs {self.ranks} tensors to send and as many to receive")
         sizes = [[tensor.numel() for tensor in side] for side in (outputs, inputs)]
         flat = outputs[0].new_empty(sum(sizes[0]))
-        self.alltoall(flat, joined(inputs), sizes[0], sizes[1], seconds)
-        dealt_out(flat, outputs)
+        self.alltoall(flat, flatten_all(inputs), sizes[0], sizes[1], seconds)
+        copy_from_flat(flat, outputs)
 
     def _find_disagreement(
         self, input: Tensor, in_sizes: Sequence[int], out_sizes: Sequence[int], seconds: float

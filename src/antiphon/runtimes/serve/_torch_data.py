@@ -65,7 +65,7 @@ class Reduction:
         return tensor if self.factor is None else tensor * self.factor
 
 
-def reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
+def find_reduction(op: Any, dtype: torch.dtype) -> Reduction | None:
     """Return how the engine reduces this type by this operator; None if it cannot."""
     name = next((name for operator, name in _OPERATORS if op == operator), "")
     if not name:
@@ -89,24 +89,24 @@ def operator_name(op: Any) -> str:
     return _NAMES.get(getattr(op, "op", op), "another operator")
 
 
-def plain(tensor: torch.Tensor) -> torch.Tensor:
+def as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor itself if the engine can work in its memory, else a contiguous copy."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def put_back(copy: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Copy elements back from a copy, as made by `plain`, unless it is the tensor itself."""
+    """Copy elements back from a copy, as made by `as_contiguous`, unless it is the tensor itself."""
     if copy.data_ptr() != tensor.data_ptr() or copy.stride() != tensor.stride() or copy.is_conj() != tensor.is_conj():
         with torch.no_grad():
             tensor.detach().copy_(copy.view(tensor.shape))
 
 
-def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def flatten_all(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the elements of all tensors, one after another."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
-def dealt_out(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+def copy_from_flat(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
     """Copy the elements of a flat tensor to these tensors, in order."""
     start = 0
     with torch.no_grad():
@@ -115,5 +115,5 @@ def dealt_out(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
             start += tensor.numel()
 
 
-def evenly(tensors: Sequence[torch.Tensor]) -> bool:
+def have_equal_sizes(tensors: Sequence[torch.Tensor]) -> bool:
     return len({tensor.numel() for tensor in tensors}) == 1

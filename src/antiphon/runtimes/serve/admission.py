@@ -69,7 +69,7 @@ class Party:
     hint: str
 
 
-def gather(
+def connect_all(
     party: Party, doors: Sequence[socket.socket], key: bytes, awaited: Collection[int], knocks: Sequence[Knock],
     end: float,
 ) -> dict[int, socket.socket]:  # fmt: skip
@@ -178,7 +178,7 @@ class _Meeting:
             if len(self.lines) >= self.max_strangers:
                 self._make_room()
             connection.setblocking(False)
-            handshake = host(self.party.rank, self.party.ranks, self.key, self._check_claim, self._note_claim)
+            handshake = host_handshake(self.party.rank, self.party.ranks, self.key, self._check_claim, self._note_claim)
             line = _Connecting(connection, handshake, time.monotonic() + PATIENCE, None)
             line.frame_bytes = next(handshake)[1]
             self.lines[connection.fileno()] = line
@@ -221,7 +221,7 @@ class _Meeting:
             call.why, call.next = error.strerror or "", now + _RETRY
             return
         connection.setblocking(False)
-        handshake = guest(self.party.rank, self.party.ranks, knock.to, knock.key)
+        handshake = guest_handshake(self.party.rank, self.party.ranks, knock.to, knock.key)
         call.line = _Connecting(connection, handshake, min(call.first, now) + knock.patience, call)
         self.selector.register(connection, selectors.EVENT_WRITE, call.line)
         try:
@@ -386,28 +386,30 @@ class Stranger(Exception):
         self.secret = secret
 
 
-def derived(secret: bytes, use: bytes) -> bytes:
+def derive_key(secret: bytes, use: bytes) -> bytes:
     """Return the key for one use of a secret."""
     return hmac.digest(secret, b"antiphon: " + use, "sha256")
 
 
-def guest(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
+def guest_handshake(rank: int, ranks: int, to: int, key: bytes) -> Handshake:
     hello = _HELLO.pack(_MARK, _VERSION, rank, ranks, to, secrets.token_bytes(_NONCE))
     mark, version, nonce, proof = _ANSWER.unpack((yield hello, _ANSWER.size))
     if mark != _MARK:
         raise Stranger("what answers there is not this program")
     if version != _VERSION:
         raise Stranger("what answers there is another version of this program")
-    if not hmac.compare_digest(proof, _proof(key, b"host", hello, nonce)):
+    if not hmac.compare_digest(proof, _make_proof(key, b"host", hello, nonce)):
         raise Stranger("what answers there does not know the secret of this process", secret=True)
-    own_proof = _proof(key, b"guest", hello, nonce)
+    own_proof = _make_proof(key, b"guest", hello, nonce)
     fault, number, proof = _VERDICT.unpack((yield own_proof, _VERDICT.size))
-    if not hmac.compare_digest(proof, _proof(key, b"verdict", hello, nonce, struct.pack("<II", fault, number))):
+    if not hmac.compare_digest(proof, _make_proof(key, b"verdict", hello, nonce, struct.pack("<II", fault, number))):
         raise Stranger("what answers there does not know the secret of this process", secret=True)
-    return to, _fault(fault, number, rank, ranks, to)
+    return to, _fault_text(fault, number, rank, ranks, to)
 
 
-def host(rank: int, ranks: int, key: bytes, check_claim: CheckClaim, note_claim: Callable[[int], None]) -> Handshake:
+def host_handshake(
+    rank: int, ranks: int, key: bytes, check_claim: CheckClaim, note_claim: Callable[[int], None]
+) -> Handshake:
     """`note_claim` gets the rank that the guest claims, before it is proved."""
     hello = yield b"", _HELLO.size
     mark, version, claimed, count, to, _ = _HELLO.unpack(hello)
@@ -415,21 +417,21 @@ def host(rank: int, ranks: int, key: bytes, check_claim: CheckClaim, note_claim:
         raise Stranger("it does not speak as this program does")
     note_claim(claimed)
     nonce = secrets.token_bytes(_NONCE)
-    answer = _ANSWER.pack(_MARK, _VERSION, nonce, _proof(key, b"host", hello, nonce))
+    answer = _ANSWER.pack(_MARK, _VERSION, nonce, _make_proof(key, b"host", hello, nonce))
     proof = yield answer, _PROOF
-    if not hmac.compare_digest(proof, _proof(key, b"guest", hello, nonce)):
+    if not hmac.compare_digest(proof, _make_proof(key, b"guest", hello, nonce)):
         raise Stranger("it does not know the secret", secret=True)
     fault, number = check_claim(claimed, count)
     verdict = struct.pack("<II", fault, number)
-    yield verdict + _proof(key, b"verdict", hello, nonce, verdict), 0
-    return claimed, _fault(fault, number, claimed, count, rank)
+    yield verdict + _make_proof(key, b"verdict", hello, nonce, verdict), 0
+    return claimed, _fault_text(fault, number, claimed, count, rank)
 
 
-def _proof(key: bytes, *frames: bytes) -> bytes:
+def _make_proof(key: bytes, *frames: bytes) -> bytes:
     return hmac.digest(key, b"".join(frames), "sha256")
 
 
-def _fault(fault: int, number: int, claimed: int, count: int, to: int) -> str:
+def _fault_text(fault: int, number: int, claimed: int, count: int, to: int) -> str:
     """Return the message that both ends show."""
     if fault == OTHER_COUNT:
         return f"rank {claimed} expects {count} processes, rank {to} expects {number}"

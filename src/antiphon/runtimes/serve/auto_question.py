@@ -45,24 +45,24 @@ class Process:
     visible: str
 
 
-def facts() -> str:
+def process_line() -> str:
     """Return the line of this process."""
     boot = "-"
     with suppress(OSError):
         boot = _BOOT.read_text(encoding="ascii", errors="replace").strip()
     visible = next((os.environ[name] for name in VISIBLE if name in os.environ), None)
-    return f"{_word(boot)} {_word(socket.gethostname())} {'-' if visible is None else '=' + _word(visible)}"
+    return f"{_as_word(boot)} {_as_word(socket.gethostname())} {'-' if visible is None else '=' + _as_word(visible)}"
 
 
-def question(process_lines: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """Return the question about processes with these lines (`facts`)."""
+def build_question(process_lines: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Return the question about processes with these lines (`process_line`)."""
     environment = os.environ if environment is None else environment
     machine, ranks = environment.get(MACHINE, ""), environment.get(RANKS, "")
-    lines = [_FIRST_LINE, f"machine ={_word(machine)} {_file_digest(machine)}", f"ranks ={_word(ranks)}"]
+    lines = [_FIRST_LINE, f"machine ={_as_word(machine)} {_file_digest(machine)}", f"ranks ={_as_word(ranks)}"]
     return "".join(f"{line}\n" for line in [*lines, *(f"process {line}" for line in process_lines)])
 
 
-def processes(text: str) -> list[Process]:
+def read_processes(text: str) -> list[Process]:
     """Return the processes of a question. Invalid if it is none, or of another version."""
     first, *lines = text.splitlines() or [""]
     if first != _FIRST_LINE:
@@ -78,7 +78,7 @@ def kept_name(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest() + ENDING
 
 
-def _word(text: str) -> str:
+def _as_word(text: str) -> str:
     """Replace everything that would end a word or a line."""
     return re.sub(r"[^!-~]", "?", text)[:MAX_LETTERS]
 
@@ -139,7 +139,7 @@ def read_kept(path: Path) -> tuple[Answer | None, str]:
     except OSError:
         return None, ""
     if not is_ours(path.parent, folder=True) or not is_ours(path):
-        return None, f"{path} is not believed: others may write there"
+        return None, f"{path} is not trusted: others may write there"
     try:
         if path.stat().st_size > MAX_BYTES:
             raise Invalid("it is too large")

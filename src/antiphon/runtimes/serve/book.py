@@ -128,12 +128,12 @@ def make_book(plans: Iterable[Plan], every_root: bool = True) -> Book:
                 number = -1
                 if entry.served_by != LIBRARY:  # a range of the library has no program
                     try:
-                        with within(f"the program for {plan.collective.kind} ({_label(entry)})"):
+                        with within(f"the program for {plan.collective.kind} ({_page_label(entry)})"):
                             number = _program_number(schedule, programs)
                     except Unsupported as error:
                         omitted.append(str(error))
                         continue
-                pages.append(_page(schedule.collective, entry, number))
+                pages.append(_make_page(schedule.collective, entry, number))
     return Book(
         machine.name, machine.ranks, hosts(machine), tuple(pages), tuple(programs), tuple(dict.fromkeys(omitted))
     )
@@ -162,17 +162,17 @@ def _why_unfit(plan: Plan) -> str:
     return ""
 
 
-def _page(collective: Collective, entry: Entry, number: int) -> Page:
+def _make_page(collective: Collective, entry: Entry, number: int) -> Page:
     claims, root = entry.claims, collective.roots[0] if collective.roots else -1
     claim = claims.get("seconds")
     seconds = float(claim) if isinstance(claim, int | float) else None
     measured = "reference_seconds" in claims or (number < 0 and claims.get("measured") is not False)
-    members, label = tuple(collective.members), _label(entry)
+    members, label = tuple(collective.members), _page_label(entry)
     ordered = "order" in claims
     return Page(collective.kind, members, root, entry.start, entry.stop, label, number, measured, seconds, ordered)
 
 
-def _label(entry: Entry) -> str:
+def _page_label(entry: Entry) -> str:
     planner, options = entry.claims.get("planner", "plan"), entry.claims.get("options")
     words = [f"{key}={value}" for key, value in options.items()] if isinstance(options, dict) else []
     return " ".join([str(planner), *words])
@@ -244,7 +244,7 @@ def proven_book(data: bytes) -> Book:
 # ---- bytes ----
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     return data + bytes(-len(data) % 8)
 
 
@@ -267,9 +267,9 @@ def encode_book(book: Book) -> bytes:
     tables = [
         name, np.asarray(book.hosts, "<i4").tobytes(), np.asarray(members, "<i4").tobytes(), labels, b"".join(rows),
     ]  # fmt: skip
-    body = b"".join(map(_padded, tables))
+    body = b"".join(map(_pad, tables))
     head = _HEADER.size + len(body) + _PROGRAM.size * len(book.programs)
-    at, entries, padded = head, [], [_padded(program) for program in book.programs]
+    at, entries, padded = head, [], [_pad(program) for program in book.programs]
     for program, padded_program in zip(book.programs, padded, strict=True):
         entries.append(_PROGRAM.pack(at, len(program), zlib.crc32(program), 0))
         at += len(padded_program)
@@ -375,7 +375,7 @@ def _refuse_misfit(book: Book, page: Page, programs: Sequence[Program]) -> None:
 def refuse_unmarked(book: Book, data: bytes) -> None:
     """Call `refuse_wrong` unless a mark of this user says that these bytes were proven."""
     folder = cache_folder("proven")
-    mark = folder / hashlib.sha256(judge() + data).hexdigest() if folder else None
+    mark = folder / hashlib.sha256(proof_digest() + data).hexdigest() if folder else None
     if mark and is_ours(mark.parent, folder=True) and is_ours(mark):
         return
     refuse_wrong(book)
@@ -396,7 +396,7 @@ def _write_mark(mark: Path) -> None:
 
 
 @cache
-def judge() -> bytes:
+def proof_digest() -> bytes:
     """Return a digest of the code that proves programs: marks of other versions of it are not trusted."""
     core = Path(str(antiphon.core.__file__)).parent
     texts = [

@@ -16,7 +16,7 @@ from antiphon.errors import Invalid, Missing, quote
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire, address
 from antiphon.runtimes.serve.call_head import type_code
-from antiphon.runtimes.serve.group_start import Processes, serve, table_or_auto
+from antiphon.runtimes.serve.group_start import Processes, start_serving, table_or_auto
 from antiphon.runtimes.serve.ledger import Ledger
 from antiphon.runtimes.serve.rendezvous import over_sockets
 from antiphon.runtimes.serve.serving import Serving
@@ -126,28 +126,28 @@ class Comm:
 
     def allreduce(self, x: Array, op: str = "sum", out: Array | None = None) -> Array:
         """Combine the arrays of all processes, at all of them."""
-        elements = _elements(x, "x")
+        elements = _flatten(x, "x")
         result = _result_array(out, x.shape, elements)
-        target = _target(result, len(elements), elements.dtype)
+        target = _check_target(result, len(elements), elements.dtype)
         in_place = _in_place(elements, target, 0, "out")
         self._call("allreduce", len(elements), None if in_place else elements, target, op)
         return result
 
     def reduce(self, x: Array, op: str = "sum", root: int = 0, out: Array | None = None) -> Array | None:
         """Combine the arrays of all processes at the root; None at the others, whose arrays stay as they are."""
-        elements = _elements(x, "x")
+        elements = _flatten(x, "x")
         if self.rank != self._root(root):
             self._call("reduce", len(elements), elements, elements[:0], op, root)
             return None
         result = _result_array(out, x.shape, elements)
-        target = _target(result, len(elements), elements.dtype)
+        target = _check_target(result, len(elements), elements.dtype)
         in_place = _in_place(elements, target, 0, "out")
         self._call("reduce", len(elements), None if in_place else elements, target, op, root)
         return result
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """Copy the root's array into the arrays of all others, of the same length. Return x."""
-        elements = _elements(x, "x")
+        elements = _flatten(x, "x")
         if self.rank != self._root(root):
             _refuse_read_only(elements, "x")
         self._call("broadcast", len(elements), None, elements, "sum", root)
@@ -155,11 +155,11 @@ class Comm:
 
     def allgather(self, x: Array, out: Array | None = None) -> Array:
         """Concatenate the arrays of all processes along the first axis, at all of them."""
-        return self._concatenate("allgather", _elements(x, "x"), x.shape, out)
+        return self._concatenate("allgather", _flatten(x, "x"), x.shape, out)
 
     def gather(self, x: Array, root: int = 0, out: Array | None = None) -> Array | None:
         """Concatenate the arrays of all processes along the first axis, at the root; None at the others."""
-        elements = _elements(x, "x")
+        elements = _flatten(x, "x")
         if self.rank == self._root(root):
             return self._concatenate("gather", elements, x.shape, out, root)
         self._call("gather", len(elements), elements, elements[:0], "sum", root)
@@ -170,7 +170,7 @@ class Comm:
     ) -> Array:
         shape = (self.ranks * shape[0], *shape[1:]) if shape else (self.ranks,)
         result = _result_array(out, shape, elements)
-        target = _target(result, len(elements) * self.ranks, elements.dtype)
+        target = _check_target(result, len(elements) * self.ranks, elements.dtype)
         in_place = _in_place(elements, target, self.rank * len(elements), "its own block of out")
         self._call(kind, len(elements), None if in_place else elements, target, "sum", root)
         return result
@@ -188,15 +188,15 @@ class Comm:
             return self._split("scatter", x, out, "sum", root)
         if out is None:
             raise Invalid("scatter: at all processes but the root, out= must be given")
-        target = _target(out, out.size, data_type(out.dtype))
+        target = _check_target(out, out.size, data_type(out.dtype))
         self._call("scatter", len(target), target[:0], target, "sum", root)
         return out
 
     def _split(self, kind: str, x: Array, out: Array | None, op: str, root: int = -1) -> Array:
-        elements = _elements(x, "x")
+        elements = _flatten(x, "x")
         result = _result_array(out, self._block_shape(x.shape), elements)
         unit = len(elements) // self.ranks
-        target = _target(result, unit, elements.dtype)
+        target = _check_target(result, unit, elements.dtype)
         if not _in_place(target, elements, self.rank * unit, "its own block of x"):
             self._call(kind, unit, elements, target, op, root)
             return result
@@ -207,10 +207,10 @@ class Comm:
 
     def alltoall(self, x: Array, out: Array | None = None) -> Array:
         """Send block j of x, split along the first axis, to process j; return the blocks received, in rank order."""
-        elements = _elements(x, "x")
+        elements = _flatten(x, "x")
         self._block_shape(x.shape)
         result = _result_array(out, x.shape, elements)
-        target = _target(result, len(elements), elements.dtype)
+        target = _check_target(result, len(elements), elements.dtype)
         in_place = _in_place(elements, target, 0, "out")
         self._call("alltoall", len(elements) // self.ranks, None if in_place else elements, target)
         return result
@@ -255,7 +255,7 @@ class Comm:
 # ---- arrays ----
 
 
-def _elements(x: Any, name: str) -> Array:
+def _flatten(x: Any, name: str) -> Array:
     """Return a flat view of a contiguous array."""
     if not isinstance(x, np.ndarray):
         raise Invalid(f"{name}: expected a NumPy array, got {quote(type(x).__name__)}; np.asarray makes one")
@@ -275,8 +275,8 @@ def _result_array(out: Array | None, shape: tuple[int, ...], like: Array) -> Arr
     return np.empty(shape, like.dtype) if out is None else out
 
 
-def _target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
-    elements = _elements(out, "out")
+def _check_target(out: Array, size: int, dtype: np.dtype[Any]) -> Array:
+    elements = _flatten(out, "out")
     _refuse_read_only(elements, "out")
     if len(elements) != size or elements.dtype != dtype:
         raise Invalid(f"out: has {len(elements)} elements of {elements.dtype}, needed are {size} of {dtype}")
@@ -318,7 +318,7 @@ def _serve_over_mpi(group: Any, table: Any, compiler: str, timeout: float) -> Se
         return Engine(library("mpi", compiler))
 
     processes = Processes(group.rank, group.size, exchange, places, world.size, timeout=timeout)
-    return serve(processes, table_or_auto(table), engine, lambda: _DuplicateSetup(group), fill=False)
+    return start_serving(processes, table_or_auto(table), engine, lambda: _DuplicateSetup(group), fill=False)
 
 
 class _DuplicateSetup:

@@ -28,19 +28,19 @@ def main(table: str, cache_file: str = "") -> int:
     except AntiphonError as error:
         sys.stdout.write(f"error {error}\n")
         return 1
-    except Exception as error:  # nobody reads a traceback here
+    except Exception as error:  # no user reads tracebacks here
         sys.stdout.write(f"error {table}: {type(error).__name__}: {' '.join(str(error).split())}\n")
         return 1
     if cache_file:
         with suppress(OSError):
             if hashlib.sha256(Path(table).read_bytes()).hexdigest() == Path(cache_file).name.partition("-")[0]:
-                keep(data, Path(cache_file))  # unless the table has changed meanwhile
+                write_cache_file(data, Path(cache_file))  # unless the table has changed meanwhile
     sys.stdout.buffer.write(b"book\n" + data)
     sys.stdout.flush()
     return 0
 
 
-def keep(data: bytes, path: Path, limit: int = MAX_FILES) -> None:
+def write_cache_file(data: bytes, path: Path, limit: int = MAX_FILES) -> None:
     """Write a cache file atomically, and delete the oldest ones beyond `limit`. Not where others may write: such a file
     would not be trusted."""
     path.parent.mkdir(parents=True, exist_ok=True)

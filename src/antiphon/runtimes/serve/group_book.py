@@ -18,7 +18,7 @@ from antiphon.core.plan import Plan
 from antiphon.core.program import among, decode, encode
 from antiphon.errors import Invalid, quote
 from antiphon.runtimes.serve.book import Book, Page, encode_book, make_book, proven_book, read_table
-from antiphon.runtimes.serve.files import keep
+from antiphon.runtimes.serve.files import write_cache_file
 
 # Planners for fully connected processes, each with the size in bytes from which it is used.
 DEFAULTS: dict[str, tuple[tuple[int, str], ...]] = {
@@ -64,7 +64,7 @@ def _cached_default_book(kind: str, ranks: int, root: int, near: bool) -> Book:
     book = _make_default_book(kind, ranks, root, near)
     if path is not None:
         with suppress(OSError):
-            keep(encode_book(book), path, limit=MAX_CACHED_FILES)
+            write_cache_file(encode_book(book), path, limit=MAX_CACHED_FILES)
     return book
 
 
@@ -132,10 +132,12 @@ def group_book(book: Book, ranks: int, places: Sequence[int], everyone: int) -> 
         at = programs.setdefault(page.program, len(programs)) if page.program >= 0 else -1
         root = -1 if page.root < 0 else number[page.root]
         pages.append(replace(page, members=tuple(range(ranks)), root=root, program=at))
-    used = [renumbered(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs]
+    used = [
+        renumber_program(book.programs[i], members or ()) if ranks < book.ranks else book.programs[i] for i in programs
+    ]
     return Book(book.machine, ranks, (), tuple(pages), tuple(used))
 
 
-def renumbered(data: bytes, members: Sequence[int]) -> bytes:
+def renumber_program(data: bytes, members: Sequence[int]) -> bytes:
     """Return a program file for a process group as one for a machine of just these ranks, in their order."""
     return encode([among(program, members) for program in decode(data)])

@@ -24,11 +24,11 @@ from antiphon.runtimes.serve.auto_question import (
     AUTO,
     TABLE,
     Answer,
-    facts,
+    build_question,
     kept_name,
-    processes,
-    question,
+    process_line,
     read_kept,
+    read_processes,
 )
 from antiphon.runtimes.serve.auto_turns import PlanningProcess, Turns, fill_row
 from antiphon.runtimes.serve.book import Book, decode_book, encode_book
@@ -63,7 +63,7 @@ class Processes:
 
 
 class WireSetup(Protocol):
-    """Connect the processes to a wire. Two texts of each process travel with the two exchanges of `serve`."""
+    """Connect the processes to a wire. Two texts of each process travel with the two exchanges of `start_serving`."""
 
     def offer(self, engine: Engine | None) -> str:
         """Return how this process can be reached. `engine`: None except at process 0."""
@@ -78,7 +78,7 @@ class WireSetup(Protocol):
         """Free everything but the wire, in any case."""
 
 
-def serve(
+def start_serving(
     group: Processes, table: Any, engine_of: Callable[[], Engine], setup_of: Callable[[], WireSetup], fill: bool
 ) -> Serving:
     """Start serving a group. Collective; only process 0 reads the table, and an error of one process is raised at all.
@@ -235,11 +235,11 @@ def start_auto(group: Processes) -> AutoStart:
         _raise_fault(group, messages)
         return messages
 
-    messages = exchange({"facts": facts()})
+    messages = exchange({"facts": process_line()})
     fields: dict[str, str] = {}
     start = AutoStart(None, b"", "")
     if group.rank == 0:
-        start = _find_or_plan(question([str(message.get("facts", "")) for message in messages]))
+        start = _find_or_plan(build_question([str(message.get("facts", "")) for message in messages]))
         book = "" if start.answer is None else text_of(start.answer.book)
         program = "" if book else text_of(default_book("allreduce", group.ranks).programs[0])
         fields = {"kept": book, "path": start.path, "sum": program}
@@ -273,7 +273,7 @@ def _await_answer(planning: PlanningProcess, text: str) -> Answer | None:
     By default it waits only where the processes of this host occupy all processors: then they would slow planning down
     later, while now most of them only wait.
     """
-    job = processes(text)
+    job = read_processes(text)
     occupied = sum(process.boot == job[0].boot for process in job) >= (os.cpu_count() or 1)
     setting = os.environ.get(WAIT)
     seconds = parse_seconds(setting, WAIT, bare=True) if setting else _DEFAULT_WAIT if occupied else 0.0

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from antiphon.errors import Invalid, quote
-from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, derived, gather
+from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, connect_all, derive_key
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
@@ -24,7 +24,7 @@ Exchange = Callable[[str], Sequence[str]]
 _BUFFER = 4 << 20
 
 
-def mesh(
+def connect_mesh(
     rank: int,
     ranks: int,
     exchange: Exchange,
@@ -49,12 +49,12 @@ def mesh(
         if len(texts) != ranks:
             raise Invalid(f"{len(texts)} processes answered, {ranks} were expected")
         neighbors = [r for r in range(ranks) if r != rank and (peers is None or r in peers)]
-        cards = {peer: _card(texts[peer], f"rank {peer}") for peer in neighbors}
+        cards = {peer: _read_card(texts[peer], f"rank {peer}") for peer in neighbors}
         # the higher of two ranks knocks
-        knocks = [_knock(peer, cards[peer], door.card, secret_data) for peer in neighbors if peer < rank]
+        knocks = [_make_knock(peer, cards[peer], door.card, secret_data) for peer in neighbors if peer < rank]
         party = Party(rank, ranks, f"rank {rank}", timeout, hint_of(secret))
-        key = derived(secret_data, door.card.token)
-        sockets = gather(
+        key = derive_key(secret_data, door.card.token)
+        sockets = connect_all(
             party, door.sockets, key, [r for r in neighbors if r > rank], knocks, time.monotonic() + timeout
         )
     return [_configure(sockets[peer], buffer) if peer in sockets else None for peer in range(ranks)]
@@ -75,7 +75,7 @@ class _Card:
         return b"door " + bytes.fromhex(self.secret)
 
 
-def _card(text: str, who: str) -> _Card:
+def _read_card(text: str, who: str) -> _Card:
     fields = fields_of(text, who)
     match fields:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
@@ -114,7 +114,7 @@ class _Door:
         for listener in self.sockets:
             listener.listen(max(BACKLOG, ranks))
         tcp = self.sockets[0].getsockname()
-        self.card = _Card((tcp[0], tcp[1]), _host(), path, secrets.token_hex(32))
+        self.card = _Card((tcp[0], tcp[1]), _host_name(), path, secrets.token_hex(32))
 
     def __enter__(self) -> _Door:
         return self
@@ -123,8 +123,8 @@ class _Door:
         self.stack.close()
 
 
-def _knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> Knock:
-    key = derived(secret_data, card.token)
+def _make_knock(peer: int, card: _Card, own_card: _Card, secret_data: bytes) -> Knock:
+    key = derive_key(secret_data, card.token)
     if card.path and own_card.path and card.host == own_card.host and Path(card.path).exists():
         return Knock(peer, [(socket.AF_UNIX, card.path)], key, card.path)
     family = socket.AF_INET6 if ":" in card.tcp[0] else socket.AF_INET
@@ -142,7 +142,7 @@ def _configure(connection: socket.socket, buffer: int | None) -> socket.socket:
     return connection
 
 
-def _host() -> str:
+def _host_name() -> str:
     """Return a text that is the same for all processes of a kernel. Containers and namespaces on it differ in the
     folder of a door, which is visible to their own processes only."""
     try:
@@ -151,7 +151,7 @@ def _host() -> str:
         return socket.gethostname()
 
 
-def handed_over(sockets: Sequence[socket.socket | None]) -> list[int]:
+def detach_all(sockets: Sequence[socket.socket | None]) -> list[int]:
     """Detach the sockets and return their file descriptors, which a wire then owns."""
     return [-1 if connection is None else connection.detach() for connection in sockets]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from antiphon.errors import Invalid, TimedOut, quote
 from antiphon.runtimes.engine.native import TransportFailed
-from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, Place, derived, gather
-from antiphon.runtimes.serve.group_start import Processes, serve, table_or_auto
+from antiphon.runtimes.serve.admission import BACKLOG, Knock, Party, Place, connect_all, derive_key
+from antiphon.runtimes.serve.group_start import Processes, start_serving, table_or_auto
 from antiphon.runtimes.serve.secret import hint_of, job_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.texts import receive_text, send_text, texts_of
@@ -28,7 +28,7 @@ def over_sockets(
     """Connect the `ranks` processes that name the same address. Collective; TimedOut if not all come."""
     with Star(rank, ranks, address, timeout, secret) as star:
         group = Processes(rank, ranks, star.exchange, range(ranks), ranks, timeout=timeout)
-        return serve(
+        return start_serving(
             group, table_or_auto(table), lambda: engine_over_sockets(compiler),
             lambda: Connecting(rank, ranks, star.exchange, timeout, star.secret), fill=True,
         )  # fmt: skip
@@ -52,13 +52,13 @@ class Star:
         places = self._places(host, port)
         self.secret = job_secret(secret, all(map(_is_loopback, places)), self.where)
         party = Party(rank, ranks, self.where, timeout, hint_of(self.secret))
-        key = derived(self.secret.data, b"rendezvous")
+        key = derive_key(self.secret.data, b"rendezvous")
         if rank:
             knock = Knock(0, places, key, self.where, early=True, patience=PATIENCE)
-            self.connections = gather(party, [], b"", (), [knock], self.end)
+            self.connections = connect_all(party, [], b"", (), [knock], self.end)
         else:
             with self._door(places[0]) as door:
-                self.connections = gather(party, [door], key, range(1, ranks), [], self.end)
+                self.connections = connect_all(party, [door], key, range(1, ranks), [], self.end)
         for connection in self.connections.values():
             connection.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, 1

@@ -47,7 +47,7 @@ def at_once(opts: Any, inputs: Tensors, results: Tensors) -> bool:
     return waits and sum(tensor.numel() * tensor.element_size() for tensor in (inputs or results)) <= _AT_ONCE
 
 
-def listed(tensors: Any, tensor: Any = None) -> list[Any]:
+def as_list(tensors: Any, tensor: Any = None) -> list[Any]:
     """Return the tensors of a call, given as a list or as one tensor."""
     argument = tensor if tensors is None else tensors
     if argument is None:
@@ -78,9 +78,9 @@ def need_some(kind: str, tensors: Tensors) -> None:
         raise WrongCall(f"{kind}: requires non-empty tensor list")
 
 
-def need_same(kind: str, tensors: Tensors, like: Any = None) -> None:
-    """Refuse tensors that differ in type, layout or shape from the first, or from `like`."""
-    first = tensors[0] if like is None else like
+def need_same(kind: str, tensors: Tensors) -> None:
+    """Refuse tensors that differ in type, layout or shape from the first."""
+    first = tensors[0]
     for number, tensor in enumerate(tensors):
         if tensor.dtype is not first.dtype:
             raise WrongCall(f"{kind}: invalid tensor type at index {number}: {tensor.dtype}, expected {first.dtype}")

@@ -68,7 +68,7 @@ class AntiphonGroup(QueuedGroup):
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, op: Any = None
     ) -> Any:
         tensors, opts = (
-            arguments.listed(tensors, tensor),
+            arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.AllreduceOptions, opts, None, op, timeout),
         )
         arguments.need_some("allreduce", tensors)
@@ -88,7 +88,7 @@ class AntiphonGroup(QueuedGroup):
         root: Any = None,
     ) -> Any:  # fmt: skip
         tensors, opts = (
-            arguments.listed(tensors, tensor),
+            arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.ReduceOptions, opts, root, op, timeout),
         )
         arguments.need_one("reduce", tensors)
@@ -103,7 +103,7 @@ class AntiphonGroup(QueuedGroup):
         self, tensors: Any = None, opts: Any = None, timeout: Any = None, *, tensor: Any = None, root: Any = None
     ) -> Any:
         tensors, opts = (
-            arguments.listed(tensors, tensor),
+            arguments.as_list(tensors, tensor),
             arguments.options_of(c10d.BroadcastOptions, opts, root, None, timeout),
         )
         place = self._root("broadcast", opts)

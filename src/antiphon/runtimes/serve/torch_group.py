@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import PrefixStore
 from antiphon.runtimes.engine.native import TransportFailed
 from antiphon.runtimes.serve import torch_arguments as arguments
 from antiphon.runtimes.serve._torch_calls import Calls, call_text, compare_calls, compares_calls
-from antiphon.runtimes.serve.group_start import Processes, serve
+from antiphon.runtimes.serve.group_start import Processes, start_serving
 from antiphon.runtimes.serve.secret import given_secret
 from antiphon.runtimes.serve.serving import Serving
 from antiphon.runtimes.serve.torch_profiled import Profiled
@@ -187,7 +187,7 @@ class QueuedGroup(GroupFacts):
 
     def _start_serving(self, group: Processes) -> Serving:
         table = _settings["table"] or os.environ.get("ANTIPHON_TABLE") or None
-        return serve(group, table, engine_over_sockets, self._wire_setup, fill=True)
+        return start_serving(group, table, engine_over_sockets, self._wire_setup, fill=True)
 
     def _wire_setup(self) -> Connecting:
         patience = min(self._timeout.total_seconds(), _MAX_SETUP)

@@ -24,7 +24,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-def listening() -> bool:
+def is_profiling() -> bool:
     """Whether a profiler records this thread."""
     return bool(torch.autograd._profiler_enabled())
 
@@ -50,7 +50,7 @@ class Profiled:
         self, kind: str, call: int, name: str, inputs: Sequence[Any], results: Sequence[Any]
     ) -> Moments | None:
         """Record a call; None, at almost no cost, if no profiler records this thread."""
-        if not listening():
+        if not is_profiling():
             return None
         self._group["Process Group Name"] = name
         self.record_ended()
@@ -62,20 +62,20 @@ class Profiled:
             "dtype": _type_name([*inputs, *results]),
             **self._group,
         }
-        with _event(CALLED + kind, facts):
+        with _make_event(CALLED + kind, facts):
             moments = Moments(call)
         with self._lock:
             self._open.append(moments)
         return moments
 
     def waiting(self, moments: Moments | None) -> AbstractContextManager[Any]:
-        if moments is None or not listening():
+        if moments is None or not is_profiling():
             return nullcontext()
-        return _event(WAIT, {"call": moments.call, **self._group})
+        return _make_event(WAIT, {"call": moments.call, **self._group})
 
     def record_ended(self) -> None:
         """Record how long ago calls that have ended began and ended."""
-        if not self._open or not listening():
+        if not self._open or not is_profiling():
             return
         with self._lock:
             ended = [moments for moments in self._open if moments.over]
@@ -84,11 +84,11 @@ class Profiled:
         for moments in ended:
             now = time.perf_counter_ns()
             begun, over = now - moments.begun, now - moments.over
-            with _event(DONE, {"call": moments.call, "begun ns ago": begun, "over ns ago": over, **self._group}):
+            with _make_event(DONE, {"call": moments.call, "begun ns ago": begun, "over ns ago": over, **self._group}):
                 pass
 
 
-def _event(name: str, facts: Mapping[str, Any]) -> AbstractContextManager[Any]:
+def _make_event(name: str, facts: Mapping[str, Any]) -> AbstractContextManager[Any]:
     event: AbstractContextManager[Any] = _RecordFunctionFast(name, [], dict(facts))
     return event
 

@@ -40,14 +40,14 @@ class Exchanges:
                 self._first_text = text
                 self._write(self._own_mark + text)
             texts = self._read(1)
-            self.generation = _generation(texts)
+            self.generation = _digest_marks(texts)
         else:
             self._write(self.generation + text)
             texts = self._read(self._number)
             while any(other[:_MARK_LETTERS] != self.generation for other in texts):
                 self._wait()
                 # later exchanges must not be repeated: only a process that read other marks in the first one restarts
-                if self._number == 2 and _generation(self._read(1)) != self.generation:
+                if self._number == 2 and _digest_marks(self._read(1)) != self.generation:
                     self._number = 0
                     raise Outdated
                 texts = self._read(self._number)
@@ -74,7 +74,7 @@ class Exchanges:
         return [self._store.get(key).decode() for key in keys]
 
 
-def _generation(texts: Sequence[str]) -> str:
+def _digest_marks(texts: Sequence[str]) -> str:
     return hashlib.sha256("".join(text[:_MARK_LETTERS] for text in texts).encode()).hexdigest()[:_MARK_LETTERS]
 
 

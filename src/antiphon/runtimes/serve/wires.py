@@ -15,8 +15,8 @@ from functools import lru_cache
 from antiphon.errors import Invalid
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.engine.native import Engine, Wire
-from antiphon.runtimes.serve.admission import derived
-from antiphon.runtimes.serve.mesh import Exchange, handed_over, interface_addresses, mesh
+from antiphon.runtimes.serve.admission import derive_key
+from antiphon.runtimes.serve.mesh import Exchange, connect_mesh, detach_all, interface_addresses
 from antiphon.runtimes.serve.secret import Secret, hint_of
 from antiphon.runtimes.serve.texts import fields_of, hex_of, no_message
 
@@ -29,7 +29,7 @@ class Connecting:
 
     If all processes are on one host, messages go through shared memory (not if ANTIPHON_SHARED=0), and pipes show when
     a process ends. Else they go over sockets. Processes that share memory prove that they know the secret by an HMAC
-    of all offers; those that connect prove it to each other. `exchange`, `secret`: as of `mesh`.
+    of all offers; those that connect prove it to each other. `exchange`, `secret`: as of `connect_mesh`.
     """
 
     def __init__(self, rank: int, ranks: int, exchange: Exchange, timeout: float, secret: Secret | None) -> None:
@@ -65,7 +65,7 @@ class Connecting:
         places = [_read_offer(text, f"rank {rank}") for rank, text in enumerate(offers)]
         self._rails = min(_read_rails(text, f"rank {rank}") for rank, text in enumerate(offers))
         digest = hashlib.sha256(json.dumps([*offers]).encode()).digest()
-        self._key = derived(self._secret.data if self._secret else b"", b"group " + digest)
+        self._key = derive_key(self._secret.data if self._secret else b"", b"group " + digest)
         return self._prove(self._rank, _YES if self._opens_all(engine, places) else _NO)
 
     def _opens_all(self, engine: Engine, offers: Sequence[tuple[Place | None, bytes]]) -> bool:
@@ -91,17 +91,19 @@ class Connecting:
                 if not hmac.compare_digest(text.encode(), self._prove(rank, _YES).encode()):
                     raise Invalid(f"rank {rank} does not know the secret of rank {self._rank}; {hint_of(self._secret)}")
             memory, self._memory = self._memory, 0
-            return engine.shared(memory, self._alive.handed_over())
+            return engine.shared(memory, self._alive.release())
         with ExitStack() as stack:
             meshes = [self._mesh(address, stack) for address in self._addresses[: self._rails]]
             stack.pop_all()
-        self._sockets = [number for row in zip(*map(handed_over, meshes), strict=True) for number in row]
+        self._sockets = [number for row in zip(*map(detach_all, meshes), strict=True) for number in row]
         return engine.sockets(self._rank, self._sockets, self._rails)
 
     def _mesh(self, address: str, stack: ExitStack) -> list[socket.socket | None]:
         """Connect to all others by this address of ours."""
         timeout, secret = self._timeout, self._secret
-        connections = mesh(self._rank, self._ranks, self._exchange, address=address, timeout=timeout, secret=secret)
+        connections = connect_mesh(
+            self._rank, self._ranks, self._exchange, address=address, timeout=timeout, secret=secret
+        )
         for connection in connections:
             if connection is not None:
                 stack.enter_context(connection)
@@ -192,7 +194,7 @@ class AlivePipes:
                 os.close(end)
                 self._ends[rank] = -1
 
-    def handed_over(self) -> list[int]:
+    def release(self) -> list[int]:
         """Return all descriptors; the caller owns them."""
         self._owned = False
         return [*self._ends]
