@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from quick import in_turn
 
 import antiphon
-from antiphon.cli import run as command
 from antiphon.errors import Invalid
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,14 +70,6 @@ def test_a_program_of_the_page_beside_a_planner(name: str) -> None:
 def test_every_program_is_looked_at() -> None:
     assert set(PROGRAMS) == set(BESIDE)
     assert len(PROGRAMS) == PAGE.count("```python")
-
-
-def test_the_commands_after_the_first_program_run() -> None:
-    written("ring")
-    shown = re.findall(r"^\$ antiphon (.*?)(?: +#.*)?$", PAGE, re.MULTILINE)
-    assert len(shown) >= 4
-    for line in shown:
-        assert command(shlex.split(line.replace("1MiB", "64KiB"))) == 0, line
 
 
 def test_the_complaint_is_as_shown() -> None:

