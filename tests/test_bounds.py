@@ -473,6 +473,7 @@ def test_searches_without_a_program_see_narrow_links_and_lopsided_switches(
     links = [(0, 1, fast), (1, 2, fast), (2, 0, fast), (0, 2, fast)]
     narrow = build("narrow", 3, links, limits=[SharedLimit("two", (0, 3), Fraction(2))], unit=1)
     assert bound(narrow, Collective("broadcast", 3)).inverse == Fraction(1, 2)
+    assert bound(ring(5), Collective("alltoall", 5)).tight  # by what goes evenly along shortest ways
     for up, down in ((fast, slow), (slow, fast)):
         hub = [(r, 4, up) for r in range(4)] + [(4, r, down) for r in range(4)]
         found = bound(build("hub", 4, hub, switches=1), Collective("allreduce", 4))

@@ -15,8 +15,8 @@ from antiphon.cost import usual_model
 from antiphon.cost.nccl.library import library_here
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import Unsupported
-from antiphon.select.prices import ByLibrary
 from antiphon.select.parse_request import collective
+from antiphon.select.prices import ByLibrary
 from antiphon.topologies import topology
 
 UNEVEN = keep(topology("cluster:box=hgx-h100,boxes=2"), range(12)).topology  # 8 ranks and 4
