@@ -21,7 +21,7 @@ from lab_env import why_no_lab
 
 import antiphon
 from antiphon.cli import run
-from antiphon.cli.choose_text import measured_text
+from antiphon.cli.measured_text import measured_text
 from antiphon.core.collective import KINDS
 from antiphon.core.plan import Entry, Plan
 from antiphon.cost.fit import read_measured

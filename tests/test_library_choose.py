@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import antiphon
-from antiphon.cli.library_text import library_text, library_use
+from antiphon.cli.measured_text import library_text, library_use
 from antiphon.errors import Unsupported
 from antiphon.registry import Entry, table
 from antiphon.runtimes.measure import library_choose

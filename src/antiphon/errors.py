@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each says what is wrong, where, and how to mend it, in one line."""
+"""The errors a user can meet. Each says what is wrong, where, and how to fix it, in one line."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class AntiphonError(Exception):
 
 
 class Invalid(AntiphonError):
-    """Your input is wrong: the message says where and how to mend it."""
+    """Your input is wrong: the message says where and how to fix it."""
 
 
 class Unsupported(AntiphonError):
-    """Valid, but not for this method: the message names what would do."""
+    """Valid, but not for this method: the message names an alternative."""
 
 
 class Infeasible(AntiphonError):
@@ -45,7 +45,7 @@ class EffortSpent(TimedOut):
 
 
 class NotFound(AntiphonError):
-    """Neither found nor proved impossible. `searched`: what was looked through, as JSON, each with its outcome."""
+    """Neither found nor proved impossible. `searched`: the searches as JSON, each with its outcome."""
 
     exit_code = 1
 
@@ -77,7 +77,7 @@ def quote(name: object, limit: int = 60) -> str:
 
 
 def unknown(label: str, name: object, known_names: Iterable[str]) -> Invalid:
-    """The error for a name not in a table: it suggests the nearest, if that is near, and lists what there is."""
+    """The error for a name not in a table: it suggests a similar name, if there is one, and lists the known names."""
     names = sorted(known_names)
     near = _near_miss(name, names) if isinstance(name, str) else None
     hint = f"; did you mean {near!r}?" if near else ""

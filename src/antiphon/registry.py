@@ -1,7 +1,7 @@
-"""What there is: tables of topologies, planners, models, back ends and runtimes, and how to find an entry.
+"""Tables of topologies, planners, models, back ends and runtimes.
 
 A table maps a name to an `Entry` whose function is imported only when it is used. A folder's `table.py` holds
-the built-in entries; third parties add theirs through entry points named `antiphon.<kind>` that give the same.
+the built-in entries; other packages add theirs through entry points named `antiphon.<kind>`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,27 @@ from typing import Any
 from antiphon.core.collective import Collective
 from antiphon.errors import Invalid, Unsupported, quote, unknown
 
-EFFORT = 10.0  # of a planner that does not say
+EFFORT = 10.0  # of planners that declare none
 KINDS = {"topology": "topologies", "planner": "planners", "model": "cost", "backend": "formats", "runtime": "runtimes"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a table. `where` is "module:function"; `can` declares what it can do, read without importing it.
+    """One name of a table. `where` is "module:function"; `can` declares its abilities, read without importing it.
 
-    For planners: can["collectives"] (names), can["topologies"] (a phrase), can["options"] (names), can["sweep"]
-    (options worth trying when tuning), can["sizes"] (True if plans for several sizes are worth asking for when tuning
-    for many), can["in_switches"] (True if all that it makes lets switches multicast or reduce:
-    `tune` asks it only where some can), can["effort"] (what it takes against others, in transfers on many ranks: a
-    number above 0; left out, 10), can["most"] (by collective among how many ranks at most) and can["joined"] (True if
-    all ranks must be joined by links or switches), by which others name it where they refuse, and can["process"]: True
-    if `tune` shall run it in a process of its own, as those of installed packages always are. A planner that works in C
-    for long (a solver) needs that: within the process of `tune` it is stopped at its budget by a signal, which Python
-    code alone hears.
+    For planners:
+
+    - can["collectives"], can["options"]: names. can["topologies"]: a phrase.
+    - can["sweep"]: options worth trying when tuning. can["sizes"]: True if plans differ by size, so that tuning for
+      many sizes asks for several.
+    - can["in_switches"]: True if all its schedules let switches multicast or reduce: `tune` uses it only on machines
+      whose switches can.
+    - can["effort"]: relative to other planners, in transfers on many ranks: a number above 0, by default 10.
+    - can["most"]: by collective the greatest number of ranks. can["joined"]: True if links or switches must join all
+      ranks. Errors of other planners name it by these.
+    - can["process"]: True if `tune` must run it in a process of its own, as it does planners of other packages. One
+      that works in C for long (a solver) needs that: in the process of `tune` a signal stops it at its budget, which
+      only Python code notices.
     """
 
     where: str
@@ -61,7 +65,7 @@ def table(kind: str) -> Mapping[str, Entry]:
         if point.name in entries or not isinstance(entry, Entry):
             raise Invalid(
                 f"the installed package entry point antiphon.{kind}:{point.name} "
-                "repeats a name or is not an antiphon.registry.Entry; remove or mend that package"
+                "repeats a name or is not an antiphon.registry.Entry; remove or fix that package"
             )
         entries[point.name] = entry
     return entries
@@ -75,7 +79,7 @@ def find(kind: str, name: str) -> Entry:
 
 
 def effort_of_planner(name: str, entry: Entry) -> float:
-    """What its entry says that it takes against others; Invalid, naming it, where that is no number above 0."""
+    """The relative effort that a planner's entry declares; Invalid, naming it, if that is no number above 0."""
     effort = entry.can.get("effort", EFFORT)
     if isinstance(effort, bool) or not isinstance(effort, int | float) or not 0 < effort < math.inf:
         raise Invalid(f'planner {name}: can["effort"] of its entry: expected a number above 0, got {quote(effort)}')
@@ -83,9 +87,9 @@ def effort_of_planner(name: str, entry: Entry) -> float:
 
 
 def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[str, Any], *args: Any) -> Any:
-    """Call a table's function with keyword options, naming options it does not have or still needs.
+    """Call a table's function with keyword options; Invalid names unknown options and missing ones.
 
-    One that takes **options gets whatever is given.
+    A function that takes **options accepts any.
     """
     parameters = inspect.signature(function).parameters
     keywords = {key: p for key, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -102,7 +106,7 @@ def call(kind: str, name: str, function: Callable[..., Any], options: Mapping[st
 
 
 def refuse_unless_able(name: str, entry: Entry, collective: Collective) -> None:
-    """Unsupported, naming what would do, unless the planner declares this collective."""
+    """Unsupported, naming planners that can, unless the planner declares this collective."""
     able = entry.can["collectives"]
     if collective.kind not in able:
         able_planners = [

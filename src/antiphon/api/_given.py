@@ -1,4 +1,4 @@
-"""A path, a name or the object: from each the object."""
+"""Read a machine, collective or plan from the object, its name, or its file."""
 
 from __future__ import annotations
 
@@ -15,109 +15,110 @@ if TYPE_CHECKING:
     from antiphon.core.topology import Topology
 
 
-def is_path(given: object) -> bool:
-    return isinstance(given, str | os.PathLike)
+def is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
 
 
-def machine(given: Any, what: str = "topology") -> Topology:
-    """A machine, its name or its file."""
+def machine(value: Any, name: str = "topology") -> Topology:
+    """A machine, its name or its file. `name`: of the argument, in errors."""
     from antiphon.select import machine_of
 
-    return machine_of(by_name(given), what)
+    return machine_of(by_name(value), name)
 
 
-def by_name(given: Any) -> Any:
+def by_name(value: Any) -> Any:
     """A path as a text, everything else as it is."""
-    return path(given, "file") if isinstance(given, os.PathLike) else given
+    return path(value, "file") if isinstance(value, os.PathLike) else value
 
 
-def wanted(given: Any, topology: Topology, root: int | None = None, ranks: Any = None) -> Collective:
+def collective(value: Any, topology: Topology, root: int | None = None, ranks: Any = None) -> Collective:
     """A collective, its name or its file; `root` and `ranks` only with a name."""
     from antiphon.core.collective import Collective
-    from antiphon.select import collective
+    from antiphon.select import collective as by_spec
 
-    if not isinstance(given, Collective):
-        return collective(by_name(given), topology, root=root, ranks=ranks)
+    if not isinstance(value, Collective):
+        return by_spec(by_name(value), topology, root=root, ranks=ranks)
     if root is not None or ranks is not None:
-        raise Invalid(f"{given.kind}: a Collective says itself who takes part; leave out root and ranks")
-    if given.ranks != topology.ranks:
+        raise Invalid(f"{value.kind}: a Collective says itself who takes part; leave out root and ranks")
+    if value.ranks != topology.ranks:
         raise Invalid(
-            f"{given.kind}: the collective is for {given.ranks} ranks, but {topology.name} has {topology.ranks}"
+            f"{value.kind}: the collective is for {value.ranks} ranks, but {topology.name} has {topology.ranks}"
         )
-    return given
+    return value
 
 
-def is_ours(given: Any) -> bool:
-    """Whether it is of a type of ours: others may raise what they like when they are asked for a name."""
-    return type(given).__module__.startswith("antiphon.")
+def is_ours(value: Any) -> bool:
+    """Whether its type is of this package. Attributes of foreign objects may raise anything."""
+    return type(value).__module__.startswith("antiphon.")
 
 
-def plans(given: Any, what: str = "plan", on: Topology | None = None) -> dict[str, Plan]:
-    """All plans in a file or in what `tune`, `frontier` or `load` gave, by collective; a plan alone is one. `on`: the
-    machine of a file that names none."""
+def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[str, Plan]:
+    """All plans in a file, or in a result of `tune`, `frontier` or `load`, by collective; also one plan alone.
+
+    `name`: of the argument, in errors. `on`: the machine of a file that names none.
+    """
     from antiphon.core.plan import Plan
     from antiphon.formats.foreign import written_for_others
     from antiphon.select import Frontier, load_plans
 
-    if is_path(given):
-        found = load_plans(path(given, what), on)
-        if on is not None and not written_for_others(given):
-            raise Invalid(f"{os.fspath(given)}: says itself which machine it is for; leave the topology out")
-        return found
+    if is_path(value):
+        loaded = load_plans(path(value, name), on)
+        if on is not None and not written_for_others(value):
+            raise Invalid(f"{os.fspath(value)}: says itself which machine it is for; leave the topology out")
+        return loaded
     if on is not None:
-        raise Invalid(f"{what}: has a machine of its own; leave the topology out")
-    if isinstance(given, Plan):
-        return {given.collective.kind: given}
-    if isinstance(given, Frontier):
-        return {given.collective.kind: given.plan()}
-    held = given if isinstance(given, Mapping) else getattr(given, "plans", None) if is_ours(given) else None
-    if not isinstance(held, Mapping) or not all(isinstance(one, Plan) for one in held.values()):
-        raise Invalid(f"{what}: expected a Plan, its file, or what plan, tune or load gave, got {quote(given)}")
+        raise Invalid(f"{name}: has a machine of its own; leave the topology out")
+    if isinstance(value, Plan):
+        return {value.collective.kind: value}
+    if isinstance(value, Frontier):
+        return {value.collective.kind: value.plan()}
+    held = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_ours(value) else None
+    if not isinstance(held, Mapping) or not all(isinstance(plan, Plan) for plan in held.values()):
+        raise Invalid(f"{name}: expected a Plan, its file, or what plan, tune or load gave, got {quote(value)}")
     if not held:
-        raise Invalid(f"{what}: {quote(given)} holds no plan: no planner could plan what was asked for")
+        raise Invalid(f"{name}: {quote(value)} holds no plan: no planner could plan what was asked for")
     return dict(held)
 
 
-def plan(given: Any, collective: str = "", what: str = "plan", on: Topology | None = None) -> Plan:
-    """The plan that is given, or of several that for this collective. `on`: the machine of a file that names none."""
+def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | None = None) -> Plan:
+    """The only plan, or of several the one for that collective. `on`: the machine of a file that names none."""
     from antiphon.core.collective import kind_named
 
-    found = plans(given, what, on)
-    where = os.fspath(given) if is_path(given) else what
+    by_collective = plans(value, name, on)
+    where = os.fspath(value) if is_path(value) else name
     collective = kind_named(collective) or collective
-    if collective and collective not in found:
-        raise unknown(f"collective in {where}", collective, found)
-    if not collective and len(found) > 1:
+    if collective and collective not in by_collective:
+        raise unknown(f"collective in {where}", collective, by_collective)
+    if not collective and len(by_collective) > 1:
         raise Invalid(
-            f"{where}: holds plans for {', '.join(found)}; choose one by --collective (in Python collective=)"
+            f"{where}: holds plans for {', '.join(by_collective)}; choose one by --collective (in Python collective=)"
         )
-    return found[collective or next(iter(found))]
+    return by_collective[collective or next(iter(by_collective))]
 
 
-def right(given: Any, collective: str, done: str, op: str | None = None, dtype: str | None = None) -> Plan:
-    """The same, verified: Infeasible where it is wrong, or its switches cannot combine such data, as then it is not
-    `done` (run, written)."""
-    from antiphon.select import check
-
-    found = plan(given, collective)
-    _refuse_wrong(found, given, done, check(found, found.topology, op=op, dtype=dtype))
-    return found
+def right(value: Any, collective: str, use: str, op: str | None = None, dtype: str | None = None) -> Plan:
+    """The same, verified. Infeasible if it is wrong, or its switches cannot combine such data: then it is not `use`
+    (run, written)."""
+    chosen = plan(value, collective)
+    _refuse_wrong(chosen, value, use, op, dtype)
+    return chosen
 
 
-def all_right(given: Any, collective: str, done: str) -> dict[str, Plan]:
-    """All plans that are given, by collective, or of these one, each verified likewise."""
-    from antiphon.select import check
-
-    chosen = plan(given, collective) if collective else None
-    by_collective = plans(given) if chosen is None else {chosen.collective.kind: chosen}
+def all_right(value: Any, collective: str, use: str) -> dict[str, Plan]:
+    """All plans by collective, or only the one for `collective`, each verified likewise."""
+    chosen = plan(value, collective) if collective else None
+    by_collective = plans(value) if chosen is None else {chosen.collective.kind: chosen}
     for each_plan in by_collective.values():
-        _refuse_wrong(each_plan, given, done, check(each_plan, each_plan.topology))
+        _refuse_wrong(each_plan, value, use)
     if len({each_plan.topology for each_plan in by_collective.values()}) > 1:
         raise Invalid("plan: these are for different machines; what is written together is for one")
     return by_collective
 
 
-def _refuse_wrong(found: Plan, given: Any, done: str, fault: Any) -> None:
+def _refuse_wrong(plan: Plan, value: Any, use: str, op: str | None = None, dtype: str | None = None) -> None:
+    from antiphon.select import check
+
+    fault = check(plan, plan.topology, op=op, dtype=dtype)
     if fault is not None:
-        where = f"{os.fspath(given)}: " if is_path(given) else ""
-        raise Infeasible(f"{where}the plan is wrong and is not {done}: {fault.message}")
+        where = f"{os.fspath(value)}: " if is_path(value) else ""
+        raise Infeasible(f"{where}the plan is wrong and is not {use}: {fault.message}")

@@ -1,4 +1,4 @@
-"""Parameters of `tune` in the version before, as far as they are in `Search` or in `antiphon.measure.tune` now."""
+"""Parameters that `tune` had in the version before, and that are now in `Search` or in `antiphon.measure.tune`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MEASURING = (
 
 
 def old_search_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Take the fields of `Search` as keywords of their own, too, with a warning."""
+    """Accept the fields of `Search` as keywords, too, with a warning."""
 
     @functools.wraps(function)
-    def call(*args: P.args, **given: P.kwargs) -> R:
-        options: dict[str, Any] = dict(given)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        options: dict[str, Any] = dict(kwargs)
         old = {name: options.pop(name) for name in FIELDS if name in options}
         if old:
             values = {name: value for name, value in old.items() if value is not None}
@@ -36,11 +36,11 @@ def old_search_options(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def old_measuring(function: Callable[P, R]) -> Callable[P, R]:
-    """Take `on` and what goes with it, too, with a warning: then `antiphon.measure.tune` answers."""
+    """Accept `on` and the options for measuring, too, with a warning, and call `antiphon.measure.tune`."""
 
     @functools.wraps(function)
-    def call(*args: P.args, **given: P.kwargs) -> R:
-        options: dict[str, Any] = dict(given)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        options: dict[str, Any] = dict(kwargs)
         on = options.pop("on", None)
         measuring = {name: options.pop(name) for name in MEASURING if name in options}
         measuring = {name: value for name, value in measuring.items() if value is not None}

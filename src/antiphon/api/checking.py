@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.api import _given
-from antiphon.api._checked import public, size, text, whole, yes_or_no
+from antiphon.api._checked import public, size, text, whole_number, yes_or_no
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import PlanLike, Row, Size
@@ -52,25 +52,23 @@ def check(
     if runtime not in RUNTIMES:
         refuse_chooser(library)
         raise unknown("runtime", runtime, RUNTIMES)
-    count = 0 if processes is None else whole(0, 2**20)(processes, "processes")
-    of = None if root is None else whole(0, 2**20)(root, "root")
-    placed = None if in_place is None else yes_or_no(in_place, "in_place")
+    count = 0 if processes is None else whole_number(0, 2**20)(processes, "processes")
+    root = None if root is None else whole_number(0, 2**20)(root, "root")
+    in_place = None if in_place is None else yes_or_no(in_place, "in_place")
     kind = data_type(dtype)
     combine_of(op)
-    of_bytes, rules = size(nbytes, "nbytes"), RUNTIMES[runtime]
-
-    call = Call(of_bytes, kind.itemsize, kind.name, op, count, placed, of)
+    rules = RUNTIMES[runtime]
+    call = Call(size(nbytes, "nbytes"), kind.itemsize, kind.name, op, count, in_place, root)
     if _given.is_path(plan):
         name = name_of(_given.path(plan, "plan"))
         with reading(name):
             data = read_bytes(name)
             if reader_of(data) is not None:
                 return [check_file(data, os.path.basename(name), rules, call)]
-    found = _given.right(plan, collective, "checked")
-    rows = check_plan(found, rules, call)
-    more = several(rows)
-    if more is not None:
-        next(row for row in rows if row["runs"])["findings"].append(more)
+    rows = check_plan(_given.right(plan, collective, "checked"), rules, call)
+    finding = several(rows)
+    if finding is not None:
+        next(row for row in rows if row["runs"])["findings"].append(finding)
     return rows
 
 

@@ -115,7 +115,7 @@ def predict_library(
     from antiphon.units import parse_sizes
 
     machine = _given.machine(topology, "topology")
-    target = _given.wanted(wanted, machine)
+    target = _given.collective(wanted, machine)
     if len(target.members) < machine.ranks:
         raise Unsupported(f"library {library.partition(':')[0]}: only among all ranks of a machine")
     root = target.roots[0] if target.roots else 0
@@ -123,11 +123,11 @@ def predict_library(
 
 
 def _placed(plan: PlanLike | CollectiveLike, collective: str, topology: MachineLike | None) -> Plan:
-    """On a machine whose links are known."""
+    """The plan, on a machine whose links are known."""
     from antiphon.formats.foreign import machine_is_told
 
     on = None if topology is None else _given.machine(topology, "topology")
-    found = _given.plan(plan, collective, on=on)
-    if not machine_is_told(found):
+    chosen = _given.plan(plan, collective, on=on)
+    if not machine_is_told(chosen):
         raise Invalid("plan: its file says nothing of the machine; give it by --topology (in Python topology=)")
-    return found
+    return chosen

@@ -38,19 +38,19 @@ def load(path: Path, kind: type[Any] | None = None) -> Any:
     `kind`: what it must hold, such as antiphon.Plan; Invalid if it holds something else. A table of one plan is one.
     """
     name = path_of(path, "path")
-    found = _loaded(name)
+    content = _read(name)
     if kind is None:
-        return found
+        return content
     if not isinstance(kind, type):
         raise Invalid(f"kind: expected a type, such as antiphon.Plan, got {quote(kind)}")
-    alone = next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else found
-    for one in (found, alone):
-        if isinstance(one, kind):
-            return one
-    raise Invalid(f"{name}: holds a {type(found).__name__}; a {kind.__name__} is needed here")
+    only_plan = next(iter(content.values())) if isinstance(content, dict) and len(content) == 1 else content
+    for value in (content, only_plan):
+        if isinstance(value, kind):
+            return value
+    raise Invalid(f"{name}: holds a {type(content).__name__}; a {kind.__name__} is needed here")
 
 
-def _loaded(name: str) -> Any:
+def _read(name: str) -> Any:
     from antiphon.core.files import read_bytes, reading
     from antiphon.core.program import codec
     from antiphon.formats.foreign import reader_of
@@ -63,15 +63,15 @@ def _loaded(name: str) -> Any:
         if data.startswith(book.MAGIC):
             return book.proven_book(data)
     if reader_of(data) is not None:
-        return _of_others(name, data)
+        return _read_foreign(name, data)
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(b"<"):
-        return _of_piccl(name, data)
-    return _of_json(name, data) if start.startswith((b"{", b"[")) else _measurements(name, data)
+        return _read_piccl(name, data)
+    return _read_json(name, data) if start.startswith((b"{", b"[")) else _read_measurements(name, data)
 
 
-def _of_others(name: str, data: bytes) -> Any:
-    """What was written for a runtime of GPUs, judged, on no machine."""
+def _read_foreign(name: str, data: bytes) -> Any:
+    """A plan in a file for a runtime of GPUs, checked, on no machine."""
     from antiphon.core.files import reading
     from antiphon.formats.foreign import judged, plan_of, reader_of
 
@@ -83,7 +83,7 @@ def _of_others(name: str, data: bytes) -> Any:
         return plan_of(written)
 
 
-def _of_json(name: str, data: bytes) -> Any:
+def _read_json(name: str, data: bytes) -> Any:
     from antiphon.core.files import reading
     from antiphon.core.jsontext import decode
     from antiphon.core.serialize import loads
@@ -98,16 +98,16 @@ def _of_json(name: str, data: bytes) -> Any:
     return load_profile(name) if head == PROFILE else loads(data, name)
 
 
-def _of_piccl(name: str, data: bytes) -> Any:
+def _read_piccl(name: str, data: bytes) -> Any:
     from antiphon.formats.piccl.readers import read_schedule, read_topology
 
     if re.search(rb"<\s*topo\b", data[: 2**16]):
         return read_topology(name)
-    found = read_schedule(name)
-    return found if found.plan is None else found.verifiable()
+    schedule = read_schedule(name)
+    return schedule if schedule.plan is None else schedule.verifiable()
 
 
-def _measurements(name: str, data: bytes) -> Any:
+def _read_measurements(name: str, data: bytes) -> Any:
     """Rows of measurements by the names of their columns."""
     from antiphon.cost.fit import read_added, read_measured, read_round_trips
     from antiphon.formats.piccl.readers import read_figures
@@ -153,7 +153,7 @@ def save(value: Any, path: Path) -> None:
 
 
 def _text(value: Any) -> bytes:
-    """The file of one object."""
+    """The content of the file of one object."""
     from antiphon.core.collective import Collective
     from antiphon.core.jsontext import layout
     from antiphon.core.plan import Plan
@@ -170,17 +170,13 @@ def _text(value: Any) -> bytes:
     if isinstance(value, Book):
         return encode_book(value)
     programs = [value] if isinstance(value, Program) else value
-    if isinstance(programs, list | tuple) and programs and all(isinstance(one, Program) for one in programs):
+    if isinstance(programs, list | tuple) and programs and all(isinstance(program, Program) for program in programs):
         return encode(programs)
-    raise _unwritten(value)
-
-
-def _unwritten(value: Any) -> Invalid:
-    return Invalid(f"value: {quote(value)} has no file of its own; save what load, plan, tune, frontier or bench gave")
+    raise Invalid(f"value: {quote(value)} has no file of its own; save what load, plan, tune, frontier or bench gave")
 
 
 def _save_rows(value: Any, name: str) -> bool:
-    """Measurements, if it is such."""
+    """Write measurements; False if the value is something else."""
     from antiphon.cost import fit
 
     writers: dict[type, Any] = {

@@ -1,4 +1,4 @@
-"""What there is, machines, what must be communicated on them, and the bounds on how fast that can be."""
+"""Tables of what is available, machines, collectives, and bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topologies() -> list[Row]:
 
 
 def planners() -> list[Row]:
-    """The ways to plan: name, about, and for which collectives, on which machines, with which options."""
+    """The planners: name, about, and for which collectives, on which machines, with which options."""
     from antiphon.show.listing import listed
 
     return listed("planner")
@@ -69,8 +69,8 @@ def topology(spec: MachineLike, *, only: Sequence[int] | None = None) -> Topolog
     """
     from antiphon.core.reshape import only as keep_only
 
-    found = _given.machine(spec)
-    return found if only is None else keep_only(found, only)
+    machine = _given.machine(spec)
+    return machine if only is None else keep_only(machine, only)
 
 
 @public
@@ -83,14 +83,14 @@ def degrade(
     fraction: float | str | None = None,
     seed: int = 0,
 ) -> Topology:
-    """A machine with failures, to plan on and to compare with the whole (`tune(..., against=)`).
+    """A machine with failures, to plan on and to compare with the intact one (`tune(..., against=)`).
 
     `topology`: the machine, its name or its file.
     `drop_links`: links that are gone, in both directions, named by numbers of nodes or as `topology show` prints them:
     "0-1,3-nvswitch", or a list of these.
-    `slow`: links of which this is left, a factor or a bandwidth: {"0-1": 0.5, "2-3": "10GB/s"}, or "0-1=0.5".
+    `slow`: slower links with a factor or their new bandwidth: {"0-1": 0.5, "2-3": "10GB/s"}, or "0-1=0.5".
     `drop_ranks`: ranks that are gone; the others are renumbered from 0.
-    `fraction`: so much of all links is gone, 0.02 for 2 %, chosen by `seed`: the same on every machine.
+    `fraction`: of all links that are gone, 0.02 for 2 %, chosen by `seed`: the same on every machine.
     """
     from antiphon.topologies.degraded import degraded
 
@@ -111,7 +111,7 @@ def collective(
     `root`: of a rooted collective the root; left out, the first rank that takes part.
     `ranks`: those that take part, a process group; the others may relay. Left out, all.
     """
-    return _given.wanted(wanted, _given.machine(topology), root, ranks)
+    return _given.collective(wanted, _given.machine(topology), root, ranks)
 
 
 @public
@@ -122,9 +122,9 @@ def bound(
 
     `wanted`: a collective, its name or its file.
     `topology`: the machine, its name or its file.
-    `root`, `ranks`: with a name, its root and who takes part, as for `collective`.
+    `root`, `ranks`: with a name, its root and the ranks that take part, as for `collective`.
     """
     from antiphon.core.bounds import bound as find
 
     machine = _given.machine(topology)
-    return find(machine, _given.wanted(wanted, machine, root, ranks))
+    return find(machine, _given.collective(wanted, machine, root, ranks))

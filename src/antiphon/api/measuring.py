@@ -1,5 +1,6 @@
-"""Plans measured beside the library's own collectives, and what models are fitted to. Under mpiexec or srun all
-processes but the first get None."""
+"""Measure plans beside the library's own collectives, and the data that models are fitted to.
+
+Under mpiexec or srun all processes except the first get None."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from antiphon.api import _given
-from antiphon.api._checked import checked, operator, public, several, text, whole, yes_or_no
+from antiphon.api._checked import checked, operator, public, several, text, whole_number, yes_or_no
 from antiphon.api._checked import dtype as data_type
 from antiphon.api._checked import size as one_size
 from antiphon.api.search import Search, as_search
@@ -65,10 +66,10 @@ def bench(  # noqa: PLR0913
     `topology`: of a collective: the machine, its name or its file.
     `nbytes`: a size, a range ("1KB:16MB:4"), or several sizes.
     `on`: "mpi", "torch", "lab", "threads" or "cuda".
-    `planner`, `options`: of a collective: by whom it is planned; left out, all are tuned by the model.
+    `planner`, `options`: of a collective: the planner; left out, all are tuned by the model.
     `root`, `ranks`: of a collective, as for `plan`.
     `dtype`, `op`: of the data, one or several of each.
-    `iterations`, `warmup`: runs, of which the median counts, and runs before that do not count.
+    `iterations`, `warmup`: runs (their median counts), and runs before them that do not count.
     `model`, `profile`: what predicts the times beside the measured ones; `model` left out, as of `predict`.
     `miad`: find the number of pieces by measuring, for each size.
     `seed`: of the data.
@@ -76,7 +77,7 @@ def bench(  # noqa: PLR0913
     `scale`: on lab, how slow it is.
     `timeout`: seconds after which it is given up.
     `hybrid`: on threads, cuda and hip, whether kinds of links that a plan leaves idle carry a part of the data, too.
-    `progress`: hears every row.
+    `progress`: called with every row.
     """
     from antiphon.runtimes.measure.bench import bench as measure
     from antiphon.units import parse_sizes as sizes
@@ -115,18 +116,18 @@ def micro(  # noqa: PLR0913
     `topology`: the machine; left out, ranks that are all linked.
     `nbytes`: a size, a range ("1KB:16MB:4"), or several sizes.
     `on`: "mpi", "lab", "threads" or "cuda".
-    `processes`: so many ranks, where no machine is named (5).
+    `processes`: the number of ranks, if no machine is named (5).
     `patterns`, `pieces`: "chain-forward", "mimo", ..., left out, all; and the pipelining depth.
     `iterations`, `warmup`, `model`, `profile`, `mpiexec`, `timeout`, `progress`: as of `bench`.
     """
     from antiphon.runtimes.measure.bench_micro import bench_micro
     from antiphon.units import parse_sizes as sizes
 
-    given = checked({"ranks": processes, "patterns": patterns}, ranks=whole(1), patterns=several(text))
+    options = checked({"ranks": processes, "patterns": patterns}, ranks=whole_number(1), patterns=several(text))
     machine = None if topology is None else _given.machine(topology)
     return bench_micro(
         machine, sizes(LADDER if nbytes is None else nbytes, "nbytes"), on=on, pieces=pieces, iterations=iterations,
-        warmup=warmup, model=model, profile=profile, mpiexec=mpiexec, timeout=timeout, progress=progress, **given,
+        warmup=warmup, model=model, profile=profile, mpiexec=mpiexec, timeout=timeout, progress=progress, **options,
     )  # fmt: skip
 
 
@@ -146,17 +147,17 @@ def genmodel(
     """Measure what `antiphon.fit.genmodel` reads.
 
     `nbytes`: a size, a range, or several sizes; left out, 256KiB, 1MiB and 4MiB.
-    `processes`: 2, 3, ... so many ranks are measured (4).
+    `processes`: measure 2, 3, ... up to this number of ranks (4).
     `plans`: "cps", "incast" or "ring".
     `on`, `iterations`, `warmup`, `mpiexec`, `timeout`: as of `bench`.
-    `progress`: hears a line now and then.
+    `progress`: called with a line every few seconds.
     """
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
-    given = checked({"ranks": processes, "plans": plans}, ranks=whole(1), plans=several(text))
+    options = checked({"ranks": processes, "plans": plans}, ranks=whole_number(1), plans=several(text))
     return bench_genmodel(
         **_sizes(nbytes), on=on, iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=float(timeout),
-        progress=progress, **given,
+        progress=progress, **options,
     )  # fmt: skip
 
 
@@ -179,21 +180,21 @@ def loggp(  # noqa: PLR0913
 
     `nbytes`: a size, a range, or several sizes; left out, 1B to 1MiB.
     `n`, `repetitions`: messages sent one after the other, and rows of each measurement.
-    `processes`: also how many messages go at once among so many.
+    `processes`: also measure how many messages go at once among this number of ranks.
     `between`: from half of these to the other, which is elsewhere.
     `on`, `iterations`, `warmup`, `mpiexec`, `timeout`: as of `bench`.
-    `progress`: hears a line now and then.
+    `progress`: called with a line every few seconds.
     """
     from antiphon.runtimes.measure.bench_loggp import bench_loggp
 
-    positive = whole(1)
-    given = checked(
+    positive = whole_number(1)
+    options = checked(
         {"ranks": processes, "n": n, "repetitions": repetitions, "between": between}, ranks=positive, n=positive,
         repetitions=positive, between=yes_or_no,
     )  # fmt: skip
     return bench_loggp(
         **_sizes(nbytes), on=on, iterations=iterations, warmup=warmup, mpiexec=mpiexec, timeout=float(timeout),
-        progress=progress, **given,
+        progress=progress, **options,
     )  # fmt: skip
 
 
@@ -212,13 +213,13 @@ def memory(
     `nbytes`: of a vector: more than the caches hold (32MiB).
     `most`, `repeat`, `threads`: vectors added at once, runs of each, and threads that add.
     `on`: "cuda", "hip" or "threads": the engine for GPUs adds.
-    `progress`: hears a line now and then.
+    `progress`: called with a line every few seconds.
     """
     from antiphon.runtimes.measure.bench_memory import bench_memory
 
-    given = checked({"most": most, "threads": threads}, most=whole(1), threads=whole(1))
-    given |= {} if nbytes is None else {"nbytes": one_size(nbytes, "nbytes")}
-    return bench_memory(repeat=repeat, on=on, progress=progress, **given)
+    options = checked({"most": most, "threads": threads}, most=whole_number(1), threads=whole_number(1))
+    options |= {} if nbytes is None else {"nbytes": one_size(nbytes, "nbytes")}
+    return bench_memory(repeat=repeat, on=on, progress=progress, **options)
 
 
 def _sizes(nbytes: Any) -> dict[str, Any]:
@@ -260,8 +261,8 @@ def tune(  # noqa: PLR0913
     `model` left out, `alpha-beta`.
     `on`: where it is measured: "mpi", "torch" or "lab".
     `nbytes`: a range, one size, or several (1KB:16MB).
-    `factor`: each size measured is so many times the last (4).
-    `few`: so many of the model's best are measured at every size (4), beside the classics.
+    `factor`: between each measured size and the next (4).
+    `few`: how many of the model's best are measured at every size (4), beside the classics.
     `dtype`, `op`: of the data that are moved (float32, sum).
     `iterations`, `warmup`: runs of each (20), and runs before that do not count (3).
     `limit`: seconds, or "600s", for all measurements.
@@ -284,7 +285,7 @@ def tune(  # noqa: PLR0913
         target: Any = wanted
         options |= {"root": root, "ranks": ranks}
     else:
-        target = _given.wanted(wanted, machine, root, ranks)
+        target = _given.collective(wanted, machine, root, ranks)
     options |= {name: value for name, value in {
         "factor": factor, "few": few, "dtype": dtype, "op": op, "iterations": iterations, "warmup": warmup,
         "limit": limit, "mpiexec": mpiexec, "compiler": compiler, "scale": scale,

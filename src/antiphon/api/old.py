@@ -28,13 +28,13 @@ def bench(what: Any, topology: Any = None, nbytes: Any = None, **how: Any) -> An
     return functions[what](nbytes, **how)
 
 
-def fit(what: str, measurements: Any, **known: Any) -> Any:
+def fit(what: str, measurements: Any, **parameters: Any) -> Any:
     functions: Mapping[str, Callable[..., Any]] = {
         "genmodel": fitting.genmodel, "loggp": fitting.loggp, "memory": fitting.memory,
     }  # fmt: skip
     if not isinstance(what, str) or what not in functions:
         raise unknown("fit", what, functions)
-    return functions[what](measurements, **known)
+    return functions[what](measurements, **parameters)
 
 
 def lab(what: str, where: Any = "", nbytes: Any = None, **how: Any) -> Any:

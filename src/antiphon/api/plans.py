@@ -1,4 +1,4 @@
-"""Plans made, written, proved, and searched for along the frontier."""
+"""Make, write, compose and verify plans, and find the latency-bandwidth frontier."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ def plan(  # noqa: PLR0913
     seed: int = 0,
     tell: Callable[[str], None] | None = None,
 ) -> Plan:
-    """A plan by one planner, every schedule of it verified, with its distance from the bounds. Of several schedules
-    that the planner finds the best is kept.
+    """Plan by one planner: return its best schedule, verified, with its gaps to the bounds.
 
     `wanted`: a collective, its name or its file.
     `topology`: the machine, its name or its file.
-    `planner`: who plans (`antiphon.available.planners()`); left out, ring, or relay for a custom collective.
+    `planner`: one of `antiphon.available.planners()`; left out, ring, or relay for a custom collective.
     `root`: of a rooted collective the root; left out, the first rank that takes part.
     `ranks`: those that take part; the others may relay. Left out, all.
     `nbytes`: plan for this size, such as "64MiB"; of several schedules the fastest for it is kept. Left out, the one
@@ -54,14 +53,14 @@ def plan(  # noqa: PLR0913
     stopped then: the best plan so far is returned, and `stopped` among its claims says what was stopped; TimedOut if
     there is none. Which plan that is depends on how fast the machine is. Left out, nothing is stopped.
     `seed`: the same seed gives the same plan.
-    `tell`: hears what a planner that searches is doing; with it, Ctrl-C keeps the best so far. What ended a search
-    early the plan claims as `stopped`.
+    `tell`: called with what a planner that searches is doing; with it, Ctrl-C returns the best plan so far. The plan
+    claims as `stopped` what ended a search early.
     """
     from antiphon.select import plan as make
 
     machine = _given.machine(topology)
     return make(
-        _given.wanted(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
+        _given.collective(wanted, machine, root, ranks), machine, planner=planner, model=model, options=options,
         nbytes=None if nbytes is None else size(nbytes, "nbytes"), deterministic=deterministic, effort=effort,
         budget=budget, seed=seed, tell=tell,
     )  # fmt: skip
@@ -91,7 +90,7 @@ def frontier(  # noqa: PLR0913
 
     `wanted`: a collective, its name or its file.
     `topology`: the machine, its name or its file.
-    `planner`: who finds the points.
+    `planner`: finds the points.
     `root`, `ranks`: as for `plan`.
     `k`: only points of R <= S + k rounds; left out, any.
     `steps`: the most steps.
@@ -101,8 +100,8 @@ def frontier(  # noqa: PLR0913
     TimedOut if that is nothing.
     `memory`: GiB, the most for the search.
     `seed`: the same seed gives the same points.
-    `tell`: hears what is tried and proved.
-    `heard`: hears each point as it is found.
+    `tell`: called with what is tried and proved.
+    `heard`: called with each point as soon as it is found.
     `apart`: the planner works in a program of its own, with a budget or without, which Ctrl-C stops at once, too, and
     whose memory is limited.
     """
@@ -110,7 +109,7 @@ def frontier(  # noqa: PLR0913
 
     machine = _given.machine(topology)
     return find(
-        _given.wanted(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
+        _given.collective(wanted, machine, root, ranks), machine, planner=planner, k=k, steps=steps, effort=effort,
         budget=budget, seed=seed, memory=memory, options=options, tell=tell, heard=heard, apart=apart,
     )  # fmt: skip
 
@@ -135,18 +134,19 @@ def compose(
 
     if isinstance(plans, str | bytes) or not isinstance(plans, Sequence):
         raise Invalid("plans: expected several plans or files")
-    given: list[Plan] = []
-    for number, one in enumerate(plans, start=1):
-        found = _given.plans(one, f"plan {number}")
-        if len(found) > 1:
-            raise Invalid(f"plan {number}: holds {len(found)} plans ({', '.join(found)}); give one of them")
-        given += found.values()
+    operands: list[Plan] = []
+    for number, source in enumerate(plans, start=1):
+        by_collective = _given.plans(source, f"plan {number}")
+        if len(by_collective) > 1:
+            kinds = ", ".join(by_collective)
+            raise Invalid(f"plan {number}: holds {len(by_collective)} plans ({kinds}); give one of them")
+        operands += by_collective.values()
     if shares is not None and (isinstance(shares, str | bytes) or not isinstance(shares, Sequence)):
         raise Invalid("shares: expected a number for each plan, such as [1, 1]")
-    parts = None if shares is None else [exact(share, f"shares[{i}]") for i, share in enumerate(shares)]
-    if parts is not None and len(parts) != len(given):
-        raise Invalid(f"shares: {len(parts)} for {len(given)} plans; give one for each plan")
-    return put_together(given, at_once=yes_or_no(at_once, "at_once"), shares=parts)
+    fractions = None if shares is None else [exact(share, f"shares[{i}]") for i, share in enumerate(shares)]
+    if fractions is not None and len(fractions) != len(operands):
+        raise Invalid(f"shares: {len(fractions)} for {len(operands)} plans; give one for each plan")
+    return put_together(operands, at_once=yes_or_no(at_once, "at_once"), shares=fractions)
 
 
 @public
@@ -172,9 +172,9 @@ def verify(
     the operator and the type (float32, sum).
     `runtime`: msccl, rccl-6 or mscclpp-0.9: will it run the plan, or ignore it, hang, or compute wrongly? The plan is
     written as the runtime's files first; such a file itself is taken as it is.
-    `nbytes`: of the call that the runtime is asked about, such as "64MiB": the largest buffer of a rank.
+    `nbytes`: of the call on that runtime, such as "64MiB": the largest buffer of a rank.
     `in_place`: how it is called; left out, both ways are looked at.
-    `collective`: of several plans the one that the runtime is asked about.
+    `collective`: of several plans the one to be run by that runtime.
     """
     from antiphon.api.checking import check, run_reasons
     from antiphon.core.verify import Fault
@@ -184,18 +184,18 @@ def verify(
 
     if bool(runtime) != (nbytes is not None):
         raise Invalid("runtime, nbytes: a runtime is asked about a call of a size; give both, or neither")
-    how = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
+    data = checked({"op": op, "dtype": dtype}, op=operator, dtype=_dtype)
     machine = None if topology is None else _given.machine(topology)
     try:
         plans = list(_given.plans(plan).values())
     except Wrong as error:  # a file of another program, executed as it stands
         return Report(None, Fault(error.kind, str(error)), will_run=False if runtime else None)
-    verdict = judged(plans, machine, proof=proof, **how)
+    verdict = judged(plans, machine, proof=proof, **data)
     claims = (verdict.proved, verdict.trusted, verdict.stated)
     if verdict.fault is not None or not runtime:
         return Report(verdict.topology, verdict.fault, *claims, will_run=False if runtime else None)
     assert nbytes is not None
-    call = {"op": "sum", "dtype": "float32", **how}
+    call = {"op": "sum", "dtype": "float32", **data}
     rows = check(plan, runtime, nbytes, in_place=in_place, collective=collective, **call)
     runs = any(row["runs"] for row in rows)
     return Report(verdict.topology, None, *claims, will_run=runs, reasons=tuple(run_reasons(rows)))
@@ -229,11 +229,11 @@ def write(
     `wanted`: a collective, its name or its file.
     `topology`: the machine, its name or its file.
     `chunks`: into how many equal parts every block is cut: an allreduce has one block, an allgather one per rank.
-    `pieces`: pipelining depth: every chunk goes in so many pieces, each a step behind the one before.
-    `root`, `ranks`: with a name, its root and who takes part, as for `plan`.
+    `pieces`: pipelining depth: the number of pieces in which every chunk is sent, each a step behind the one before.
+    `root`, `ranks`: with a name, its root and the ranks that take part, as for `plan`.
     `verify`: False: what the block says is not judged when it ends; `.plan` judges it.
     """
     from antiphon.author import Writing
 
     machine = _given.machine(topology)
-    return Writing(_given.wanted(wanted, machine, root, ranks), machine, chunks, pieces, verify)
+    return Writing(_given.collective(wanted, machine, root, ranks), machine, chunks, pieces, verify)

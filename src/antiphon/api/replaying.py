@@ -1,4 +1,4 @@
-"""Recorded jobs replayed."""
+"""Replay recorded jobs with our plans."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from antiphon.errors import Invalid, quote
 
 if TYPE_CHECKING:
     from antiphon.api._kinds import MachineLike, Path, PlanLike, ProfileLike, Row
-    from antiphon.core.collective import Collective
     from antiphon.core.plan import Plan
     from antiphon.core.topology import Topology
 
 
-MOST_SIZES = 64  # that plans are sought for; others are served by the next below
+MAX_SIZES = 64  # of one collective, for which plans are tuned; others use the plan of the next size below
 
 
 @public
@@ -34,97 +33,78 @@ def replay(  # noqa: PLR0913
     cores: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """A recorded job once more: the time of a step as it was and with our plans, what of its communication is exposed
-    and what hidden, which collective is worth tuning, and the best size of DDP's buckets (docs/replay.md has the keys).
+    """Replay a recorded job: the time of a step as recorded and with our plans, its exposed and hidden communication,
+    which collective is worth tuning, and the best size of DDP's buckets (docs/replay.md has the keys).
 
     `files`: traces of PyTorch's profiler, of Chakra or of a profiler of NCCL, one for each rank, or their folder.
     `topology`: the machine that the job ran on; left out, that of the table. Needed where nothing was measured.
-    `table`: our plans; what it has none for is planned, and without it everything. What a table that was measured
-    says of its plans goes before the model, unless one is named; what it leaves to the library stays as it was.
-    `measured`: what ours take where the job runs: what `bench --json` printed (a file, or its rows), or the output of
-    nccl-tests. It goes before the model.
+    `table`: our plans; collectives without one are planned. Times in a measured table take precedence over the model,
+    unless one is named; sizes that it leaves to the library stay as recorded.
+    `measured`: times of ours where the job ran: the output of `bench --json` (a file, or its rows) or of nccl-tests.
+    They take precedence over the model.
     `model`: what predicts the times (`antiphon.available.models()`); left out, `calls` where its figures are known,
     else `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
-    `planners`: where there is no table, just these.
+    `planners`: without a table, only these.
     `library`: nccl or rccl, with options as of `predict_library`; left out, what the machine's figures are of.
-    `cores`: the ranks share so many cores, on which collectives run as well.
-    `progress`: hears what is done next.
+    `cores`: the number of cores that the ranks share, and on which collectives run as well.
+    `progress`: called with the next activity.
     """
     from antiphon.formats.jobs import read_recording
+    from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
+    from antiphon.select.replay import Prices
     from antiphon.select.replay import replay as run
 
-    given = [files] if _given.is_path(files) else files
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+    traces = [files] if _given.is_path(files) else files
+    if not isinstance(traces, Sequence) or isinstance(traces, str | bytes):
         raise Invalid(f"files: expected several, got {quote(files)}")
     if cores is not None and (isinstance(cores, bool) or not isinstance(cores, int) or not 0 < cores <= 2**20):
         raise Invalid(f"cores: expected a whole number from 1, got {quote(cores)}")
     if progress is not None:
         progress("reading")
-    job = read_recording([path_of(one, "files") for one in given])
-    wanted = [(call.kind, call.group, call.nbytes) for call in job.calls]
-    ours, known, machine = _prices(wanted, topology, table, measured, model, profile, planners, library)
-    found = run(job, ours, known, cores_of_host=cores, progress=progress)
-    return {"topology": machine, **found.as_json()}
-
-
-def _prices(
-    wanted: Sequence[tuple[str, int, int]],
-    topology: Any,
-    table: Any,
-    measured: Any,
-    model: str,
-    profile: Any,
-    planners: Any,
-    library: str,
-) -> tuple[Any, Any, str | None]:
-    """Who prices ours, who the library, and the machine's name. `wanted`: kinds, groups by number, sizes."""
-    from antiphon.select.prices import ByLibrary, ByMeasurements, ByPlans
-
+    job = read_recording([path_of(file, "files") for file in traces])
+    sizes: dict[tuple[str, int], list[int]] = {}  # by kind and group
+    for call in job.calls:
+        sizes.setdefault((call.kind, call.group), []).append(call.nbytes)
     plans: dict[str, Plan] = {} if table is None else _given.plans(table, "table")
-    if topology is None and plans:
-        machine: Topology | None = next(iter(plans.values())).topology
-    else:
-        machine = None if topology is None else _given.machine(topology)
-    _check_plans(plans, machine)
-    known = None if machine is None else ByLibrary(machine, library)
-    if measured is not None:
-        points, name = _points(measured)
-        return ByMeasurements(points, name), known, None if machine is None else machine.name
-    if machine is None:
-        raise Invalid("topology: say which machine the job ran on, or give a table, or what was measured")
-    sizes: dict[tuple[str, int], list[int]] = {}
-    for kind, group, nbytes in wanted:
-        sizes.setdefault((kind, group), []).append(nbytes)
-    planned = _planner(machine, model, profile, planners)
-    by_claims = not model and profile is None
-    return ByPlans(machine, plans, planned, model, profile, by_claims, sizes), known, machine.name
-
-
-def _check_plans(plans: dict[str, Plan], machine: Topology | None) -> None:
+    machine: Topology | None = None
+    if topology is not None:
+        machine = _given.machine(topology)
+    elif plans:
+        machine = next(iter(plans.values())).topology
     for plan in plans.values():
-        if machine is not None and plan.topology != machine:
-            raise Invalid(f"table: its plans are for {plan.topology.name}, not for {machine.name}")
+        if plan.topology != machine:
+            raise Invalid(f"table: its plans are for {plan.topology.name}, not for {machine and machine.name}")
+    by_library = None if machine is None else ByLibrary(machine, library)
+    if measured is not None:
+        ours: Prices = ByMeasurements(*_points(measured))
+    elif machine is None:
+        raise Invalid("topology: say which machine the job ran on, or give a table, or what was measured")
+    else:
+        planned = _planner(machine, model, profile, planners)
+        ours = ByPlans(machine, plans, planned, model, profile, not model and profile is None, sizes)
+    result = run(job, ours, by_library, cores_of_host=cores, progress=progress)
+    return {"topology": machine and machine.name, **result.as_json()}
 
 
 def _planner(machine: Topology, model: str, profile: Any, planners: Any) -> Any:
-    """Plans as `tune` makes them, for the sizes of the job."""
+    """A function that plans as `tune` does, for the sizes of the job."""
     from antiphon.select import collective
     from antiphon.select import tune as search
 
     def planned(kind: str, members: Sequence[int], sizes: Sequence[int]) -> Plan | None:
-        wanted: Collective = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
-        asked = sorted({max(size, 1) for size in sizes}) or [2**20]
-        if len(asked) > MOST_SIZES:
-            asked = asked[:: -(-len(asked) // MOST_SIZES)] + asked[-1:]
-        found = search(wanted, machine, nbytes=asked, model=model, profile=profile, planners=planners, nccl=False)
-        return found.plans.get(kind)
+        target = collective(kind, machine, ranks=None if len(members) == machine.ranks else list(members))
+        distinct = sorted({max(size, 1) for size in sizes}) or [2**20]
+        if len(distinct) > MAX_SIZES:
+            distinct = distinct[:: -(-len(distinct) // MAX_SIZES)] + distinct[-1:]
+        tuning = search(target, machine, nbytes=distinct, model=model, profile=profile, planners=planners, nccl=False)
+        return tuning.plans.get(kind)
 
     return planned
 
 
 def _points(measured: Any) -> tuple[Any, str]:
-    """Seconds by kind and size, and the name of what tells them."""
+    """Seconds by kind and size, and the name of their source."""
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
     from antiphon.formats.xml import opening
@@ -139,8 +119,8 @@ def _points(measured: Any) -> tuple[Any, str]:
         data = read_bytes(measured)
         if not opening(data).startswith(("{", "[")):
             return printed(data.decode("utf-8", "replace")), name
-        whole = decode(data, Any)
-        rows = whole.get("rows") if isinstance(whole, dict) else whole
+        value = decode(data, Any)
+        rows = value.get("rows") if isinstance(value, dict) else value
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise Invalid("expected what bench --json prints: rows with collective, nbytes and seconds")
         return rows_of(rows), name

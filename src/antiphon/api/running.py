@@ -1,4 +1,4 @@
-"""Plans that really move data: run, measured, on the emulated cluster, and behind NumPy arrays."""
+"""Run plans on real data, build the engine for MPI, serve NumPy arrays, and reproduce papers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from antiphon.api import _given
-from antiphon.api._checked import checked, operator, public, text, whole
+from antiphon.api._checked import checked, operator, public, text, whole_number
 from antiphon.api._checked import dtype as dtype_of
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(  # noqa: PLR0913
     `dtype`, `op`: of the data: int8 ... float64, float16, bfloat16, float8_e4m3fn, float8_e5m2; sum, prod,
     min, max or avg.
     `seed`: of the data.
-    `repeat`: runs of each, of which the median time is told.
+    `repeat`: runs of each; their median time is returned.
     `in_place`: whether results take the place of what was given.
     `mpiexec`, `compiler`: on mpi, the launcher with its options, and the compiler for the engine.
     `scale`, `name`: on lab, how slow, and which.
@@ -62,31 +62,14 @@ def run(  # noqa: PLR0913
     from antiphon.units import parse_sizes as sizes
 
     find("runtime", on)
-    wanted = sizes(nbytes, "nbytes")
-    data = {
-        "dtype": dtype_of(dtype, "dtype"),
-        "op": operator(op, "op"),
-        "seed": seed,
-        "repeat": repeat,
-        "in_place": in_place,
-    }
-    found = _given.right(plan, collective, "run", data["op"], data["dtype"])
-    return (
-        run_plan(
-            found,
-            wanted,
-            **data,
-            on=on,
-            mpiexec=mpiexec,
-            compiler=compiler,
-            timeout=float(timeout),
-            scale=scale,
-            name=name,
-            trace=trace,
-            hybrid=hybrid,
-        )
-        or []
-    )
+    parsed_sizes = sizes(nbytes, "nbytes")
+    dtype, op = dtype_of(dtype, "dtype"), operator(op, "op")
+    verified = _given.right(plan, collective, "run", op, dtype)
+    rows = run_plan(
+        verified, parsed_sizes, dtype=dtype, op=op, seed=seed, repeat=repeat, in_place=in_place, on=on, mpiexec=mpiexec,
+        compiler=compiler, timeout=float(timeout), scale=scale, name=name, trace=trace, hybrid=hybrid,
+    )  # fmt: skip
+    return rows or []
 
 
 @public
@@ -128,11 +111,11 @@ def comm(
     """
     from antiphon.runtimes.serve.comm import comm as make
 
-    given = checked(
+    options = checked(
         {"rank": rank, "ranks": ranks, "address": address, "timeout": timeout, "compiler": compiler, "secret": secret},
-        rank=whole(0, 2**16), ranks=whole(1, 2**16), address=text, secret=text,
+        rank=whole_number(0, 2**16), ranks=whole_number(1, 2**16), address=text, secret=text,
     )  # fmt: skip
-    return make(communicator, table, **given)
+    return make(communicator, table, **options)
 
 
 @public

@@ -1,4 +1,4 @@
-"""How candidates are searched for."""
+"""How hard `tune` searches for candidates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Search:
-    """What `antiphon.tune` tries, and how hard.
+    """The candidates that `antiphon.tune` tries, and how hard.
 
     `effort`: how much each candidate tries that searches (`sccl`), in units of about a second; they are counted, so the
     same is found on every machine.
@@ -26,7 +26,7 @@ class Search:
     `deterministic`: every element is combined in one and the same order at all sizes.
     `sweep`: values of options to try, {"k": "2:64"}, {"k": [2, 4]} or {"k": "factors"} (of the number of ranks).
     `plans`: files of plans of your own (`antiphon.write`, MSCCL's XML, ...), which are candidates, too, by name `plan`.
-    `shortlist`: so many of the best at every size come with their schedules (`.shortlist`).
+    `shortlist`: how many of the best at every size are returned with their schedules (`.shortlist`).
     """
 
     effort: float = 5.0

@@ -41,8 +41,8 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
     from antiphon.core.files import write_bytes
     from antiphon.formats.chrome import merge as merged
 
-    whole, rows = merged(_several(files))
-    write_bytes(path_of(output, "output"), whole)
+    content, rows = merged(_several(files))
+    write_bytes(path_of(output, "output"), content)
     return rows
 
 
@@ -61,4 +61,4 @@ def read(files: Path | Sequence[Path]) -> Recording:
 def _several(files: Any) -> list[str]:
     if not isinstance(files, Sequence) or isinstance(files, str | bytes):
         raise Invalid(f"files: expected several, got {quote(files)}")
-    return [path_of(one, "files") for one in files]
+    return [path_of(file, "files") for file in files]

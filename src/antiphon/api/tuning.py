@@ -36,7 +36,7 @@ def tune(  # noqa: PLR0913
     progress: Callable[[int, int, str], None] | None = None,
     search: Search | None = None,
 ) -> Tuning:
-    """The best plan for every size, of all that the planners can make; every schedule is verified.
+    """Find the best plan for every size, of all that the planners can make; every schedule is verified.
 
     The result has `.plan` (`.plans` for several collectives), `.ranges`, `.candidates`, `.stopped` (how many of these
     ended by their budget), `.as_json()` and `.save(file)`. Ctrl-C ends it early with what was found.
@@ -48,14 +48,14 @@ def tune(  # noqa: PLR0913
     `model`: what predicts the times (`antiphon.available.models()`), with its options behind a colon; left out, `calls`
     where published measurements tell what a call costs on these GPUs, else `alpha-beta`.
     `profile`: what was measured: a Profile, its file, or the name of a shipped one.
-    `planners`: just these, or this one; left out, all that can.
+    `planners`: only these, or this one; left out, all that can.
     `root`: of a rooted collective the root; left out, the first rank that takes part.
     `ranks`: those that take part; the others may relay. Left out, all.
     `nccl`: False leaves out what is only there to compare with, and the speedup.
-    `against`: the whole machine, of which the topology is what is left: bounds before and after, and lost links.
-    `progress`: hears how many candidates are done, how many there are, and what was done last; every few seconds also,
-    with the same numbers, a text that begins with "still at work": which candidates are, and their CPU seconds so far.
-    `search`: how hard is tried: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
+    `against`: the intact machine, if the topology is a degraded one: bounds before and after, and lost links.
+    `progress`: called with the number of candidates done, their total, and the last one; every few seconds also, with
+    the same numbers, with a text that begins with "still at work": the current candidates, and their CPU seconds.
+    `search`: how hard to search: `antiphon.Search(effort=, budget=, seed=, workers=, deterministic=, sweep=, plans=,
     shortlist=)`.
     """
     from antiphon.select import tune as find
@@ -66,7 +66,7 @@ def tune(  # noqa: PLR0913
     if isinstance(wanted, str) and wanted == "all":
         options |= {"root": root, "ranks": ranks}
     else:
-        target = _given.wanted(wanted, machine, root, ranks)
+        target = _given.collective(wanted, machine, root, ranks)
     return find(
         target, machine, nbytes=SPAN if nbytes is None else nbytes, model=model or "", profile=profile,
         planners=planners, nccl=nccl, against=None if against is None else _given.machine(against, "against"),

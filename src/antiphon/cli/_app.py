@@ -38,8 +38,8 @@ _BARE = re.compile("--[a-z][a-z-]*=")
 _UNWRITTEN = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         print(f"antiphon {__version__}")
         raise typer.Exit
 
@@ -59,7 +59,7 @@ def _install_completion(context: typer.Context, shell: str) -> None:
 @app.callback()
 def _front(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
     show_completion: Annotated[
         str,
@@ -76,7 +76,7 @@ def _front(
         ),
     ] = "",
 ) -> None:  # fmt: skip
-    pass  # what comes before any command; the help is that of the app
+    pass  # the options before any command; the help is that of the app
 
 
 KINDS = ("Invalid", "Unsupported", "Infeasible", "NotFound", "TimedOut", "Missing")  # of errors, the public ones
@@ -99,7 +99,7 @@ class _Reporter:
 
     def stop(self, message: str = "") -> int:
         """Ended by a signal."""
-        return self.fail("Interrupted", message or self.signals.said(), self.signals.exit_code())
+        return self.fail("Interrupted", message or self.signals.text(), self.signals.exit_code())
 
     def refuse_usage(self, error: Any, named: str) -> int:
         """Wrong usage, in typer's words and in one line; a group of commands alone shows what it has. `named`: the
@@ -125,12 +125,13 @@ def _own(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
-    """Run one command; its exit code. While it runs signals raise KeyboardInterrupt, which is told here."""
+    """Run one command; return its exit code. While it runs, signals raise KeyboardInterrupt, which is reported here."""
     try:
         signals.breaks = True
-        code = _ended(command, arguments, signals)
+        with _warnings_on_stderr(signals):
+            code = _exit_code(command, arguments, signals)
         signals.breaks = False
-    except BaseException:  # one more signal, while the first was told
+    except BaseException:  # one more signal, while the first was reported
         signals.breaks = False
         if not signals.first:
             raise
@@ -139,23 +140,23 @@ def run(command: Any, arguments: Sequence[str], signals: Signals) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """An option with nothing as its value is most often a variable of a script that is not set."""
+    """Refuse an option with an empty value: most often a variable of a script that is not set."""
     own = _own(arguments)
-    for before, one in zip(["", *own], own, strict=False):
-        option = before if not one else one[:-1] if _BARE.fullmatch(one) else ""
+    for before, word in zip(["", *own], own, strict=False):
+        option = before if not word else word[:-1] if _BARE.fullmatch(word) else ""
         if option.startswith("-"):
             raise Invalid(f"{option}: its value is empty; leave the option out, or say which")
 
 
 @contextmanager
 def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
-    """Print what is unlikely in the input as a line on stderr, each once."""
+    """Print warnings about unlikely input as lines on stderr, each once."""
     printed: set[str] = set()
     show_other = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **details: Any) -> None:
         if not issubclass(category, UnlikelyInput):
-            show_other(message, category, *where, **more)
+            show_other(message, category, *where, **details)
         elif str(message) not in printed:
             printed.add(str(message))
             signals.tell(f"warning: {message}")
@@ -164,11 +165,6 @@ def _warnings_on_stderr(signals: Signals) -> Iterator[None]:
         warnings.simplefilter("always", UnlikelyInput)
         warnings.showwarning = show
         yield
-
-
-def _ended(command: Any, arguments: Sequence[str], signals: Signals) -> int:
-    with _warnings_on_stderr(signals):
-        return _exit_code(command, arguments, signals)
 
 
 def _exit_code(command: Any, arguments: Sequence[str], signals: Signals) -> int:
@@ -213,7 +209,7 @@ def _report(error: BaseException, command: Any, reporter: _Reporter) -> int:  # 
     if isinstance(error, OSError):
         where = error.filename or ("stdout" if error.errno in _UNWRITTEN else "input or output")
         if where == "stdout":
-            drop(sys.stdout)  # what could not be written would be tried again at the end
+            drop(sys.stdout)  # else Python would try to write it again at its end
         return reporter.fail("System", f"{where}: {error.strerror or error}", 2)
     if not isinstance(error, Exception):
         raise error

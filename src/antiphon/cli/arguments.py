@@ -112,19 +112,19 @@ Json = Annotated[bool, typer.Option("--json", help="the result as JSON (document
 
 
 def machine_and_group(spec: str, only: str, ranks: str) -> tuple[Topology, list[int] | None]:
-    """The machine asked for, and the ranks that take part (None: all)."""
+    """The machine, and the ranks that take part (None: all)."""
+    group = parse_ranks(ranks, "--ranks") if ranks else None
     if not only:
-        return topology(spec), parse_ranks(ranks, "--ranks") if ranks else None
-    kept = parse_ranks(only, "--only")
-    group = parse_ranks(ranks, "--ranks") if ranks else kept
-    gone = sorted(set(group) - set(kept))
-    if gone:
-        raise Invalid(f"--ranks: rank {gone[0]} is not among those that --only keeps")
-    return topology(spec, only=kept), group
+        return topology(spec), group
+    present = parse_ranks(only, "--only")
+    absent = sorted(set(group or ()) - set(present))
+    if absent:
+        raise Invalid(f"--ranks: rank {absent[0]} is not among those that --only keeps")
+    return topology(spec, only=present), group or present
 
 
 def machine_given(spec: str, only: str) -> Topology | None:
-    """The machine of --topology and --only; None where it is left out."""
+    """The machine of --topology and --only; None without these."""
     if only and not spec:
         raise Invalid("--only: says which ranks of --topology are there; give that, too")
     return machine_and_group(spec, only, "")[0] if spec else None
@@ -132,10 +132,10 @@ def machine_given(spec: str, only: str) -> Topology | None:
 
 def request(coll: str, spec: str, root: int | None, only: str, ranks: str) -> tuple[Collective, Topology]:
     machine, group = machine_and_group(spec, only, ranks)
-    if only and not ranks and is_file(coll):  # the file says who takes part, --only who is there
-        wanted = collective(coll, machine, root=root)
-        gone = sorted(set(wanted.members) - set(group or ()))
-        if gone:
-            raise Invalid(f"{coll}: rank {gone[0]} takes part, but is not among those that --only keeps")
-        return wanted, machine
+    if only and not ranks and is_file(coll):  # the file says which ranks take part, --only which are present
+        target = collective(coll, machine, root=root)
+        absent = sorted(set(target.members) - set(group or ()))
+        if absent:
+            raise Invalid(f"{coll}: rank {absent[0]} takes part, but is not among those that --only keeps")
+        return target, machine
     return collective(coll, machine, root=root, ranks=group), machine

@@ -1,25 +1,188 @@
-"""antiphon bench: plans measured beside the library's own collectives, and what `fit` reads."""
+"""antiphon bench: plans measured beside the library's own collectives, as nccl-tests does, and what `fit` reads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli.arguments import Csv, Json, Launcher, On, ProfileFile, Repeat, Timeout, Usual
-from antiphon.cli.output import check_outputs, emit
-from antiphon.cli.planning import say
+from antiphon.cli import arguments as arg
+from antiphon.cli.output import StoppedEarly, check_outputs, dash, emit, written_lines
+from antiphon.cli.planning import NowAndThen, options_of, progress, say
+from antiphon.cli.run_text import choices_told
+from antiphon.core.collective import kind_named
+from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
+from antiphon.core.plan import Plan
+from antiphon.cost import as_profile
+from antiphon.cost.basis import together
+from antiphon.errors import AntiphonError, Invalid, unknown
 from antiphon.show.text import table
-from antiphon.units import format_seconds, format_size, parse_seconds, parse_sizes
+from antiphon.show.words import library_name
+from antiphon.units import (
+    Span,
+    format_seconds,
+    format_size,
+    parse_ranks,
+    parse_seconds,
+    parse_size,
+    parse_sizes,
+    parse_span,
+)
 
-Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
-Warmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
-Out = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")]
+Row = Mapping[str, Any]
+FIRST, LAST, FACTOR = "1KB", "16MB", 4  # sizes of bench by default
+
+What = Annotated[str, typer.Argument(metavar="COLL|PLAN|TABLE", help="a collective or all; or a file of plans")]
+RootOf = Annotated[
+    int | None,
+    typer.Option("-r", "--root", metavar="RANK", help="the root of a rooted collective (default: the first rank)"),
+]
+Machine = Annotated[str, typer.Argument(metavar="TOPO", help="of a collective: the machine", callback=arg.check_order)]
+Nbytes = Annotated[
+    str, typer.Option("--nbytes", metavar="SIZES", help="one, 1KB:16MB or 1KB:16MB:4 (which is the default)")
+]
+Begin = Annotated[str, typer.Option("-b", "--begin", metavar="SIZE", help="the first size, as nccl-tests has it")]
+End = Annotated[str, typer.Option("-e", "--end", metavar="SIZE", help="the last size")]
+Factor = Annotated[
+    int | None, typer.Option("-f", "--factor", min=2, metavar="N", help="each size is so many times the last (4)")
+]
+Iterations = Annotated[int, typer.Option("-n", "--iterations", min=1, metavar="N", help="runs; the median counts")]
+Warmup = Annotated[int, typer.Option("-w", "--warmup", min=0, metavar="N", help="runs before that do not count")]
+Dtypes = Annotated[str, typer.Option("-d", "--dtype", metavar="TYPES", help="float32, bfloat16,int8, ... or all")]
+Ops = Annotated[str, typer.Option("-o", "--op", metavar="OPS", help="sum, prod, min, max, avg; several, or all")]
+MiadOption = Annotated[
+    bool, typer.Option("--miad", help="find the number of pieces by measuring, for each size; it is told and used")
+]
+FitFile = Annotated[
+    Path | None,
+    typer.Option("--fit", metavar="FILE", help="write what `fit genmodel` reads here, where it has formulas"),
+]
+FitIterations = Annotated[int, typer.Option("--iterations", metavar="N", help="runs; the median counts")]
+FitWarmup = Annotated[int, typer.Option("--warmup", metavar="N", help="runs before that do not count")]
+CsvOut = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="write the CSV here")]
+
+
+def bench_plans_command(
+    what: What, topo: Machine = "", nbytes: Nbytes = "", begin: Begin = "", end: End = "", factor: Factor = None,
+    iterations: Iterations = 20, warmup: Warmup = 5, dtype: Dtypes = "float32", op: Ops = "sum", root: RootOf = None,
+    on: arg.On = "mpi", planner: arg.PlannerName = "", option: arg.PlannerOption = None, ranks: arg.Ranks = "",
+    collective: arg.WhichPlan = "", model: arg.Usual = "", profile: arg.ProfileFile = None, miad: MiadOption = False,
+    csv: arg.Csv = None, fit: FitFile = None, mpiexec: arg.Launcher = "", scale: arg.Scale = "",
+    timeout: arg.Timeout = "600s", seed: arg.Seed = 0, hybrid: arg.Hybrid = False, json: arg.Json = False,
+) -> None:  # fmt: skip
+    """Measure plans: ours and the library's own collective in turn, out of place and in place, every result checked.
+
+    Of a file with ranges or several plans each size takes its own. Times are medians of what the slowest rank took;
+    exit code 1 if an element is wrong. Starts the processes by itself; under mpiexec or srun it is one of them.
+    """
+    from antiphon.runtimes.measure.bench import check_names, decides
+
+    check_outputs({"--csv": csv, "--fit": fit})
+    measured_profile = None if profile is None else as_profile(profile)
+    sizes = _sizes(nbytes, begin, end, factor)
+    options: dict[str, Any] = {
+        "on": on, "dtype": _several(dtype, DATA_TYPES, data_type), "op": _several(op, OPERATORS, combine_of),
+        "iterations": iterations, "warmup": warmup, "model": model, "profile": measured_profile, "miad": miad,
+        "seed": seed, "mpiexec": mpiexec, "scale": scale, "hybrid": hybrid,
+        "timeout": parse_seconds(timeout, "--timeout", bare=True),
+    }  # fmt: skip
+
+    def plans() -> list[Plan]:
+        from antiphon.runtimes.measure.bench import plans_of
+
+        candidates = plans_of(
+            what, topo or None, nbytes=f"{sizes[0]}B:{sizes[-1]}B", planner=planner, options=options_of(option),
+            root=root, ranks=parse_ranks(ranks, "--ranks") if ranks else None, model=model, profile=measured_profile,
+        )  # fmt: skip
+        kinds = [plan.collective.kind for plan in candidates]
+        kind = kind_named(collective) or collective
+        if kind and kind not in kinds:
+            raise unknown(f"collective in {what}", collective, kinds)
+        return [plan for plan in candidates if not kind or plan.collective.kind == kind]
+
+    def check() -> None:
+        check_names(what, topo or None, planner)
+
+    with decides(on, check, mpiexec=mpiexec, scale=scale, hybrid=hybrid) as deciding:
+        if deciding:
+            _measure(plans, sizes, options, csv, fit, json)
+
+
+def _measure(
+    plans: Callable[[], list[Plan]], sizes: list[int], options: dict[str, Any], csv: Path | None, fit: Path | None,
+    json: bool,
+) -> None:  # fmt: skip
+    """Print and write the measurements, also where they end early."""
+    from antiphon.runtimes.measure.bench import measure_plans
+    from antiphon.runtimes.measure.tables import write_csv, write_fit
+
+    rows: list[dict[str, Any]] = []
+    ended: Exception | None = None
+    log = NowAndThen()
+    with progress("planning", log=False) as (tell, _):
+        chosen = plans()
+        tell(f"measuring {chosen[0].collective.kind}")
+
+        def add_row(row: dict[str, Any]) -> None:
+            rows.append(row)
+            place = " in place" if row["in_place"] else ""
+            text = f"{row['collective']} of {format_size(row['nbytes'])} by {row['planner']}{place} is done"
+            tell(text)
+            log.tell(text)
+
+        try:
+            measure_plans(chosen, sizes, progress=add_row, **options)
+        except KeyboardInterrupt:
+            ended = StoppedEarly("interrupted; what was measured until then is told and written")
+        except AntiphonError as error:  # a process died, or the time is over
+            ended = error
+    if not rows:
+        raise ended or Invalid("nothing was measured")
+    emit({"rows": rows}, bench_text(rows), json)
+    if csv is not None:
+        write_csv(rows, csv)
+    written = [] if csv is None else [f"# written: {csv}"]
+    if fit is not None:
+        written.append(f"# written: {fit}, {write_fit(rows, fit)} of {len(rows)} rows")
+    for line in written if not json else ():
+        print(line)
+    if ended is not None:
+        raise ended
+    if not all(row["correct"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _sizes(nbytes: str, begin: str, end: str, factor: int | None) -> list[int]:
+    """By --nbytes as everywhere, or by the options of nccl-tests."""
+    flag = next((flag for flag, value in (("-b", begin), ("-e", end)) if value), None)
+    if nbytes and flag:
+        raise Invalid(f"{flag}: --nbytes says already which sizes; leave one of them out")
+    if not nbytes:
+        low, high = parse_size(begin or FIRST, "-b"), parse_size(end or LAST, "-e")
+        if high < low:
+            raise Invalid(f"-e {end or LAST}: is less than -b {begin or FIRST}; begin with the smaller size")
+        return Span(low, high, factor or FACTOR).steps()  # as nccl-tests, which ends at the last step
+    span = parse_span(nbytes, "--nbytes")
+    if span.factor and factor:
+        raise Invalid("-f: --nbytes names a factor already; leave one of them out")
+    return span.sizes(factor or FACTOR)
+
+
+def _several(text: str, names: tuple[str, ...], check: Callable[[str], object]) -> list[str]:
+    """Names separated by commas, or all; a wrong one is an error before anything is planned."""
+    chosen = list(names) if text == "all" else [name.strip() for name in text.split(",")]
+    for name in chosen:
+        check(name)
+    return chosen
+
+
+# ---- what `fit` reads ----
 
 
 def genmodel_command(
-    on: On = "mpi",
+    on: arg.On = "mpi",
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="N", help="measure 2, 3, ... N ranks (default 4)")
     ] = None,
@@ -31,12 +194,12 @@ def genmodel_command(
         list[str] | None,
         typer.Option("--plan", metavar="NAME", help="cps, incast or ring; again for more (default cps and incast)"),
     ] = None,
-    iterations: Iterations = 20,
-    warmup: Warmup = 3,
-    mpiexec: Launcher = "",
-    timeout: Timeout = "600s",
-    out: Out = None,
-    json: Json = False,
+    iterations: FitIterations = 20,
+    warmup: FitWarmup = 3,
+    mpiexec: arg.Launcher = "",
+    timeout: arg.Timeout = "600s",
+    out: CsvOut = None,
+    json: arg.Json = False,
 ) -> None:
     """Measure what `fit genmodel` reads: co-located parameter servers and everyone to everyone, as schedules that our
     engine runs. Starts the processes by itself; under mpiexec or srun it is one of them. Every result is checked.
@@ -45,9 +208,9 @@ def genmodel_command(
     from antiphon.runtimes.measure.bench_genmodel import bench_genmodel
 
     check_outputs({"-o": out}, forms={"-o": ".csv"})
-    wanted = parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes")
     rows = bench_genmodel(
-        ranks, wanted, plans=plan or ("cps", "incast"), iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
+        ranks, parse_sizes(nbytes or ["256KiB:4MiB:4"], "--nbytes"), plans=plan or ("cps", "incast"),
+        iterations=iterations, warmup=warmup, on=on, mpiexec=mpiexec,
         timeout=parse_seconds(timeout, "--timeout", bare=True), progress=say,
     )  # fmt: skip
     if rows is None:  # another of the processes reports
@@ -57,14 +220,13 @@ def genmodel_command(
     value = [
         {"plan": r.plan.name, "ranks": r.ranks, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True} for r in rows
     ]
-    told = [[r.plan.name, str(r.ranks), format_size(r.nbytes), format_seconds(r.seconds)] for r in rows]
-    lines = table(["plan", "ranks", "nbytes", "time"], told)
-    written = [f"  written: {out}"] if out is not None else []
-    emit({"rows": value}, "\n".join([*lines, "  every result was right", *written]), json)
+    cells = [[r.plan.name, str(r.ranks), format_size(r.nbytes), format_seconds(r.seconds)] for r in rows]
+    lines = table(["plan", "ranks", "nbytes", "time"], cells)
+    emit({"rows": value}, "\n".join([*lines, "  every result was right", *written_lines(out)]), json)
 
 
 def loggp_command(
-    on: On = "mpi",
+    on: arg.On = "mpi",
     nbytes: Annotated[
         list[str] | None,
         typer.Option("--nbytes", metavar="SIZE", help="a size or a range; again for more (default 1B:1MiB)"),
@@ -77,13 +239,13 @@ def loggp_command(
     between: Annotated[
         bool, typer.Option("--between", help="the second half of the ranks is elsewhere: measure from half to half")
     ] = False,
-    repeat: Repeat = 7,
-    iterations: Iterations = 20,
-    warmup: Warmup = 3,
-    mpiexec: Launcher = "",
-    timeout: Timeout = "600s",
-    out: Out = None,
-    json: Json = False,
+    repeat: arg.Repeat = 7,
+    iterations: FitIterations = 20,
+    warmup: FitWarmup = 3,
+    mpiexec: arg.Launcher = "",
+    timeout: arg.Timeout = "600s",
+    out: CsvOut = None,
+    json: arg.Json = False,
 ) -> None:
     """Measure what `fit loggp` reads: parametrized round trips between two ranks, as schedules that our engine runs.
 
@@ -108,8 +270,8 @@ def loggp_command(
         {"kind": r.kind, "n": r.n, "delay": r.delay, "nbytes": r.nbytes, "seconds": r.seconds, "correct": True}
         for r in rows
     ]
-    written = [f"  written: {out}"] if out is not None else []
-    emit({"rows": value}, "\n".join([round_trips_text(rows), "  all that arrived was right", *written]), json)
+    text = [round_trips_text(rows), "  all that arrived was right", *written_lines(out)]
+    emit({"rows": value}, "\n".join(text), json)
 
 
 def micro_command(
@@ -117,7 +279,7 @@ def micro_command(
         str,
         typer.Argument(metavar="[TOPO]", show_default=False, help="the machine (default: ranks that are all linked)"),
     ] = "",
-    on: On = "mpi",
+    on: arg.On = "mpi",
     ranks: Annotated[
         int | None, typer.Option("-n", "--ranks", metavar="N", help="so many ranks, where no machine is named (5)")
     ] = None,
@@ -132,22 +294,20 @@ def micro_command(
     pieces: Annotated[
         int | None, typer.Option("--pieces", metavar="N", help="the pipelining depth (default: by size, up to 32)")
     ] = None,
-    model: Usual = "",
-    profile: ProfileFile = None,
-    iterations: Iterations = 20,
-    warmup: Warmup = 5,
-    mpiexec: Launcher = "",
-    timeout: Timeout = "600s",
-    csv: Csv = None,
-    json: Json = False,
+    model: arg.Usual = "",
+    profile: arg.ProfileFile = None,
+    iterations: FitIterations = 20,
+    warmup: FitWarmup = 5,
+    mpiexec: arg.Launcher = "",
+    timeout: arg.Timeout = "600s",
+    csv: arg.Csv = None,
+    json: arg.Json = False,
 ) -> None:
     """Blink's micro-benchmarks: chains that forward, reduce and broadcast, fan-in, fan-out, MIMO and MCA.
 
     How much the busiest link carries, beside what the model says and what the paper measured on V100s. Every element is
     checked. Starts the processes by itself; under mpiexec or srun it is one of them.
     """
-    from antiphon.cli._bench_text import micro_text
-    from antiphon.cost.profile import as_profile
     from antiphon.runtimes.measure.bench_micro import bench_micro
     from antiphon.runtimes.measure.tables import write_csv
 
@@ -162,7 +322,123 @@ def micro_command(
         return
     if csv is not None:
         write_csv(rows, csv)
-    written = [f"  written: {csv}"] if csv is not None else []
-    emit({"rows": rows}, "\n".join([micro_text(rows), *written]), json)
+    emit({"rows": rows}, "\n".join([micro_text(rows), *written_lines(csv)]), json)
     if not all(row["correct"] for row in rows):
         raise typer.Exit(1)
+
+
+# ---- text ----
+
+ABOUT = ("size", "count", "type", "redop", "root")
+PLACE = ("time", "algbw", "busbw", "#wrong")
+BESIDE = ("quartiles", "model", "library", "over it")
+UNITS = ("(B)", "(elements)", "", "", "", *("(us)", "(GB/s)", "(GB/s)", "") * 2, "(us)", "(us)", "(us)", "")
+
+
+def bench_text(rows: Sequence[Row]) -> str:
+    """A table per plan, and the average bus bandwidth at the end. Lines that are no measurements begin with #."""
+    lines: list[str] = []
+    for first, of_plan in _tables(rows):
+        models = together([row["predicted_by"] for row in of_plan if row.get("predicted_by")])
+        lines += [""] if lines else []
+        lines.append(f"# {first['collective']} on {first['topology']}, {first['ranks']} ranks")
+        lines += [f"# model: {models}"] if models else []
+        lines += _aligned([_cells(*pair) for pair in _pairs(of_plan)])
+    busbw, wrong = [row["busbw"] for row in rows], sum(row["wrong"] for row in rows)
+    lines += ["#", f"# out of bounds values: {wrong} {'FAILED' if wrong else 'OK'}"]
+    lines += [f"# average bus bandwidth: {_speed(sum(busbw) / len(busbw))} GB/s", *_remarks(rows)]
+    return "\n".join(lines)
+
+
+def micro_text(rows: Sequence[Row]) -> str:
+    """A line for each pattern and size, with the throughput of its busiest link in GB/s."""
+    head = ["pattern", "size", "time", "GB/s", "model", "Blink, V100", "wrong"]
+    cells = [
+        [
+            row["pattern"], format_size(row["nbytes"]), format_seconds(row["seconds"]), _speed(row["throughput"]),
+            *(dash(row[key], _speed) for key in ("predicted_throughput", "published")),
+            str(row["wrong"]),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join(table(head, cells))
+
+
+def _tables(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
+    """Group consecutive rows of one collective and machine; each with its first row."""
+    tables: list[tuple[Row, list[Row]]] = []
+    for row in rows:
+        if tables and all(tables[-1][0][key] == row[key] for key in ("collective", "topology", "ranks")):
+            tables[-1][1].append(row)
+        else:
+            tables.append((row, [row]))
+    return tables
+
+
+def _pairs(rows: Sequence[Row]) -> list[tuple[Row, Row | None]]:
+    """Each row out of place, with the row in place that follows it."""
+    pairs: list[tuple[Row, Row | None]] = []
+    for row in rows:
+        if row["in_place"]:
+            pairs[-1] = pairs[-1][0], row
+        else:
+            pairs.append((row, None))
+    return pairs
+
+
+def _cells(row: Row, inside: Row | None) -> list[str]:
+    low, high = row["quartiles"]
+    return [
+        str(row["nbytes"]), str(row["count"]), row["dtype"], row["op"] or "none",
+        "-1" if row["root"] is None else str(row["root"]),
+        *_place(row), *(_place(inside) if inside else ["N/A"] * 4),
+        f"{_micro(low)}-{_micro(high)}", dash(row["predicted_seconds"], _micro), dash(row["reference_seconds"], _micro),
+        dash(row["over_library"], "{:.2f}".format), _by(row),
+    ]  # fmt: skip
+
+
+def _place(row: Row) -> list[str]:
+    return [_micro(row["seconds"]), _speed(row["algbw"]), _speed(row["busbw"]), str(row["wrong"])]
+
+
+def _by(row: Row) -> str:
+    served = f" (the table leaves this to {library_name(row['served_by'])})" if row.get("served_by") else ""
+    deep = f" pieces={row['pieces']}" if "pieces" in row else ""
+    return f"{row['planner'] or 'plan'}{deep}{served}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    table = [[*ABOUT, *PLACE, *PLACE, *BESIDE, "plan"], [*UNITS, ""], *rows]
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    right = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
+    for number, row in enumerate(table):  # the last column holds names
+        right[number] = right[number][: len(right[number]) - widths[-1]] + row[-1]
+    before = sum(widths[:5]) + 2 * 5
+    out, inside = (sum(widths[k : k + 4]) + 6 for k in (5, 9))
+    over = " " * before + "out-of-place".center(out) + "  " + "in-place".center(inside)
+    return [f"# {over}".rstrip(), *(f"# {line}".rstrip() for line in right[:2]), *(f"  {line}" for line in right[2:])]
+
+
+def _micro(seconds: float) -> str:
+    """Microseconds, as nccl-tests prints them: four digits at least."""
+    micro = seconds * 1e6
+    return f"{micro:.0f}" if micro >= 1000 else f"{micro:.1f}" if micro >= 100 else f"{micro:.2f}"
+
+
+def _speed(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.2f}" if bytes_per_second >= 1e7 else f"{bytes_per_second / 1e9:.4f}"
+
+
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    """Notes below the table."""
+    notes = []
+    wrong = [row for row in rows if row["reference_wrong"]]
+    if wrong:
+        row = wrong[0]
+        notes.append(
+            f"# the library's own results differ for {row['dtype']} {row['op']} at {format_size(row['nbytes'])}"
+            + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+        )
+    if any(row["reference_seconds"] is None for row in rows):
+        notes.append("# -: there is no such collective of the library's own to compare with")
+    return [*notes, *(f"# {line}" for line in choices_told(rows))]

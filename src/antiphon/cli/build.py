@@ -16,28 +16,21 @@ def build_command(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="WHAT",
-            help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL",
+            metavar="WHAT", help="mpi: the engine over MPI, also for LD_PRELOAD; nccl-tuner: a tuner plugin for NCCL"
         ),
     ],
     compiler: Annotated[
-        str,
-        typer.Option(
-            "--compiler",
-            metavar="COMMAND",
-            help="instead of $MPICC or mpicc (nccl-tuner: $CC or cc)",
-        ),
+        str, typer.Option("--compiler", metavar="COMMAND", help="instead of $MPICC or mpicc (nccl-tuner: $CC or cc)")
     ] = "",
     table: Annotated[
         list[str] | None,
         typer.Option(
-            "--table",
-            metavar="FILE",
+            "--table", metavar="FILE",
             help="compile this table, too, so that no job waits for it (repeatable; not for nccl-tuner)",
         ),
     ] = None,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Compile a library with your compiler, where that has not been done yet, and print where it is.
 
     To run an unchanged MPI program by a tuned table:

@@ -36,7 +36,7 @@ _FILES = re.compile("FILE|DIR|PLAN|TRACE|PROFILE|CSV|MEASUREMENTS")
 
 
 def with_shell(words: Sequence[str]) -> list[str]:
-    """A command line that asks for a script names a shell: the one that runs us, where it does not say which."""
+    """Add the shell that runs us to a command line that asks for a script and names no shell."""
     if len(words) != 1 or words[0] not in (SHOW, INSTALL):
         return list(words)
     try:
@@ -64,10 +64,10 @@ def show(shell: str, application: Any) -> str:
 
 
 def install(shell: str, application: Any) -> str:
-    """Write the script where the shell looks for it; what was written, and what is left to do."""
+    """Write the script where the shell looks for it. Return its path, and what the user must do, as text."""
     script, home = show(shell, application), Path.home()
     data, config = (os.environ.get(f"XDG_{name}_HOME") for name in ("DATA", "CONFIG"))
-    path, more = {
+    path, advice = {
         "bash": (
             Path(data or home / ".local/share") / "bash-completion/completions/antiphon",
             "new shells load it if the package bash-completion is there; else add to ~/.bashrc: source {}",
@@ -80,7 +80,7 @@ def install(shell: str, application: Any) -> str:
     }[shell]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, script.encode())
-    return f"written: {path}\n{more.format(path)}"
+    return f"written: {path}\n{advice.format(path)}"
 
 
 def word_table(application: Any) -> dict[str, str]:
@@ -91,9 +91,9 @@ def word_table(application: Any) -> dict[str, str]:
         table[key.strip()] = " ".join([*table.get(key.strip(), "").split(), *words])
 
     for path, command in _commands("", application):
-        inner = [name for name, one in getattr(command, "commands", {}).items() if not one.hidden]
-        if inner:
-            add(f"commands {path}", *inner, *([] if path else ["help"]))
+        names = [name for name, inner in getattr(command, "commands", {}).items() if not inner.hidden]
+        if names:
+            add(f"commands {path}", *names, *([] if path else ["help"]))
         for parameter in command.params:
             flags = [flag for flag in [*parameter.opts, *parameter.secondary_opts] if flag.startswith("-")]
             add(f"options {path}" if flags else f"arguments {path}", *(flags or [_kind(path, "", parameter.metavar)]))
@@ -113,7 +113,7 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _kind(path: str, flag: str, metavar: str | None) -> str:
-    """The kind of word that an option (or with no flag, an argument) of a command takes."""
+    """The kind of word that an option (or without flag an argument) of a command takes."""
     bare = re.sub(r"[\[\].]", "", metavar or "")
     listed = _OF_NAME.get(f"{path} {flag}".strip()) if flag or bare == "NAME" else None
     if listed is None and (flag == "--profile" or bare == "NAME"):

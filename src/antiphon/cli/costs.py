@@ -10,19 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.costs import predict, predict_library, simulate
-from antiphon.cli.arguments import (
-    Json,
-    Library,
-    Only,
-    OnMachine,
-    PlanFile,
-    ProfileFile,
-    Trace,
-    Usual,
-    WhichPlan,
-    check_order,
-    machine_given,
-)
+from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working
 from antiphon.cli.run_text import trace_text
 from antiphon.cost.basis import in_short
@@ -47,7 +35,7 @@ def _family(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Predictions, one line each, and below them what holds the plan up and what they rest on."""
+    """Predictions, one line each; below them the bottlenecks, the models, and what calibrates these."""
     terms = list(dict.fromkeys(term for row in rows for term, seconds in row["terms"].items() if seconds))
     family = _family(rows)
     listed = [
@@ -69,26 +57,22 @@ def rows_text(rows: Sequence[Mapping[str, Any]]) -> str:
             unit += f"; {', '.join(terms)}: in --json, or on a wider terminal"
         lines = columns(narrow, short)
         lines += [line for text in (unit, *dict.fromkeys(row[-1] for row in listed)) for line in paragraph(text)]
-    told = [f"model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
-    told += [f"note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
-    return "\n".join([*lines, *_held_up(rows), *(line for one in told for line in paragraph(one, rest="    "))])
-
-
-def _held_up(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What holds a plan up, once for each run of sizes."""
-    return _by_sizes(rows, "held up by", lambda row: row["bottleneck"])
+    lines += _by_sizes(rows, "held up by", lambda row: row["bottleneck"])
+    notes = [f"model {name}" for name in dict.fromkeys(row["model"] for row in rows)]
+    notes += [f"note: {note}" for note in dict.fromkeys(row["note"] for row in rows) if note]
+    return "\n".join([*lines, *(line for note in notes for line in paragraph(note, rest="    "))])
 
 
 def path_text(row: Mapping[str, Any]) -> str:
     """The first hops of the critical path."""
     hops = [f"{src} to {dst} (step {step})" for step, src, dst in row["critical_path"][:SHOWN_HOPS]]
-    left = row["critical_path_length"] - len(hops)
-    said = (", ".join(hops) or "nothing moves") + (f", and {left} more" if left > 0 else "")
-    return "\n".join(paragraph(f"critical path: {said}", rest="    "))
+    hidden = row["critical_path_length"] - len(hops)
+    path = (", ".join(hops) or "nothing moves") + (f", and {hidden} more" if hidden > 0 else "")
+    return "\n".join(paragraph(f"critical path: {path}", rest="    "))
 
 
 def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a library would do, one line for each size; below, once for each run of sizes, what the figures rest on."""
+    """The choices of a library, one line for each size; below, for each run of sizes, what calibrates the figures."""
     family = _family(rows)
     head = ["nbytes", "time", "algbw", "busbw", "choice", "alternative", "its time", "mostly"]
     listed = [
@@ -99,7 +83,7 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]  # fmt: skip
     notes = "algbw, busbw: GB/s; mostly: what the time is spent on"
-    if natural_width(head, listed) > width():  # a narrow terminal: what was chosen, and not what else there was
+    if natural_width(head, listed) > width():  # a narrow terminal: the choice, and not the alternative
         head, listed = [*head[:5], head[-1]], [[*row[:5], row[-1]] for row in listed]
     if natural_width(head, listed) > width():
         head, listed, notes = head[:5], [row[:5] for row in listed], "algbw, busbw: GB/s"
@@ -107,20 +91,20 @@ def library_text(rows: Sequence[Mapping[str, Any]]) -> str:
     lines += _by_sizes(rows, "chosen by", lambda row: row["chosen_by"])
     lines += _by_sizes(rows, "limited by", lambda row: row["limited_by"] or "")
     lines += _by_sizes(rows, "rests on", lambda row: row["calibrated"])
-    return "\n".join([*lines, *_beside(rows)])
+    return "\n".join([*lines, *_multiprocessors(rows)])
 
 
 def _next_best(row: Mapping[str, Any]) -> tuple[str, str]:
     """The next best by another algorithm, else by another protocol."""
-    others = row["others"]
-    name = next((name for name in others if name.split()[0] != row["algorithm"]), next(iter(others), None))
-    return ("-", "-") if name is None else (name, format_seconds(others[name]))
+    seconds = row["others"]
+    name = next((name for name in seconds if name.split()[0] != row["algorithm"]), next(iter(seconds), None))
+    return ("-", "-") if name is None else (name, format_seconds(seconds[name]))
 
 
 def _by_sizes(
     rows: Sequence[Mapping[str, Any]], title: str, text_of: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:  # fmt: skip
-    """A text of the rows, once for each run of sizes that have the same; nothing where it is empty."""
+    """A text of the rows, once for each run of sizes with the same text; nothing where it is empty."""
     family = _family(rows)
     runs = [(text, list(run)) for text, run in groupby(rows, text_of)]
     lines = []
@@ -131,13 +115,13 @@ def _by_sizes(
     return lines
 
 
-def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many multiprocessors are taken, and what copy engines take that leave them free."""
-    taken = {f"{row['sms']} of {row['sms_of']} by {row['algorithm']}": None for row in rows if row["sms"] is not None}
+def _multiprocessors(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many multiprocessors are occupied, and the times of copy engines, which occupy none."""
+    counts = {f"{row['sms']} of {row['sms_of']} by {row['algorithm']}": None for row in rows if row["sms"] is not None}
     lines = []
-    if taken:
+    if counts:
         lines += paragraph(
-            f"SMs of each GPU, taken at most while it runs (small calls take fewer): {', '.join(taken)}", rest="    "
+            f"SMs of each GPU, taken at most while it runs (small calls take fewer): {', '.join(counts)}", rest="    "
         )
     copied = [row for row in rows if row["without_sms"] is not None]
     if copied:
@@ -145,31 +129,31 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         times = ", ".join(
             f"{format_size(row['nbytes'], family)} {format_seconds(row['without_sms'])}" for row in copied[-SHOWN_HOPS:]
         )
-        asked = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
-        lines += paragraph(f"{asked}: {times}", rest="    ")
+        method = "by copy engines, which take no SM (NCCL_CTA_POLICY_ZERO, registered buffers; not calibrated)"
+        lines += paragraph(f"{method}: {times}", rest="    ")
     return lines
 
 
 def predict_command(
-    file: PlanFile,
+    file: arg.PlanFile,
     machine_of_library: Annotated[
         str,
         typer.Argument(
-            metavar="[TOPO]", help="with --library COLL TOPO: the machine", show_default=False, callback=check_order
+            metavar="[TOPO]", help="with --library COLL TOPO: the machine", show_default=False, callback=arg.check_order
         ),
     ] = "",
     *,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="one, or a range: 1KB:1GB doubles, 1KB:1GB:10 takes tens")
     ] = "",
-    model: Usual = "",
-    profile: ProfileFile = None,
-    collective: WhichPlan = "",
-    topo: OnMachine = "",
-    only: Only = "",
-    library: Library = "",
-    trace: Trace = None,
-    json: Json = False,
+    model: arg.Usual = "",
+    profile: arg.ProfileFile = None,
+    collective: arg.WhichPlan = "",
+    topo: arg.OnMachine = "",
+    only: arg.Only = "",
+    library: arg.Library = "",
+    trace: arg.Trace = None,
+    json: arg.Json = False,
 ) -> None:
     """What a plan takes at each size, which terms that is the sum of, and what holds it up.
 
@@ -194,16 +178,18 @@ def predict_command(
         return
     if not nbytes:
         raise Invalid("--nbytes: give a size or a range, such as 64MiB or 1KB:1GB")
-    wanted, machine = parse_sizes(nbytes, "--nbytes"), machine_given(topo, only)
-    with working(f"predicting {len(wanted)} sizes"):
-        rows = predict(file, wanted, model=model, profile=profile, collective=collective, topology=machine)
+    sizes, machine = parse_sizes(nbytes, "--nbytes"), arg.machine_given(topo, only)
+    with working(f"predicting {len(sizes)} sizes"):
+        rows = predict(file, sizes, model=model, profile=profile, collective=collective, topology=machine)
     emit({"rows": rows}, rows_text(rows), json)
 
 
-def _predict_library(library: str, kind: str, topo: str, nbytes: str, others: Mapping[str, bool], json: bool) -> None:
-    """What a library would choose; the options that are for plans are refused."""
-    for option, given in others.items():
-        if given:
+def _predict_library(
+    library: str, kind: str, topo: str, nbytes: str, plan_options: Mapping[str, bool], json: bool
+) -> None:  # fmt: skip
+    """The choices of a library; the options that are for plans are refused."""
+    for option, is_used in plan_options.items():
+        if is_used:
             raise Invalid(f"{option}: not with --library, which has figures of its own")
     if not topo:
         raise Invalid(f"--library {library}: name collective and machine, such as: allreduce hgx-h100 --library nccl")
@@ -212,16 +198,16 @@ def _predict_library(library: str, kind: str, topo: str, nbytes: str, others: Ma
 
 
 def simulate_command(
-    file: PlanFile,
+    file: arg.PlanFile,
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="the size, e.g. 64MiB")] = "",
     model: Followed = "",
-    profile: ProfileFile = None,
-    collective: WhichPlan = "",
-    trace: Trace = None,
+    profile: arg.ProfileFile = None,
+    collective: arg.WhichPlan = "",
+    trace: arg.Trace = None,
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="the machine of a file that names none; PICCL's XML, too")
     ] = "",
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Follow every message of one size, and name the path that the last one to land waited for.
 
@@ -242,7 +228,7 @@ def simulate_command(
 
 
 def _is_message_schedule(file: Path) -> bool:
-    """Whether the file is a schedule of PICCL, as far as its name and its beginning say."""
+    """Whether the file is a schedule of PICCL, by its name and its beginning."""
     from antiphon.formats.foreign import written_for_others
 
     return file.name.endswith((".xml", ".xml.gz")) and not (file.is_file() and written_for_others(file))
@@ -251,35 +237,35 @@ def _is_message_schedule(file: Path) -> bool:
 def _simulate_messages(
     file: Path, topo: str, nbytes: str, model: str, profile: Path | None, trace: Path | None, json: bool
 ) -> None:
-    """A schedule that says how many bytes go where, on its own machine."""
+    """Simulate a schedule that states the bytes of every message, on its own machine."""
     from antiphon.cost import as_profile, model_of
     from antiphon.cost.basis import profile_basis
     from antiphon.cost.loggp.loggp import simulate_graph
     from antiphon.formats.piccl.readers import read_schedule, read_topology
 
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     name = "loggp"
     if model:
-        name, (_, told) = model.partition(":")[0], model_of(model)
+        name, (_, options) = model.partition(":")[0], model_of(model)
     if name != "loggp":
         raise Invalid(f"--model {name}: a schedule XML is simulated by loggp, such as loggp:fidelity=packet")
     if nbytes or trace is not None:
         raise Invalid("a schedule XML with --topology has its own sizes and no trace; leave out --nbytes and --trace")
-    read = read_schedule(file)
+    schedule = read_schedule(file)
     if topo.endswith(".xml"):
-        machine, figures = read_topology(topo, told.get("device_radix"))
+        machine, own_figures = read_topology(topo, options.get("device_radix"))
     else:
-        machine, figures = topology(topo), None
-    given = profile if profile is not None else figures
-    if given is None:
+        machine, own_figures = topology(topo), None
+    figures = profile if profile is not None else own_figures
+    if figures is None:
         raise Invalid("--profile: needed beside a topology that is no XML with figures of its own")
-    with working(f"simulating {len(read.graph)} messages"):
-        found = simulate_graph(read.graph, machine, profile=given, **told)(1)
+    with working(f"simulating {len(schedule.graph)} messages"):
+        prediction = simulate_graph(schedule.graph, machine, profile=figures, **options)(1)
     row = {
-        "nbytes": read.nbytes, "seconds": found.seconds, "algbw": 0.0, "busbw": 0.0, "terms": dict(found.terms),
-        "bottleneck": found.bottleneck, "note": found.note, "model": model or name,
-        "rests_on": profile_basis(as_profile(given)),
+        "nbytes": schedule.nbytes, "seconds": prediction.seconds, "algbw": 0.0, "busbw": 0.0,
+        "terms": dict(prediction.terms), "bottleneck": prediction.bottleneck, "note": prediction.note,
+        "model": model or name, "rests_on": profile_basis(as_profile(figures)),
     }  # fmt: skip
-    path = [list(hop) for hop in found.critical_path]
+    path = [list(hop) for hop in prediction.critical_path]
     row |= {"critical_path": path, "critical_path_length": len(path)}
     emit({"rows": [row]}, rows_text([row]) + "\n" + path_text(row), json)

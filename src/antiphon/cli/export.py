@@ -33,7 +33,7 @@ def export_command(
 ) -> None:
     """Write a plan as files that another program reads, all or none; a plan that is wrong is not written."""
     entry = find_format(to)
-    given = options_of(option)
+    options = options_of(option)
     if "nbytes" in entry.can.get("needs", ()) and not nbytes:
         raise Invalid(f"back end {to} writes the messages of one size; give it by --nbytes, e.g. --nbytes 64MiB")
     size = parse_size(nbytes, "--nbytes") if nbytes else None
@@ -42,7 +42,7 @@ def export_command(
     else:
         check_outputs({"-o": out}, folder="-o", parents=True)
     with working(f"writing {to}"):
-        written = export(file, to, out, nbytes=size, options=given, collective=collective)
+        written = export(file, to, out, nbytes=size, options=options, collective=collective)
     notes = list(getattr(written, "notes", ()))
     rows = [{"file": str(path), "bytes": count} for path, count in written]
     text = "\n".join([*(f"written: {path} ({format_size(count)})" for path, count in written), *notes])

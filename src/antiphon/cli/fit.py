@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,14 +12,14 @@ import typer
 
 from antiphon.api import fitting
 from antiphon.cli.arguments import Csv, Json, Png, Repeat, Svg
-from antiphon.cli.output import check_outputs, emit, write_pictures
+from antiphon.cli.output import check_outputs, emit, write_pictures, written_lines
 from antiphon.cli.planning import say
 from antiphon.cost.profile import Profile, as_profile, save_profile
 from antiphon.errors import Invalid
 from antiphon.show.text import paragraph
 from antiphon.units import exact, parse_bandwidth, parse_size
 
-Kept = Annotated[
+ProfileOut = Annotated[
     Path | None, typer.Option("-o", "--output", metavar="FILE", help="write what is determined as a profile")
 ]
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="of the profile (default: of the measurements)")]
@@ -45,7 +46,7 @@ def genmodel_command(
     bandwidth: Annotated[
         str, typer.Option("--bandwidth", metavar="BW", help="what the topology says of such a link: 10Gbit/s")
     ] = "",
-    out: Kept = None,
+    out: ProfileOut = None,
     name: Name = "",
     svg: Svg = None,
     png: Png = None,
@@ -60,17 +61,15 @@ def genmodel_command(
 
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     nominal = parse_bandwidth(bandwidth, "--bandwidth") if bandwidth else None
-    known = _known(beta, gamma, delta, memory)
-    found = fitting.genmodel(measurements, **known)
-    called = name or measurements.name.partition(".")[0]
-    profile, trouble = _profile_of(lambda: genmodel_profile(found, kind, links=links, bandwidth=nominal, name=called))
-    absent = left_out(found, nominal)
-    value = {**found.as_json(), "profile": profile and profile.as_json(), "left_out": absent}
-    lines = _saved(profile, trouble, out)
+    result = fitting.genmodel(measurements, **_known_seconds(beta, gamma, delta, memory))
+    title = name or measurements.name.partition(".")[0]
+    absent = left_out(result, nominal)
+    profile, lines = _save(lambda: genmodel_profile(result, kind, links=links, bandwidth=nominal, name=title), out)
     if out is not None and absent:
         lines += paragraph(f"not in it: {', '.join(absent)}", "  ", "    ")
-    lines += write_pictures(lambda: genmodel_svg(found), svg, png)
-    emit(value, "\n".join([genmodel_text(found), *lines]), json)
+    lines += write_pictures(lambda: genmodel_svg(result), svg, png)
+    value = {**result.as_json(), "profile": profile, "left_out": absent}
+    emit(value, "\n".join([genmodel_text(result), *lines]), json)
 
 
 def memory_command(
@@ -87,7 +86,7 @@ def memory_command(
     on: Annotated[
         str, typer.Option("--on", metavar="WHERE", help="cuda, hip or threads: what the engine for GPUs takes for it")
     ] = "",
-    out: Kept = None,
+    out: ProfileOut = None,
     name: Name = "",
     svg: Svg = None,
     png: Png = None,
@@ -110,12 +109,11 @@ def memory_command(
         )
     if csv is not None:
         write_added(rows, csv)
-    found = fitting.memory(rows)
-    called = name or (source.name.partition(".")[0] if source is not None else "memory")
-    profile, trouble = _profile_of(lambda: memory_profile(found, called))
-    lines = [f"  written: {csv}"] if csv is not None else []
-    lines += _saved(profile, trouble, out) + write_pictures(lambda: memory_svg(found), svg, png)
-    emit({**found.as_json(), "profile": profile and profile.as_json()}, "\n".join([memory_text(found), *lines]), json)
+    result = fitting.memory(rows)
+    title = name or (source.name.partition(".")[0] if source is not None else "memory")
+    profile, lines = _save(lambda: memory_profile(result, title), out)
+    lines = [*written_lines(csv), *lines, *write_pictures(lambda: memory_svg(result), svg, png)]
+    emit({**result.as_json(), "profile": profile}, "\n".join([memory_text(result), *lines]), json)
 
 
 def loggp_command(
@@ -129,7 +127,7 @@ def loggp_command(
         Path | None, typer.Option("--into", metavar="PROFILE", help="one more level of this profile, inmost first")
     ] = None,
     gamma: Annotated[str, typer.Option("--gamma", metavar="G", help="known: seconds per byte combined")] = "",
-    out: Kept = None,
+    out: ProfileOut = None,
     name: Name = "",
     svg: Svg = None,
     png: Png = None,
@@ -145,56 +143,54 @@ def loggp_command(
     out = out or into
     check_outputs({"-o": out, "--svg": svg, "--png": png})
     base = as_profile(into) if into is not None else None
-    known = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
-    found = fitting.loggp(measurements)
-    called = name or measurements.name.partition(".")[0]
-    profile, trouble = _profile_of(lambda: loggp_profile(found, within=place, into=base, gamma=known, name=called))
-    absent = loggp_left_out(found)
-    value = {**found.as_json(), "profile": profile and profile.as_json(), "left_out": absent}
-    lines = _saved(profile, trouble, out)
+    seconds = _seconds_per_byte(gamma, "--gamma") if gamma else 0.0
+    result = fitting.loggp(measurements)
+    title = name or measurements.name.partition(".")[0]
+    absent = loggp_left_out(result)
+    profile, lines = _save(lambda: loggp_profile(result, within=place, into=base, gamma=seconds, name=title), out)
     if out is not None and absent:
         lines += paragraph(f"in it, but not determined: {', '.join(absent)}", "  ", "    ")
-    lines += write_pictures(lambda: loggp_svg(found), svg, png)
-    emit(value, "\n".join([loggp_text(found), *lines]), json)
+    lines += write_pictures(lambda: loggp_svg(result), svg, png)
+    value = {**result.as_json(), "profile": profile, "left_out": absent}
+    emit(value, "\n".join([loggp_text(result), *lines]), json)
 
 
-def _known(beta: str, gamma: str, delta: str, memory: Path | None) -> dict[str, float]:
-    """What is given, in seconds per byte."""
-    known = {}
+def _known_seconds(beta: str, gamma: str, delta: str, memory: Path | None) -> dict[str, float]:
+    """The parameters that the user states, in seconds per byte."""
+    seconds = {}
     if memory is not None:
         profile = as_profile(memory)
-        known = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
-        if not known:
+        seconds = {key: value for key, value in (("gamma", profile.gamma), ("delta", profile.delta)) if value}
+        if not seconds:
             raise Invalid(f"--memory: {memory} states neither gamma nor delta; `antiphon fit memory -o` writes them")
     for key, text in (("beta", beta), ("gamma", gamma), ("delta", delta)):
-        if not text:
-            continue
-        if key in known:
+        if text and key in seconds:
             raise Invalid(f"{key} is given twice: by --{key} and by --memory; leave one of them out")
-        known[key] = _seconds_per_byte(text, f"--{key}")
-    return known
+        if text:
+            seconds[key] = _seconds_per_byte(text, f"--{key}")
+    return seconds
 
 
-def _seconds_per_byte(text: str, what: str) -> float:
-    if what == "--beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
-        return float(1 / parse_bandwidth(text, what))
-    seconds = exact(text, what)
+def _seconds_per_byte(text: str, option: str) -> float:
+    if option == "--beta" and re.search(r"[a-zA-Z]/s|[a-zA-Z]ps", text):
+        return float(1 / parse_bandwidth(text, option))
+    seconds = exact(text, option)
     if not 0 <= seconds <= Fraction(1):
-        raise Invalid(f"{what}: expected seconds per byte, such as 4.7e-11, got {text}")
+        raise Invalid(f"{option}: expected seconds per byte, such as 4.7e-11, got {text}")
     return float(seconds)
 
 
-def _profile_of(make: Any) -> tuple[Profile | None, Invalid | None]:
+def _save(make_profile: Callable[[], Profile], out: Path | None) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the profile as JSON, and a line for its file, if it is to be written.
+
+    If too little is determined for a profile it is None; an error only where it is to be written.
+    """
     try:
-        return make(), None
-    except Invalid as error:
-        return None, error
-
-
-def _saved(profile: Profile | None, trouble: Invalid | None, out: Path | None) -> list[str]:
-    if out is None:
-        return []
-    if profile is None:
-        raise trouble or Invalid(f"{out}: nothing to write")
-    save_profile(profile, out)
-    return [f"  written: {out}"]
+        profile = make_profile()
+    except Invalid:
+        if out is not None:
+            raise
+        return None, []
+    if out is not None:
+        save_profile(profile, out)
+    return profile.as_json(), written_lines(out)

@@ -1,4 +1,4 @@
-"""Commands whose words are not read as those of others are."""
+"""Commands that read their words in a way of their own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import typer.core
 
-PLANS = "COLL|PLAN|TABLE"  # what is no command of the group
-COMMAND = "antiphon.lab.command"  # where what stands behind -- is kept
+PLANS = "COLL|PLAN|TABLE"  # the nameless command of the group
+COMMAND = "antiphon.lab.command"  # the key in typer's context of the words after --
 
 
 class InGroups(typer.core.TyperGroup):
@@ -54,7 +54,7 @@ class Unnamed(typer.core.TyperCommand):
 
 
 class WithCommand(typer.core.TyperCommand):
-    """What stands behind -- is a program of the user's, and none of our business."""
+    """The words after -- are a program of the user's, and are not read."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)

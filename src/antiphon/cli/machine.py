@@ -11,21 +11,8 @@ from typing import Annotated
 import typer
 
 from antiphon.api.machines import bound, degrade
-from antiphon.cli.arguments import (
-    Coll,
-    Json,
-    Only,
-    Output,
-    Png,
-    Ranks,
-    Root,
-    Seed,
-    Svg,
-    Topo,
-    machine_and_group,
-    request,
-)
-from antiphon.cli.output import check_outputs, emit, working, write_pictures
+from antiphon.cli import arguments as arg
+from antiphon.cli.output import check_outputs, emit, working, write_pictures, written_lines
 from antiphon.core.bounds import Bound, without
 from antiphon.core.bounds.memory import least_json
 from antiphon.core.collective import Collective
@@ -44,35 +31,35 @@ from antiphon.topologies.spec import UNITS
 from antiphon.units import format_bandwidth, parse_ranks, plain
 
 
-def bound_text(found: Bound, machine: Topology, wanted: Collective) -> str:
-    rate = format_bandwidth(found.bytes_per_second) if found.bytes_per_second else "unlimited"
+def bound_text(limits: Bound, machine: Topology, target: Collective) -> str:
+    rate = format_bandwidth(limits.bytes_per_second) if limits.bytes_per_second else "unlimited"
     lines = [
-        *paragraph(f"{wanted.kind} on {machine.name}: no schedule can do better than", ""),
-        f"  latency:   {found.latency_steps} step{'s' * (found.latency_steps != 1)}",
-        f"  bandwidth: {rate} of nbytes (R/C = {found.inverse})",
+        *paragraph(f"{target.kind} on {machine.name}: no schedule can do better than", ""),
+        f"  latency:   {limits.latency_steps} step{'s' * (limits.latency_steps != 1)}",
+        f"  bandwidth: {rate} of nbytes (R/C = {limits.inverse})",
     ]
-    for line in found.describe(machine, wanted):
+    unaided = limits.unaided
+    for line in limits.describe(machine, target):
         lines += paragraph(line, "  because    ", " " * 13)
-    if found.unaided is not None and found.unaided.bytes_per_second != found.bytes_per_second:
-        alone = found.unaided
-        assert alone.bytes_per_second is not None
-        less = f"{format_bandwidth(alone.bytes_per_second)} of nbytes (R/C = {alone.inverse})"
-        lines += paragraph(f"  {without(alone.assumes)}: {less}", "", " " * 13)
-        for line in alone.describe(machine, wanted)[1:]:
+    if unaided is not None and unaided.bytes_per_second != limits.bytes_per_second:
+        assert unaided.bytes_per_second is not None
+        rate = f"{format_bandwidth(unaided.bytes_per_second)} of nbytes (R/C = {unaided.inverse})"
+        lines += paragraph(f"  {without(unaided.assumes)}: {rate}", "", " " * 13)
+        for line in unaided.describe(machine, target)[1:]:
             lines += paragraph(line, "  because    ", " " * 13)
     return "\n".join(lines)
 
 
 def show_command(
-    topo: Topo,
-    only: Only = "",
-    svg: Svg = None,
-    png: Png = None,
-    json: Json = False,
+    topo: arg.Topo,
+    only: arg.Only = "",
+    svg: arg.Svg = None,
+    png: arg.Png = None,
+    json: arg.Json = False,
 ) -> None:
     """Show a machine: its ranks, links and shared limits; --json gives the file form, which TOPO takes again."""
     check_outputs({"--svg": svg, "--png": png})
-    machine, _ = machine_and_group(topo, only, "")
+    machine, _ = arg.machine_and_group(topo, only, "")
     drawn = write_pictures(lambda: topology_svg(machine), svg, png)
     text = dumps(machine).decode()
     emit(jsonlib.loads(text) if json else None, "\n".join([topology_text(machine), *drawn]), json)
@@ -86,7 +73,7 @@ def probe_command(
     source: Annotated[
         str, typer.Option("--from", metavar="NAME", help=f"whose it is: {', '.join(SOURCES)} (told by the file)")
     ] = "",
-    out: Output = None,
+    out: arg.Output = None,
     profile: Annotated[
         Path | None, typer.Option("--profile", metavar="FILE", help="PICCL: its figures for model loggp here (.json)")
     ] = None,
@@ -102,7 +89,7 @@ def probe_command(
         typer.Option("--option", metavar="KEY=VALUE", help="pcie=, pcie_gen=, nvlink= or nic=: see docs"),
     ] = None,
     sysfs: Annotated[str, typer.Option("--sysfs", metavar="DIR", help="where Linux shows its devices")] = here.SYSFS,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Read a machine instead of describing it: this one, or the one of which a tool printed something into a file.
 
@@ -117,55 +104,52 @@ def probe_command(
     if radix is not None:
         options["radix"] = radix
     if files:
-        found = read(files, source, options)
+        probed = read(files, source, options)
     elif source or not options.keys() - {"pcie"}:
         with working("looking at this machine"):
-            found = here.look(source, sysfs, pcie=options.get("pcie"))
+            probed = here.look(source, sysfs, pcie=options.get("pcie"))
     else:
         raise Invalid(f"--option {min(options)}=: is for a file; name one")
     if only:
-        found = found.only(_named(found, only), f"only {only[:100]}")
-    if profile is not None and found.profile is None:
+        probed = probed.only(_named(probed, only), f"only {only[:100]}")
+    if profile is not None and probed.profile is None:
         raise Unsupported("--profile: only PICCL's files have figures for model loggp; leave it out")
-    _tell(found, out, profile, json)
+    _report(probed, out, profile, json)
 
 
-def _named(found: Probed, only: str) -> list[int]:
+def _named(probed: Probed, only: str) -> list[int]:
     """Ranks by number, or hosts by name."""
     if re.fullmatch(r"[0-9, -]+", only):
         return parse_ranks(only, "--only")
-    return ranks_named(found, hostlist(only, "--only"), "--only")
+    return ranks_named(probed, hostlist(only, "--only"), "--only")
 
 
-def _tell(found: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
-    """Show a machine that was read, and what was assumed of it, and write it."""
-    written = []
+def _report(probed: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
+    """Print a machine that was read, with what was assumed of it, and write it."""
     if out is not None:
-        save_topology(out, found.machine)
-        written.append(str(out))
-    if profile is not None and found.profile is not None:
+        save_topology(out, probed.machine)
+    if profile is not None and probed.profile is not None:
         from antiphon.cost import save_profile
 
-        save_profile(found.profile, profile)
-        written.append(str(profile))
-    lines = [topology_text(found.machine)]
-    for note in found.notes:
+        save_profile(probed.profile, profile)
+    lines = [topology_text(probed.machine)]
+    for note in probed.notes:
         lines += paragraph(one_line(note), "  note: ", " " * 8)
-    for card in found.cards:
+    for card in probed.cards:
         speed = format_bandwidth(card.speed) if card.speed else "speed not told"
-        near = ", ".join(found.machine.places[node] for node in card.nodes[:16])
+        near = ", ".join(probed.machine.places[node] for node in card.nodes[:16])
         lines += paragraph(one_line(f"{card.name} ({speed}): serves {near}"), "  card: ", " " * 8)
-    lines += [f"  written: {path}" for path in written]
+    lines += written_lines(out, profile)
     cards = [
         {"name": card.name, "bandwidth": plain(card.speed) if card.speed else None, "serves": list(card.nodes)}
-        for card in found.cards
+        for card in probed.cards
     ]
-    told = {
-        "topology": found.machine.name, "ranks": found.machine.ranks, "switches": found.machine.switches,
-        "links": found.machine.links, "names": list(found.names), "cards": cards, "notes": list(found.notes),
-        "written": written,
+    value = {
+        "topology": probed.machine.name, "ranks": probed.machine.ranks, "switches": probed.machine.switches,
+        "links": probed.machine.links, "names": list(probed.names), "cards": cards, "notes": list(probed.notes),
+        "written": [str(path) for path in (out, profile) if path is not None],
     }  # fmt: skip
-    emit(told, "\n".join(lines), json)
+    emit(value, "\n".join(lines), json)
 
 
 def join_command(
@@ -182,12 +166,12 @@ def join_command(
     nic: Annotated[
         str, typer.Option("--nic", metavar="SPEED", help="with --boxes: of each network card, e.g. 400Gbit/s")
     ] = "",
-    out: Output = None,
+    out: arg.Output = None,
     only: Annotated[
         str, typer.Option("--only", metavar="HOSTS", help="just these hosts of the fabric, by number or node[01-04]")
     ] = "",
     name: Annotated[str, typer.Option("--name", help="what the machine is called")] = "",
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Put a box and a fabric together: a box in the place of every host, its network cards in the place of its cables.
 
@@ -201,8 +185,8 @@ def join_command(
         if only:
             raise Invalid("--only: names hosts of FABRIC; with --boxes give the number of boxes that you want")
         with working("joining"):
-            found = joining.on_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
-        _tell(found, out, None, json)
+            probed = joining.on_own_cards(joining.read_machine(box), boxes, rail=rail, nic=nic or None, name=name)
+        _report(probed, out, None, json)
         return
     if rail or nic:
         raise Invalid(f"{'--rail' if rail else '--nic'}: is for --boxes; FABRIC has switches and speeds of its own")
@@ -212,12 +196,12 @@ def join_command(
     elif network.hosts:
         network = here.allocated(network, os.environ)
     with working("joining"):
-        found = joining.joined(joining.read_machine(box), network, name)
-    _tell(found, out, None, json)
+        probed = joining.joined(joining.read_machine(box), network, name)
+    _report(probed, out, None, json)
 
 
 def degrade_command(
-    topo: Topo,
+    topo: arg.Topo,
     drop_links: Annotated[
         str, typer.Option("--drop-links", metavar="LINKS", help="gone, by nodes as `show` prints them: 0-1,3-nvswitch")
     ] = "",
@@ -230,9 +214,9 @@ def degrade_command(
     fraction: Annotated[
         float | None, typer.Option("--fraction", metavar="F", help="so much of all links is gone, 0.02 for 2 %")
     ] = None,
-    seed: Seed = 0,
-    out: Output = None,
-    json: Json = False,
+    seed: arg.Seed = 0,
+    out: arg.Output = None,
+    json: arg.Json = False,
 ) -> None:
     """Make a machine with failures: links gone or slow in both directions, ranks gone, a random fraction of links gone.
 
@@ -245,21 +229,21 @@ def degrade_command(
     )  # fmt: skip
     if out is not None:
         save_topology(out, machine)
-    text = [topology_text(machine), *([f"  written: {out}"] if out is not None else [])]
+    text = [topology_text(machine), *written_lines(out)]
     emit(jsonlib.loads(dumps(machine)) if json else None, "\n".join(text), json)
 
 
 def bound_command(
-    coll: Coll,
-    topo: Topo,
-    root: Root = None,
-    only: Only = "",
-    ranks: Ranks = "",
-    json: Json = False,
+    coll: arg.Coll,
+    topo: arg.Topo,
+    root: arg.Root = None,
+    only: arg.Only = "",
+    ranks: arg.Ranks = "",
+    json: arg.Json = False,
 ) -> None:
     """Exact lower bounds on steps and on time, each with what proves it."""
-    wanted, machine = request(coll, topo, root, only, ranks)
-    with working(f"bounding {wanted.kind} on {machine.name}"):
-        found = bound(wanted, machine)
-    least = least_json(wanted, machine)
-    emit({**found.as_json(), **least}, "\n".join([bound_text(found, machine, wanted), *memory_lines(least)]), json)
+    target, machine = arg.request(coll, topo, root, only, ranks)
+    with working(f"bounding {target.kind} on {machine.name}"):
+        limits = bound(target, machine)
+    memory = least_json(target, machine)
+    emit({**limits.as_json(), **memory}, "\n".join([bound_text(limits, machine, target), *memory_lines(memory)]), json)

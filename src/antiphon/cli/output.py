@@ -14,56 +14,65 @@ from typing import Any
 from antiphon.core.files import check_folder, check_writable, write_bytes
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.show.pictures.png import check_png, png_of
+from antiphon.units import format_seconds
 
-# What each option writes: the suffix that its file may have, also with .gz behind it, or none.
+# The suffix that the file of an option may have, also with .gz after it, or none; the options not listed write JSON.
 _FORMS = {"--svg": ".svg", "--heatmap": ".svg", "--png": ".png", "--report": ".html", "--csv": ".csv", "--fit": ".csv"}
-_JSON = ".json"  # the others
+_JSON = ".json"
 
 
 class StoppedEarly(AntiphonError):
-    """Ctrl-C came, but what was found until then is told."""
+    """Ctrl-C ended the work early; the result until then is printed."""
 
     exit_code = 130
 
 
 class JsonOutput:
-    """What a command writes to stdout under --json: exactly one value, its result or its error."""
+    """Under --json stdout gets exactly one value: the result of the command, or its error."""
 
     has_result = False
 
 
 def emit(value: Any, text: str, as_json: bool) -> None:
-    """The result, for a script or for a person."""
+    """Print the result: for a script as JSON, for a person as text."""
     print(json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) if as_json else text)
     JsonOutput.has_result = JsonOutput.has_result or as_json
 
 
 def emit_error(kind: str, message: str, exit_code: int) -> None:
-    """The error of a command for a script, unless its result stands there already (a search that Ctrl-C ended)."""
+    """Print the error of a command for a script, unless its result is printed already (a search that Ctrl-C ended)."""
     if not JsonOutput.has_result:
         emit({"error": {"kind": kind, "message": message, "exit_code": exit_code}}, "", True)
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on a terminal's stderr what is being done, while it is."""
+def working(activity: str) -> Iterator[None]:
+    """Show on a terminal's stderr what is being done."""
     if not sys.stderr.isatty():
         yield
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(what):
+    with Console(stderr=True).status(activity):
         yield
+
+
+def dash(value: Any, form: Callable[[Any], str] = format_seconds) -> str:
+    """A cell of a table: "-" where there is no value."""
+    return "-" if value is None else form(value)
+
+
+def written_lines(*paths: Path | None) -> list[str]:
+    return [f"  written: {path}" for path in paths if path is not None]
 
 
 def check_outputs(
     outputs: Mapping[str, Path | None], *, folder: str = "", parents: bool = False, forms: Mapping[str, str] = _FORMS
 ) -> None:
-    """Before any long work: whether all that is asked for can be written, by option. Each is refused at once where
-    nothing can be written at its place, where its name says that it is something else, or what makes it is not
-    installed, and so are two with one name.
+    """Check before long work that all outputs, by option, can be written: the path, the suffix (it must fit what the
+    option writes), what draws them is installed, and no two have the same name.
 
-    `folder`: the option that names a directory for several files; with `parents` those above it are made, too.
+    `folder`: the option that names a directory for several files; with `parents` those above it are created, too.
     """
     named: dict[str, str] = {}
     for option, path in outputs.items():
@@ -84,24 +93,22 @@ def check_outputs(
 
 
 def _check_suffix(path: Path, option: str, form: str) -> None:
-    """Whoever opens it goes by its name; without a suffix nothing is promised."""
+    """A name without a suffix promises no form; another suffix than that of the form would mislead."""
     name = path.name[:-3] if path.name.lower().endswith(".gz") else path.name
     suffix = Path(name).suffix
     allowed = (form, ".htm") if form == ".html" else (form,)
     if re.fullmatch(r"\.[a-zA-Z]\w*", suffix) and suffix.lower() not in allowed:
-        what = form[1:].upper()
-        raise Invalid(f"{option} {path}: {what} is written, not {suffix}; name it {Path(name).stem}{form}")
+        written = form[1:].upper()
+        raise Invalid(f"{option} {path}: {written} is written, not {suffix}; name it {Path(name).stem}{form}")
 
 
 def write_pictures(draw: Callable[[], str], svg: Path | None, png: Path | None) -> list[str]:
-    """Draw once, write what was asked for, and say so."""
+    """Draw once, write the pictures requested, and return a line for each."""
     if svg is None and png is None:
         return []
     picture = draw()
-    pixels = png_of(picture) if png is not None else b""
-    said = []
+    pixels = png_of(picture) if png is not None else b""  # before anything is written: it may fail
     for path, content in ((svg, picture.encode()), (png, pixels)):
         if path is not None:
             write_bytes(path, content)
-            said.append(f"  written: {path}")
-    return said
+    return written_lines(svg, png)

@@ -1,4 +1,4 @@
-"""What commands that work for long share: options for planners, and ways to tell how far they are."""
+"""Shared by commands that work for long: options for planners, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ Tell = Callable[[str], None]
 EVERY = 5.0  # seconds between two lines in a log
 
 
-def options_of(given: list[str] | None) -> dict[str, Any]:
-    """--option key=value, each given once."""
-    told = parse_options(given or (), "--option", "key=value")
-    return {key: plain_value(value) for key, value in told.items()}
+def options_of(texts: list[str] | None) -> dict[str, Any]:
+    """--option key=value, each key once."""
+    options = parse_options(texts or (), "--option", "key=value")
+    return {key: plain_value(value) for key, value in options.items()}
 
 
 def joined(options: dict[str, Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Options by --option and by their own names (--steps 2), where those were given."""
-    given = {key: value for key, value in named.items() if value is not None}
-    for key in given:
+    """Options by --option and by their own names (--steps 2); those that are None are left out."""
+    by_name = {key: value for key, value in named.items() if value is not None}
+    for key in by_name:
         if key in options:
             raise Invalid(f"{key} is given twice: by --{key} and by --option; leave one of them out")
-    return {**options, **given}
+    return {**options, **by_name}
 
 
 @contextmanager
 def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
-    """Two ways of telling, both on stderr: what may vanish again, and what stays.
+    """Two functions that print on stderr: one for lines that may vanish, one for lines that stay.
 
-    On a terminal the first is one changing line. In a log it is a line for every candidate (none without `log`): what
-    each engine does with it would be too much. What went wrong stays in any case.
+    On a terminal the first is one changing line. In a log it prints a line for every candidate (none without `log`),
+    not for each engine. Problems stay in any case.
     """
     if not sys.stderr.isatty():
         yield lambda text: say(text) if _matters(text) or (log and text.startswith("trying ")) else None, say
@@ -55,7 +55,7 @@ def progress(start: str, *, log: bool = True) -> Iterator[tuple[Tell, Tell]]:
 
 
 class NowAndThen:
-    """Where stderr is no terminal, at most a line every few seconds: long work shows that it goes on."""
+    """In a log at most a line every few seconds, to show that long work goes on."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
@@ -68,8 +68,8 @@ class NowAndThen:
 
 @contextmanager
 def beats() -> Iterator[Tell]:
-    """For a log: the last of what was told, again every few seconds, with the seconds since the beginning; so that one
-    long piece of work is not silent either."""
+    """In a log repeat the last line every few seconds, with the seconds since the beginning, so that long work is never
+    silent."""
     latest, over, begin = ["starting"], threading.Event(), time.monotonic()
 
     def tell(text: str) -> None:
@@ -90,7 +90,7 @@ def beats() -> Iterator[Tell]:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """A compiler is silent for a minute; in a log, too, something shows that it is at work."""
+    """Show that a compiler, which is silent for a minute, is at work; also in a log."""
     if sys.stderr.isatty():
         with working("compiling"):
             yield

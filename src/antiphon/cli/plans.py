@@ -11,35 +11,7 @@ import typer
 from antiphon.api.machines import topology as machine_named
 from antiphon.api.plans import compose, plan
 from antiphon.api.running import run
-from antiphon.cli.arguments import (
-    Budget,
-    Deterministic,
-    Dtype,
-    Effort,
-    Hybrid,
-    Json,
-    LabName,
-    Launcher,
-    On,
-    Only,
-    Op,
-    Output,
-    PlanFile,
-    PlannerName,
-    PlannerOption,
-    Png,
-    Ranks,
-    Repeat,
-    Root,
-    Scale,
-    Seed,
-    Svg,
-    Timeout,
-    Trace,
-    WhichPlan,
-    check_order,
-    request,
-)
+from antiphon.cli import arguments as arg
 from antiphon.cli.output import check_outputs, emit, working, write_pictures
 from antiphon.cli.planning import joined, options_of, progress
 from antiphon.cli.run_text import rows_text, trace_text
@@ -86,19 +58,20 @@ OptionalColl = Annotated[
 OptionalTopo = Annotated[
     str,
     typer.Argument(
-        metavar="TOPO", help="name, name:key=value,... or file.json", show_default=False, callback=check_order
+        metavar="TOPO", help="name, name:key=value,... or file.json", show_default=False, callback=arg.check_order
     ),
 ]
-WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")  # what goes with --from
+WITH_FROM = ("coll", "topo", "composed", "at_once", "shares", "out", "json")  # parameters allowed with --from
 
 
 def plan_command(
-    context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: PlannerName = "",
-    option: PlannerOption = None, chunks: ChunksOf = None, steps: Steps = None, rounds: Rounds = None,
-    root: Root = None, only: Only = "", ranks: Ranks = "", nbytes: ForSize = "", model: Fastest = "",
-    keep_all: KeepAll = False, deterministic: Deterministic = False, budget: Budget = "", effort: Effort = None,
-    seed: Seed = 0, out: Output = None, svg: Svg = None, png: Png = None, tree_root: TreeRoot = None,
-    composed: Composed = None, at_once: AtOnce = False, shares: Shares = "", json: Json = False,
+    context: typer.Context, coll: OptionalColl = "", topo: OptionalTopo = "", planner: arg.PlannerName = "",
+    option: arg.PlannerOption = None, chunks: ChunksOf = None, steps: Steps = None, rounds: Rounds = None,
+    root: arg.Root = None, only: arg.Only = "", ranks: arg.Ranks = "", nbytes: ForSize = "", model: Fastest = "",
+    keep_all: KeepAll = False, deterministic: arg.Deterministic = False, budget: arg.Budget = "",
+    effort: arg.Effort = None, seed: arg.Seed = 0, out: arg.Output = None, svg: arg.Svg = None, png: arg.Png = None,
+    tree_root: TreeRoot = None, composed: Composed = None, at_once: AtOnce = False, shares: Shares = "",
+    json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Plan a collective, prove the schedule correct, and say how far from the best possible it is.
 
@@ -118,51 +91,49 @@ def plan_command(
         return
     if not topo:
         raise typer.BadParameter(f"Missing argument '{'TOPO' if coll else 'COLL TOPO'}'", context)
-    wanted, machine = request(coll, topo, root, only, ranks)
+    target, machine = arg.request(coll, topo, root, only, ranks)
     _check_pictures(machine, svg, png, tree_root, keep_all)
     if model and keep_all:
         raise Invalid("--all keeps all schedules, --model chooses one; leave one of them out")
     if model and not nbytes:
         raise Invalid("--model chooses the fastest for a size; give --nbytes, too")
-    how: dict[str, Any] = {
-        "planner": planner, "seed": seed, "deterministic": deterministic,
-        "options": joined(options_of(option), {"chunks": chunks, "steps": steps, "rounds": rounds}),
+    point = {"chunks": chunks, "steps": steps, "rounds": rounds}
+    options: dict[str, Any] = {
+        "planner": planner, "seed": seed, "deterministic": deterministic, "options": joined(options_of(option), point),
         "nbytes": parse_size(nbytes, "--nbytes") if nbytes else None,
-        "budget": parse_seconds(budget, "--budget", bare=True) if budget else None,
-        "effort": effort,
+        "budget": parse_seconds(budget, "--budget", bare=True) if budget else None, "effort": effort,
     }  # fmt: skip
     if keep_all:
-        _plan_all(wanted, machine, out, how, json)
+        _plan_all(target, machine, out, options, json)
         return
     try:
-        with progress(f"planning {wanted.kind} on {machine.name}", log=False) as (tell, _):
-            made = plan(wanted, machine, model=model or None, tell=tell, **how)
+        with progress(f"planning {target.kind} on {machine.name}", log=False) as (tell, _):
+            best = plan(target, machine, model=model or None, tell=tell, **options)
     except (Infeasible, NotFound, TimedOut) as error:
-        if "rounds" not in how["options"] or isinstance(error, SeveralOrders):
+        if "rounds" not in options["options"] or isinstance(error, SeveralOrders):
             raise
-        emit(_refused(how["options"], error), refusal_text(str(error)), json)
+        emit(_refusal(options["options"], error), refusal_text(str(error)), json)
         raise typer.Exit(1) from None
-    figures = figures_of(made)
-    text = _made_text(made, figures, out)
-    if (
-        not planner
-        and not deterministic
-        and any(figures[gap] not in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
-    ):
-        asked = {
+    figures = figures_of(best)
+    text = _save_and_describe(best, figures, out)
+    is_best_possible = all(figures[gap] in (1, None) for gap in ("bandwidth_gap", "latency_gap"))
+    if not planner and not deterministic and not is_best_possible:
+        flags = {
             "--nbytes": nbytes, "--model": model, "--root": "" if root is None else str(root), "--only": only,
             "--ranks": ranks,
         }  # fmt: skip
-        same = shlex.join([coll, topo, *(word for flag, given in asked.items() if given for word in (flag, given))])
-        text += f"\n  better:    no planner was named; to try all:\n    antiphon tune {same}"
-    drawn = write_pictures(lambda: _trees(made, tree_root), svg, png)
+        request = shlex.join([coll, topo, *(word for flag, value in flags.items() if value for word in (flag, value))])
+        text += f"\n  better:    no planner was named; to try all:\n    antiphon tune {request}"
+    drawn = write_pictures(
+        lambda: trees_svg(best.entries[0].schedule, machine, bound(machine, best.collective), tree_root), svg, png
+    )
     emit(figures, "\n".join([text, *drawn]), json)
 
 
 def _check_pictures(
     machine: Topology, svg: Path | None, png: Path | None, tree_root: int | None, keep_all: bool
 ) -> None:
-    """Before long work, whether pictures can be made."""
+    """Check before long work that the pictures can be drawn."""
     if svg is None and png is None:
         if tree_root is not None:
             raise Invalid("--tree-root chooses which trees are drawn; give --svg or --png, too")
@@ -172,64 +143,62 @@ def _check_pictures(
     check_drawable(machine)
 
 
-def _trees(made: Plan, root: int | None) -> str:
-    return trees_svg(made.entries[0].schedule, made.topology, bound(made.topology, made.collective), root)
-
-
-def _refused(options: dict[str, Any], error: AntiphonError) -> dict[str, Any]:
-    """`feasible`: false where it is proved that no schedule of any form does it; else null, with what was searched."""
-    asked = {key: options[key] for key in ("chunks", "steps", "rounds") if key in options}
+def _refusal(options: dict[str, Any], error: AntiphonError) -> dict[str, Any]:
+    """`feasible`: false if it is proved that no schedule of any form does it; else null, with the searches."""
+    point = {key: options[key] for key in ("chunks", "steps", "rounds") if key in options}
     if isinstance(error, Infeasible):
-        return {"feasible": False, "asked": asked, "why": str(error)}
+        return {"feasible": False, "asked": point, "why": str(error)}
     searched = list(error.searched) if isinstance(error, NotFound) else []
-    return {"feasible": None, "asked": asked, "why": str(error), "searched": searched}
+    return {"feasible": None, "asked": point, "why": str(error), "searched": searched}
 
 
-def _plan_all(wanted: Collective, machine: Topology, out: Path | None, how: dict[str, Any], json: bool) -> None:
-    """Every schedule in a file of its own, written as it is found: plan.json gives plan-1.json, plan-2.json, ..."""
-    found, texts = [], []
+def _plan_all(target: Collective, machine: Topology, out: Path | None, options: dict[str, Any], json: bool) -> None:
+    """Write every schedule at once into a file of its own: plan.json gives plan-1.json, plan-2.json, ..."""
+    rows, texts = [], []
     stopped: str | None = None
     name, dot, end = out.name.partition(".") if out is not None else ("", "", "")
     try:
-        with working(f"planning {wanted.kind} on {machine.name}"):
-            for number, made in enumerate(every_plan(wanted, machine, **how), start=1):
-                figures = {**figures_of(made), "options": dict(made.entries[0].schedule.provenance.get("options", {}))}
-                found.append(figures)
-                texts.append(_made_text(made, figures, out and out.with_name(f"{name}-{number}{dot}{end}")))
+        with working(f"planning {target.kind} on {machine.name}"):
+            for number, each_plan in enumerate(every_plan(target, machine, **options), start=1):
+                planner_options = dict(each_plan.entries[0].schedule.provenance.get("options", {}))
+                figures = {**figures_of(each_plan), "options": planner_options}
+                rows.append(figures)
+                file = out and out.with_name(f"{name}-{number}{dot}{end}")
+                texts.append(_save_and_describe(each_plan, figures, file))
     except (TimedOut, KeyboardInterrupt) as error:
-        if not found:
+        if not rows:
             raise
         stopped = str(error) if isinstance(error, TimedOut) else "interrupted"
         texts.append(_stopped_text(stopped))
-    emit({"plans": found, "stopped": stopped}, "\n\n".join(texts), json)
+    emit({"plans": rows, "stopped": stopped}, "\n\n".join(texts), json)
 
 
 def _stopped_text(why: str) -> str:
     return "\n".join(paragraph(f"stopped:   {why}", rest=" " * 13))
 
 
-def _made_text(made: Plan, figures: dict[str, Any], out: Path | None) -> str:
-    """Write it where it is wanted, and say what it is."""
+def _save_and_describe(plan: Plan, figures: dict[str, Any], out: Path | None) -> str:
     from antiphon.core.serialize import save_plan
 
-    where = ""
     if out is not None:
-        save_plan(out, made)
-        where = f"\n  written:   {out}"
-    options = made.entries[0].schedule.provenance.get("options") or {}
-    told = f"\n  options:   {options_text(options)}" if options else ""
-    certificate = made.entries[0].schedule.provenance.get("certificate")
-    if certificate is not None and "optimality" in figures:
-        told += "\n" + "\n".join(paragraph(f"proof:     {optimality_text(certificate)}", rest=" " * 13))
+        save_plan(out, plan)
+    entry = plan.entries[0]
+    provenance = entry.schedule.provenance
+    lines = [plan_text(figures)]
+    if provenance.get("options"):
+        lines.append(f"  options:   {options_text(provenance['options'])}")
+    if provenance.get("certificate") is not None and "optimality" in figures:
+        lines += paragraph(f"proof:     {optimality_text(provenance['certificate'])}", rest=" " * 13)
     if figures.get("stopped"):
-        told += "\n" + _stopped_text(str(figures["stopped"]))
-    if made.entries[0].claims.get("order"):
-        told += "\n  order:     every element is combined in one: the same bits at all sizes"
-    return plan_text(figures) + told + "\n  verified:  every rank ends with exactly what it should" + where
+        lines.append(_stopped_text(str(figures["stopped"])))
+    if entry.claims.get("order"):
+        lines.append("  order:     every element is combined in one: the same bits at all sizes")
+    lines.append("  verified:  every rank ends with exactly what it should")
+    return "\n".join([*lines, *([f"  written:   {out}"] if out is not None else [])])
 
 
 def _check_composing(context: typer.Context, composed: list[Path] | None) -> None:
-    """Refuse what --from does not read; nothing is silently ignored."""
+    """Refuse options that --from does not read; nothing is silently ignored."""
     if not composed:
         raise Invalid("--at-once and --shares: are for composing; name the plans by --from A.json B.json")
     for parameter in context.command.params:
@@ -242,8 +211,8 @@ def compose_command(
     files: Annotated[list[Path], typer.Argument(metavar="PLAN...", help="plans for groups of ranks of one machine")],
     at_once: AtOnce = False,
     shares: Shares = "",
-    out: Output = None,
-    json: Json = False,
+    out: arg.Output = None,
+    json: arg.Json = False,
     coll: Annotated[str, typer.Option("--collective", hidden=True)] = "",
     topo: Annotated[str, typer.Option("--topology", hidden=True)] = "",
 ) -> None:
@@ -256,27 +225,27 @@ def compose_command(
     if topo and machine_named(topo) != plan.topology:
         raise Invalid(f"{topo}: the plans of --from are for {plan.topology.name}; name that, or leave it out")
     figures = figures_of(plan)
-    emit(figures, _made_text(plan, figures, out), json)
+    emit(figures, _save_and_describe(plan, figures, out), json)
 
 
 def run_command(
-    file: PlanFile,
+    file: arg.PlanFile,
     nbytes: Annotated[
         str, typer.Option("--nbytes", metavar="SIZE", help="of the buffer: 64MiB, 1e6f32, or a range: 1KB:64MB:4")
     ],
-    collective: WhichPlan = "",
-    on: On = "local",
-    dtype: Dtype = "float32",
-    op: Op = "sum",
-    repeat: Repeat = 3,
-    seed: Seed = 0,
-    mpiexec: Launcher = "",
-    scale: Scale = "",
-    name: LabName = "",
-    timeout: Timeout = "600s",
-    trace: Trace = None,
-    hybrid: Hybrid = False,
-    json: Json = False,
+    collective: arg.WhichPlan = "",
+    on: arg.On = "local",
+    dtype: arg.Dtype = "float32",
+    op: arg.Op = "sum",
+    repeat: arg.Repeat = 3,
+    seed: arg.Seed = 0,
+    mpiexec: arg.Launcher = "",
+    scale: arg.Scale = "",
+    name: arg.LabName = "",
+    timeout: arg.Timeout = "600s",
+    trace: arg.Trace = None,
+    hybrid: arg.Hybrid = False,
+    json: arg.Json = False,
 ) -> None:
     """Really move data by this plan and check every element; exit code 1 if one is wrong.
 
@@ -286,21 +255,12 @@ def run_command(
     """
     limit = parse_seconds(timeout, "--timeout", bare=True)
     sizes = parse_sizes(nbytes, "--nbytes")
-    how: dict[str, Any] = {
-        "on": on,
-        "dtype": dtype,
-        "op": op,
-        "seed": seed,
-        "repeat": repeat,
-        "mpiexec": mpiexec,
-        "scale": scale,
-        "name": name,
-        "trace": trace,
-        "hybrid": hybrid,
-    }
     check_outputs({"--trace": trace})
     with working(f"running {file}"):
-        rows = run(file, sizes, timeout=limit, collective=collective, **how)
+        rows = run(
+            file, sizes, timeout=limit, collective=collective, on=on, dtype=dtype, op=op, seed=seed, repeat=repeat,
+            mpiexec=mpiexec, scale=scale, name=name, trace=trace, hybrid=hybrid,
+        )  # fmt: skip
     if not rows:  # another of the processes reports
         return
     emit({"rows": rows}, rows_text(rows) + trace_text(trace), json)

@@ -1,16 +1,20 @@
-"""antiphon replay: a recorded job once more, with our plans."""
+"""antiphon replay: estimate what a recorded job gains from our plans."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from antiphon.api.replaying import replay
 from antiphon.cli.arguments import Json, Library, Only, OnMachine, PlannerNames, ProfileFile, Usual, machine_given
-from antiphon.cli.output import emit, working
-from antiphon.cli.replay_text import replay_text
+from antiphon.cli.output import dash, emit, working
+from antiphon.show.columns import paragraph, table
+from antiphon.units import format_seconds, format_size
+
+MAX_ROWS = 12
 
 
 def replay_command(
@@ -38,8 +42,89 @@ def replay_command(
 ) -> None:
     """A recorded job once more: a step as it was and with our plans, what is exposed, what is worth tuning."""
     with working("replaying"):
-        found = replay(
+        result = replay(
             list(files), machine_given(topo, only), table=table, measured=measured, model=model, profile=profile,
             planners=planner or (), library=library, cores=cores or None,
         )  # fmt: skip
-    emit(found, replay_text(found), json)
+    emit(result, replay_text(result), json)
+
+
+# ---- text ----
+
+
+def replay_text(result: Mapping[str, Any]) -> str:
+    """A step as recorded and with ours, the collectives (the longest in total first), buckets, notes."""
+    return "\n".join(
+        [*_step(result), "", *_calls(result["calls"]), *_worth(result), *_buckets(result), *_notes(result)]
+    )
+
+
+def _step(result: Mapping[str, Any]) -> list[str]:
+    step, moved = result["step"], result["communication"]
+    ranks = len(result["ranks"])
+    lines = paragraph(
+        f"a step takes {format_seconds(step['recorded'])} (median of {result['steps']}, {ranks} "
+        f"rank{'s' * (ranks > 1)}); replayed as it was {format_seconds(step['replayed'])} ({step['off']:+.1%})", ""
+    )  # fmt: skip
+    lines += paragraph(
+        f"with ours {format_seconds(step['ours'])}: {step['speedup']:.2f} times as fast ({step['rests_on']}); "
+        f"without any communication {format_seconds(step['without_communication'])}", ""
+    )  # fmt: skip
+    lines += paragraph(
+        f"computation {format_seconds(result['computation'])}; communication {format_seconds(moved['seconds'])}, of "
+        f"which exposed {format_seconds(moved['exposed'])}, hidden {format_seconds(moved['hidden'])}; exposed with "
+        f"ours {format_seconds(moved['ours_exposed'])}", ""
+    )  # fmt: skip
+    return lines
+
+
+def _calls(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = ["collective", "nbytes", "ranks", "a step", "takes", "exposed", "ours", "library", "gain", "ours is"]
+    cells = [
+        [
+            row["collective"], format_size(row["nbytes"]), str(row["ranks"]), f"{row['per_step']:.4g}",
+            format_seconds(row["seconds"]), format_seconds(row["exposed"]), dash(row["ours"]), dash(row["library"]),
+            dash(row["gain"], _signed), row["rests_on"] or "-",
+        ]
+        for row in rows[:MAX_ROWS]
+    ]  # fmt: skip
+    hidden = len(rows) - MAX_ROWS
+    lines = [*table(head, cells), *([f"  and {hidden} more (--json tells all)"] if hidden > 0 else [])]
+    lines += paragraph("takes: one of them, as recorded; library: by the model of it; exposed, gain: of a step")
+    for by in dict.fromkeys(row["by"] for row in rows if row["by"]):
+        lines += paragraph(f"ours: {by}", "  ", "    ")
+    for by in dict.fromkeys(row["library_by"] for row in rows if row["library_by"]):
+        lines += paragraph(f"library: {by}", "  ", "    ")
+    return lines
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else ''}{format_seconds(abs(seconds))}"
+
+
+def _worth(result: Mapping[str, Any]) -> list[str]:
+    worth = result["worth_tuning"]
+    if worth is None:
+        return paragraph("worth tuning: none; ours would not make a step shorter by any of them", "")
+    call = f"{worth['collective']} of {format_size(worth['nbytes'])}"
+    return paragraph(f"worth tuning first: {call}, {format_seconds(worth['gain'])} of a step ({worth['rests_on']})", "")
+
+
+def _buckets(result: Mapping[str, Any]) -> list[str]:
+    cut = result["buckets"]
+    if cut is None:
+        return []
+    marks = (("best", " (best)"), ("recorded", " (as recorded)"))
+    rows = [
+        [
+            format_size(row["nbytes"]) + "".join(mark for key, mark in marks if row["nbytes"] == cut[key]),
+            str(row["buckets"]), format_seconds(row["seconds"]),
+        ]
+        for row in cut["rows"]
+    ]  # fmt: skip
+    title = f"the last step by ours ({result['step']['rests_on']}), with DDP's buckets of"
+    return ["", title, *table(["at least", "buckets", "step"], rows)]
+
+
+def _notes(result: Mapping[str, Any]) -> list[str]:
+    return [line for note in result["notes"] for line in paragraph(f"note: {note}", "", "  ")]

@@ -1,15 +1,17 @@
-"""antiphon reproduce: the tables of papers, made again."""
+"""antiphon reproduce: make the tables of papers again."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from antiphon.cli._reproduce_text import names_text, reproduced_text
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import StoppedEarly, emit, working
 from antiphon.reproduce import names, reproduce
+from antiphon.show.columns import paragraph, wrapped
+from antiphon.units import format_bandwidth
 
 
 def reproduce_command(
@@ -29,10 +31,106 @@ def reproduce_command(
         with working(f"reproducing {name}"):
             for row in reproduce(name):
                 rows.append(row)
-    except KeyboardInterrupt:  # what is there already is told
+    except KeyboardInterrupt:  # the rows so far are printed
         stopped = True
     emit({"rows": rows}, reproduced_text(rows), json)
     if stopped:
         raise StoppedEarly("interrupted; the rows made until then are told")
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
+
+
+# ---- text ----
+
+
+def names_text(rows: Sequence[dict[str, str]]) -> str:
+    return "\n".join(wrapped([], [[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
+
+
+def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
+    """A line per row that is a point, a paragraph where it is several points or other figures, then what deviates."""
+    several = [row for row in rows if isinstance(row["published"], list)]
+    figures = [row for row in rows if row not in several and not _is_point(row)]
+    plain = [row for row in rows if row not in several and row not in figures]
+    head = ["", "published", "ours, CPU seconds", "by", ""]
+    lines = wrapped(head, [_cells(row) for row in plain]) if plain else []
+    for row in several:
+        lines += _several(row)
+    for row in figures:
+        lines += _figures(row)
+    if several:
+        lines += ["", *paragraph("k: proved for so few rounds, R <= S + k; all others: for any R")]
+    deviating = [row for row in rows if row["deviation"]]
+    if deviating:
+        lines += ["", "deviations:"]
+    for row in deviating:
+        lines += paragraph(f"{row['name']}: {row['deviation']}", "  ", "      ")
+    return "\n".join([*lines, "", *paragraph(summary(rows), "", "  ")])
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """How many of the rows that something was published for are reproduced, how many in shape only, and which not."""
+    counted = [row for row in rows if row["published"] is not None]
+    shape = [row["name"] for row in rows if row["ok"] is None]
+    failed = [row["name"] for row in rows if row["ok"] is False]
+    text = f"{sum(row['ok'] is True for row in counted)} of {len(counted)} rows are reproduced"
+    text += f", {len(shape)} in shape only ({'; '.join(shape)})" if shape else ""
+    text += f"; not {'; '.join(failed)}" if failed else ""
+    unpublished = len(rows) - len(counted)
+    return text + (f" (beside {unpublished} for which nothing was published)" if unpublished else "")
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    ours = row["ours"] and {**row["ours"], "seconds": row["seconds"]}
+    sides = [_side(row["name"], value) for value in (row["published"], ours)]
+    return [row["name"], *sides, row["engine"] or "", row["note"]]
+
+
+def _side(name: str, value: dict[str, Any] | None) -> str:
+    """A point, unless the name has it already, with its label and time."""
+    if value is None:
+        return "-"
+    words = [] if name.endswith(_point(value)) else [_point(value)]
+    words += [value["optimal"]] if value.get("optimal") else []
+    words += [f"{value['seconds']:.3g} s"] if value.get("seconds") is not None else []
+    return " ".join(words)
+
+
+def _several(row: dict[str, Any]) -> Iterator[str]:
+    yield f"  {row['name']}: {row['note']}; {row['seconds']:.2f} CPU s, {row['engine']}"
+    for side in ("published", "ours"):
+        points = [_point(point) + _mark(point) for point in row[side]]
+        yield from paragraph(f"{side + ':':<10} {' '.join(points) or '-'}", "    ", " " * 15)
+
+
+def _is_point(row: dict[str, Any]) -> bool:
+    return "chunks" in (row["published"] or row["ours"] or {})
+
+
+def _figures(row: dict[str, Any]) -> Iterator[str]:
+    by = f"{row['seconds']:.2f} CPU s" + (f", {row['engine']}" if row["engine"] else "")
+    yield from paragraph(f"{row['name']}: {by}", "  ", "      ")
+    for side in ("published", "ours"):
+        figures = ", ".join(_figure(key, value) for key, value in (row[side] or {}).items())
+        yield from paragraph(f"{side + ':':<10} {figures or '-'}", "    ", " " * 15)
+    if row["note"]:
+        yield from paragraph(f"{'note:':<10} {row['note']}", "    ", " " * 15)
+
+
+def _figure(key: str, value: Any) -> str:
+    name = key.replace("_", " ")
+    if key.endswith("bytes_per_second"):
+        return f"{name.removesuffix('bytes per second')}{format_bandwidth(value)}"
+    if isinstance(value, dict):
+        return f"{name} {', '.join(f'{inner}: {item}' for inner, item in value.items())}"
+    if isinstance(value, bool):
+        return key if value else f"not {key}"
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _mark(value: dict[str, Any]) -> str:
+    return {"proved-optimal": "", "proved-optimal-for-k": "k"}.get(value.get("proof", "proved-optimal"), "?")
+
+
+def _point(value: dict[str, Any]) -> str:
+    return f"({value['chunks']}, {value['steps']}, {value['rounds']})"

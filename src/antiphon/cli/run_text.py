@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.cli.lab_text import remarks
+from antiphon.cli.output import dash
 from antiphon.registry import find
-from antiphon.show.text import table
+from antiphon.show.text import paragraph, table
 from antiphon.units import format_seconds, format_size, size_family
 
 Row = Mapping[str, Any]
-SLOW = 1e8  # bytes per second: below they are told in MB/s
+SLOW = 1e8  # bytes per second: below the unit is MB/s
 
 
 def rows_text(rows: Sequence[Row]) -> str:
@@ -26,14 +26,14 @@ def rows_text(rows: Sequence[Row]) -> str:
         (f"busbw {unit}", lambda row: f"{row['busbw'] / scale:.3f}"),
     ]
     if beside := find("runtime", rows[0]["on"]).can["library"]:
-        columns.append((beside, lambda row: _time(row["reference_seconds"])))
+        columns.append((beside, lambda row: dash(row["reference_seconds"])))
     if "predicted_seconds" in rows[0]:
-        columns.append(("predicted", lambda row: _time(row["predicted_seconds"])))
-        columns.append(("over predicted", lambda row: _ratio(row["over_predicted"])))
+        columns.append(("predicted", lambda row: dash(row["predicted_seconds"])))
+        columns.append(("over predicted", lambda row: dash(row["over_predicted"], "{:.3f}".format)))
     columns.append(("correct", _right))
     lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
-    told = [f"  {line}" for line in choices_told(rows)]
-    return "\n".join([*lines, *told, *(remarks(rows) if "links" in rows[0] else [])])
+    choices = [f"  {line}" for line in choices_told(rows)]
+    return "\n".join([*lines, *choices, *(_lab_remarks(rows) if "links" in rows[0] else [])])
 
 
 def choices_told(rows: Sequence[Row]) -> list[str]:
@@ -53,25 +53,40 @@ def _choice_text(choice: Mapping[str, Any]) -> str:
     'by steps, 1 lane, 1 round, arrival'
     """
     lanes, rounds, tables = choice["lanes"], choice["rounds"], choice["tables"]
-    way = "one kernel" if choice["way"] == "kernel" else f"by {choice['way']}"
+    method = "one kernel" if choice["way"] == "kernel" else f"by {choice['way']}"
     counts = f"{lanes} lane{'s' * (lanes != 1)}, {rounds} round{'s' * (rounds != 1)}"
-    return f"{way}, {counts}{'' if tables == 'plain' else f', {tables}'}"
+    return f"{method}, {counts}{'' if tables == 'plain' else f', {tables}'}"
 
 
 def trace_text(trace: Path | None) -> str:
-    """Where a trace stands."""
+    """The file of a trace, and how to open it."""
     return "" if trace is None else f"\n  written: {trace} (open it in chrome://tracing or ui.perfetto.dev)"
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else format_seconds(seconds)
-
-
-def _ratio(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.3f}"
 
 
 def _right(row: Row) -> str:
     if not row["correct"]:
         return "NO"
     return "yes" if row.get("agree", True) else "yes, but ranks differ in bits"
+
+
+def _lab_remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Below the table of runs in a lab: sizes at which links limit nothing, and the bytes that links carried."""
+    lines: list[str] = []
+    small = [format_size(row["nbytes"]) for row in rows if row["over_predicted"] is None and row["predicted_seconds"]]
+    if small:
+        lines += paragraph(
+            f"{', '.join(small)}: nothing over predicted: no link carries more than the {rows[0]['at_once']} bytes "
+            "that the shapers let pass at once (their burst, and a packet of TCP), so these times say nothing of the "
+            "links",
+            "  ",
+        )
+    for row in rows:
+        used = [link for link in row["links"] if link["expected"]]
+        if used:
+            total, counted = sum(link["expected"] for link in used), sum(link["counted"] for link in used)
+            worst = max(link["counted"] / link["expected"] for link in used)
+            lines += paragraph(
+                f"{format_size(row['nbytes'])}: {total} bytes were to cross {len(used)} links, {counted} were counted "
+                f"there with headers and replies; on no link more than {100 * (worst - 1):.1f} % above its load", "  "
+            )  # fmt: skip
+    return lines

@@ -1,6 +1,6 @@
-"""What Ctrl-C and SIGTERM do to a command, from its first line to its last: one line, the exit code, no traceback.
+"""Ctrl-C and SIGTERM end a command with one line, the exit code, and no traceback, at any time.
 
-While a command works they raise KeyboardInterrupt, so that what it has found is kept and what it has begun is ended.
+While a command works they raise KeyboardInterrupt, so that it can print its result so far and end what it has begun.
 Before and after that they end the process at once.
 """
 
@@ -19,9 +19,9 @@ from typing import Any
 from antiphon.cli.streams import say
 
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_PATIENCE = 3  # signals, after which even a line that nobody reads is given up
-_AGAIN = 0.01  # seconds after which a signal that could not be raised is tried again
+_TEXT = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_MAX_SIGNALS = 3  # until then the last line is written to its end, even if its reader is stuck
+_RETRY = 0.01  # seconds after which a signal that could not be raised is sent again
 
 
 class Signals:
@@ -38,13 +38,13 @@ class Signals:
         self._hook = sys.unraisablehook
 
     def hear(self) -> None:
-        """From now on; what somebody else has set (a shell's background job ignores Ctrl-C) stays."""
+        """Install the handlers. Another handler than Python's stays: a shell's background job ignores Ctrl-C."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number, usual in _USUAL.items():
-            there = signal.getsignal(number)
-            early = getattr(there, "__module__", "") == "antiphon.cli.early_signals"  # while the command was loaded
-            if there == usual or early:
+            current = signal.getsignal(number)
+            is_early = getattr(current, "__module__", "") == "antiphon.cli.early_signals"  # set while modules load
+            if current == usual or is_early:
                 self._before[number] = signal.signal(number, self._come)
         self._hook, sys.unraisablehook = sys.unraisablehook, self._lost
 
@@ -57,47 +57,47 @@ class Signals:
     def exit_code(self) -> int:
         return 128 + (self.first or signal.SIGINT)
 
-    def said(self) -> str:
-        return _SAID[signal.Signals(self.first or signal.SIGINT)]
+    def text(self) -> str:
+        return _TEXT[signal.Signals(self.first or signal.SIGINT)]
 
     def tell(self, message: str) -> None:
-        """The line that a command ends with; a signal that comes later adds no other."""
-        self._telling = True  # not a mask: that of this thread keeps no other from taking the signal for it
+        """Print the last line of a command; a later signal adds no other line."""
+        self._telling = True  # a signal mask would not do: another thread might get the signal
         say(message)
         self._told = True
         self._telling = False
 
     def _come(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a fork that has not yet said what to do: its parent speaks
+        if os.getpid() != self._process:  # a fork that has not set its own handler: its parent prints the line
             os._exit(128 + number)
         if not self._again:
             self._times += 1
             self.first = self.first or number
         self._again = False
-        if self._telling and self._times <= _PATIENCE:  # the line that is being written stands for this one, too
+        if self._telling and self._times <= _MAX_SIGNALS:  # the line that is being written counts for this signal, too
             return
         importing = _importing(frame)
         if not self.breaks or (importing and self._times > 1):
             if not self._told:
                 self._telling = True
                 with contextlib.suppress(OSError):  # print may have been in the middle of a line
-                    os.write(2, f"antiphon: {self.said()}\n".encode())
+                    os.write(2, f"antiphon: {self.text()}\n".encode())
             os._exit(self.exit_code())
-        if importing:  # a library that is half loaded may make any error of it, or crash
+        if importing:  # a half-loaded library may turn it into any error, or crash
             start_new_thread(self._later, (number,))
             return
         raise KeyboardInterrupt
 
     def _later(self, number: int) -> None:
-        time.sleep(_AGAIN)
+        time.sleep(_RETRY)
         self._again = True
-        signal.pthread_kill(self._thread, number)  # a real one: it ends what the thread waits for
+        signal.pthread_kill(self._thread, number)  # a real signal: it interrupts a waiting system call
 
-    def _lost(self, what: sys.UnraisableHookArgs) -> None:
-        """What was raised where nobody could catch it (in __del__, in what a C library calls)."""
+    def _lost(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """An exception that nobody could catch (raised in __del__, or in a callback of a C library)."""
         if not self.first:
-            self._hook(what)
-        elif issubclass(what.exc_type, KeyboardInterrupt) and self._times == 1:
+            self._hook(unraisable)
+        elif issubclass(unraisable.exc_type, KeyboardInterrupt) and self._times == 1:
             start_new_thread(self._later, (self.first,))
 
 

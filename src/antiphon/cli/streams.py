@@ -1,4 +1,4 @@
-"""The three streams of a process, whatever whoever started it made of them."""
+"""The three standard streams, which may be closed or broken."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 def open_all() -> list[str]:
-    """Put /dev/null in the place of what is closed, whose number the next file would get: the names of those.
+    """Open /dev/null in place of closed streams, whose numbers the next files would get. Return their names.
 
-    A name that this terminal cannot show must not end in a traceback.
+    Characters that the terminal cannot show are escaped, and end in no traceback.
     """
     closed = []
     for number, name in enumerate(_NAMES):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it takes the least number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             closed.append(name)
         if getattr(sys, name) is None:
             mode = "w" if number else "r"
@@ -32,15 +32,15 @@ def open_all() -> list[str]:
 
 
 def say(message: str) -> None:
-    """One line to stderr, if anybody can hear it."""
+    """Print one line to stderr, if it is open."""
     line = " ".join(message.split())
     with contextlib.suppress(OSError, ValueError):
         print(f"antiphon: {line}", file=sys.stderr, flush=True)
 
 
 def flush() -> OSError | None:
-    """Everything out; what went wrong with it, once: what cannot be written is dropped, or Python would complain when
-    it ends, in words and with an exit code of its own."""
+    """Write all output; return the error of stdout, if any. Output that cannot be written is dropped: else Python would
+    print an error of its own at its end, with an exit code of its own."""
     wrong = None
     for stream in (sys.stderr, sys.stdout):
         try:

@@ -69,7 +69,7 @@ GROUPS: Mapping[str, tuple[Command | CommandGroup, ...]] = {
         Command("run", "plans:run_command", "Really move data by a plan, and check every element.",
                 "run plan.json --nbytes 64MiB --on local"),
         CommandGroup("bench", None, "Plans measured beside the library's own collectives.", None, (
-            Command(PLANS, "_bench_plans:bench_plans_command", None,
+            Command(PLANS, "bench:bench_plans_command", None,
                     "bench allreduce full:ranks=4 -b 8 -e 8MiB -f 8 -o sum", {"cls": Unnamed, "hidden": True}),
             Command("genmodel", "bench:genmodel_command", "What `fit genmodel` reads.",
                     "bench genmodel -n 8 --nbytes 1MiB:64MiB:8 -o times.csv"),

@@ -10,7 +10,7 @@ import typer
 from antiphon.api.plans import verify
 from antiphon.api.traces import merge, read
 from antiphon.cli.arguments import Json, Output
-from antiphon.cli.output import check_outputs, emit, working
+from antiphon.cli.output import check_outputs, emit, working, written_lines
 from antiphon.cli.run_text import trace_text
 from antiphon.core.plan import Plan
 from antiphon.core.serialize import save_plan
@@ -18,7 +18,7 @@ from antiphon.errors import Infeasible, Invalid
 from antiphon.show.text import table
 from antiphon.units import format_size
 
-SHOWN = 40
+MAX_ROWS = 40
 
 
 def merge_command(
@@ -47,8 +47,8 @@ def read_command(
     others as the collectives that each rank calls."""
     check_outputs({"-o": out})
     with working("reading"):
-        found = read(files)
-        plan = found.plan
+        recording = read(files)
+        plan = recording.plan
         fault = None if plan is None else verify(plan).fault
     if fault is not None:
         raise Infeasible(f"the plan that these traces hold is wrong: {fault.message}")
@@ -56,17 +56,18 @@ def read_command(
         raise Invalid("-o: these traces hold no plan of ours, so there is none to write")
     if out is not None and plan is not None:
         save_plan(out, plan)
-    rows = list(found.collectives)
-    text = "\n".join(_collectives_text(rows)) if plan is None else _plan_text(plan)
-    written = "" if out is None else f"\n  written: {out}"
-    told = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}
-    emit({"plan": told, "collectives": rows}, text + written, json)
+    rows = list(recording.collectives)
+    lines = _collectives_text(rows) if plan is None else [_plan_text(plan)]
+    target = None if plan is None else {"collective": plan.collective.kind, "topology": plan.topology.name}
+    emit({"plan": target, "collectives": rows}, "\n".join([*lines, *written_lines(out)]), json)
 
 
 def _plan_text(plan: Plan) -> str:
     schedule = plan.entries[0].schedule
-    what = f"{plan.collective.kind} on {plan.topology.name}"
-    return f"right: {what}: {schedule.transfers} transfers in {schedule.steps} steps, all pieces written out"
+    return (
+        f"right: {plan.collective.kind} on {plan.topology.name}: {schedule.transfers} transfers in {schedule.steps} "
+        "steps, all pieces written out"
+    )
 
 
 def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
@@ -76,7 +77,7 @@ def _collectives_text(rows: list[dict[str, Any]]) -> list[str]:
     cells = [
         [str(row["rank"]), str(row["node"]), row["collective"], format_size(row["nbytes"]), row["group"] or "-",
          ",".join(map(str, row["members"])) if row["members"] else "-"]
-        for row in rows[:SHOWN]
+        for row in rows[:MAX_ROWS]
     ]  # fmt: skip
-    left = len(rows) - SHOWN
-    return [*table(head, cells), *([f"  and {left} more (--json tells all)"] if left > 0 else [])]
+    hidden = len(rows) - MAX_ROWS
+    return [*table(head, cells), *([f"  and {hidden} more (--json tells all)"] if hidden > 0 else [])]

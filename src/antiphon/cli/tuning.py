@@ -15,33 +15,17 @@ from antiphon.api.measuring import tune as tune_measured
 from antiphon.api.search import Search
 from antiphon.api.tuning import report as page
 from antiphon.api.tuning import tune, tune_over
-from antiphon.cli.arguments import (  # fmt: skip
-    Budget,
-    Deterministic,
-    Json,
-    Launcher,
-    Only,
-    PlannerNames,
-    Png,
-    ProfileFile,
-    Ranks,
-    Root,
-    Seed,
-    Svg,
-    Topo,
-    Usual,
-    machine_and_group,
-)
-from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures
+from antiphon.cli import arguments as arg
+from antiphon.cli.output import StoppedEarly, check_outputs, emit, write_pictures, written_lines
 from antiphon.cli.planning import NowAndThen, beats
 from antiphon.cli.tuning_text import last_line, tuning_text, tunings_text
 from antiphon.core.files import write_bytes
-from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.select import Tuning, read_sweep
 from antiphon.units import parse_ranks, parse_seconds, parse_span
 
 PICTURES = ("--svg", "--png", "--heatmap")
+INTERRUPTED = "interrupted; what was found until then is told and written"
 Wanted = Annotated[str, typer.Argument(metavar="COLL|all", help="allreduce, allgather, ..., file.json, or all eight")]
 Sizes = Annotated[
     str,
@@ -97,12 +81,12 @@ Heatmap = Annotated[
 def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     """A bar on a terminal's stderr; elsewhere a line every few seconds, with `log` only when something is done."""
     if not sys.stderr.isatty() and log:
-        now = NowAndThen()
-        yield lambda done, total, what: now.tell(f"{done} of {total}: {what}")
+        lines = NowAndThen()
+        yield lambda done, total, text: lines.tell(f"{done} of {total}: {text}")
         return
     if not sys.stderr.isatty():
         with beats() as tell:
-            yield lambda done, total, what: tell(progress_line(done, total, what))
+            yield lambda done, total, text: tell(progress_line(done, total, text))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -110,36 +94,23 @@ def _progress(log: bool = False) -> Iterator[Callable[[int, int, str], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(line, completed=done, total=total, description=what)
+        yield lambda done, total, text: bar.update(line, completed=done, total=total, description=text)
 
 
-def progress_line(done: int, total: int, what: str) -> str:
+def progress_line(done: int, total: int, text: str) -> str:
     from antiphon.select.ledger import AT_WORK
 
-    return f"{done} of {total} done, {'' if AT_WORK in what else 'the last '}{what}"
-
-
-def _against(spec: str, topo: str, only: str) -> Topology | None:
-    """The machine to compare with: the one named, else the whole of which --only keeps a part."""
-    if spec:
-        return topology(spec)
-    return topology(topo) if only else None
-
-
-def _charts(tuning: Tuning) -> str:
-    from antiphon.show.pages.report import chart_svg
-
-    return chart_svg(tuning)
+    return f"{done} of {total} done, {'' if AT_WORK in text else 'the last '}{text}"
 
 
 def tune_command(
-    coll: Wanted, topo: Topo, nbytes: Sizes = "", model: Usual = "", profile: ProfileFile = None,
-    planner: PlannerNames = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True, budget: Budget = "60s",
-    effort: Effort = 5.0, root: Root = None, only: Only = "", ranks: Ranks = "", against: Against = "",
-    workers: Workers = 0, seed: Seed = 0, plan: OwnPlans = None,
-    out: TuneOutput = None, report: Report = None, svg: Svg = None, png: Png = None, heatmap: Heatmap = None,
-    deterministic: Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
-    limit: For = "", mpiexec: Launcher = "", library_only: LibraryOnly = False, json: Json = False,
+    coll: Wanted, topo: arg.Topo, nbytes: Sizes = "", model: arg.Usual = "", profile: arg.ProfileFile = None,
+    planner: arg.PlannerNames = None, sweep: Sweeps = None, vary: Vary = "", nccl: Nccl = True,
+    budget: arg.Budget = "60s", effort: Effort = 5.0, root: arg.Root = None, only: arg.Only = "",
+    ranks: arg.Ranks = "", against: Against = "", workers: Workers = 0, seed: arg.Seed = 0, plan: OwnPlans = None,
+    out: TuneOutput = None, report: Report = None, svg: arg.Svg = None, png: arg.Png = None, heatmap: Heatmap = None,
+    deterministic: arg.Deterministic = False, on: On = "", factor: Factor = None, iterations: Iterations = None,
+    limit: For = "", mpiexec: arg.Launcher = "", library_only: LibraryOnly = False, json: arg.Json = False,
 ) -> None:  # fmt: skip
     """Try every planner that can, verify and price all they make, and keep the best for every size.
 
@@ -149,121 +120,108 @@ def tune_command(
     --library-only it is the library's own algorithms that are, for export --to openmpi-rules, mpich-rules or ucc.
     """
     files = {"-o": out, "--report": report, "--svg": svg, "--png": png, "--heatmap": heatmap}
-    _check_files(files, bool(sweep), bool(vary))
+    if heatmap is not None and not sweep:
+        raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
+    check_outputs(files, folder="-o" if vary else "")
     search = Search(
         effort=effort, budget=parse_seconds(budget, "--budget", bare=True), seed=seed, workers=workers or None,
         deterministic=deterministic, sweep=read_sweep(sweep or ()), plans=plan or (),
     )  # fmt: skip
     options: dict[str, Any] = {
         "nbytes": nbytes or None, "model": model or None, "profile": profile, "planners": planner or (), "root": root,
-        "nccl": nccl, "search": search,
+        "search": search,
     }  # fmt: skip
-    measuring = {
-        "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
-        "--library-only": library_only,
-    }  # fmt: skip
+    group = parse_ranks(ranks, "--ranks") if ranks else None
+    pages = {name: files[name] for name in ("--report", *PICTURES)}
     if on:
         if factor and nbytes and parse_span(nbytes, "--nbytes").factor:
             raise Invalid("--factor: --nbytes names one already; leave one of them out")
-        how = {"on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
-               "library_only": library_only}  # fmt: skip
-        refused = {
-            "--vary": vary,
-            "--only": only,
-            "--against": against,
-            **{n: files[n] for n in ("--report", *PICTURES)},
-        }
-        limited = {
-            "limit": parse_seconds(limit, "--for", bare=True) if limit else None,
-            "ranks": parse_ranks(ranks, "--ranks") if ranks else None,
-        }
-        _measured(coll, topo, refused, out, {**options, **how, **limited}, json)
+        _refuse(
+            {"--vary": vary, "--only": only, "--against": against, **pages},
+            "does not go together with --on; leave one of them out",
+        )
+        options |= {
+            "on": on, "factor": factor, "iterations": iterations, "mpiexec": mpiexec or None,
+            "library_only": library_only, "limit": parse_seconds(limit, "--for", bare=True) if limit else None,
+        }  # fmt: skip
+        _tune_measured(coll, topo, out, {**options, "ranks": group}, json)
         return
-    for name, given in measuring.items():
-        if given:
-            raise Invalid(f"{name}: is for measuring; give --on, too, or leave it out")
+    _refuse(
+        {
+            "--factor": factor, "--iterations": iterations, "--for": limit, "--mpiexec": mpiexec,
+            "--library-only": library_only,
+        },
+        "is for measuring; give --on, too, or leave it out",
+    )  # fmt: skip
+    options["nccl"] = nccl
     if vary:
-        _tune_over(coll, topo, vary, {"--only": only, "--against": against}, ranks, files, options, json)
+        _refuse(
+            {"--only": only, "--against": against, **pages, "--plan": plan},
+            "is for one machine, but --vary asks for several; leave one of them out",
+        )
+        _tune_family(coll, topo, out, {**options, "vary": vary, "ranks": group}, json)
         return
-    machine, group = machine_and_group(topo, only, ranks)
+    machine, members = arg.machine_and_group(topo, only, ranks)
+    intact = topology(against) if against else topology(topo) if only else None  # --only keeps a part of TOPO
     with _progress() as progress:
-        found = tune(
-            coll, machine, ranks=group, against=_against(against, topo, only), progress=progress, **options
-        )  # fmt: skip
-    written = _write(found, files)
-    emit(found.as_json(), "\n".join([tuning_text(found), *written, *last_line([found])]), json)
-    if not found.complete:
-        raise StoppedEarly("interrupted; what was found until then is told and written")
-    if not found.plans:
-        what = "anything" if coll == "all" else coll
-        raise Infeasible(f"no planner could plan {what} on {machine.name}; the reasons are listed above")
+        tuning = tune(coll, machine, ranks=members, against=intact, progress=progress, **options)
+    written = _write(tuning, files)
+    emit(tuning.as_json(), "\n".join([tuning_text(tuning), *written, *last_line([tuning])]), json)
+    if not tuning.complete:
+        raise StoppedEarly(INTERRUPTED)
+    if not tuning.plans:
+        subject = "anything" if coll == "all" else coll
+        raise Infeasible(f"no planner could plan {subject} on {machine.name}; the reasons are listed above")
 
 
-def _measured(
-    coll: str, topo: str, refused: Mapping[str, Any], out: Path | None, options: dict[str, Any], json: bool
-) -> None:
-    """Choose by measuring; under mpiexec or srun all but the first process only take part."""
-    from antiphon.cli.choose_text import measured_text, use_text
-    from antiphon.cli.library_text import library_text, library_use
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value:
+            raise Invalid(f"{name}: {why}")
 
-    for name, given in refused.items():
-        if given:
-            raise Invalid(f"{name}: does not go together with --on; leave one of them out")
-    del options["nccl"]
+
+def _tune_measured(coll: str, topo: str, out: Path | None, options: dict[str, Any], json: bool) -> None:
+    """Choose by measuring; under mpiexec or srun all processes but the first only take part."""
+    from antiphon.cli.measured_text import library_text, library_use, measured_text, use_text
+
     with _progress(log=True) as progress:
-        found = tune_measured(coll, topo, progress=progress, **options)
-    if found is None:
+        result = tune_measured(coll, topo, progress=progress, **options)
+    if result is None:
         return
     if out is not None:
-        found.save(out)
-    use, text = (library_use, library_text) if options.get("library_only") else (use_text, measured_text)
-    written = [f"  written: {out}", *use(found, str(out))] if out is not None else []
-    last = last_line([found.tuning])
-    emit(found.as_json(), "\n".join([text(found), *written, *last]), json)
-    if found.interrupted:
-        raise StoppedEarly("interrupted; what was found until then is told and written")
+        result.save(out)
+    use, text = (library_use, library_text) if options["library_only"] else (use_text, measured_text)
+    written = [*written_lines(out), *(use(result, str(out)) if out is not None else [])]
+    emit(result.as_json(), "\n".join([text(result), *written, *last_line([result.tuning])]), json)
+    if result.interrupted:
+        raise StoppedEarly(INTERRUPTED)
 
 
-def _tune_over(
-    coll: str, topo: str, vary: str, others: Mapping[str, str], ranks: str, files: Mapping[str, Path | None],
-    options: Mapping[str, Any], json: bool,
-) -> None:  # fmt: skip
+def _tune_family(coll: str, topo: str, out: Path | None, options: dict[str, Any], json: bool) -> None:
     """The same for several machines: one table, and a file for each."""
-    for name, given in {**others, **{name: files[name] for name in ("--report", *PICTURES)}}.items():
-        if given:
-            raise Invalid(f"{name}: is for one machine, but --vary asks for several; leave one of them out")
-    if options["search"].plans:
-        raise Invalid("--plan: is for one machine, but --vary asks for several; leave one of them out")
-    out, group = files["-o"], parse_ranks(ranks, "--ranks") if ranks else None
     with _progress() as progress:
-        found = tune_over(coll, topo, vary=vary, ranks=group, progress=progress, **options)
-    written = [f"  written: {path}" for path in found.save(out)] if out is not None else []
-    last = last_line([*found.tunings.values()])
-    emit(found.as_json(), "\n".join([tunings_text(found), *written, *last]), json)
-    if not found.complete:
-        raise StoppedEarly("interrupted; what was found until then is told and written")
-    if not any(one.plans for one in found.tunings.values()):
+        family = tune_over(coll, topo, progress=progress, **options)
+    written = written_lines(*family.save(out)) if out is not None else []
+    text = [tunings_text(family), *written, *last_line([*family.tunings.values()])]
+    emit(family.as_json(), "\n".join(text), json)
+    if not family.complete:
+        raise StoppedEarly(INTERRUPTED)
+    if not any(tuning.plans for tuning in family.tunings.values()):
         raise Infeasible(f"no planner could plan {coll} on any of these machines; the reasons are listed above")
 
 
-def _check_files(files: Mapping[str, Path | None], sweep: bool, several: bool) -> None:
-    """Before long work: whether what was asked for can be written."""
-    if files["--heatmap"] is not None and not sweep:
-        raise Invalid("--heatmap: draws the values of --sweep; give it one, such as --sweep pieces=1,4,16")
-    check_outputs(files, folder="-o" if several else "")
-
-
-def _write(found: Tuning, files: Mapping[str, Path | None]) -> list[str]:
+def _write(tuning: Tuning, files: Mapping[str, Path | None]) -> list[str]:
     out, report, heatmap = files["-o"], files["--report"], files["--heatmap"]
-    if not found.plans:
+    if not tuning.plans:
         return []
     if out is not None:
-        found.save(out)
+        tuning.save(out)
     if report is not None:
-        write_bytes(report, page(found).encode())
-    written = [f"  written: {path}" for path in (out, report) if path is not None]
-    if heatmap is not None:
-        from antiphon.show.pages.report import heatmap_svg
+        write_bytes(report, page(tuning).encode())
+    written = written_lines(out, report)
+    if any(files[name] is not None for name in PICTURES):
+        from antiphon.show.pages.report import chart_svg, heatmap_svg
 
-        written += write_pictures(lambda: heatmap_svg(found), heatmap, None)
-    return written + write_pictures(lambda: _charts(found), files["--svg"], files["--png"])
+        written += write_pictures(lambda: heatmap_svg(tuning), heatmap, None)
+        written += write_pictures(lambda: chart_svg(tuning), files["--svg"], files["--png"])
+    return written

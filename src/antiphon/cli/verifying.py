@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from antiphon.api.checking import check, run_reasons
-from antiphon.cli.arguments import Json, Only, PlanFile, WhichPlan, machine_given
+from antiphon.cli import arguments as arg
 from antiphon.cli.output import emit, working
 from antiphon.core.datatypes import combine_of, data_type
 from antiphon.core.files import within
@@ -21,7 +21,7 @@ from antiphon.units import parse_size
 
 
 def _data(op: str, dtype: str) -> dict[str, str]:
-    """An operator and a type by their own names, where given."""
+    """Operator and type by their canonical names; only those that are not empty."""
     if op:
         combine_of(op)
     return {**({"op": op} if op else {}), **({"dtype": data_type(dtype).name} if dtype else {})}
@@ -34,11 +34,11 @@ Every = Annotated[bool, typer.Option("--all", help="with --for: also why the oth
 
 
 def verify_command(
-    file: PlanFile,
+    file: arg.PlanFile,
     topo: Annotated[
         str, typer.Option("--topology", metavar="TOPO", help="judge it on this machine instead of its own")
     ] = "",
-    only: Only = "",
+    only: arg.Only = "",
     proof: Annotated[
         bool, typer.Option("--proof", help="recheck bounds and certificates from themselves alone, too")
     ] = False,
@@ -53,9 +53,9 @@ def verify_command(
     ] = "",
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="with --for: of the call, e.g. 64MiB")] = "",
     in_place: Placed = None,
-    collective: WhichPlan = "",
+    collective: arg.WhichPlan = "",
     every: Every = False,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """Is this plan right? Names the first thing wrong; exit code 1 if there is one.
 
@@ -73,61 +73,56 @@ def verify_command(
         raise Invalid("--in-place, --collective, --all: are for --for RUNTIME; give it, too, or leave them out")
     size = parse_size(nbytes, "--nbytes") if nbytes else 0
     wrong: dict[str, Any] = {"will_run": False, "reasons": []} if runtime else {}
-    machine = machine_given(topo, only)
+    machine = arg.machine_given(topo, only)
     try:
         plans = load_plans(file, machine)
     except Wrong as error:
         emit({"ok": False, "fault": {"kind": error.kind, "message": str(error)}, **wrong}, f"WRONG: {error}", json)
         raise typer.Exit(1) from None
     if machine is not None and written_for_others(file):
-        machine = next(iter(plans.values())).topology  # without the ranks that are not there
-    transfers = sum(entry.schedule.transfers for one in plans.values() for entry in one.entries)
+        machine = next(iter(plans.values())).topology  # without ranks that the file lacks
+    transfers = sum(entry.schedule.transfers for plan in plans.values() for entry in plan.entries)
     with working(f"verifying {transfers} transfers"), within(str(file)):
-        found = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
-    if found.fault is not None:
-        which = f"{found.plan.collective.kind}: " if found.plan is not None and len(plans) > 1 else ""
-        emit({"ok": False, "fault": found.fault.as_dict(), **wrong}, f"WRONG: {which}{found.fault.message}", json)
+        verdict = judged(list(plans.values()), machine, proof=proof, **_data(op, dtype))
+    if verdict.fault is not None:
+        kind = f"{verdict.plan.collective.kind}: " if verdict.plan is not None and len(plans) > 1 else ""
+        emit({"ok": False, "fault": verdict.fault.as_dict(), **wrong}, f"WRONG: {kind}{verdict.fault.message}", json)
         raise typer.Exit(1)
-    what = f"{', '.join(plans)} on {found.topology.name}"
-    claims = "figures recomputed" if found.own else "its figures are of another machine: not checked"
-    if found.trusted:
+    claims = "figures recomputed" if verdict.own else "its figures are of another machine: not checked"
+    if verdict.trusted:
         claims += ", its proofs in part"
-    if found.stated:
+    if verdict.stated:
         claims += ", except those listed as stated"
-    lines = paragraph(f"right: {what}: legal, complete; {claims}", "")
+    lines = paragraph(f"right: {', '.join(plans)} on {verdict.topology.name}: legal, complete; {claims}", "")
     figures: dict[str, Any] = {}
     if machine is not None and written_for_others(file):
         figures = _figures(next(iter(plans.values())))
         lines.append(plan_text(figures))
-    lists = {"proved": list(found.proved), "trusted": list(found.trusted), "stated": list(found.stated)}
-    told: dict[str, Any] = {
-        "ok": True,
-        "fault": None,
-        **({"figures": figures} if figures else {}),
-        **(lists if proof else {}),
-    }
+    lists = {key: list(getattr(verdict, key)) for key in ("proved", "trusted", "stated")}
+    value: dict[str, Any] = {"ok": True, "fault": None} | ({"figures": figures} if figures else {})
+    value |= lists if proof else {}
     lines += proofs_text(**lists)
     if runtime:
         with working(f"checking for {runtime}"):
             rows = check(
                 file, runtime, size, dtype=dtype or "float32", op=op or "sum", in_place=in_place, collective=collective
             )
-        told |= {"will_run": any(row["runs"] for row in rows), "reasons": run_reasons(rows)}
+        value |= {"will_run": any(row["runs"] for row in rows), "reasons": run_reasons(rows)}
         lines += _report_lines(runtime, rows, every)
-    emit(told, "\n".join(lines), json)
-    if told.get("will_run") is False:
+    emit(value, "\n".join(lines), json)
+    if value.get("will_run") is False:
         raise typer.Exit(1)
 
 
-def _figures(made: Plan) -> dict[str, Any]:
-    """What `antiphon plan` says of its plans, of one that others wrote."""
-    entry = made.entries[0]
-    measured = measure(entry.schedule, made.topology)
-    return figures_of(Plan.of(made.topology, entry.schedule, {**entry.claims, **measured}))
+def _figures(plan: Plan) -> dict[str, Any]:
+    """The figures of `antiphon plan`, for a plan of another program."""
+    entry = plan.entries[0]
+    claims = {**entry.claims, **measure(entry.schedule, plan.topology)}
+    return figures_of(Plan.of(plan.topology, entry.schedule, claims))
 
 
 def check_command(
-    file: PlanFile,
+    file: arg.PlanFile,
     runtime: Annotated[str, typer.Option("--for", metavar="NAME", help="the runtime: msccl, rccl-6, mscclpp-0.9")],
     nbytes: Annotated[str, typer.Option("--nbytes", metavar="SIZE", help="of the call, e.g. 64MiB")],
     dtype: Annotated[str, typer.Option("--dtype", metavar="TYPE", help="float16, bfloat16, int32, ...")] = "float32",
@@ -135,9 +130,9 @@ def check_command(
     ranks: Annotated[int, typer.Option("--ranks", min=0, metavar="N", help="of the communicator (0: the plan's)")] = 0,
     root: Annotated[int, typer.Option("--root", min=-1, metavar="RANK", help="of the call, where it has one")] = -1,
     in_place: Placed = None,
-    collective: WhichPlan = "",
+    collective: arg.WhichPlan = "",
     every: Every = False,
-    json: Json = False,
+    json: arg.Json = False,
 ) -> None:
     """The old spelling of `verify --for`: will a runtime of GPUs really run this plan?
 
@@ -160,18 +155,15 @@ def check_command(
 def _report_lines(runtime: str, rows: list[dict[str, Any]], every: bool) -> list[str]:
     """Files that serve the call come first; without `every` the others are only counted, unless none serves it."""
     serving = [row for row in rows if row["runs"]]
-    others = [row for row in rows if not row["runs"]]
+    useless = [row for row in rows if not row["runs"]]
     lines = [f"{'will run' if serving else 'will NOT run'} by {runtime}"]
-    for row in [*serving, *(others if every or not serving else ())]:
+    for row in [*serving, *(useless if every or not serving else ())]:
         lines += ["", f"  {row['file'] or 'no file'}: {'will run' if row['runs'] else 'will not run'}"]
         for finding in row["findings"]:
-            what = f"{finding['outcome']}: {finding['why']}"
-            lines += paragraph(what, "    ", " " * 6)
+            lines += paragraph(f"{finding['outcome']}: {finding['why']}", "    ", " " * 6)
             if finding["instead"]:
                 lines += paragraph(f"do this: {finding['instead']}", " " * 6, " " * 8)
-    if serving and others and not every:
-        lines += [
-            "",
-            *paragraph(f"{plural(len(others), 'file')} for other calls (--all shows why they cannot serve it)"),
-        ]
+    if serving and useless and not every:
+        note = f"{plural(len(useless), 'file')} for other calls (--all shows why they cannot serve it)"
+        lines += ["", *paragraph(note)]
     return lines

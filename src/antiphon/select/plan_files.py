@@ -58,8 +58,8 @@ def save_plans(path: str | os.PathLike[str], plans: Mapping[str, Plan], model: s
 
 
 def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) -> dict[str, Plan]:
-    """The plans in a file, by collective: a table, one plan, PICCL's XML that `export` wrote, or files of GPU runtimes,
-    whoever wrote them.
+    """The plans in a file, by collective: a table, one plan, PICCL's XML that `export` wrote, and files of GPU
+    runtimes from any program.
 
     The last are checked as they stand (`formats.written.Wrong`) and put on `machine`. All others name their machine,
     and are not verified.
