@@ -72,12 +72,12 @@ def plans(value: Any, name: str = "plan", on: Topology | None = None) -> dict[st
         return {value.collective.kind: value}
     if isinstance(value, Frontier):
         return {value.collective.kind: value.plan()}
-    held = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_ours(value) else None
-    if not isinstance(held, Mapping) or not all(isinstance(plan, Plan) for plan in held.values()):
+    mapping = value if isinstance(value, Mapping) else getattr(value, "plans", None) if is_ours(value) else None
+    if not isinstance(mapping, Mapping) or not all(isinstance(plan, Plan) for plan in mapping.values()):
         raise Invalid(f"{name}: expected a Plan, its file, or what plan, tune or load gave, got {quote(value)}")
-    if not held:
+    if not mapping:
         raise Invalid(f"{name}: {quote(value)} holds no plan: no planner could plan what was asked for")
-    return dict(held)
+    return dict(mapping)
 
 
 def plan(value: Any, collective: str = "", name: str = "plan", on: Topology | None = None) -> Plan:

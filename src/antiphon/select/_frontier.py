@@ -1,8 +1,8 @@
 """The latency-bandwidth frontier of a collective on a machine: every point verified, its proof rechecked.
 
 A point (C, S, R) is a schedule of C chunks per rank, S steps and R rounds: S is its latency, R / C its time on the
-wire. A planner searches, here or in a process of its own; `_Checking` makes points of its schedules, `_Search` keeps
-those that no other point beats.
+wire. A planner searches, here or in a process of its own; its schedules become points, and those that no other point
+beats make the frontier.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Frontier:
 
 
 def frontier(  # noqa: PLR0913
-    wanted: Collective | str,
+    spec: Collective | str,
     topology: Topology | str,
     *,
     planner: str = "sccl",
@@ -209,10 +209,10 @@ def frontier(  # noqa: PLR0913
     has none.
     """
     topology = machine_of(topology)
-    target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
+    target = spec if isinstance(spec, Collective) else collective(spec, topology, root=root, ranks=ranks)
     seconds = None if budget is None else budget_of(budget)
-    limits = {key: value for key, value in (("k", k), ("steps", steps), ("memory", memory)) if value is not None}
-    planner_options = {**limits, **(options or {})}
+    search_limits = (("k", k), ("steps", steps), ("memory", memory))
+    planner_options = {**{key: value for key, value in search_limits if value is not None}, **(options or {})}
     _check_limits(planner_options)
     entry = find("planner", planner)
     refuse_unless_able(planner, entry, target)
@@ -222,14 +222,25 @@ def frontier(  # noqa: PLR0913
     request = Request(topology, target, budget=seconds, seed=seed, effort=effort, tell=tell or silent)
     task: _Task = planner, entry, planner_options, request
     in_process = apart or seconds is not None
-    points = _find_in_process(task, memory, own_program=apart) if in_process else _find_points(task)
-    search = _Search(topology, target, planner)
-    stopped = search.read(points, heard or _ignore_point)
-    return search.result(stopped, steps, k)
-
-
-def _ignore_point(point: FrontierPoint) -> None:
-    pass
+    progress = _find_in_process(task, memory, own_program=apart) if in_process else _find_points(task)
+    results: list[_Progress] = []
+    stopped: str | None = None
+    try:
+        for result in progress:
+            results.append(result)
+            if heard is not None:
+                heard(result[0])
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+    except (TimedOut, Lost) as error:
+        stopped = str(error)
+    if not results:
+        raise _no_point(request, planner, stopped, steps, k)
+    _, limits, notes = results[-1]
+    points = _unbeaten([point for point, _, _ in results])
+    return Frontier(
+        topology, target, planner, points, limits.without_help, stopped, tuple(dict.fromkeys(notes))
+    )  # fmt: skip
 
 
 def _check_limits(options: Mapping[str, Any]) -> None:
@@ -280,104 +291,65 @@ def _say_points(task: _Task, say: Say) -> None:
 def _find_points(task: _Task) -> Iterator[_Progress]:
     """Yield the planner's schedules as points, verified and with their proofs rechecked."""
     planner, entry, options, request = task
-    checking = _Checking(request.topology, request.collective)
+    limits: Bound | None = None
+    notes: list[str] = []
     for schedule in call("planner", planner, entry.load(), options, request):
-        yield checking.point(schedule), checking.bounds(), tuple(checking.notes)
+        limits = limits or bound(request.topology, request.collective)
+        yield _make_point(schedule, request.topology, limits, notes), limits, tuple(notes)
 
 
-class _Checking:
-    """Makes points of schedules. `notes`: which certificates do not hold."""
-
-    def __init__(self, topology: Topology, target: Collective) -> None:
-        self.topology, self.target = topology, target
-        self.limits: Bound | None = None
-        self.notes: list[str] = []
-
-    def bounds(self) -> Bound:
-        if self.limits is None:
-            self.limits = bound(self.topology, self.target)
-        return self.limits
-
-    def point(self, schedule: Schedule) -> FrontierPoint:
-        claims = measure(schedule, self.topology, self.bounds())
-        provenance = schedule.provenance
-        certificate = provenance.get("certificate")
-        try:
-            checked = certified(schedule, self.topology)
-        except Invalid as error:  # the schedule is right, only its proof is not
-            self.notes.append(f"a certificate does not hold, and its point counts as best found: {error}")
-            schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
-            checked = certificate = None
-        label = certificate["proof"] if checked is not None and certificate is not None else BEST_FOUND
-        least = least_ratio(schedule, self.topology) if checked is not None else None
-        about = certificate["about"] if certificate is not None else AS_PLANNED
-        half = least if about == COMPOSED else None
-        least = least if half is None else None
-        best_ratio = self.bounds().without_help.inverse
-        if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
-            label, least = OPTIMAL, best_ratio
-        return FrontierPoint(
-            schedule, claims, label, about, provenance.get("engine"),
-            certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
-            checked.proved if checked is not None else (), checked.trusted if checked is not None else (),
-        )  # fmt: skip
+def _make_point(schedule: Schedule, topology: Topology, limits: Bound, notes: list[str]) -> FrontierPoint:
+    """Verify a schedule and recheck its certificate. One that does not hold is added to `notes`."""
+    claims = measure(schedule, topology, limits)
+    provenance = schedule.provenance
+    certificate = provenance.get("certificate")
+    try:
+        checked = certified(schedule, topology)
+    except Invalid as error:  # the schedule is right, only its proof is not
+        notes.append(f"a certificate does not hold, and its point counts as best found: {error}")
+        schedule = replace(schedule, provenance={**provenance, "certificate": None, "found": None})
+        checked = certificate = None
+    label = certificate["proof"] if checked is not None and certificate is not None else BEST_FOUND
+    least = least_ratio(schedule, topology) if checked is not None else None
+    about = certificate["about"] if certificate is not None else AS_PLANNED
+    half = least if about == COMPOSED else None
+    least = least if half is None else None
+    best_ratio = limits.without_help.inverse
+    if Fraction(claims["rounds"], claims["chunks"]) == best_ratio:  # meets the bound, certificate or not
+        label, least = OPTIMAL, best_ratio
+    return FrontierPoint(
+        schedule, claims, label, about, provenance.get("engine"),
+        certificate["k"] if certificate is not None and label == FOR_K else None, least, half,
+        checked.proved if checked is not None else (), checked.trusted if checked is not None else (),
+    )  # fmt: skip
 
 
-class _Search:
-    """The points so far, and the frontier they make."""
+def _no_point(
+    request: Request, planner: str, stopped: str | None, steps: int | None, k: int | None
+) -> TimedOut | Infeasible | NotFound:
+    """The error of a search without any point."""
+    name = f"{request.collective.kind} on {request.topology.name}"
+    if stopped is not None:
+        return TimedOut(f"no point of the frontier of {name} was found: {stopped}")
+    limits = bound(request.topology, request.collective)
+    if steps is not None and steps < limits.latency_steps and limits.latency_witness is not None:
+        why = limits.latency_witness.describe(request.topology).partition(": ")[2]
+        return Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
+    conditions = [f"at most {steps} steps"] if steps is not None else []
+    conditions += [f"R <= S + {k}"] if k is not None else []
+    limited = f" with {' and '.join(conditions)}" if conditions else ""
+    return NotFound(f"planner {planner} found no algorithm for {name}{limited}")
 
-    def __init__(self, topology: Topology, target: Collective, planner: str) -> None:
-        self.topology, self.target, self.planner = topology, target, planner
-        self.limits: Bound | None = None
-        self.points: list[FrontierPoint] = []
-        self.notes: Sequence[str] = ()
 
-    def read(self, stream: Iterator[_Progress], on_point: Callable[[FrontierPoint], None]) -> str | None:
-        """Read the points to the end; return why it ended early, or None."""
-        try:
-            for point, self.limits, self.notes in stream:
-                self.points.append(point)
-                on_point(point)
-        except KeyboardInterrupt:
-            return "interrupted"
-        except (TimedOut, Lost) as error:
-            return str(error)
-        return None
-
-    def bounds(self) -> Bound:
-        if self.limits is None:
-            self.limits = bound(self.topology, self.target)
-        return self.limits
-
-    def result(self, stopped: str | None, steps: int | None, k: int | None) -> Frontier:
-        """TimedOut, Infeasible or NotFound where there is no point."""
-        name = f"{self.target.kind} on {self.topology.name}"
-        if not self.points:
-            if stopped is not None:
-                raise TimedOut(f"no point of the frontier of {name} was found: {stopped}")
-            limits = self.bounds()
-            if steps is not None and steps < limits.latency_steps and limits.latency_witness is not None:
-                why = limits.latency_witness.describe(self.topology).partition(": ")[2]
-                raise Infeasible(f"no algorithm for {name} has S = {steps} or less: {why}")
-            conditions = [f"at most {steps} steps"] if steps is not None else []
-            conditions += [f"R <= S + {k}"] if k is not None else []
-            limited = f" with {' and '.join(conditions)}" if conditions else ""
-            raise NotFound(f"planner {self.planner} found no algorithm for {name}{limited}")
-        best: dict[tuple[int, Fraction], FrontierPoint] = {}
-        for point in self.points:  # of equals the one with the best proof, then the first
-            rival = best.get((point.steps, point.ratio))
-            if rival is None or _STRENGTH.index(point.proof) < _STRENGTH.index(rival.proof):
-                best[point.steps, point.ratio] = point
-        unbeaten = [p for p in best.values() if not any(_beats(rival, p) for rival in best.values())]
-        return Frontier(
-            self.topology,
-            self.target,
-            self.planner,
-            tuple(sorted(unbeaten, key=lambda p: (p.steps, p.ratio))),
-            self.bounds().without_help,
-            stopped,
-            tuple(dict.fromkeys(self.notes)),
-        )
+def _unbeaten(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """The points that no other beats, by steps; of equal points the one with the best proof, then the first."""
+    best: dict[tuple[int, Fraction], FrontierPoint] = {}
+    for point in points:
+        rival = best.get((point.steps, point.ratio))
+        if rival is None or _STRENGTH.index(point.proof) < _STRENGTH.index(rival.proof):
+            best[point.steps, point.ratio] = point
+    unbeaten = [p for p in best.values() if not any(_beats(rival, p) for rival in best.values())]
+    return tuple(sorted(unbeaten, key=lambda p: (p.steps, p.ratio)))
 
 
 def _beats(point: FrontierPoint, rival: FrontierPoint) -> bool:

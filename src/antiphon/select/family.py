@@ -66,7 +66,7 @@ class Tunings:
 
 
 def tune_over(
-    wanted: str | Collective, topology: str, *, vary: Mapping[str, Any] | str, progress: Progress | None = None,
+    spec: str | Collective, topology: str, *, vary: Mapping[str, Any] | str, progress: Progress | None = None,
     **options: Any,
 ) -> Tunings:  # fmt: skip
     """`tune` on the machine that the spec names, with one of its options replaced by each of the values.
@@ -90,7 +90,7 @@ def tune_over(
         for value, machine in machines.items():
             try:
                 hear = counter.start(f"{key}={value}") if progress is not None else None
-                tunings[value] = tune(wanted, machine, progress=hear, **options)
+                tunings[value] = tune(spec, machine, progress=hear, **options)
             except AntiphonError as error:
                 refused[value] = error
             complete = all(tuning.complete for tuning in tunings.values())

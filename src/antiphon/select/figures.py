@@ -85,11 +85,11 @@ def order_claim(schedule: Schedule) -> dict[str, str] | None:
 def figures_of(plan: Plan) -> dict[str, Any]:
     """What `antiphon plan --json` prints: the claims of the entry for the largest sizes, and what the plan is for."""
     entry = plan.entries[-1]
-    found = dict(planner_figures(entry.schedule))
+    own_figures = dict(planner_figures(entry.schedule))
     return {
         "planner": None, "collective": plan.collective.kind, "topology": plan.topology.name, "assumes": [], "uses": [],
         "stopped": None, **entry.claims, **_gap_alone(plan), **reached_json(entry.schedule, plan.topology),
-        **({"found": found} if found else {}), "verified": True,
+        **({"found": own_figures} if own_figures else {}), "verified": True,
     }  # fmt: skip
 
 

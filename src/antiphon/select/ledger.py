@@ -81,9 +81,9 @@ class Ledger:
         task = self.tasks[message.index]
         if isinstance(message, Limits):
             context = self.context
-            machine, target = context.seen(context.topology), context.collectives[task.kind]
+            machine, target = context.with_profile(context.topology), context.collectives[task.kind]
             self.bounds[task.kind] = message.bound
-            self.limits[task.kind] = Limit.of(message.seen, machine, target, message.latency)
+            self.limits[task.kind] = Limit.of(message.by_profile, machine, target, message.latency)
             if self.library is not None:
                 self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):

@@ -32,7 +32,7 @@ from antiphon.select.provenance import label_of
 from antiphon.units import parse_size
 
 DEFAULT_PLANNERS = ("ring", "relay")  # where no planner is named, the first that plans such a collective
-# Where no planner is named and one order of combining is wanted: all of these are tried; relay plans on any machine.
+# Where no planner is named and one order of combining is required: all of these are tried; relay plans on any machine.
 DETERMINISTIC_PLANNERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     *((name, {}) for name in CLASSICS),
     ("relay", {"by": "tree", "trees": 1}),
@@ -41,7 +41,7 @@ COMPOSED = "composed"  # the planner of plans that are made of others
 
 
 def plan(
-    wanted: Collective | str,
+    spec: Collective | str,
     topology: Topology | str,
     *,
     nbytes: int | None = None,
@@ -59,7 +59,7 @@ def plan(
     if model is not None and nbytes is None:
         raise Invalid(f"model {model}: chooses the best for a size; give nbytes, too")
     model = None if nbytes is None else model or "alpha-beta"
-    task = _read_task(wanted, topology, nbytes=nbytes, model=model, tell=tell, **options)
+    task = _read_task(spec, topology, nbytes=nbytes, model=model, tell=tell, **options)
     best: tuple[_Rank, Plan] | None = None
     try:
         with closing(_rank_plans(task)) as ranked_plans:
@@ -80,7 +80,7 @@ def plan(
 
 
 def every_plan(
-    wanted: Collective | str,
+    spec: Collective | str,
     topology: Topology | str,
     *,
     tell: Callable[[str], None] | None = None,
@@ -96,7 +96,7 @@ def every_plan(
 
     Raises EffortSpent after the last plan where the effort ended the search, TimedOut where the budget did.
     """
-    task = _read_task(wanted, topology, tell=tell, **options)
+    task = _read_task(spec, topology, tell=tell, **options)
     with closing(_rank_plans(task)) as ranked_plans:
         for _, candidate in ranked_plans:
             yield candidate
@@ -136,13 +136,13 @@ RANKING = _Stage("predicting how long a plan takes")
 
 
 def _read_task(  # noqa: PLR0913
-    wanted: Collective | str, topology: Topology | str, *, planner: str = "", root: int | None = None,
+    spec: Collective | str, topology: Topology | str, *, planner: str = "", root: int | None = None,
     ranks: Sequence[int] | None = None, nbytes: int | None = None, budget: float | str | None = None,
     effort: float | None = None, seed: int = 0, options: Mapping[str, Any] | None = None, deterministic: bool = False,
     model: str | None = None, tell: Callable[[str], None] | None = None,
 ) -> _PlanTask:  # fmt: skip
     topology = machine_of(topology)
-    target = wanted if isinstance(wanted, Collective) else collective(wanted, topology, root=root, ranks=ranks)
+    target = spec if isinstance(spec, Collective) else collective(spec, topology, root=root, ranks=ranks)
     request = Request(
         topology, target, nbytes=None if nbytes is None else parse_size(nbytes, "nbytes"),
         budget=None if budget is None else budget_of(budget), effort=effort, seed=seed, tell=tell or silent,

@@ -69,7 +69,7 @@ class Context:
     cuts: Cuts | None = None
     in_switches: bool = True
 
-    def seen(self, topology: Topology) -> Topology:
+    def with_profile(self, topology: Topology) -> Topology:
         """The machine with what the profile says of its links."""
         return topology if self.profile is None else self.profile.on(topology)
 
@@ -103,7 +103,7 @@ class Limits:
 
     index: int
     bound: Bound
-    seen: Bound
+    by_profile: Bound
     latency: Quickest | None
 
 
@@ -337,7 +337,7 @@ def warm(context: Context) -> None:
 
 
 def find_bounds(context: Context, task: Task) -> Limits:
-    collective, machine = context.collectives[task.kind], context.seen(context.topology)
+    collective, machine = context.collectives[task.kind], context.with_profile(context.topology)
     nominal = bound(context.topology, collective)
     by_profile = nominal if machine == context.topology else bound(machine, collective)
     return Limits(task.index, nominal, by_profile, quickest(machine, needs_of(collective), by_profile.latency_witness))

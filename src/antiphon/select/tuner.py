@@ -34,7 +34,7 @@ ProfileLike = Profile | str | os.PathLike[str] | None
 
 
 def tune(  # noqa: PLR0913
-    wanted: str | Collective,
+    spec: str | Collective,
     topology: Topology | str,
     *,
     nbytes: Sizes = "1KB:1GB",
@@ -59,7 +59,7 @@ def tune(  # noqa: PLR0913
 ) -> Tuning:
     """Return the best schedule for every size, of all that the planners here can make; every one of them is verified.
 
-    `wanted`: a collective, or "all" for the eight. `model`: "" is `calls` if its figures for the machine are known,
+    `spec`: a collective, or "all" for the eight. `model`: "" is `calls` if its figures for the machine are known,
     else alpha-beta. `planners`: only these (those that stand for NCCL are priced, too). `effort`: how much a planner
     that searches tries, in units of about a second, which are counted, so that the result is the same on every machine.
     `budget`: CPU seconds after which a candidate is stopped, which is reported. `profile`: measurements, or their file:
@@ -79,7 +79,7 @@ def tune(  # noqa: PLR0913
     topology = machine_of(topology)
     span, sizes = sizes_of(nbytes)
     seconds, processes = budget_of(budget), _processes(workers)
-    targets = _targets(wanted, topology, root, ranks)
+    targets = _targets(spec, topology, root, ranks)
     named = list(dict.fromkeys([planners] if isinstance(planners, str) else planners))
     names = named or _usual_planners(topology)
     for name in names:
@@ -97,7 +97,7 @@ def tune(  # noqa: PLR0913
         topology, targets, model, entry, measured, sizes, seconds, seed, options, deterministic=deterministic,
         effort=effort_of(effort), cuts=cuts, in_switches=in_switches,
     )  # fmt: skip
-    context.seen(topology)  # refuse a profile of other links now, not once per candidate
+    context.with_profile(topology)  # refuse a profile of other links now, not once per candidate
     compared = {kind: groups_of(topology, kind) for kind in targets} if nccl else {}
     tasks = _tasks(targets, names, values, compared, bool(named))
     library = own_choice(model, options, topology, targets)
@@ -109,7 +109,7 @@ def tune(  # noqa: PLR0913
         run_tasks(context, ledger.to_do, processes, ledger.hear)
     except KeyboardInterrupt:
         complete = False
-    lost = losses(targets, ledger.limits, context.seen(intact)) if intact is not None and complete else ()
+    lost = losses(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
     members = frozenset(rank for target in targets.values() for rank in target.members)
     links = damage(intact, topology, members) if intact is not None else None
     return ledger.close(span, lost, links, complete, values)
@@ -122,12 +122,12 @@ def _model_of(model: str) -> tuple[Entry, Mapping[str, Any]]:
     entry, options = model_of(model)
     if options:
         name, parameters = model.partition(":")[0], inspect.signature(entry.load()).parameters.values()
-        known = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"profile"}
+        accepted = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY} - {"profile"}
         for key in options if all(p.kind is not p.VAR_KEYWORD for p in parameters) else ():
-            if not known:
+            if not accepted:
                 raise Invalid(f"model {name} takes no options, got {quote(key)}")
-            if key not in known:
-                raise unknown(f"option of model {name}", key, known)
+            if key not in accepted:
+                raise unknown(f"option of model {name}", key, accepted)
     return entry, options
 
 
@@ -145,12 +145,12 @@ def _cores() -> int:
 
 
 def _targets(
-    wanted: str | Collective, topology: Topology, root: int | None, ranks: Sequence[int] | None
+    spec: str | Collective, topology: Topology, root: int | None, ranks: Sequence[int] | None
 ) -> dict[str, Collective]:
-    if isinstance(wanted, Collective):
-        return {wanted.kind: wanted}
-    if not isinstance(wanted, str) or wanted != "all":
-        target = collective(wanted, topology, root=root, ranks=ranks)
+    if isinstance(spec, Collective):
+        return {spec.kind: spec}
+    if not isinstance(spec, str) or spec != "all":
+        target = collective(spec, topology, root=root, ranks=ranks)
         return {target.kind: target}
     return {
         kind: collective(kind, topology, root=root if kind in ROOTED else None, ranks=ranks)
