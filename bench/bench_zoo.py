@@ -32,7 +32,7 @@ import antiphon
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.registry import find, table
-from antiphon.select.uses import helpful, needs_switches
+from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import format_size, parse_size
 
 BOXES = ("dgx-a100", "hgx-h100", "dgx1v", "mi250", "mi300x", "pcie8", "z52-pcie")
@@ -72,7 +72,7 @@ def everyone(machine: Topology, kind: str) -> list[str]:
     """The planners that `tune` asks for this collective on this machine."""
     usual = [name for name, entry in table("planner").items() if entry.can.get("tuned", True)]
     able = [name for name in usual if kind in find("planner", name).can["collectives"]]
-    return [name for name in able if helpful(machine) or not needs_switches(find("planner", name))]
+    return [name for name in able if has_helpful_switches(machine) or not needs_switches(find("planner", name))]
 
 
 def in_round(number: int, kind: str, left: list[str]) -> list[str]:

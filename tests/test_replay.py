@@ -21,7 +21,7 @@ from antiphon.cost.replay.steps import follow
 from antiphon.errors import AntiphonError, Invalid
 from antiphon.formats.chakra.nodes import COLLECTIVE, COMPUTE, attribute, head, node
 from antiphon.formats.chakra.wire import octets
-from antiphon.select.prices import between, printed
+from antiphon.select.prices import interpolate_seconds, read_nccl_tests
 
 MS = 1e-3
 
@@ -309,18 +309,18 @@ NCCL_TESTS = """# nThread 1 nGpus 8 minBytes 1024
 
 
 def test_tables_of_nccl_tests() -> None:
-    assert printed(NCCL_TESTS) == {"allreduce": [(1024, 3e-5), (2048, 4e-5)]}
+    assert read_nccl_tests(NCCL_TESTS) == {"allreduce": [(1024, 3e-5), (2048, 4e-5)]}
     with pytest.raises(Invalid, match="does not tell its collective"):
-        printed(NCCL_TESTS.replace("all_reduce_perf", "a.out"))
+        read_nccl_tests(NCCL_TESTS.replace("all_reduce_perf", "a.out"))
     with pytest.raises(Invalid, match="no rows as nccl-tests prints them"):
-        printed("nothing")
+        read_nccl_tests("nothing")
 
 
 @pytest.mark.parametrize(
     ("nbytes", "seconds"), [(100, 1.0), (1000, 1.0), (1500, 1.5), (2000, 2.0), (4000, 4.0)],
 )  # fmt: skip
 def test_between_measured_sizes(nbytes: int, seconds: float) -> None:
-    assert between([(1000, 1.0), (2000, 2.0)], nbytes) == pytest.approx(seconds)
+    assert interpolate_seconds([(1000, 1.0), (2000, 2.0)], nbytes) == pytest.approx(seconds)
 
 
 def test_buckets_cut_anew(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_table_that_was_measured_says_what_its_plans_take(tmp_path: Path) -> N
     }
     table = replace(plan, entries=(replace(entry, stop=10**6 + 1, claims=claims), replace(entry, start=10**6 + 1)))
     (row,) = found(files, table=table)["calls"]
-    assert row["ours"] == pytest.approx(between([(500_000, 2e-3), (2**21, 9.0)], 10**6))
+    assert row["ours"] == pytest.approx(interpolate_seconds([(500_000, 2e-3), (2**21, 9.0)], 10**6))
     assert "measured" in row["by"]
     (row,) = found(files, table=table, model="alpha-beta")["calls"]
     assert row["ours"] < 1 * MS

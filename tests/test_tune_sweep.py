@@ -27,8 +27,8 @@ from antiphon.errors import Invalid
 from antiphon.registry import Entry
 from antiphon.select import Gain, Tuning, Tunings, load_plans, pool, read_sweep, task, tune, tune_over
 from antiphon.select import settings as settings_of
-from antiphon.select.family import replaced
-from antiphon.select.sweep import MOST, combinations, resolved, values_of
+from antiphon.select.family import replace_option
+from antiphon.select.sweep import MOST, combinations, resolve_sweep, values_of
 from antiphon.show.pages.report import heatmap_svg
 from antiphon.show.pictures import heatmap
 
@@ -103,7 +103,7 @@ def test_a_sweep_that_nobody_can_do_is_told_before_any_work() -> None:
     for wrong in (["k"], ["=2"], ["k="], ["k=2", "k=3"]):
         with pytest.raises(Invalid, match="--sweep: "):
             read_sweep(wrong)
-    assert resolved(None, ["ring"], 8) == {}
+    assert resolve_sweep(None, ["ring"], 8) == {}
 
 
 # ---- sweeps ----
@@ -336,7 +336,7 @@ def over(**options: Any) -> Tunings:
     ],
 )  # fmt: skip
 def test_an_option_of_the_machine_is_replaced(spec: str, value: Any, found: str) -> None:
-    assert replaced(spec, "nodes", value) == found
+    assert replace_option(spec, "nodes", value) == found
 
 
 def test_each_size_of_the_machine_is_tuned_as_if_alone(tmp_path: Path) -> None:

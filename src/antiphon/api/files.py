@@ -228,7 +228,7 @@ def export(
     """
     from antiphon.formats import emit, find_format, write_emitted
     from antiphon.formats import files as of_formats
-    from antiphon.select.runners_up import writable
+    from antiphon.select.runners_up import replace_unwritable
 
     entry = find_format(name)
     tables = entry.can.get("tables")
@@ -239,7 +239,7 @@ def export(
     except Unsupported:
         if not entry.can.get("replaces"):
             raise
-        checked, notes = writable(checked, name, options)
+        checked, notes = replace_unwritable(checked, name, options)
         emitted = emit(checked, name, nbytes=nbytes, options=options)
     if folder is not None:
         return of_formats.Written(write_emitted(emitted, name, os.fspath(folder)), [*notes, *emitted.notes])

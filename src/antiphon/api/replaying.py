@@ -108,19 +108,19 @@ def _points(measured: Any) -> tuple[Any, str]:
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.core.jsontext import decode
     from antiphon.formats.xml import opening
-    from antiphon.select.prices import printed, rows_of
+    from antiphon.select.prices import fastest_rows, read_nccl_tests
 
     if not _given.is_path(measured):
         if not isinstance(measured, Sequence) or not all(isinstance(row, dict) for row in measured):
             raise Invalid(f"measured: expected a file, or rows, got {quote(measured)}")
-        return rows_of(measured), "here"
+        return fastest_rows(measured), "here"
     name = name_of(path_of(measured, "measured"))
     with reading(name):
         data = read_bytes(measured)
         if not opening(data).startswith(("{", "[")):
-            return printed(data.decode("utf-8", "replace")), name
+            return read_nccl_tests(data.decode("utf-8", "replace")), name
         value = decode(data, Any)
         rows = value.get("rows") if isinstance(value, dict) else value
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise Invalid("expected what bench --json prints: rows with collective, nbytes and seconds")
-        return rows_of(rows), name
+        return fastest_rows(rows), name

@@ -11,7 +11,7 @@ import typer
 from antiphon.cli import arguments as arg
 from antiphon.cli.output import StoppedEarly, check_outputs, dash, emit, written_lines
 from antiphon.cli.planning import NowAndThen, options_of, progress, say
-from antiphon.cli.run_text import choices_told
+from antiphon.cli.run_text import choice_lines
 from antiphon.core.collective import kind_named
 from antiphon.core.datatypes import DATA_TYPES, OPERATORS, combine_of, data_type
 from antiphon.core.plan import Plan
@@ -441,4 +441,4 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
         )
     if any(row["reference_seconds"] is None for row in rows):
         notes.append("# -: there is no such collective of the library's own to compare with")
-    return [*notes, *(f"# {line}" for line in choices_told(rows))]
+    return [*notes, *(f"# {line}" for line in choice_lines(rows))]

@@ -32,11 +32,11 @@ def rows_text(rows: Sequence[Row]) -> str:
         columns.append(("over predicted", lambda row: dash(row["over_predicted"], "{:.3f}".format)))
     columns.append(("correct", _right))
     lines = table([head for head, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
-    choices = [f"  {line}" for line in choices_told(rows)]
+    choices = [f"  {line}" for line in choice_lines(rows)]
     return "\n".join([*lines, *choices, *(_lab_remarks(rows) if "links" in rows[0] else [])])
 
 
-def choices_told(rows: Sequence[Row]) -> list[str]:
+def choice_lines(rows: Sequence[Row]) -> list[str]:
     """Return a line for each measured row whose call could be made in several ways: the fastest of them."""
     return [
         f"{format_size(row['nbytes'])}{' in place' if row['in_place'] else ''}: {_choice_text(row['choice'])}"

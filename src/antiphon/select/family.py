@@ -75,11 +75,11 @@ def tune_over(
     are made first, so that a wrong value is an error at once. A value with which the request makes no sense (a root
     that a small machine lacks) is refused, and the others go on. Ctrl-C returns the result so far. Cost: the sum.
     """
-    key, values = varied(vary)
+    key, values = parse_vary(vary)
     machines = {}
     for value in values:
         try:
-            machines[value] = machine_of(replaced(topology, key, value))
+            machines[value] = machine_of(replace_option(topology, key, value))
         except AntiphonError as error:
             raise type(error)(f"vary {key}={value}: {error}") from None
     tunings: dict[Value, Tuning] = {}
@@ -103,7 +103,7 @@ def tune_over(
     return Tunings(topology, key, tunings, {value: str(error) for value, error in refused.items()}, complete)
 
 
-def varied(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
+def parse_vary(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
     """The option and its values."""
     options: Any = vary
     if isinstance(vary, str):
@@ -117,7 +117,7 @@ def varied(vary: Mapping[str, Any] | str) -> tuple[str, tuple[Value, ...]]:
     return key, values_of(values, f"vary {key}", 0)
 
 
-def replaced(spec: str, key: str, value: Value) -> str:
+def replace_option(spec: str, key: str, value: Value) -> str:
     """The spec of a machine with this option, in place of the value it had."""
     if not isinstance(spec, str):
         raise Invalid(

@@ -72,7 +72,7 @@ class Ledger:
 
     # ---- messages of the tasks ----
 
-    def hear(self, message: Message | AtWork) -> None:
+    def receive(self, message: Message | AtWork) -> None:
         if isinstance(message, AtWork):
             if self.progress is not None and message.tasks:
                 workers = ", ".join(self._worker_text(*worker) for worker in message.tasks)
@@ -87,9 +87,9 @@ class Ledger:
             if self.library is not None:
                 self.library.limits[task.kind] = Proven.of(message.bound, context.topology, target)
         elif isinstance(message, Priced):
-            self._add(task, message)
+            self._add_priced(task, message)
         else:
-            self._end(task, message)
+            self._end_task(task, message)
 
     def _worker_text(self, index: int, seconds: float) -> str:
         """A candidate that is at work, such as "allreduce by trees pieces=4 (12 s of CPU time)"."""
@@ -98,7 +98,7 @@ class Ledger:
         work = f"by {task.planner}{options}" if task.planner else "bounds"
         return f"{task.kind} {work} ({seconds:.0f} s of CPU time)"
 
-    def _add(self, task: Task, priced: Priced) -> None:
+    def _add_priced(self, task: Task, priced: Priced) -> None:
         key = (priced.index, priced.variant)
         if self.context.deterministic and priced.evaluation.order is None and task.planner in self.names:
             self.unordered.add(priced.index)
@@ -125,7 +125,7 @@ class Ledger:
                     worth |= nearest({key: t for key, t in times.items() if self.tasks[key[0]].planner == name}, 1)
         return worth
 
-    def _end(self, task: Task, done: Done) -> None:
+    def _end_task(self, task: Task, done: Done) -> None:
         # Where one order is required, a planner whose schedules all have several orders is refused.
         any_kept = any(index == done.index for index, _ in self.evaluations)
         is_refused = done.index in self.unordered and not any_kept
@@ -151,7 +151,7 @@ class Ledger:
         sweep: Mapping[str, tuple[Value, ...]],
     ) -> Tuning:  # fmt: skip
         context = self.context
-        rows = self._rows()
+        rows = self._make_candidates()
         listed: list[Candidate] = []
         for task in self.tasks:
             if task.entry is not None:
@@ -166,7 +166,7 @@ class Ledger:
             if task.entry is None and (end := self.ended.get(task.index)) is not None and end.status != OK
         }  # fmt: skip
         limits = {kind: self.limits[kind] for kind in context.collectives if kind in self.limits}
-        baselines = {kind: self._baseline(kind) for kind in context.collectives if self.compare}
+        baselines = {kind: self._find_baseline(kind) for kind in context.collectives if self.compare}
         tuning = Tuning(
             context.topology, context.model_name, span, context.sizes, tuple(context.collectives), tuple(listed), (),
             limits, {kind: names for kind, (names, _) in baselines.items()}, {}, tuple(losses), complete,
@@ -179,13 +179,13 @@ class Ledger:
         plans: dict[str, Plan] = {}
         for kind, schedules in self.schedules.items():
             if schedules:
-                keyed_ranges = self._ranges(kind, tuning, rows)
+                keyed_ranges = self._make_ranges(kind, tuning, rows)
                 ranges += [r for _, r in keyed_ranges]
-                plans[kind] = self._plan(kind, keyed_ranges)
-        shortlist = {kind: self._shortlisted(kind, rows) for kind in plans} if self.shortlist else {}
+                plans[kind] = self._make_plan(kind, keyed_ranges)
+        shortlist = {kind: self._list_shortlist(kind, rows) for kind in plans} if self.shortlist else {}
         return replace(tuning, ranges=tuple(ranges), plans=plans, shortlist=shortlist)
 
-    def _rows(self) -> dict[Key, Candidate]:
+    def _make_candidates(self) -> dict[Key, Candidate]:
         """The candidates with a schedule, in order; of equal schedules of one planner only the first, with the options
         of the others."""
         first: dict[tuple[str, str, bytes], Key] = {}
@@ -198,21 +198,21 @@ class Ledger:
             repeats.setdefault(leader, [])
             if leader[0] != key[0]:
                 repeats[leader].append(key)
-        return {key: self._row(key, calls[key[0]], also) for key, also in repeats.items()}
+        return {key: self._make_candidate(key, calls[key[0]], also) for key, also in repeats.items()}
 
-    def _row(self, key: Key, call: Sequence[Key], also: Sequence[Key]) -> Candidate:
+    def _make_candidate(self, key: Key, call: Sequence[Key], also: Sequence[Key]) -> Candidate:
         """`call`: all schedules of the same planner call. `also`: other calls with an equal schedule."""
         evaluation, task, sizes = self.evaluations[key], self.tasks[key[0]], self.context.sizes
         why = zip(evaluation.bottlenecks, evaluation.terms, strict=True)
         return Candidate(
-            task.kind, task.planner, self._options(key, call), OK, "", key[1],
+            task.kind, task.planner, self._distinguishing_options(key, call), OK, "", key[1],
             dict(zip(sizes, evaluation.seconds, strict=True)), dict(zip(sizes, why, strict=True)),
             dict(zip(sizes, evaluation.rests_on, strict=True)), evaluation.figures, evaluation.seconds_per_byte,
             task.planner in self.names, tuple({k[0]: dict(self.tasks[k[0]].options) for k in also}.values()),
             alone=dict(zip(sizes, evaluation.alone, strict=False)),
         )  # fmt: skip
 
-    def _options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:
+    def _distinguishing_options(self, key: Key, call: Sequence[Key]) -> dict[str, Any]:
         """The options of the task; of several schedules of one planner call also those in which they differ."""
         task = self.tasks[key[0]]
         assert task.entry is not None
@@ -222,13 +222,13 @@ class Ledger:
             and any(self.made_with[sibling].get(name) != value for sibling in call)
         }  # fmt: skip
 
-    def _baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
+    def _find_baseline(self, kind: str) -> tuple[tuple[str, ...], str]:
         able = {self.tasks[index].planner for index, _ in self.evaluations if self.tasks[index].kind == kind}
         return baseline(kind, self.tasks, self.ended, able, groups_of(self.context.topology, kind))
 
     # ---- ranges ----
 
-    def _ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
+    def _make_ranges(self, kind: str, tuning: Tuning, rows: Mapping[Key, Candidate]) -> list[tuple[Key, Range]]:
         sizes = tuning.sizes
         times = {key: self.evaluations[key].seconds for key in self.schedules[kind]}
         eligible = best_order(times, {key: self.evaluations[key].order for key in times})
@@ -244,11 +244,11 @@ class Ledger:
             stop = sizes[last + 1] if last + 1 < len(sizes) else sizes[-1]
             if last + 1 < len(sizes) and not library and served[last + 1]:
                 stop = at + 1  # between a size of ours and one of the library's nothing is known to be faster
-            ranges.append((key, self._range(kind, (start, stop), at, rows[key], library, tuning, rows)))
+            ranges.append((key, self._make_range(kind, (start, stop), at, rows[key], library, tuning, rows)))
             start = stop
         return ranges
 
-    def _range(
+    def _make_range(
         self, kind: str, ends: tuple[int, int], at: int, best: Candidate, served_by: str, tuning: Tuning,
         rows: Mapping[Key, Candidate],
     ) -> Range:  # fmt: skip
@@ -259,8 +259,8 @@ class Ledger:
             gap = 1.0
         speedup = baseline_seconds / seconds if baseline_seconds is not None and seconds else None
         error = error_at(kind, at)
-        over, rests_on = self._basis(best, at)
-        sms, sms_of = self._multiprocessors(best)
+        over, rests_on = self._find_basis(best, at)
+        sms, sms_of = self._count_multiprocessors(best)
         rivals = [row for row in rows.values() if row.collective == kind and row.may_win and row is not best]
         rivals.sort(key=lambda row: row.seconds[at])
         unaided = [row for row in rivals if not row.uses][:1]  # the best that uses no switches is always listed
@@ -280,7 +280,7 @@ class Ledger:
         is_faster = baseline_seconds is None or baseline_seconds / seconds >= MIN_SPEEDUP
         return "" if is_faster else self.library.name
 
-    def _basis(self, best: Candidate, at: int) -> tuple[str, str]:
+    def _find_basis(self, best: Candidate, at: int) -> tuple[str, str]:
         """NCCL's own choice, if known, and what calibrates its figures and ours."""
         if self.library is None or not self.compare:
             is_half_calibrated = self.compare and CALIBRATED in best.rests_on[at]
@@ -288,7 +288,7 @@ class Ledger:
         kind = best.collective
         return self.library.at(kind, at)[0].name, together([best.rests_on[at], self.library.brief(kind, at)])
 
-    def _multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
+    def _count_multiprocessors(self, best: Candidate) -> tuple[int | None, int | None]:
         """How many a GPU spends at most, as NCCL does for the same kind of algorithm, and how many it has."""
         if self.library is None or self.library.costs.gpu.units is None:
             return None, None
@@ -297,32 +297,32 @@ class Ledger:
 
     # ---- plans ----
 
-    def _plan(self, kind: str, keyed_ranges: Sequence[tuple[Key, Range]]) -> Plan:
+    def _make_plan(self, kind: str, keyed_ranges: Sequence[tuple[Key, Range]]) -> Plan:
         """The winners as a plan: the first holds for all smaller sizes, the last for all greater ones."""
         starts = [0, *(r.start for _, r in keyed_ranges[1:])]
         stops = [*starts[1:], None]
         entries = []
         for (key, r), start, stop in zip(keyed_ranges, starts, stops, strict=True):
             claims = {k: v for k, v in r.as_json().items() if k not in ("collective", "from", "to")}
-            claims |= self._figures(kind, key, r.candidate) | {"model": self.context.model_name}
+            claims |= self._claimed_figures(kind, key, r.candidate) | {"model": self.context.model_name}
             if self.context.profile is not None:
                 claims["profile"] = name_of(self.context.profile)
             entries.append(PlanEntry(start, stop, self.schedules[kind][key], claims))
         return Plan(self.context.topology, self.context.collectives[kind], tuple(entries))
 
-    def _shortlisted(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
+    def _list_shortlist(self, kind: str, rows: Mapping[Key, Candidate]) -> tuple[Listed, ...]:
         """The schedules that are still held, each once, with what a plan claims of it."""
         listed: dict[bytes, Listed] = {}
         for key in sorted(self.schedules[kind]):
             if key in rows:
                 row = rows[key]
                 claims = {"planner": row.planner, "options": dict(row.options), "variant": row.variant}
-                claims |= self._figures(kind, key, row)
+                claims |= self._claimed_figures(kind, key, row)
                 fingerprint = self.evaluations[key].fingerprint
                 listed.setdefault(fingerprint, Listed(row, self.schedules[kind][key], claims))
         return tuple(listed.values())
 
-    def _figures(self, kind: str, key: Key, candidate: Candidate) -> dict[str, Any]:
+    def _claimed_figures(self, kind: str, key: Key, candidate: Candidate) -> dict[str, Any]:
         figures = dict(candidate.figures)
         if kind in self.bounds:
             figures |= gaps(figures, candidate.seconds_per_byte, self.bounds[kind])

@@ -81,10 +81,12 @@ class ByPlans:
         entry = plan.at(nbytes)
         if entry.served_by:
             return None
-        points = measured_of(plan) if self.by_claims else []
+        points = measured_points(plan) if self.by_claims else []
         if points:
             name = str(entry.claims.get("planner", "plan"))
-            return Price(between(points, nbytes), f"{name}; as the table says that it was measured", MEASURED)
+            return Price(
+                interpolate_seconds(points, nbytes), f"{name}; as the table says that it was measured", MEASURED
+            )
         row = price(plan, nbytes, model=self.model, profile=self.profile)[0]
         name = str(entry.claims.get("planner", entry.schedule.provenance.get("planner", "plan")))
         rests_on = str(row["rests_on"])
@@ -105,7 +107,7 @@ class ByPlans:
         return self._plans[pattern]
 
 
-def measured_of(plan: Plan) -> list[tuple[int, float]]:
+def measured_points(plan: Plan) -> list[tuple[int, float]]:
     """Sizes and seconds among the claims of a table that `tune --on` wrote."""
     points: dict[int, float] = {}
     for entry in plan.entries:
@@ -132,10 +134,10 @@ class ByMeasurements:
     def price(self, kind: str, nbytes: int, group: int, about: ProcessGroup) -> Price | None:
         del group, about
         points = self.points.get(kind)
-        return None if not points else Price(between(points, nbytes), f"measured, {self.name}", MEASURED)
+        return None if not points else Price(interpolate_seconds(points, nbytes), f"measured, {self.name}", MEASURED)
 
 
-def between(points: Sequence[tuple[int, float]], nbytes: int) -> float:
+def interpolate_seconds(points: Sequence[tuple[int, float]], nbytes: int) -> float:
     """Seconds at a size: on the line between its neighbours; below the smallest size those of that, above the largest
     by its bandwidth."""
     at = bisect_left(points, (nbytes, 0.0))
@@ -149,7 +151,7 @@ def between(points: Sequence[tuple[int, float]], nbytes: int) -> float:
     return seconds_below + (seconds_above - seconds_below) * (nbytes - size_below) / (size_above - size_below)
 
 
-def rows_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+def fastest_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """From rows of `bench --json`: by kind the sizes with the fastest correct row, out of place rather than in
     place."""
     best: dict[str, dict[int, tuple[bool, float]]] = {}
@@ -173,7 +175,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def printed(text: str, kind: str = "") -> dict[str, list[tuple[int, float]]]:
+def read_nccl_tests(text: str, kind: str = "") -> dict[str, list[tuple[int, float]]]:
     """From the output of nccl-tests (or rccl-tests): size, count, type, redop, root, time (us), algbw, busbw, ...
 
     The collective is that of the program named in the lines before, if it was started by its path.

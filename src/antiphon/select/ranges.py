@@ -13,7 +13,7 @@ Times = Sequence[float]
 Label = TypeVar("Label")
 
 
-def tied(times: Mapping[Key, Times], size: int) -> list[Key]:
+def best_at_size(times: Mapping[Key, Times], size: int) -> list[Key]:
     """The candidates that are best at the size with this index, in order of their numbers."""
     best = min(t[size] for t in times.values())
     return sorted(i for i, t in times.items() if t[size] <= best * (1 + TIE))
@@ -24,7 +24,7 @@ def winners(times: Mapping[Key, Times]) -> list[Key]:
     that stays best for longest, then the one with the lowest number: so that ranges are few.
     """
     sizes = len(next(iter(times.values())))
-    best_at = [tied(times, i) for i in range(sizes)]
+    best_at = [best_at_size(times, i) for i in range(sizes)]
     chosen: list[Key] = []
     for i, candidates in enumerate(best_at):
         if chosen and chosen[-1] in candidates:
@@ -54,7 +54,7 @@ def worth_keeping(times: Mapping[Key, Times]) -> set[Key]:
 
     A candidate that an earlier one equals or beats at every size never wins.
     """
-    best_somewhere = sorted({i for size in range(len(next(iter(times.values())))) for i in tied(times, size)})
+    best_somewhere = sorted({i for size in range(len(next(iter(times.values())))) for i in best_at_size(times, size)})
     undominated: list[Key] = []
     for i in best_somewhere:
         if not any(all(a <= b for a, b in zip(times[j], times[i], strict=True)) for j in undominated):

@@ -23,7 +23,7 @@ SAME_PRICE = 1e-6  # relative difference of two prices of one schedule
 PRICED_AT = 2**26  # bytes at which the option alone is priced where a range has no size of its own
 
 
-def writable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
+def replace_unwritable(plan: Plan, name: str, options: Mapping[str, Any] | None) -> tuple[Plan, list[str]]:
     """The plan with the best writable runner-up for each schedule that the back end cannot write, and a note for each.
 
     Where no runner-up is faster than the GPU library, its sizes are left to that library. Unsupported, with what the

@@ -72,7 +72,7 @@ def _expand_item(item: Any, name: str, ranks: int) -> Iterable[Value]:
     return range(low, min(high, low + MOST) + 1)
 
 
-def resolved(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> dict[str, tuple[Value, ...]]:
+def resolve_sweep(sweep: Sweep | None, planners: Sequence[str], ranks: int) -> dict[str, tuple[Value, ...]]:
     """The values of every option swept; Invalid where none of the planners has the option."""
     if sweep is not None and not isinstance(sweep, Mapping):
         raise Invalid(f'sweep: expected options and their values, such as {{"k": range(2, 65)}}; got {quote(sweep)}')

@@ -158,20 +158,20 @@ def work(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Message
 def _try_planner(context: Context, cache: ScheduleCache, task: Task) -> Iterator[Priced]:
     """Yield the planner's schedules, verified and priced. Those that the model refuses are reported at the end."""
     refusal = ""
-    for variant, planned in enumerate(plan_schedules(context, task)):
-        schedule = planned
+    for variant, schedule in enumerate(plan_schedules(context, task)):
         _check_identity(context, task, schedule)
         rows, fingerprint = fingerprints(schedule)
         evaluation = cache.evaluations.get((task.kind, fingerprint))
+        verified = schedule
         if evaluation is None:
-            schedule = verify_schedule(context, cache, rows, schedule)
+            verified = verify_schedule(context, cache, rows, schedule)
             try:
-                evaluation = price_schedule(context, task, fingerprint, schedule)
+                evaluation = price_schedule(context, task, fingerprint, verified)
             except _UnpricedError as error:
                 refusal = refusal or str(error)
                 continue
             cache.evaluations[task.kind, fingerprint] = evaluation
-        yield Priced(task.index, variant, _made_with(schedule), schedule, evaluation)
+        yield Priced(task.index, variant, _made_with(schedule), verified, evaluation)
     if refusal:
         raise _EndedError(REFUSED, refusal)
 

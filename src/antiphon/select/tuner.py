@@ -23,10 +23,10 @@ from antiphon.select.limits import damage, losses
 from antiphon.select.parse_request import budget_of, collective, machine_of, sizes_of
 from antiphon.select.plan_files import ENTRY, OWN, files_by_kind
 from antiphon.select.pool import run_tasks
-from antiphon.select.sweep import Sweep, Value, combinations, resolved
+from antiphon.select.sweep import Sweep, Value, combinations, resolve_sweep
 from antiphon.select.task import Context, Task
 from antiphon.select.tuning import Tuning
-from antiphon.select.uses import helpful, needs_switches
+from antiphon.select.uses import has_helpful_switches, needs_switches
 from antiphon.units import Sizes
 
 BUDGET, EFFORT = 60.0, 5.0  # CPU seconds, and units of about a second
@@ -84,7 +84,7 @@ def tune(  # noqa: PLR0913
     names = named or _usual_planners(topology)
     for name in names:
         find("planner", name)
-    values = resolved(sweep, names, len(next(iter(targets.values())).members))
+    values = resolve_sweep(sweep, names, len(next(iter(targets.values())).members))
     intact = None if against is None else machine_of(against, "against")
     if intact is not None and intact.ranks != topology.ranks:
         raise Invalid(
@@ -106,7 +106,7 @@ def tune(  # noqa: PLR0913
     ledger = Ledger(context, tasks, {*names, OWN}, progress, nccl, shortlist, library)
     complete = True
     try:
-        run_tasks(context, ledger.to_do, processes, ledger.hear)
+        run_tasks(context, ledger.to_do, processes, ledger.receive)
     except KeyboardInterrupt:
         complete = False
     lost = losses(targets, ledger.limits, context.with_profile(intact)) if intact is not None and complete else ()
@@ -162,7 +162,7 @@ def _usual_planners(topology: Topology) -> list[str]:
     """All except those whose entry says that another planner does the same, better, and those that need switches with
     more abilities than this machine's."""
     usual = [(name, entry) for name, entry in table("planner").items() if entry.can.get("tuned", True)]
-    return [name for name, entry in usual if helpful(topology) or not needs_switches(entry)]
+    return [name for name, entry in usual if has_helpful_switches(topology) or not needs_switches(entry)]
 
 
 def _usual(entry: Entry, kind: str) -> bool:

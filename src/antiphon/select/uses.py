@@ -44,6 +44,6 @@ def needs_switches(entry: Entry) -> bool:
     return bool(entry.can.get("in_switches"))
 
 
-def helpful(topology: Topology) -> bool:
+def has_helpful_switches(topology: Topology) -> bool:
     """Whether switches of this machine can do more than forward."""
     return topology.helpers != FORWARDS
