@@ -10,7 +10,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -168,3 +168,22 @@ def mpi(request: pytest.FixtureRequest) -> mpi_env.Mpi:
     """Open MPI; in the slow set MPICH, too."""
     found: mpi_env.Mpi = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Adds planners to the table, as installed packages do: those of stubborn_planners.py by name, or entries."""
+    import stubborn_planners
+
+    from antiphon import registry
+    from antiphon.select import tuner
+
+    monkeypatch.syspath_prepend(str(HERE))
+    planners, table = dict(registry.table("planner")), registry.table
+    for module in (registry, tuner):
+        monkeypatch.setattr(module, "table", lambda kind: planners if kind == "planner" else table(kind))
+
+    def add(*names: str, **entries: object) -> None:
+        planners.update({name: stubborn_planners.entry(name) for name in names}, **entries)
+
+    return add

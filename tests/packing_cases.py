@@ -157,3 +157,23 @@ def overloaded(trees: Iterable[Tree], topology: Topology) -> list[str]:
         if total > limit.bandwidth:
             wrong.append(f"limit {limit.name}: {total} of {limit.bandwidth}")
     return wrong
+
+
+def check_trees(trees: Iterable[Tree], topology: Topology, sinks: Iterable[int]) -> None:
+    """Each reaches all sinks, every rank once and by way of switches, both ways where links back are named; all fit."""
+    trees = list(trees)
+    for tree in trees:
+        assert tree.rate > 0
+        depth = {tree.root: 0, **{rank: hop.depth for rank, hop in tree.hops}}
+        assert len(depth) == len(tree.hops) + 1
+        assert depth.keys() >= set(sinks)
+        for rank, hop in tree.hops:
+            assert hop.depth == depth[hop.parent] + 1
+            for links, ends in ((hop.path, (hop.parent, rank)), (hop.back, (rank, hop.parent))):
+                if links:
+                    nodes = [int(topology.link_src[links[0]]), *(int(topology.link_dst[link]) for link in links)]
+                    assert [int(topology.link_src[link]) for link in links] == nodes[:-1]
+                    assert (nodes[0], nodes[-1]) == ends
+                    assert all(node >= topology.ranks for node in nodes[1:-1])
+                    assert len(set(nodes)) == len(nodes)
+    assert not overloaded(trees, topology)

@@ -22,12 +22,12 @@ from antiphon.core.collective import Collective
 from antiphon.core.interpret.buffers import sides
 from antiphon.core.verify import verify
 from antiphon.lower.machine import judge as judging
-from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places, spread
+from antiphon.lower.machine.code import INPUT, OUTPUT, SCRATCH, Block, Code, Instruction, Places
 from antiphon.lower.machine.execute import execute
 from antiphon.lower.machine.judge import judge
 from antiphon.lower.machine.lift import schedule_of
 from antiphon.lower.machine.order import Accesses, Flat, Order
-from antiphon.lower.machine.waves import Waves, ends
+from antiphon.lower.machine.waves import Waves
 from antiphon.topologies import topology
 
 Cells = tuple[tuple[str, ...], ...]
@@ -289,80 +289,3 @@ def test_a_large_code_that_is_right_is_never_run_one_by_one() -> None:
                 continue
             with pytest.raises(RuntimeError):  # it never comes so far
                 judge(code)
-
-
-def test_what_goes_around_never_ends() -> None:
-    order = Order.of(allreduce(), Flat.of(allreduce(), execute(allreduce()).order))
-    src, dst = int(order.src[0]), int(order.dst[0])
-    assert ends(order, [])
-    assert ends(order, [(src, dst)])
-    assert not ends(order, [(dst, src)])
-
-
-def test_faults_are_told_by_rank_block_and_step() -> None:
-    """Whatever the order in which they are found."""
-    code = allreduce()
-    code.blocks[0].instructions[1] = replace(code.blocks[0].instructions[1], wait=())
-    for seed in range(20):
-        fault = judge(code, seed=seed)
-        assert fault is not None
-        assert fault.what.startswith("rank 0, block 0, step 1 (s)"), fault
-        assert fault.kind == "empty" or "does not wait for rank 0, block 2, step" in fault.what
-    code = allreduce()
-    code.blocks[3].instructions.pop()
-    fault = judge(code)
-    assert fault is not None
-    assert fault.what == "rank 0, block 1, step 1 (r): never done: waits for a message from rank 1 that is never sent"
-    code = allreduce()
-    code.blocks[4].instructions.pop()
-    fault = judge(code)
-    assert fault is not None
-    assert fault.kind in ("left", "wrong")
-    assert (
-        fault.what == "rank 0, block 0, step 1 (s): rank 1 never takes this message on channel 0; 1 of rank 0 are left"
-    )
-    code = allreduce()
-    code.blocks[5].instructions[0] = replace(
-        code.blocks[5].instructions[0], read=(code.blocks[5].instructions[0].read[0] - 1,)
-    )
-    fault = judge(code)
-    assert fault is not None
-    assert "rank 1, block 2, step 1 (re)" in fault.what
-    assert "ends with other contributions than it should" in fault.what
-
-
-def test_who_puts_must_know_that_the_other_has_begun_and_will_wait() -> None:
-    code = puts()
-    code.blocks[0].instructions[2] = replace(code.blocks[0].instructions[2], acquire=())
-    fault = judge(code)
-    assert fault is not None
-    assert fault.what == "rank 0, block 0, step 3 (put) does not know whether rank 1 has begun"
-    code = puts()
-    code.blocks[1].instructions.pop()
-    fault = judge(code)
-    assert fault is not None
-    assert fault.what == "rank 1 may end before rank 0, block 0, step 3 (put) is done with its data"
-
-
-def test_chunks_that_are_messages_of_their_own() -> None:
-    """Two ranks that send three chunks at once before they take any: with queues of two that is right while chunks are
-    small, and hangs when each is a message."""
-    wanted = Collective("allgather", 2)
-    places = Places.of(wanted, True, 3, [0, 0])
-    own, out = places.first[:, INPUT].tolist(), places.first[:, OUTPUT].tolist()
-    blocks = [
-        Block(rank, "block 0", [
-            Instruction(0, "s", 3, read=(own[rank],), push=rank),
-            Instruction(1, "r", 3, write=(out[rank] + 3 * (1 - rank),), pop=1 - rank),
-        ])
-        for rank in range(2)
-    ]  # fmt: skip
-    code = Code(wanted, True, 3, places, blocks, [(0, 1, 0), (1, 0, 0)], 2)
-    assert execute(code).fault is None
-    assert execute(spread(code)).fault is not None
-    fault = judge(code)
-    assert fault is not None
-    assert fault.kind == "hang"
-    assert "each is a message of its own" in fault.what
-    roomy = Code(wanted, True, 3, places, blocks, [(0, 1, 0), (1, 0, 0)], 3)
-    assert judge(roomy) is None

@@ -19,7 +19,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.core.program import Program
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats.msccl import write
-from antiphon.formats.msccl.code import code_of, codes_of
+from antiphon.formats.msccl.code import codes_of
 from antiphon.formats.msccl.read import Algorithm, read_msccl
 from antiphon.formats.msccl.write import bytes_of, msccl_xml, xml_of
 from antiphon.lower.blocks.blocks import Row, blocks, part_reductions
@@ -379,9 +379,3 @@ def test_hostile_files_end_in_one_line(data: bytes, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     assert peak < 2**22 + 20 * len(data)
-
-
-def test_code_for_another_protocol() -> None:
-    found = read_msccl(cases.ring())
-    assert code_of(found, True).slots == 2
-    assert code_of(found, True, "LL").slots == 8

@@ -33,7 +33,6 @@ from antiphon.formats.mscclpp.read import plan_of, read_plan
 from antiphon.lower.lowering import lower
 from antiphon.lower.machine.code import Code
 from antiphon.lower.machine.judge import judge
-from antiphon.lower.onesided.form import PUT, SIGNAL, WAIT
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.streams import credits
 
@@ -249,20 +248,6 @@ def test_between_hosts_by_ports() -> None:
     names = Counter(one["name"] for gpu in plan["gpus"] for block in gpu["threadblocks"] for one in block["ops"])
     assert names["pwsf"]
     assert not names["flush"]
-
-
-def test_steps_of_a_program() -> None:
-    """A put needs to know that its place is free: the receiver has begun, or says so when it has read what is there."""
-    program = program_of("allreduce", "full:ranks=4", "recursive-doubling", lag=1)
-    steps = one_sided(program, chunked(program, 2**20, "a test"), 1)[0]
-    for rank in range(4):
-        for peer in range(4):
-            given = sum(peer in step.peers for step in steps[rank] if step.kind == SIGNAL)
-            taken = sum(rank in step.peers for step in steps[peer] if step.kind == WAIT)
-            assert given == taken
-    kinds = [step.kind for step in steps[0]]
-    assert kinds[:2] == [SIGNAL, WAIT]
-    assert kinds.index(PUT) > kinds.index(WAIT)
 
 
 @pytest.mark.parametrize("lag", [1, 2**20])

@@ -228,9 +228,3 @@ def test_ten_thousand_mutations(first: int, cases: int) -> None:
         assert seen[what] >= cases // 4, (what, seen)
     for way in ("quick yes", "quick no", "walk", "bits", "counts", "sparse block", "second block"):
         assert ways.taken[way] >= cases // 2, (way, ways.taken)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(10))
-def test_a_hundred_thousand_mutations(part: int) -> None:
-    assert campaign(range(1000 + 400 * part, 1400 + 400 * part), PER_CASE)["mutations"] == 10_000

@@ -18,7 +18,7 @@ from antiphon.registry import table
 from antiphon.select import read_sweep
 from antiphon.topologies import topology
 
-KEY = st.from_regex(r"[a-z_]{1,6}", fullmatch=True)
+KEY = st.text("abcxyz_", min_size=1, max_size=6)
 VALUE = st.one_of(st.integers(-(10**6), 10**6).map(str), st.from_regex(r"[a-z0-9./x+-]{1,6}", fullmatch=True))
 READERS: dict[str, Any] = {
     "model": lambda parts: model_of("alpha-beta:" + ",".join(parts))[1],

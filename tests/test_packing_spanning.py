@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -15,9 +14,9 @@ from packing_cases import (
     arborescences,
     brute_broadcast,
     brute_tau,
+    check_trees,
     connected,
     one_way,
-    overloaded,
     random_edges,
     spanning_trees,
     torus,
@@ -28,13 +27,11 @@ from quick import crossed, in_turn
 import antiphon
 from antiphon.core.bounds.maxflow import dinic
 from antiphon.core.reshape import only
-from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, build
+from antiphon.core.topology import LinkType, SharedLimit, both_ways, build
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.trees.both_ways import directed, hung, radius, strength, undirected, weakest
+from antiphon.planners.trees.both_ways import directed, strength, undirected, weakest
 from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
-from antiphon.planners.trees.search import Arborescent, Undirected
-from antiphon.planners.trees.spanning import arc_flows, pack, side_by_side, spanning
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.spanning import arc_flows, pack, spanning
 
 
 def check_packing(vertices: int, edges: Sequence[Plain]) -> list[tuple[int, tuple[int, ...]]]:
@@ -76,12 +73,9 @@ def test_grids(size: tuple[int, ...], tau: str, most: int) -> None:
     assert len(check_packing(vertices, edges)) <= most
 
 
-def test_many_ranks_of_wide_links() -> None:
-    vertices, edges = (
-        40,
-        [(v, w, 1 + (v * 7919 + w * 104729) % 10**6) for v in range(40) for w in (v + 1, v + 3, v + 7)],
-    )
-    check_packing(vertices, [(a, b % 40, c) for a, b, c in edges])
+def test_capacities_beyond_doubles() -> None:
+    edges = [(0, 1, 10**17 + 1), (1, 2, 10**17 + 3), (2, 3, 3 * 10**16), (3, 0, 10**17), (0, 2, 7 * 10**16 + 9)]
+    check_packing(4, edges)
 
 
 def test_flows_of_any_size() -> None:
@@ -96,36 +90,6 @@ def test_flows_of_any_size() -> None:
         assert flow[4] + flow[5] == dinic(4, tail, head, capacity, 0, 1)[0]
 
 
-def test_side_by_side_is_a_common_refinement() -> None:
-    found = side_by_side([[(2, (0,)), (3, (1,))], [(4, (5,)), (1, (6,))]])
-    assert sum(w for w, _ in found) == 5
-    assert len(found) == 3
-    assert sum(w for w, chosen in found if 0 in chosen) == 2
-    assert sum(w for w, chosen in found if 5 in chosen) == 4
-
-
-@pytest.mark.parametrize(("name", "gpus", "_broadcast", "tau"), OPTIMA)
-def test_the_published_optima_of_allreduce(name: str, gpus: str, _broadcast: int, tau: str) -> None:
-    part = only(antiphon.topology(name), [int(g) for g in gpus])
-    found = spanning(undirected(part, [int(g) for g in gpus]))
-    assert found.rate == Fraction(tau) * part.unit == sum(tree.rate for tree in found.trees)
-    check_trees(found.trees, part, [int(g) for g in gpus])
-
-
-def check_trees(trees: Iterable[Tree], topology: Topology, members: Sequence[int]) -> None:
-    """Each reaches all members over links that are there, both ways where links back are named; all fit."""
-    for tree in trees:
-        depth = {tree.root: 0}
-        for _, (rank, hop) in sorted(enumerate(tree.hops), key=lambda x: x[1][1].depth):
-            assert hop.depth == depth[hop.parent] + 1
-            depth[rank] = hop.depth
-            for links, ends in ((hop.path, (hop.parent, rank)), (hop.back, (rank, hop.parent))):
-                for link in links:
-                    assert (int(topology.link_src[link]), int(topology.link_dst[link])) == ends
-        assert sorted(depth) == sorted(members)
-    assert not overloaded(trees, topology)
-
-
 def test_trees_hang_from_their_middle() -> None:
     line = build("line", 5, both_ways([(v, v + 1) for v in range(4)], LinkType("x", Fraction(1))))
     (tree,) = spanning(undirected(line)).trees
@@ -133,16 +97,6 @@ def test_trees_hang_from_their_middle() -> None:
 
 
 # ---- the fewest ----
-
-
-def test_dgx1v_broadcast_in_four_trees() -> None:
-    box = antiphon.topology("dgx1v")
-    for root in (0, 5):
-        found = fewest_broadcast(directed(box), root)
-        assert [tree.rate / box.unit for tree in found.trees] == [2, 2, 1, 1]
-        assert found.proved
-        assert {tree.root for tree in found.trees} == {root}
-        check_trees(found.trees, box, range(8))
 
 
 @pytest.mark.slow
@@ -221,61 +175,6 @@ def test_the_fewest_against_listing(seed: int, loss: Fraction) -> None:
     settled(found, truth)
 
 
-def fits_by_listing(trees: Sequence[tuple[int, ...]], capacity: Sequence[int], weights: Sequence[int]) -> bool:
-    """Whether trees of these weights fit, all choices tried."""
-    if not weights:
-        return True
-    for tree in trees:
-        left = [c - weights[0] * (e in tree) for e, c in enumerate(capacity)]
-        if min(left) >= 0 and fits_by_listing(trees, left, weights[1:]):
-            return True
-    return False
-
-
-@pytest.mark.parametrize("seed", in_turn(range(120), 3))
-def test_the_search_is_complete(seed: int) -> None:
-    """For given weights and depth it finds trees exactly where listing does, and those it finds fit."""
-    draw = random.Random(seed)
-    vertices = draw.randint(3, 5)
-    pairs = [*((draw.randrange(v), v) for v in range(1, vertices))]
-    pairs += [(v, w) for v, w in (draw.sample(range(vertices), 2) for _ in range(draw.randint(1, 4)))]
-    edges = [(a, b, draw.randint(1, 5)) for a, b in pairs]
-    arcs = [*edges, *((b, a, draw.randint(1, 5)) for a, b in pairs if draw.random() < 0.8)]
-    weights = sorted((draw.randint(1, 2) for _ in range(draw.randint(1, 4))), reverse=True)
-    deepest = draw.choice((None, 1, 2, 3))
-    tau, parts = weakest(vertices, edges)
-    label = [next(i for i, part in enumerate(parts) if v in part) for v in range(vertices)]
-    up_down = Undirected(vertices, edges, [label], deepest)
-    listed = [
-        tree
-        for tree in spanning_trees(vertices, edges)
-        if deepest is None or radius(vertices, [edges[e][:2] for e in tree]) <= deepest
-    ]
-    assert same_answer(up_down, listed, [c for *_, c in edges], weights)
-    down = Arborescent(vertices, arcs, 0, [1 << v for v in range(1, vertices)] + [(1 << vertices) - 2], deepest)
-    machine = one_way(vertices, arcs)
-    listed = [
-        tree
-        for tree in arborescences(vertices, arcs, 0)
-        if deepest is None or hung(machine, 0, tree, Fraction(1)).depth <= deepest
-    ]
-    assert same_answer(down, listed, [c for *_, c in arcs], weights)
-    assert tau > 0
-
-
-def same_answer(
-    search: Undirected | Arborescent, listed: Sequence[tuple[int, ...]], capacity: list[int], weights: list[int]
-) -> bool:
-    found, _ = search.run(weights, 10**6)
-    if found is None:
-        return not fits_by_listing(listed, capacity, weights)
-    for weight, tree in zip(weights, found, strict=True):
-        assert tree in listed
-        for e in tree:
-            capacity[e] -= weight
-    return min(capacity) >= 0
-
-
 def test_large_machines_get_the_exact_packing_and_a_bound() -> None:
     vertices, edges = torus(6, 6)
     found = fewest_spanning(two_way(vertices, edges))
@@ -328,14 +227,6 @@ def test_switches_and_narrow_limits() -> None:
         undirected(shared)
     wide = build("wide", 2, both_ways([(0, 1)], ONE), limits=[SharedLimit("bus", (0, 1), Fraction(2))])
     assert spanning(undirected(wide)).tau == 1
-
-
-def test_parallel_links_each_carry_their_own() -> None:
-    fast = LinkType("fast", Fraction(3))
-    machine = build("double", 2, [*both_ways([(0, 1)], ONE), *both_ways([(0, 1)], fast)])
-    found = spanning(undirected(machine))
-    assert found.tau == 4
-    check_trees(found.trees, machine, range(2))
 
 
 def test_a_loss_of_all() -> None:

@@ -40,63 +40,6 @@ def deps_of(graph: MessageGraph, left: bool = False) -> list[set[int]]:
     return [set(graph.deps[a:b][graph.left[a:b] == left].tolist()) for a, b in pairs]
 
 
-def messages_of(schedule: Schedule) -> tuple[list[tuple[int, ...]], list[int]]:
-    route = [-1] * schedule.transfers if schedule.route is None else schedule.route.tolist()
-    keys = list(zip(schedule.step.tolist(), schedule.src.tolist(), schedule.dst.tolist(), route, strict=True))
-    ranks = schedule.collective.ranks
-    order = sorted(set(keys), key=lambda key: (key[0], (key[2] - key[1]) % ranks, key[1], key[3]))
-    return order, [order.index(key) for key in keys]
-
-
-def plain_data_deps(schedule: Schedule) -> tuple[list[set[int]], list[set[int]]]:
-    """Of every message all who wrote what it reads or an earlier value there, and all who read an earlier one."""
-    order, message = messages_of(schedule)
-    rows = list(
-        zip(
-            schedule.step.tolist(), schedule.chunk.tolist(), schedule.src.tolist(), schedule.slot("src").tolist(),
-            schedule.dst.tolist(), schedule.slot("dst").tolist(), message, strict=True,
-        )
-    )  # fmt: skip
-    done, left = ([set[int]() for _ in order] for _ in range(2))
-    for step, chunk, src, slot, _, _, number in rows:
-        written = [row for row in rows if row[0] < step and (row[1], row[4], row[5]) == (chunk, src, slot)]
-        last = max((row[0] for row in written), default=-1)
-        done[number] |= {row[-1] for row in written}
-        left[number] |= {row[-1] for row in rows if row[0] <= last and (row[1], row[2], row[3]) == (chunk, src, slot)}
-    return done, left
-
-
-@given(cases())
-@settings(max_examples=examples(60))
-def test_by_data_a_message_waits_for_the_versions_that_it_reads(case: Case) -> None:
-    """For no more than that, and for all of it: by way of others where these have waited for it."""
-    graph = message_graph(case.schedule, 1000, "data")
-    all_done, all_left = plain_data_deps(expand(case.schedule))
-    seen_done: list[set[int]] = []
-    seen_left: list[set[int]] = []
-    for number, (done, left) in enumerate(zip(deps_of(graph), deps_of(graph, True), strict=True)):
-        assert done <= all_done[number]
-        assert left <= all_left[number]
-        seen_done.append(done.union(*(seen_done[i] for i in done | left)))
-        seen_left.append(left.union(seen_done[-1], *(seen_left[i] for i in done | left)))
-        assert all_done[number] <= seen_done[-1]
-        assert all_left[number] <= seen_left[-1]
-
-
-@given(cases())
-@settings(max_examples=examples(60))
-def test_by_rounds_all_that_came_before_at_the_source_is_done(case: Case) -> None:
-    graph = message_graph(case.schedule, 1000, "rounds")
-    order, _ = messages_of(expand(case.schedule))
-    assert [key[1:3] for key in order] == list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
-    reached: list[set[int]] = []
-    for number, (deps, (step, src, *_)) in enumerate(zip(deps_of(graph), order, strict=True)):
-        before = {i for i, key in enumerate(order[:number]) if key[0] < step and src in key[1:3]}
-        assert deps <= before
-        reached.append(deps.union(*(reached[i] for i in deps)))
-        assert before <= reached[-1]
-
-
 @given(cases())
 @settings(max_examples=examples(30))
 def test_bytes_are_conserved(case: Case) -> None:

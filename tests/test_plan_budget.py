@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stubborn_planners
 
 import antiphon
-from antiphon import registry
 from antiphon.cli import run
 from antiphon.core.plan import Plan
 from antiphon.errors import EffortSpent, NotFound, TimedOut, Unsupported
@@ -21,15 +19,6 @@ from antiphon.select import plans
 Add = Callable[..., None]
 Capture = pytest.CaptureFixture[str]
 RING = ("allgather", "ring:ranks=4")
-
-
-@pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Adds planners to the table, as installed packages do."""
-    whole = dict(registry.table("planner"))
-    old = registry.table
-    monkeypatch.setattr(registry, "table", lambda kind: whole if kind == "planner" else old(kind))
-    return lambda *names: whole.update({name: stubborn_planners.entry(name) for name in names})
 
 
 def endless(*args: Any, **options: Any) -> Any:

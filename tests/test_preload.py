@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import random
-import struct
 import subprocess
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from mpi_env import Mpi
 from program_cases import idle_book
@@ -24,8 +19,6 @@ from program_cases import idle_book
 import antiphon
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import AntiphonError
-from antiphon.runtimes.engine.build import library
-from antiphon.runtimes.engine.native import Functions
 from antiphon.runtimes.serve import files
 from antiphon.runtimes.serve.book import encode_book, make_book, read_table
 from antiphon.select import save_plans
@@ -507,46 +500,6 @@ def test_the_book_maker_answers(tmp_path: Path, folder: Path, capfdbinary: pytes
     assert len(list((tmp_path / "many").glob("*"))) == files.MAX_FILES
 
 
-def test_the_reader_in_c_believes_nothing(openmpi: Mpi, folder: Path) -> None:
-    """Damaged books, with right checksums: refused, or as harmless as the one that was damaged."""
-    engine = Functions(library("mpi", openmpi.mpicc))
-    engine.ap_book_open.restype = ctypes.c_void_p
-    engine.ap_book_open.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    engine.ap_book_close.argtypes = [ctypes.c_void_p]
-    data = encode_book(read_table(table(folder, 2)))
-    head = struct.unpack_from("<Q", data, 16)[0]
-    draw = random.Random(3)
-
-    def opens(book: bytes, error: ctypes.Array[ctypes.c_char] | None = None) -> bool:
-        words = np.frombuffer(book + bytes(-len(book) % 8), np.uint64).copy()  # aligned
-        handle = engine.ap_book_open(words.ctypes.data, len(book), error)
-        engine.ap_book_close(handle)
-        return bool(handle)
-
-    assert opens(data)
-    assert not any(opens(data[:size]) for size in range(0, len(data), 97))
-    for changed, text in (
-        (data[:-100], "cut off or damaged"),
-        (data[:70] + b"x" + data[71:], "checksum of its head"),
-        (data[:-60] + bytes([data[-60] ^ 4]) + data[-59:], "checksum of a program"),
-        (data[:8] + b"\x07" + data[9:], "has version 7"),
-        (b"x" + data[1:], "no book"),
-    ):
-        told = ctypes.create_string_buffer(256)
-        assert not opens(changed, told)
-        assert text in told.raw[4:].partition(b"\0")[0].decode()
-    refused = 0
-    for turn in range(3000):
-        spoiled = bytearray(data)
-        at = draw.randrange(16, 64) if turn % 3 == 0 else draw.randrange(64, head)
-        more = struct.unpack_from("<I", data, at)[0] + 1 & 0xFFFFFFFF
-        spoiled[at : at + 4] = draw.choice([b"\xff" * 4, bytes(4), draw.randbytes(4), struct.pack("<I", more)])
-        end = min(struct.unpack_from("<Q", spoiled, 16)[0], len(data))
-        struct.pack_into("<I", spoiled, 12, zlib.crc32(spoiled[16:end]))
-        refused += not opens(bytes(spoiled))
-    assert refused > 1000
-
-
 # ---- communicators ----
 
 
@@ -582,17 +535,6 @@ def test_communicators_some_of_which_share_memory(mpi: Mpi, folder: Path, shared
     assert run.warnings == []
     assert run.left == {"allgather: the table has no plan for it": 8}
     assert [run.served("allgather", ranks) for ranks in (5, 2, 3)] == [14, 8, 8]
-
-
-@pytest.mark.slow
-def test_a_thousand_communicators_take_little(openmpi: Mpi, folder: Path) -> None:
-    """Those that are called once take nothing at all."""
-    run = Run(
-        openmpi, folder, 4, [compiled(folder, openmpi, "many"), "1000", "1"], [table(folder, 4)], ANTIPHON_LEAST="0",
-        ANTIPHON_AFTER="8",
-    ).right()  # fmt: skip
-    assert float(run.done.stdout.split()[1]) < 30
-    assert sum(row["calls"] for row in run.report["served"]) == 2  # of the world, at the end
 
 
 @pytest.mark.slow

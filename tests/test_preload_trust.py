@@ -129,3 +129,18 @@ def test_a_page_is_held_against_its_program(openmpi: Mpi, folder: Path) -> None:
     entries = head - 24 * len(kinds)
     twice = good[: entries + 24] + good[entries : entries + 20] + good[entries + 44 :]
     assert "lies outside, or upon another" in opened(engine, again(twice))
+
+
+def test_a_damaged_book_is_refused_with_the_reason(openmpi: Mpi, folder: Path) -> None:
+    engine = Functions(build.library("mpi", openmpi.mpicc))
+    data = encode_book(read_table(table(folder, 2)))
+    assert opened(engine, data) == ""
+    assert all(opened(engine, data[:size]) for size in range(0, len(data), 97))
+    for changed, text in (
+        (data[:-100], "cut off or damaged"),
+        (data[:70] + b"x" + data[71:], "checksum of its head"),
+        (data[:-60] + bytes([data[-60] ^ 4]) + data[-59:], "checksum of a program"),
+        (data[:8] + b"\x07" + data[9:], "has version 7"),
+        (b"x" + data[1:], "no book"),
+    ):
+        assert text in opened(engine, changed)

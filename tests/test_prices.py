@@ -24,8 +24,8 @@ from antiphon.cost.nccl.place import place_of
 from antiphon.cost.replay.job import ProcessGroup
 from antiphon.errors import AntiphonError
 from antiphon.select.limits import Limit
-from antiphon.select.prices import ByLibrary, ByPlans
 from antiphon.select.parse_request import collective
+from antiphon.select.prices import ByLibrary, ByPlans
 from antiphon.topologies import topology
 
 BOXES = ("dgx1v", "dgx-a100", "hgx-h100", "hgx-h100:sharp=false", "hgx-b200", "mi300x")

@@ -13,7 +13,7 @@ from typing import Any
 import generate
 import numpy as np
 import pytest
-from contract import Setting, able, machine, solves, sweep_of
+from contract import Setting, able, machine, solves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from program_cases import Plain, changed, compare, implied, inputs_of, messages, rotation, rows, variants, without_wait
@@ -38,34 +38,11 @@ from antiphon.core.program import (
 )
 from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.request import Request
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule
+from antiphon.core.schedule import COPY, Chunks, Schedule
 from antiphon.core.transform import expand, pipeline
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.registry import call
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind", "planner", "channels"),
-    [
-        ("full:ranks=5", "alltoall", "direct", 1), ("dgx1v", "allreduce", "multi-ring", 3),
-        ("ring:ranks=4", "allgather", "ring", 2), ("full:ranks=8", "broadcast", "binomial-tree", 1),
-    ],
-)  # fmt: skip
-def test_pairs_are_the_sends_and_receives_of_every_channel_in_order(
-    spec: str, kind: str, planner: str, channels: int
-) -> None:
-    """Against queues: operations of a rank stand in the order of their times."""
-    program = lower(planned(spec, kind, planner), channels=channels)
-    rank, peer, channel = program.rank.tolist(), program.peer.tolist(), program.channel.tolist()
-    queues: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
-    for row, operation in enumerate(program.kind.tolist()):
-        if operation in (SEND, RECEIVE):
-            ends = (rank[row], peer[row]) if operation == SEND else (peer[row], rank[row])
-            queues.setdefault((*ends, channel[row]), ([], []))[operation].append(row)
-    expected = [pair for way in sorted(queues) for pair in zip(*queues[way], strict=True)]
-    assert list(zip(*(rows.tolist() for rows in program.pairs), strict=True)) == expected
-    assert len(expected) == int((program.kind == SEND).sum()) > 0
 
 
 def planned(spec: str, kind: str, planner: str, **options: Any) -> Schedule:
@@ -78,29 +55,11 @@ RING = planned("ring:ranks=4", "allreduce", "ring")
 # ---- the outcome ----
 
 
-@pytest.mark.parametrize("kind", in_turn([*KINDS, "custom"], 6))
-def test_random_schedules(kind: str) -> None:
-    """Slots, routes, pieces, uneven weights, several roots, groups, redundant and dead transfers."""
-    for seed in range(3):
-        case = generate.case(seed * 31 + len(kind), kind)
-        compare(case.schedule, seeds=(2 * seed, 2 * seed + 1), channels=1 + seed % 3, lag=seed % 2)
-
-
 @settings(max_examples=examples(8), deadline=None)
 @given(generate.cases(most_ranks=6), st.integers(0, 9), st.integers(0, 2**20))
 def test_any_schedule(case: generate.Case, unit: int, seed: int) -> None:
     for program in compare(case.schedule, (unit,), (seed,)):
         check(program, seeds=(seed,))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 1200, 300))
-def test_many_random_schedules(first: int) -> None:
-    for seed in range(first, first + 300):
-        made = compare(generate.case(seed).schedule, seeds=(seed, seed + 1), channels=1 + seed % 4, lag=seed % 3)
-        for program in made:
-            check(program, seeds=(seed, seed + 1))
-        assert encode(decode(encode(made))) == encode(made)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +74,8 @@ def test_types_and_operators(dtype: str, op: str) -> None:
         compare(schedule, (5,), (1,), data_type(dtype), op)
 
 
-def plans_on(spec: str, kind: str, how: str, most: int) -> list[Schedule]:
-    """What planners make there for all, for some of the ranks, and for two roots."""
+def plans_on(spec: str, kind: str) -> list[Schedule]:
+    """The first that each planner makes there for all, for some of the ranks, and for two roots."""
     here = machine(spec)
     everyone = tuple(range(here.ranks))
     rooted = kind in ("broadcast", "reduce", "scatter", "gather")
@@ -127,35 +86,24 @@ def plans_on(spec: str, kind: str, how: str, most: int) -> list[Schedule]:
         for name, entry in able(kind):
             if solves(entry):
                 continue
-            for options in sweep_of(entry, how):
-                try:
-                    found += islice(call("planner", name, entry.load(), dict(options), Request(here, at.wanted)), most)
-                except Unsupported:
-                    continue
+            try:
+                found += islice(call("planner", name, entry.load(), {}, Request(here, at.wanted)), 1)
+            except Unsupported:
+                continue
     return found
 
 
 @pytest.mark.parametrize(
     "kind", in_turn([kind if n % 2 else pytest.param(kind, marks=pytest.mark.slow) for n, kind in enumerate(KINDS)])
 )
-@pytest.mark.parametrize("spec", ["mesh:dims=2x2"])
+@pytest.mark.parametrize(
+    "spec", ["mesh:dims=2x2", *(pytest.param(spec, marks=pytest.mark.slow) for spec in ("star:ranks=7", "dgx1v"))]
+)
 def test_every_planner(spec: str, kind: str) -> None:
-    made = plans_on(spec, kind, "defaults", 1)
+    made = plans_on(spec, kind)
     assert len(made) > 2
     for number, schedule in enumerate(made):
         compare(schedule, (7,), (number,))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "spec",
-    ["full:ranks=4", "star:ranks=3", "ring:ranks=5", "mesh:dims=2x3", "star:ranks=7", "dgx1v", "tree:fanouts=2x2x2"],
-)
-def test_every_planner_with_every_option(spec: str, kind: str) -> None:
-    for number, schedule in enumerate(plans_on(spec, kind, "most", 2)):
-        for program in compare(schedule, (0, 1, 7), (number,), lag=number % 2):
-            check(program, seeds=(number,))
 
 
 def test_pieces_stay_a_number() -> None:
@@ -263,30 +211,6 @@ def test_an_alltoall_in_place_waits_for_what_stood_there() -> None:
         lower(lopsided, in_place=True)
     assert [p.in_place for p in both(lopsided)] == [False]
     assert [p.in_place for p in both(schedule)] == [False, True]
-
-
-def test_local_transfers() -> None:
-    """Slots swap in one step, sums within a rank, copies of copies."""
-    collective = Collective("allreduce", 2)
-    listed = [
-        (0, 0, 0, 1, COPY, 0, 1), (0, 0, 1, 0, COPY, 0, 1),
-        (1, 0, 0, 0, COPY, 0, 1), (1, 0, 0, 0, COPY, 1, 0), (1, 0, 1, 1, REDUCE, 1, 0),
-        (2, 0, 0, 0, REDUCE, 1, 0), (3, 0, 0, 0, COPY, 0, 2), (4, 0, 0, 0, COPY, 2, 3), (5, 0, 0, 0, COPY, 3, 0),
-    ]  # fmt: skip
-    for pieces in (1, 3):
-        for program in compare(_twice(collective, listed, pieces)):
-            check(program)
-    listed = []
-    for r in range(3):  # what a rank has is added to something and written over in one step
-        after = (r + 1) % 3
-        listed += [(0, 0, after, r, COPY, 0, 1), (1, 0, r, r, REDUCE, 0, 1), (1, 0, after, r, REDUCE, 1, 1)]
-        listed += [(1, 0, r, r, COPY, 1, 0), (2, 0, r, r, COPY, 1, 0)]
-    for program in compare(_twice(Collective("allreduce", 3), listed, 1), seeds=range(4)):
-        check(program)
-
-
-def _twice(collective: Collective, listed: list[tuple[int, ...]], pieces: int) -> Schedule:
-    return rows(collective, [(s, c, *rest) for s, _, *rest in listed for c in (0, 1)], 2, pieces=pieces)
 
 
 def test_ranks_may_mix() -> None:
@@ -419,18 +343,6 @@ def test_damage_is_noticed() -> None:
     for damaged, says in cases:
         with pytest.raises(Invalid, match=says):
             check(damaged, seeds=(1,))
-
-
-def test_swapped_sends_are_noticed() -> None:
-    """Two sends of a rank whose places are exchanged: the sizes fit, the data does not."""
-    program = lower(planned("ring:ranks=4", "allgather", "ring", options={"directions": 1}))
-    one, two = (int(program.part_ptr[operation(program, SEND, nth)]) for nth in (0, 2))
-    swapped = program
-    for column in ("part_begin", "part_end", "part_base"):
-        values = getattr(program, column)
-        swapped = changed(changed(swapped, column, one, int(values[two])), column, two, int(values[one]))
-    with pytest.raises(Invalid, match="takes it as other stretches"):
-        check(swapped)
 
 
 def test_a_deadlock_is_noticed() -> None:

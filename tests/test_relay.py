@@ -21,7 +21,6 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Infeasible, Invalid, Unsupported
 from antiphon.planners.relations.relay import PIECES, SHARED, relay
-from antiphon.planners.shared.reach import Reach, stars
 from antiphon.select import measure
 from antiphon.topologies import topology
 
@@ -143,41 +142,6 @@ def test_trees_are_spread_over_equal_links() -> None:
     machine = topology("full:ranks=5")
     (schedule,) = relay(Request(machine, Collective("alltoall", 5)))
     assert timeline(schedule, machine).total == Fraction(1, 5) / machine.unit  # optimal: one block on every link
-
-
-class Counted(Reach):
-    """Counts how often somebody looks at the ranks one step away."""
-
-    looks = 0
-
-    def neighbours(self, rank: int) -> dict[int, tuple[tuple[int, ...], ...]]:
-        self.looks += 1
-        return super().neighbours(rank)
-
-
-def test_trees_look_at_no_neighbours_once_all_are_reached() -> None:
-    """Behind a switch a tree is of one level: every source looks once, not every rank for every source."""
-    trees = Counted(topology("full:ranks=12"))
-    assert [len(trees.of(source)) for source in range(12)] == [12] * 12
-    assert trees.looks == 12
-
-
-SPECS = ("star:ranks=6", "full:ranks=5", "dgx-a100", "cluster:box=dgx-a100,boxes=2", "dgx1v", "mesh:dims=2x3")
-
-
-@given(machine=st.one_of(machines(), st.sampled_from(SPECS).map(topology)), data=st.data())
-@settings(max_examples=examples(100))
-def test_ways_to_all_at_once_are_those_found_one_by_one(machine: Topology, data: st.DataObject) -> None:
-    """There are such only where every rank is one step away from every source, by one way."""
-    ranks = range(machine.ranks)
-    sources = data.draw(st.permutations(ranks).map(lambda all_of: all_of[: max(1, len(all_of) // 2)]))
-    found, reach = stars(machine, np.array(sources, np.int64)), Reach(machine)
-    near = [reach.neighbours(source) for source in sources]
-    plain = [len(ways) == machine.ranks - 1 and all(len(paths) == 1 for paths in ways.values()) for ways in near]
-    assert (found is not None) == all(plain)
-    if found is not None:
-        listed = [ways[rank][0] for source, ways in zip(sources, near, strict=True) for rank in ranks if rank != source]
-        assert [found[i] for i in range(len(found))] == listed
 
 
 def test_the_centre_is_the_first_whose_farthest_is_nearest() -> None:

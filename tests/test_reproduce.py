@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from reproduced import KEYS
 
 import antiphon
 from antiphon.cli import run
@@ -19,8 +20,6 @@ from antiphon.reproduce.sccl_plans import Family, Synthesized, family
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, of_kind
 from antiphon.reproduce.table import TABLE
 from antiphon.topologies import topology
-
-KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
 
 
 def test_what_there_is() -> None:

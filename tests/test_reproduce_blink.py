@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from packing_cases import OPTIMA, connected
 from quick import in_turn
+from reproduced import by_name
 
 import antiphon
 from antiphon.cli import run
@@ -22,17 +22,6 @@ from antiphon.reproduce import blink_rates as rates
 from antiphon.reproduce import blink_servers as servers
 from antiphon.reproduce.blink_allocations import allocation, joined, unique
 from antiphon.reproduce.blink_rates import MeasuredPlan
-
-KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
-
-
-def rows_of(name: str) -> list[dict[str, Any]]:
-    rows = list(reproduce(name))
-    assert all(set(row) == KEYS for row in rows)
-    assert len({row["name"] for row in rows}) == len(rows)
-    plain: list[dict[str, Any]] = json.loads(json.dumps(rows))
-    return plain
-
 
 # ---- allocations ----
 
@@ -157,7 +146,7 @@ def test_spread() -> None:
 
 @pytest.mark.slow
 def test_counts() -> None:
-    rows = {row["name"]: row for row in rows_of("blink-counts")}
+    rows = by_name(reproduce("blink-counts"))
     assert [name for name, row in rows.items() if row["ok"] is not True] == ["dgx1v broadcast, trees before minimising"]
     assert rows["dgx1v broadcast, trees before minimising"]["ok"] is None  # a draw
     sizes = {name: rows[f"{name}, unique allocations"]["ours"]["by_size"] for name in ("dgx1v", "dgx1p")}
@@ -178,7 +167,7 @@ def test_counts_that_differ_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_figure_14() -> None:
-    rows = rows_of("blink-figure14")
+    rows = list(by_name(reproduce("blink-figure14")).values())
     assert all(row["ok"] for row in rows)
     found = {row["name"]: [round(value, 2) for value in row["ours"].values()] for row in rows}
     assert found == {
@@ -189,14 +178,6 @@ def test_figure_14() -> None:
     assert [row["note"].split()[-6] for row in rows[:4]] == ["21", "21", "5", "5"]  # without a ring
     assert [len(row["proof"]) for row in rows[:4]] == [46, 46, 14, 14]
     assert rows[1]["proof"][2] == "0,2,3: 5/3 = 5/2 (parts 0 | 2 | 3) over 3/2 (2 rings)"
-
-
-@pytest.mark.slow
-def test_figure_14_with_a_slower_pcie_is_not_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "PCIE", Fraction(1, 4))
-    rows = list(blink.figure14())
-    assert [row["ok"] for row in rows] == [True] * 4 + [False]
-    assert rows[-1]["ours"] == {"max": 12.8}
 
 
 def test_rows_of_one_machine() -> None:
@@ -230,7 +211,7 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.slow
 def test_trees() -> None:
-    rows = {row["name"]: row for row in rows_of("blink-trees")}
+    rows = by_name(reproduce("blink-trees"))
     assert all(row["ok"] for row in rows.values())
     for name, count in (("dgx1v", 46), ("dgx1p", 14)):
         for kind in ("broadcast", "allreduce"):
@@ -246,7 +227,7 @@ def test_trees() -> None:
 
 @pytest.mark.slow
 def test_figure_22b() -> None:
-    rows = rows_of("blink-figure22b")
+    rows = list(by_name(reproduce("blink-figure22b")).values())
     assert all(row["ok"] for row in rows)
     *points, knee = rows
     speeds = [row["ours"]["bytes_per_second"] for row in points]
@@ -255,14 +236,6 @@ def test_figure_22b() -> None:
     assert all(row["ours"]["rings_bytes_per_second"] < row["ours"]["bytes_per_second"] for row in points)
     assert knee["ours"] == {"bytes_per_second": 38e9}
     assert servers.knees() == Counter({Fraction(1): 46, Fraction(2): 22, Fraction(9, 4): 1, Fraction(5, 2): 1})
-
-
-@pytest.mark.slow
-def test_figure_22b_on_other_gpus_is_not_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "GPUS", ((0, 1, 4), (0, 1, 2, 3, 4)))  # one link between 0 and 1, two to 4
-    rows = list(blink.figure22b())
-    assert [row["ok"] for row in rows] == [True, True, False, True, True, True, False]
-    assert rows[-1]["ours"] == {"bytes_per_second": 19e9}
 
 
 def test_two_servers() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
+from reproduced import by_name
 
 from antiphon.cli import run
 from antiphon.core.loads import loads
@@ -18,20 +17,8 @@ from antiphon.reproduce import gentree_plans as making
 from antiphon.reproduce import gentree_table7 as seven
 from antiphon.reproduce import gentree_tables as tables
 from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, form, least_error
-from antiphon.reproduce.rows import NEAR, apart, near
+from antiphon.reproduce.rows import NEAR
 from antiphon.topologies import topology
-
-KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
-
-
-def by_name(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    found = list(rows)
-    assert all(set(row) == KEYS for row in found)
-    plain: list[dict[str, Any]] = json.loads(json.dumps(found))
-    named = {row["name"]: row for row in plain}
-    assert len(named) == len(plain)
-    return named
-
 
 # ---- what was published ----
 
@@ -246,19 +233,6 @@ def test_reasons_of_what_differs() -> None:
     assert "root" not in seven.too_few_steps(384, tables.TABLE7["CDC384"]["Ring"])
     assert seven.growth(384, [0.0, 0.0, 9e7 * 2 * 383 / 384 * 6.4e-9]) == pytest.approx(1)
     assert set(seven.CPS) == set(tables.TABLE7) - set(seven.ON_ONE_SWITCH)
-
-
-def test_the_sum_of_both_tiers_is_what_co_located_servers_are_published_to_take() -> None:
-    """What the notes on CPS say, recomputed."""
-    for network, servers, below in (("SYM384", 384, 24), ("SYM512", 512, 32)):
-        server, trunk = 6.4e-9 + (servers - 10) * 1.22e-10, 6.4e-10 + (servers - below - 9) * 6e-12
-        each = 2 * (servers - 1) / servers * server + 2 * below * (servers - below) / servers * trunk
-        found = [10 * 6.58e-3 + floats * (each + 7.87e-10) for floats in tables.SIZES.values()]
-        assert near(apart(found, tables.TABLE7[network]["CPS"]))
-    crossing = 2 * 256 * 128 / 384 * 1e8 * 6.4e-9
-    assert crossing == pytest.approx(109.2, abs=0.1)
-    incast = (256 - 9) * 6e-11 / 6.4e-9
-    assert incast == pytest.approx(2.3, abs=0.05)
 
 
 def test_without_rearrangement_sums_cross_the_data_centres_once() -> None:

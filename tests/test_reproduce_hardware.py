@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from reproduced import by_name
 
 from antiphon.reproduce import reproduce
 from antiphon.reproduce.blink_allocations import unique
@@ -13,12 +12,8 @@ from antiphon.reproduce.rows import is_near
 from antiphon.topologies import topology
 
 
-def rows_of(name: str) -> dict[str, dict[str, Any]]:
-    return {row["name"]: row for row in reproduce(name)}
-
-
 def test_figure_9_parts_time_into_calculation_and_communication() -> None:
-    found = rows_of("genmodel-figure9")
+    found = by_name(reproduce("genmodel-figure9"))
     less = found.pop("100 Gbit/s, CPS calculates less than ring by")
     assert all(row["ok"] for row in found.values())
     assert less["ok"] is None
@@ -30,7 +25,7 @@ def test_figure_9_parts_time_into_calculation_and_communication() -> None:
 
 @pytest.mark.slow
 def test_blink_over_nccl_says_what_is_calibrated() -> None:
-    found = rows_of("blink-figures15-18")
+    found = by_name(reproduce("blink-figures15-18"))
     assert {row["ok"] for row in found.values()} == {None}
     assert "calibrated by v100" in found["dgx1v broadcast over NCCL"]["note"]
     assert "not calibrated" in found["dgx1p broadcast over NCCL"]["note"]
@@ -44,7 +39,7 @@ def test_blink_over_nccl_says_what_is_calibrated() -> None:
 
 
 def test_a_dgx2_gains_most_where_calls_are_small() -> None:
-    found = rows_of("blink-figures19-21")
+    found = by_name(reproduce("blink-figures19-21"))
     assert found["dgx2, most for smaller sizes"]["ok"]
     for name in ("dgx2, latency over NCCL", "dgx2, throughput over NCCL"):
         assert found[name]["ok"] is None
@@ -56,7 +51,7 @@ def test_a_dgx2_gains_most_where_calls_are_small() -> None:
 
 @pytest.mark.slow
 def test_sccl_over_nccl_on_a_dgx1() -> None:
-    found = rows_of("sccl-figures4-6")
+    found = by_name(reproduce("sccl-figures4-6"))
     assert found["DGX-1 allreduce, large sizes"]["ok"]
     assert found["Z52 allgather, the faster one"]["ok"]
     assert (
@@ -69,7 +64,7 @@ def test_sccl_over_nccl_on_a_dgx1() -> None:
 
 @pytest.mark.slow
 def test_parameters_gain_on_every_number_of_nodes() -> None:
-    found = rows_of("piccl-figures5-6")
+    found = by_name(reproduce("piccl-figures5-6"))
     failed = [name for name, row in found.items() if not row["ok"]]
     assert failed == ["allgather on 16 nodes, the fastest family"]
 

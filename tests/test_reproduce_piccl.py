@@ -3,34 +3,20 @@ are seen."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
+from reproduced import by_name
 
 from antiphon.cli import run
 from antiphon.cost.loggp import forms as loggp_forms
-from antiphon.reproduce import names, piccl
+from antiphon.reproduce import piccl
 from antiphon.reproduce import piccl_permuting as permuting
 from antiphon.reproduce import piccl_plans as making
 from antiphon.reproduce import piccl_selection as choosing
 from antiphon.reproduce.piccl_plans import FAMILIES, KRING, PERMUTED, RECMULT, Times
 
-KEYS = {"name", "published", "ours", "deviation", "ok", "note", "engine", "seconds", "proof"}
 FAMILY_ROWS = [f"{one.name}, the best k" for one in FAMILIES]
-
-
-def by_name(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    found = list(rows)
-    assert all(set(row) == KEYS for row in found)
-    named = {row["name"]: row for row in json.loads(json.dumps(found))}
-    assert len(named) == len(found)
-    return named
-
-
-def test_they_are_listed() -> None:
-    assert {"piccl-figure4", "piccl-figure8", "piccl-selection"} <= {one["name"] for one in names()}
 
 
 # ---- Figure 7 ----

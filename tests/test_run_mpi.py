@@ -25,6 +25,7 @@ from antiphon.cli.run_text import rows_text
 from antiphon.core.collective import Collective
 from antiphon.core.interpret import interpret
 from antiphon.core.program import encode
+from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.program import both, lower
 from antiphon.runtimes.engine.launch import Failed, consent, watch
@@ -123,15 +124,27 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert none.splitlines()[1].split()[-2:] == ["-", "NO"]
 
 
+def launched(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """So many processes of Python with these arguments."""
+    command = [str(MPIEXEC), *consent(str(MPIEXEC), 2**20), "-n", str(count), sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
+
+
+def scripted(folder: Path, text: str, schedule: Schedule) -> list[str]:
+    """A script, and the program of a schedule as its argument."""
+    script, program = folder / "script.py", folder / "program.bin"
+    script.write_text(text)
+    program.write_bytes(encode([lower(schedule)]))
+    return [str(script), str(program)]
+
+
 @pytest.mark.slow
 @needs_mpi
 @pytest.mark.parametrize(("count", "code"), [pytest.param(3, 0, marks=pytest.mark.slow), (2, 2)])
 def test_a_launcher_may_start_the_command_itself(tmp_path: Path, count: int, code: int) -> None:
     path = tmp_path / "plan.json"
     assert run(f"plan allreduce full:ranks=3 --planner direct -o {path}".split()) == 0
-    own = [sys.executable, "-m", "antiphon", "run", str(path), "--nbytes", "1KB", "--on", "mpi"]
-    command = [str(MPIEXEC), *consent(str(MPIEXEC), 2**20), "-n", str(count), *own]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
+    done = launched(count, "-m", "antiphon", "run", str(path), "--nbytes", "1KB", "--on", "mpi")
     assert done.returncode == code, done.stderr
     assert done.stdout.count("yes") == (code == 0)
     assert ("the launcher started 2 processes, this needs 3" in done.stderr) == (code == 2)
@@ -150,11 +163,7 @@ def test_what_a_process_meets_is_told() -> None:
 @pytest.mark.slow
 @needs_mpi
 def test_a_peer_that_does_not_come_ends_in_an_error_where_a_timeout_is_given(tmp_path: Path) -> None:
-    program, script = tmp_path / "ring.bin", tmp_path / "late.py"
-    program.write_bytes(encode([lower(schedules()[0])]))
-    script.write_text(LATE)
-    command = [str(MPIEXEC), *consent(str(MPIEXEC), 2**20), "-n", "2", sys.executable, str(script), str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
+    done = launched(2, *scripted(tmp_path, LATE, schedules()[0]))
     assert "TimedOut nothing came or went for 0.3 seconds" in done.stdout
     assert "again: an earlier run failed" in done.stdout
 
@@ -163,12 +172,8 @@ def test_a_peer_that_does_not_come_ends_in_an_error_where_a_timeout_is_given(tmp
 @needs_mpi
 def test_who_is_late_delays_only_those_that_need_it(tmp_path: Path) -> None:
     """A scatter: rank 3 begins when ranks 1, 2 and 4 have told it that they are done."""
-    program, script = tmp_path / "scatter.bin", tmp_path / "waits.py"
     schedule = antiphon.plan("scatter", antiphon.topology("full:ranks=5"), planner="direct").at(0).schedule
-    program.write_bytes(encode([lower(schedule)]))
-    script.write_text(WAITS)
-    command = [str(MPIEXEC), *consent(str(MPIEXEC), 2**20), "-n", "5", sys.executable, str(script), str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False, env=dict(os.environ))
+    done = launched(5, *scripted(tmp_path, WAITS, schedule))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == [f"right{rank}" for rank in range(1, 5)]
 
@@ -272,13 +277,13 @@ def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 def test_faults_become_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever told them: processes started here, or by a launcher that started this one, too."""
     monkeypatch.setattr(mpi_runtime, "library", lambda *asked: "")
-    monkeypatch.setattr(mpi_runtime, "launcher", lambda mpiexec, count: ["mpiexec"])
+    monkeypatch.setattr(mpi_runtime, "launcher_command", lambda mpiexec, count: ["mpiexec"])
     monkeypatch.setattr(mpi_runtime, "find_spec", lambda name: True)
     monkeypatch.setitem(sys.modules, "mpi4py", mock.Mock())  # nothing is sent
     cases = [Case(0, [0, 1, 2, 3], 1, 16)]
 
     def told(**fault: Any) -> None:
-        monkeypatch.setattr(mpi_runtime, "launched", lambda: False)
+        monkeypatch.setattr(mpi_runtime, "is_launched", lambda: False)
         monkeypatch.setattr(mpi_runtime, "watch", lambda command, heard, timeout: heard(fault))
         run_cases([], cases)
 
@@ -288,7 +293,7 @@ def test_faults_become_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         told(fault="oh", kind="ValueError")
     with pytest.raises(Missing, match="oh"):
         told(fault="oh", kind="Missing")
-    monkeypatch.setattr(mpi_runtime, "launched", lambda: True)
+    monkeypatch.setattr(mpi_runtime, "is_launched", lambda: True)
     alone = {"fault": "alone", "processes": 3}
     monkeypatch.setattr(mpi_runtime.process, "work", lambda job, mpi, world, heard, enough: heard(alone))
     with pytest.raises(Invalid, match="started 3 processes, this needs 4"):

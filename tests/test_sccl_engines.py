@@ -133,13 +133,6 @@ def test_engines_agree(first: int) -> None:
         compare(seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 1540, 30))
-def test_engines_agree_on_many(first: int) -> None:
-    for seed in range(first, first + 30):
-        compare(seed)
-
-
 def tiny(seed: int) -> int:
     """Compare with the search through all algorithms; how many questions there were."""
     instance = case(seed, most_ranks=4, most_chunks=3)
@@ -161,13 +154,6 @@ def tiny(seed: int) -> int:
 def test_engines_agree_with_a_search_through_all_algorithms() -> None:
     seeds = some(range(12))
     assert sum(tiny(seed) for seed in seeds) >= 4 * len(seeds)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(2000, 2240, 30))
-def test_engines_agree_with_a_search_on_many(first: int) -> None:
-    for seed in range(first, first + 30):
-        tiny(seed)
 
 
 LINK = LinkType("link", Fraction(10**9))

@@ -6,6 +6,7 @@ import random
 from fractions import Fraction
 
 import pytest
+import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick import examples, in_turn
@@ -87,7 +88,7 @@ def test_one_wider_link_makes_it_no_product() -> None:
     assert factored(search_of(build("grid", 9, links, unit=1)).instance) is None
 
 
-sizes = st.integers(2, 4)
+sizes = st.integers(2, 3 if quick.ordinary else 4)
 
 
 @settings(max_examples=examples(10))

@@ -181,45 +181,23 @@ def test_all_messages_arrive_in_order_whoever_is_first(native: Functions, seed: 
     members(native, traffic.members, lambda end, me: exchange(end, me, traffic, seed))
 
 
-def test_a_late_receiver_keeps_no_other_waiting(native: Functions) -> None:
-    """2 MB for each of two, of the same data: more than blocks hold. The second gets its own while the first sleeps."""
+@pytest.mark.parametrize("data_of", [lambda peer: 1, lambda peer: peer], ids=["the same data", "other data"])
+def test_late_receivers_keep_no_other_waiting(native: Functions, data_of: Callable[[int], int]) -> None:
+    """3 MB for each of three: more than blocks hold. The last gets its own while the others sleep."""
     told, word = os.pipe()
-    data = pattern(1, size=2_000_000)
-
-    def each(end: End, me: int) -> None:
-        if me == 0:
-            place = (c_char * len(data)).from_buffer_copy(data)
-            for peer in (1, 2):
-                end.send(peer, 0, place, peer)
-            end.wait({1, 2})
-        else:
-            if me == 1:
-                assert os.read(told, 1) == b"x"  # only when the other has all
-            place = end.receive(0, 0, len(data), 7)
-            end.wait({7})
-            assert place.raw == data
-            if me == 2:
-                os.write(word, b"x")
-
-    members(native, 3, each)
-    os.close(told)
-    os.close(word)
-
-
-def test_late_receivers_of_other_data_keep_no_other_waiting(native: Functions) -> None:
-    told, word = os.pipe()
+    places = {data: ctypes.create_string_buffer(pattern(data, size=3_000_000), 3_000_000) for data in (1, 2, 3)}
 
     def each(end: End, me: int) -> None:
         if me == 0:
             for peer in (1, 2, 3):
-                end.send(peer, 0, pattern(peer, size=3_000_000), peer)
+                end.send(peer, 0, places[data_of(peer)], peer)
             end.wait({1, 2, 3})
             return
         if me != 3:
-            assert os.read(told, 1) == b"x"
+            assert os.read(told, 1) == b"x"  # only when the last has all
         place = end.receive(0, 0, 3_000_000, 7)
         end.wait({7})
-        assert place.raw == pattern(me, size=3_000_000)
+        assert place.raw == places[data_of(me)].raw
         if me == 3:
             os.write(word, b"xx")
 

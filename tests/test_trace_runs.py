@@ -359,19 +359,13 @@ HAS_MPI = find_spec("mpi4py") is not None and Path(sys.executable).with_name("mp
 
 @pytest.mark.slow
 @needs_cc
-@pytest.mark.skipif(not HAS_MPI, reason="needs mpi4py and mpiexec")
-def test_mpi(made: Any) -> None:
-    (row,) = antiphon.run(made, NBYTES, on="mpi", trace="trace.json")
+@pytest.mark.parametrize(("on", "there"), [("mpi", HAS_MPI), ("torch", find_spec("torch") is not None)])
+def test_processes(made: Any, on: str, there: bool) -> None:
+    if not there:
+        pytest.skip(f"needs {on}")
+    (row,) = antiphon.run(made, NBYTES, on=on, trace="trace.json")
     assert row["correct"]
-    check_run(Path("trace.json"), made, "mpi")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("torch") is None or shutil.which("cc") is None, reason="needs torch and a C compiler")
-def test_torch(made: Any) -> None:
-    (row,) = antiphon.run(made, NBYTES, on="torch", trace="trace.json")
-    assert row["correct"]
-    check_run(Path("trace.json"), made, "torch")
+    check_run(Path("trace.json"), made, on)
 
 
 @pytest.mark.slow

@@ -225,15 +225,6 @@ def test_two_boxes_side_by_side_and_across_them() -> None:
     assert right(scattered, full(6))
 
 
-def test_boxes_of_unequal_size_meet_in_stretches() -> None:
-    """Two ranks and three: what each holds meets at sixths."""
-    inside = at_once("reducescatter", 5, [[0, 1], [2, 3, 4]])
-    across = at_once("allreduce", 5, [[0, 2], [0, 3], [1, 3], [1, 4]], [2, 1, 1, 2])
-    whole = compose(compose(inside, across), at_once("allgather", 5, [[0, 1], [2, 3, 4]]))
-    assert whole.collective == Collective("allreduce", 5)
-    assert right(whole, full(5))
-
-
 def test_what_has_a_root_is_composed_over_groups() -> None:
     spread = compose(direct_among("scatter", 6, BOXES[0], 1), merge(
         [direct_among("broadcast", 6, pair, pair[0]) for pair in PAIRS], [1, 1, 1]))  # fmt: skip
@@ -285,21 +276,6 @@ def test_random_groups_put_together(data: st.DataObject) -> None:
 # ---- by hand ----
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_ring_allgather_inverts_to_reducescatter_and_composes_to_allreduce(ranks: int) -> None:
-    gathers = ring_allgather(ranks)
-    scatters = invert(gathers)
-    assert scatters.collective.kind == "reducescatter"
-    assert right(scatters, circle(ranks))
-    assert scatters.op.tolist() == [REDUCE] * gathers.transfers
-    assert invert(scatters).same_as(gathers)
-    both = compose(scatters, gathers)
-    assert right(both, circle(ranks))
-    assert claims(both, circle(ranks)) == {
-        "chunks": ranks, "steps": 2 * (ranks - 1), "rounds": 2 * (ranks - 1), "transfers": 2 * ranks * (ranks - 1),
-    }  # fmt: skip
-
-
 def test_compose_cuts_at_the_borders_of_both() -> None:
     ranks = 3
     gathers = ring_allgather(ranks)
@@ -322,38 +298,6 @@ def test_compose_then_pipeline_is_faster_than_one_pipeline_after_the_other() -> 
     times = [float(timeline(s, machine).total * 10**9) for s in (together, apart)]
     assert times[0] == pytest.approx(1.20, abs=0.01)
     assert times[1] == pytest.approx(2.19, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "made"),
-    [
-        ("reducescatter", "allgather", "allreduce"), ("reduce", "broadcast", "allreduce"),
-        ("scatter", "allgather", "broadcast"), ("reducescatter", "gather", "reduce"),
-        ("gather", "broadcast", "allgather"), ("reduce", "scatter", "reducescatter"),
-    ],
-)  # fmt: skip
-def test_every_composition(first: str, second: str, made: str) -> None:
-    ranks, root = 4, 2
-    machine = build("full", ranks, [(a, b, LINK) for a in range(ranks) for b in range(ranks) if a != b])
-
-    def direct(kind: str) -> Schedule:
-        roots = (root,) if kind in ("reduce", "broadcast", "scatter", "gather") else ()
-        wanted = Collective(kind, ranks, roots=roots)
-        relation = wanted.relation
-        rows = [
-            (b, a, c)
-            for b in range(wanted.blocks)
-            for a in set(relation.pre_rank[relation.pre_block == b].tolist())
-            for c in relation.post_rank[relation.post_block == b].tolist()
-            if a != c
-        ]
-        block, src, dst = np.array(rows).T
-        op = np.full(len(rows), REDUCE if wanted.combining else COPY)
-        return Schedule(wanted, cut(wanted, 1), np.zeros(len(rows), int), block, src, dst, op)
-
-    both = compose(direct(first), direct(second))
-    assert both.collective.kind == made
-    assert right(both, machine)
 
 
 def test_inverting_refuses_what_would_count_twice() -> None:

@@ -8,9 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from quick import examples, in_turn
+from quick import in_turn
 
 import antiphon
 from antiphon.cli import run
@@ -18,14 +16,10 @@ from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
-from antiphon.core.topology import LinkType, SharedLimit, build
 from antiphon.core.verify import verify
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.reach import Hop, Reach
 from antiphon.planners.shared.shares import schedule_of
-from antiphon.planners.trees.lay import spread
-from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS, Part, Room, rounded
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.rounding import HIGHEST, MOST_LOSS
 from antiphon.planners.trees.trees import trees
 from antiphon.select import check
 from antiphon.topologies import topology
@@ -104,13 +98,13 @@ def test_a_machine_with_limits(kind: str) -> None:
     "spec",
     in_turn(
         [
+            "torus:dims=3x3",
             "dgx1v",
             "dgx1p",
             pytest.param("mi250", marks=pytest.mark.slow),
-            "torus:dims=3x3",
             "cluster:box=dgx-a100,boxes=2",
         ],
-        2,
+        4,
     ),
 )
 @pytest.mark.parametrize("kind", [pytest.param("broadcast", marks=pytest.mark.slow), "allreduce"])
@@ -152,65 +146,8 @@ def test_uneven_weights_and_groups() -> None:
         assert Fraction(told["rounding"]["exact_rate"]) <= limit / machine.unit
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(data=st.data())
-def test_what_is_lost_is_exact(data: st.DataObject) -> None:
-    """Random parts of groups on links under a limit: counts add up, and the time is that of a plain sum."""
-    links = [
-        (a, b, LinkType("link", Fraction(data.draw(st.integers(1, 5))))) for a in range(3) for b in range(3) if a != b
-    ]
-    machine = build("small", 3, links, limits=[SharedLimit("both", (0, 3), Fraction(3))])
-    parts = []
-    for group in range(data.draw(st.integers(1, 3))):
-        amounts = data.draw(st.lists(st.integers(1, 10**9), min_size=1, max_size=5))
-        weight = data.draw(st.integers(1, 4))
-        for amount in amounts:
-            used = tuple(data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4)))
-            parts.append(Part(group, Fraction(amount, sum(amounts)), weight, used))
-    most = data.draw(st.integers(1, 40))
-    found = rounded(parts, Room.seen(machine), most)
-    exact = math.lcm(*{part.share.denominator for part in parts})
-    assert (found is None) == (exact <= most)
-    if found is None:
-        return
-    assert 1 <= found.denominator <= most
-    assert all(count >= 0 for count in found.counts)
-    for one in {part.group for part in parts}:
-        mine = [count for count, part in zip(found.counts, parts, strict=True) if part.group == one]
-        assert sum(mine) == found.denominator
-    shares = [Fraction(count, found.denominator) for count in found.counts]
-    assert found.rate == 1 / time(parts, shares, machine)
-    assert found.loss == 1 - time(parts, [part.share for part in parts], machine) * found.rate
-
-
-def time(parts: list[Part], shares: list[Fraction], machine: Any) -> Fraction:
-    """Of the fullest link or limit."""
-    load = [Fraction(0)] * machine.links
-    for part, share in zip(parts, shares, strict=True):
-        for link in part.links:
-            load[link] += share * part.weight
-    full = [load[link] / machine.bandwidth(link) for link in range(machine.links)]
-    return max(*full, *(sum(load[link] for link in limit.links) / limit.bandwidth for limit in machine.limits))
-
-
 def test_shares_without_a_common_denominator_are_refused() -> None:
     primes = [1000003, 1000033, 1000037, 1000039]
     shares = [(block, Fraction(part, p)) for block, p in enumerate(primes) for part in (1, p - 1)]
     with pytest.raises(Unsupported, match="no common denominator"):
         schedule_of(Collective("allgather", 4), shares, [])
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5, 9, 16])
-def test_broadcast_trees_on_a_star_need_not_be_deep(ranks: int) -> None:
-    """P - 1 trees of depth 2, each by way of another rank, run at the bound."""
-    machine, collective = topology(f"star:ranks={ranks}"), Collective("broadcast", ranks, roots=(0,))
-    reach = Reach(machine)
-    laid = []
-    for first in range(1, ranks):
-        hops = {first: Hop(0, reach.neighbours(0)[first][0], 1)}
-        hops |= {b: Hop(first, reach.neighbours(first)[b][0], 2) for b in range(1, ranks) if b != first}
-        laid.append(Tree(0, Fraction(1), tuple(sorted(hops.items()))))
-    schedule = spread(collective, laid)
-    verify(schedule, machine).or_raise()
-    assert throughput(schedule, machine) == bound(machine, collective).bytes_per_second
-    assert schedule.steps <= 2

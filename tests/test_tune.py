@@ -21,7 +21,7 @@ from antiphon import registry
 from antiphon.cli import planning, run
 from antiphon.core.collective import KINDS, Collective
 from antiphon.core.request import Request
-from antiphon.core.reshape import degrade, only
+from antiphon.core.reshape import only
 from antiphon.core.serialize import dumps
 from antiphon.core.verify import verify
 from antiphon.cost import predict
@@ -40,17 +40,6 @@ RELAY = Entry(
     "antiphon.planners.relations.relay:relay", "shortest paths",
     {"collectives": KINDS, "topologies": "any connected", "options": ("by", "pieces"), "sweep": ({}, {"by": "tree"})},
 )  # fmt: skip
-
-
-@pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Adds planners to the table, as installed packages do."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    whole = dict(registry.table("planner"))
-    old = registry.table
-    for module in (registry, tuner):
-        monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
-    return whole.update
 
 
 def quick(kind: str = "allreduce", spec: str = "ring:ranks=4", **options: Any) -> Tuning:
@@ -126,8 +115,8 @@ def test_the_best_for_every_size(kind: str, spec: str) -> None:
 
 def test_one_size_alone_is_never_worse_than_beside_another() -> None:
     asked = {"planners": ("trees", "relay"), "model": "critical-path", "nccl": False}
-    alone = quick("broadcast", "torus:dims=3x3", nbytes=[10**6], **asked)
-    beside = quick("broadcast", "torus:dims=3x3", nbytes=[10**6, 10**9], **asked)
+    alone = quick("broadcast", "torus:dims=2x3", nbytes=[10**6], **asked)
+    beside = quick("broadcast", "torus:dims=2x3", nbytes=[10**6, 10**9], **asked)
     assert alone.ranges[0].seconds <= min(c.seconds[10**6] for c in beside.candidates if c.seconds)
     told = [(c.planner, *c.options.items()) for c in alone.candidates]
     assert len(set(told)) == len(told)  # nothing twice
@@ -169,7 +158,7 @@ def test_the_split_of_blink_is_for_a_size_too() -> None:
 
 def test_planners_of_others_are_asked_for_a_size_and_for_any(added: Callable[..., None]) -> None:
     """With a size this one yields what combines in several orders, or nothing where the size is small."""
-    added(picks=stubborn_planners.entry("picks"))
+    added("picks")
     asked = {"planners": ["picks"], "nccl": False, "nbytes": "1MB"}
     assert {c.figures["steps"] for c in quick("allreduce", "full:ranks=4", **asked).candidates} == {1, 6}
     same = quick("allreduce", "full:ranks=4", deterministic=True, **asked)
@@ -192,7 +181,7 @@ def test_gap_and_speedup_are_what_their_definitions_say() -> None:
 
 
 def test_json_keys() -> None:
-    told = json.loads(json.dumps(quick("allreduce", "dgx1v").as_json(), allow_nan=False))
+    told = json.loads(json.dumps(quick("allreduce", "dgx1v", nbytes="1MB").as_json(), allow_nan=False))
     assert {"topology", "model", "ranges", "candidates", "bound", "baseline", "lost", "definitions"} <= set(told)
     keys = {"collective", "from", "to", "planner", "options", "seconds", "gap", "speedup"}
     assert all(keys <= set(r) for r in told["ranges"])
@@ -210,17 +199,6 @@ def test_json_keys() -> None:
     whole = quick("broadcast", "ring:ranks=4,bandwidth=1GB/s", planners=["ring"]).as_json()["bound"]["broadcast"]
     assert (whole["bytes_per_second"], whole["bytes_per_second_exact"]) == (2e9, "2000000000")
     assert type(whole["bytes_per_second"]) is float
-
-
-@pytest.mark.slow
-def test_all_collectives_in_one_go() -> None:
-    found = quick("all", "full:ranks=4", nbytes="1KB:64KB")
-    assert set(found.collectives) == set(KINDS) == {r.collective for r in found.ranges}
-    with pytest.raises(Invalid, match="8 collectives"):
-        found.plan  # noqa: B018
-    for kind, plan in found.plans.items():
-        assert plan.collective.kind == kind
-        assert antiphon.verify(plan)
 
 
 def test_only_some_planners_with_what_stands_for_nccl_beside_them() -> None:
@@ -262,7 +240,7 @@ def test_planners_that_misbehave_are_reported_and_the_rest_goes_on(
     added: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     names = ("raises", "refuses", "hangs", "dies", "chatters", "lies", "strange", "nothing", "late")
-    added({name: stubborn_planners.entry(name) for name in names})
+    added(*names)
     told: list[tuple[int, int]] = []
     found = quick(
         "allgather",
@@ -289,13 +267,6 @@ def test_planners_that_misbehave_are_reported_and_the_rest_goes_on(
     assert told[-1][0] == told[-1][1] == len(set(told))  # who is still at work may be told between them
 
 
-def test_a_planner_that_hangs_is_stopped_in_this_process_too(added: Callable[..., None]) -> None:
-    added({"hangs": stubborn_planners.entry("hangs")})
-    found = quick("allgather", planners=["hangs", "ring"], budget=0.2)
-    assert [c.status for c in found.candidates if c.planner == "hangs"] == ["ok", "timed out"]
-    assert any(c.status == "ok" for c in found.candidates if c.planner == "ring")
-
-
 def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "HEAD_START", -1.0)
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -306,7 +277,7 @@ def test_a_worker_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPa
 def test_the_sweep_of_a_planner_is_tried(added: Callable[..., None]) -> None:
     sweep: tuple[dict[str, Any], ...] = ({}, {"pieces": 2}, {"pieces": 3}, {"unknown": 1})
     can = {"collectives": ("broadcast",), "topologies": "any", "options": ("pieces",), "sweep": sweep}
-    added({"swept": Entry("antiphon.planners.rings.ring:ring", "", can)})
+    added(swept=Entry("antiphon.planners.rings.ring:ring", "", can))
     found = quick("broadcast", planners=["swept"])
     rows = [(dict(c.options), c.status) for c in found.candidates if c.planner == "swept"]
     assert rows == [({}, "ok"), ({"pieces": 2}, "ok"), ({"pieces": 3}, "ok"), ({"unknown": 1}, "refused")]
@@ -389,7 +360,7 @@ def rate(limit: Limit | None) -> Fraction:
 
 @pytest.mark.slow
 def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) -> None:
-    added({"relay": RELAY})
+    added(relay=RELAY)
     whole = topology("dgx1v")
     machine = only(whole, [1, 4, 5, 6])
     found = tune(
@@ -404,15 +375,6 @@ def test_an_irregular_allocation_says_what_was_lost(added: Callable[..., None]) 
         assert rate(loss.left) < rate(loss.among)
         assert rate(loss.left) == rate(found.limits[loss.collective])
         assert set(loss.as_json()) == {"collective", "whole", "all", "among", "left"}
-
-
-@pytest.mark.slow
-def test_a_broken_link_says_what_was_lost() -> None:
-    whole = topology("dgx1v")
-    found = tune("allgather", degrade(whole, pairs=[(0, 3)], remove=True), nbytes="1MB", workers="none", against=whole)
-    (loss,) = found.losses
-    assert rate(loss.left) < rate(loss.all) == rate(loss.among)
-    assert found.plans
 
 
 # ---- files and the command line ----

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stubborn_planners
 
 import antiphon
-from antiphon import registry
 from antiphon.cli import run
 from antiphon.cli.tuning import progress_line
 from antiphon.isolate import _process
-from antiphon.select import Tuning, pool, tune, tuner
+from antiphon.select import Tuning, pool, tune
 from antiphon.select import task as _task
 from antiphon.show.pages.report import report_html
 from antiphon.show.words import stopped_text
@@ -26,19 +24,8 @@ Add = Callable[..., None]
 Capture = pytest.CaptureFixture[str]
 
 
-@pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Adds planners to the table, as installed packages do."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    whole = dict(registry.table("planner"))
-    old = registry.table
-    for module in (registry, tuner):
-        monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
-    return whole.update
-
-
 def asked(added: Add, *names: str, **options: Any) -> Tuning:
-    added({name: stubborn_planners.entry(name) for name in names})
+    added(*names)
     given = {"nbytes": "1KB", "workers": 1, "budget": 5.0, "nccl": False, **options}
     return tune("allgather", "ring:ranks=4", planners=[*names, "ring"], **given)
 
@@ -150,7 +137,7 @@ def test_the_last_line_the_report_and_the_json_say_how_many(
 
 @pytest.mark.slow
 def test_several_machines_are_counted_together(capsys: Capture, added: Add) -> None:
-    added({"half": stubborn_planners.entry("half")})
+    added("half")
     machines = ["ring", "--vary", "ranks=3,4"]
     assert run(["tune", "allgather", *machines, "--planner", "half", "--no-nccl", "--nbytes", "1KB"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("  stopped by their budget: 2 candidates (half)")
@@ -160,7 +147,7 @@ def test_several_machines_are_counted_together(capsys: Capture, added: Add) -> N
 
 
 def test_one_plan_says_what_ended_the_search(capsys: Capture, added: Add, tmp_path: Path) -> None:
-    added({name: stubborn_planners.entry(name) for name in ("half", "anything")})
+    added("half", "anything")
     made = antiphon.plan("allgather", "ring:ranks=4", planner="half")
     assert made.entries[0].claims["stopped"] == "the budget is spent"
     assert antiphon.verify(made)

@@ -126,33 +126,6 @@ def test_the_json_does_not_depend_on_the_order_of_arrival(monkeypatch: pytest.Mo
     assert told(None) == told(1) == told(2)
 
 
-def test_both_ends_of_the_range_are_priced() -> None:
-    found = quick(nbytes="1KB:1GB", planners=["ring"])
-    assert (found.sizes[:2], found.sizes[-2:]) == ((1000, 1024), (2**29, 10**9))
-    last = found.ranges[-1]
-    assert (last.at, last.stop) == (10**9, 10**9)
-    assert last.seconds == pytest.approx(predict(found.plan, 10**9)[0]["seconds"])
-    assert found.ranges[0].start == 1000
-
-
-def test_equal_schedules_of_one_planner_are_listed_and_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    verified: list[Any] = []
-    real = _task.verify
-
-    def noted(schedule: Schedule, machine: Topology) -> Any:
-        verified.append(fingerprint(schedule))
-        return real(schedule, machine)
-
-    monkeypatch.setattr(_task, "verify", noted)
-    found = quick(spec="dgx1v", planners=["multi-ring", "double-binary-tree"])
-    rings = [dict(c.options) for c in found.candidates if c.planner == "multi-ring"]
-    assert {} in rings
-    assert {"pieces": 1} not in rings
-    assert {"pieces": 8} in rings
-    many = sum(c.status == "ok" for c in found.candidates)
-    assert 1 < len(verified) == len(set(verified)) < many  # in other pieces the same is not proved again
-
-
 def test_marks_tell_schedules_apart() -> None:
     plan = antiphon.plan("allreduce", topology("ring:ranks=4")).entries[0].schedule
     assert fingerprint(plan) == fingerprint(plan.take(np.arange(plan.transfers), provenance={"planner": "another"}))
@@ -416,14 +389,6 @@ def test_uneven_counts_are_compared_with_the_same_counts() -> None:
 
 
 # ---- how it is called ----
-
-
-def test_a_machine_may_be_named() -> None:
-    named = tune("allreduce", "ring:ranks=4", nbytes=2048, budget="5s", planners="ring", workers="none")
-    made = quick(nbytes="2KiB", planners=["ring"], against="ring:ranks=4")
-    assert named.ranges[0].as_json() == made.ranges[0].as_json()
-    assert antiphon.tune("allreduce", "ring:ranks=3", nbytes="1KB", planners=["ring"]).plans
-    assert antiphon.plan("allreduce", "ring:ranks=3", budget="1s").topology.ranks == 3
 
 
 @pytest.mark.parametrize(

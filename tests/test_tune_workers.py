@@ -8,26 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stubborn_planners
 
-from antiphon import registry
 from antiphon.errors import Invalid
 from antiphon.registry import Entry, call
-from antiphon.select import Candidate, Tuning, pool, tune, tuner
+from antiphon.select import Candidate, Tuning, pool, tune
 from antiphon.select.task import Task, one_line
 
 Add = Callable[..., None]
-
-
-@pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Adds planners to the table, as installed packages do."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    whole = dict(registry.table("planner"))
-    old = registry.table
-    for module in (registry, tuner):
-        monkeypatch.setattr(module, "table", lambda kind: whole if kind == "planner" else old(kind))
-    return whole.update
 
 
 def told(name: str, found: Tuning) -> list[tuple[str, str]]:
@@ -44,7 +31,7 @@ def asked(names: list[str], **options: Any) -> Tuning:
 
 def test_whatever_they_raise_or_hide_is_told_and_no_more(added: Add) -> None:
     names = ["exits", "interrupts", "boasts", "hides", "colours", "listens", "anything"]
-    added({name: stubborn_planners.entry(name) for name in names})
+    added(*names)
     found = asked(names)
     assert told("exits", found) == [("ok", ""), ("failed", "it asked to end the whole process (sys.exit: 3)")]
     assert told("interrupts", found) == [("failed", "KeyboardInterrupt:")]
@@ -59,7 +46,7 @@ def test_whatever_they_raise_or_hide_is_told_and_no_more(added: Add) -> None:
 
 def test_within_this_process_they_end_nothing_either(added: Add) -> None:
     names = ["exits", "boasts", "colours", "anything"]
-    added({name: stubborn_planners.entry(name) for name in names})
+    added(*names)
     here, there = (asked(names, workers=workers) for workers in ("none", 1))
     for name in names:
         assert told(name, here) == told(name, there)
@@ -78,7 +65,7 @@ def alive(process: int) -> bool:
 def test_what_a_planner_started_ends_with_it(added: Add, tmp_path: Path) -> None:
     note = tmp_path / "child"
     can = {"collectives": ("allgather",), "topologies": "any", "options": ("note",), "sweep": ({"note": str(note)},)}
-    added({"parent": Entry("stubborn_planners:parent", "", can)})
+    added(parent=Entry("stubborn_planners:parent", "", can))
     found = asked(["parent"], budget=0.75)
     assert [status for status, _ in told("parent", found)] == ["ok", "timed out"]
     child = int(note.read_text())
@@ -90,7 +77,7 @@ def test_what_a_planner_started_ends_with_it(added: Add, tmp_path: Path) -> None
 
 
 def test_a_process_that_leaves_a_child_with_its_pipes_is_missed(added: Add) -> None:
-    added({"forks": stubborn_planners.entry("forks")})
+    added("forks")
     found = asked(["forks"], budget=100.0)
     assert told("forks", found) == [("failed", "its process ended with exit code 9")]
 
@@ -111,7 +98,7 @@ def test_a_planner_may_ask_for_a_process_of_its_own(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pool, "work", noted)
     monkeypatch.setattr(pool, "HEAD_START", 600.0)  # else what comes last may be left to others for want of time
     ours = "antiphon.planners.rings.ring:ring"
-    added({"solver": entry(ours, process=True), "plain": entry(ours), "foreign": entry("stubborn_planners:anything")})
+    added(solver=entry(ours, process=True), plain=entry(ours), foreign=entry("stubborn_planners:anything"))
     found = asked(["solver", "plain", "foreign"], nccl=False)
     for name in ("solver", "plain", "foreign"):
         assert told(name, found)[0] == ("ok", "")

@@ -158,17 +158,6 @@ def test_what_waits_for_nothing_may_begin_sooner() -> None:
     verify(made.schedule, machine).or_raise()
 
 
-def test_sizes_are_shares_of_few_parts() -> None:
-    machine = topology("cluster:box=hgx-h100,boxes=4")
-    plan = next(flows(Request(machine, Collective("gather", 32)), pieces=1))
-    uneven = Uneven([plan], machine)
-    for steps in (3, 8, 20):
-        sizes = uneven.sizes(steps)
-        assert sizes is not None
-        assert sizes.whole <= 4096
-        assert np.all(sizes.parts.sum(axis=1) == sizes.whole)
-
-
 def test_equal_parts_of_a_long_pipeline_are_pieces() -> None:
     """Far from both ends every step is like the others: one chunk in pieces, whatever the number of steps."""
     machine = topology("line:ranks=5")

@@ -100,18 +100,6 @@ def test_local_data_go_while_far_data_come() -> None:
     assert made.transfers == 6
 
 
-def test_a_hop_before_its_data_is_caught() -> None:
-    machine = topology("line:ranks=3")
-    chain = of_rows("broadcast", 3, [(0, 0, 0, 1, COPY), (1, 0, 1, 2, COPY)], roots=(0,))
-    waits = Waits(chain, machine)
-    flow, _ = timed(waits, 0, 4)
-    (first,), (then,) = flow.hops.first, flow.hops.then
-    parts = flow.parts.copy()
-    parts[then] = parts[first]
-    with pytest.raises(AntiphonError, match="chunk"):
-        verify(waits.schedule(replace(flow, parts=parts)), machine).or_raise()
-
-
 def test_what_is_waited_for() -> None:
     """An exchange: each rank reads what the other writes to, in one step."""
     swap = of_rows("allreduce", 2, [(0, 0, 0, 1, 1), (0, 0, 1, 0, 1)])
