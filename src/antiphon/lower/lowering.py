@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 
 from antiphon.core.columns import Bools, Ints, Longs, distinct, order_of, packed, pointers, starts
 from antiphon.core.joints import refuse_joints
-from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Program
+from antiphon.core.program import FOLD, JOIN, RECEIVE, SEND, Bound, Program
+from antiphon.core.program.kinds import SCRATCH
 from antiphon.core.schedule import Schedule
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.lower.moves import Folds, Moves, Slots, dealt, folds, moves
@@ -125,7 +126,7 @@ def _finish_table(work: Prepared) -> tuple[Longs, Longs, Longs, Longs, Longs]:
 
 @dataclass(eq=False)
 class _Doers:
-    """Who does what: operations by row, version and stretch. Uses: (what is read, the operation that reads it)."""
+    """Writing and reading operations: by row, version and stretch. Uses: (version read, the operation reading it)."""
 
     arrives: Longs  # per row: the operation after which it is there
     writer: Longs  # per version, -1
@@ -160,7 +161,7 @@ def operations(work: Prepared, channels: int, lag: int, joint: Ints | None = Non
 
 
 def _add_transfers(work: Prepared, movement: Moves, folding: Folds, early: _Early, table: Table) -> _Doers:
-    """Sends, receives, copies and folds; who does what. O(n log n).
+    """Add sends, receives, copies and folds; return writers and readers. O(n log n).
 
     After the first step a rank's own data is sent from its output, where it stands beside what has come.
 
@@ -205,7 +206,7 @@ def _add_transfers(work: Prepared, movement: Moves, folding: Folds, early: _Earl
 
 
 def _mark_joints(work: Prepared, movement: Moves, joint: Ints, doers: _Doers, table: Table) -> None:
-    """Sends and receives of a joint say so. A message holds rows of one joint, or of none."""
+    """Mark sends and receives of joints. A message holds rows of one joint, or of none."""
     rows, message = movement.crossing, movement.message
     joints = joint[rows].astype(np.int64)
     first = joints[starts(message)]
@@ -292,7 +293,7 @@ class _Early:
 
 
 def _copy_inputs(work: Prepared, table: Table) -> _Early:
-    """What a rank has from the beginning and must end with, and no row writes: from its input to its output. One sort.
+    """Copy inputs that are also outputs and that no row writes. One sort.
 
     An allgather among two ranks: operation 0 copies rank 0's own block (base 0) to its output (1).
 
@@ -327,7 +328,7 @@ def _copy_inputs(work: Prepared, table: Table) -> _Early:
 
 
 def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> None:
-    """An alltoall in place: when all that stood in a place has been read, what came for it is copied there. O(n log n).
+    """For an alltoall in place: once the old content of a place is read, copy the received data there. O(n log n).
 
     Among two ranks 0 and 1 receive, 2 and 3 send; 4 and 5 wait for the sends, 6 and 7 copy what has come.
 
@@ -348,7 +349,7 @@ def _set_aside(work: Prepared, movement: Moves, doers: _Doers, table: Table) -> 
     line, order, collective = work.line, work.values.order, work.schedule.collective
     ends, members = work.analysis.outputs, len(collective.members)
     when, pieces = table.when(), np.concatenate([c[3] for c in table.columns])
-    # who reads what stood there at first, by the place where it stands; of those only where something comes
+    # readers of the initial content, by its place; only places that are overwritten
     old = order.initial[doers.read]
     version, reader = doers.read[old], doers.reader[old]
     read_place = order.rank[version] * members + work.schedule.chunks.block[order.chunk[version]] // members
@@ -407,7 +408,7 @@ def _order_versions(work: Prepared, movement: Moves, folding: Folds, doers: _Doe
 
 
 def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Table, lag: int) -> Slots:
-    """Deal the stretches to slots; who writes into one again waits for all that used what was there. O(n log n)."""
+    """Assign stretches to slots; writers into a reused slot wait for all users of its old content. O(n log n)."""
     schedule, line = work.schedule, work.line
     head, tail = schedule.chunk[movement.head], schedule.chunk[movement.tail]
     # pairs (stretch, operation that uses it): folds take what waits, others read what lies there; else the writer
@@ -438,6 +439,7 @@ def _order_stretches(work: Prepared, movement: Moves, doers: _Doers, table: Tabl
 
 
 MOST_CHANNELS = 2**15
+MAX_LAG = 2**20  # steps: with this lag scratch is never reused
 
 
 def lower(
@@ -451,13 +453,18 @@ def lower(
     schedule with joints is refused. Invalid where a row is illegal; Unsupported for an alltoall in place
     whose counts differ both ways. O(n log n) for n rows, some microseconds each.
     """
-    for option, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, 2**20)):
+    for option, value, low, high in (("channels", channels, 1, MOST_CHANNELS), ("lag", lag, 0, MAX_LAG)):
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise Invalid(f"{option}: expected a whole number from {low} to {high}, got {quote(value)}")
     if not joints:
         refuse_joints(schedule, "programs")
     ordered = schedule.sorted()
     return operations(prepare(replace(ordered, joint=None), in_place), channels, lag, ordered.joint)
+
+
+def has_little_scratch(bound: Bound) -> bool:
+    """Whether scratch is at most twice the largest buffer, so that it need not be reused (`lag`)."""
+    return int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max())
 
 
 def both(schedule: Schedule, *, channels: int = 1, lag: int = 1) -> list[Program]:

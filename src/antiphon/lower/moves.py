@@ -36,7 +36,7 @@ def dealt(
 
     A slot is taken up again by the stretch that begins next, the one that is free for longest first, and not before
     `lag` steps after its last use, so that one step's receives need not wait for the last step's combinations.
-    Whether a slot is free when stretch k begins depends only on how many have begun and ended, so no loop is needed.
+    Whether a slot is free when stretch k begins depends only on the numbers of begun and ended ones: no loop is needed.
     O(n log n).
 
     Stretches of rank 0 as long as the first block, which live from 0 to 2, from 1 to 5 and from 3 to 4: the third takes
@@ -76,7 +76,7 @@ def dealt(
 
 
 def _assign_slots(pool: Longs, pools: int, begin: Longs, free: Longs) -> tuple[Longs, Longs, Longs]:
-    """Per stretch the number of its slot in its pool, and who had it before; per pool how many slots there are.
+    """Return per stretch its slot in its pool and the stretch that had it before; per pool the number of slots.
     O(n log n).
 
     One pool; the slot of the first is free from 2 on:

@@ -121,7 +121,7 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """All that is known of a schedule before its operations are made."""
+    """The analysis of a schedule that its operations are made from."""
 
     schedule: Schedule
     in_place: bool
@@ -136,7 +136,7 @@ class Prepared:
 
 
 def prepare(schedule: Schedule, in_place: bool) -> Prepared:
-    """Where every value of a schedule lies. O(n log n) for n rows.
+    """Assign every value of a schedule its place. O(n log n) for n rows.
 
     Of `core.example.star` versions 0, 2, 4 are what ranks 0, 1, 2 begin with, in their inputs (places 0, 2, 4), and
     1, 3, 5 what they end with, in their outputs (1, 3, 5). Group 0 adds up versions 0, 2, 4; groups 1, 2 copy 1.
@@ -198,7 +198,7 @@ def _place_values(
     operand = np.where(real, order.read[row], version[owner] - 1) if len(row) else row
     group = np.full(len(order), -1, np.int64)
     group[version] = np.arange(groups)
-    # versions: what is there at first lies in the input, what comes to where it is wanted in the output
+    # versions: initial ones lie in the input, those that reach an output in the output
     place = np.full(len(order), -1, np.int64)
     initial = np.flatnonzero(order.initial)
     entry = find_positions(keys[0], order.cell[initial])

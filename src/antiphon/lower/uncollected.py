@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """No collection within, if there were any: it takes half of the time else. What is freed by counting still is.
 
-    In the end what was made counts as old at once: else the next collection would look at all of it.
+    At the end new objects are moved to the oldest generation: else the next collection would traverse all of them.
     """
     collecting = gc.isenabled()
     gc.disable()

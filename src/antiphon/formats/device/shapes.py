@@ -1,4 +1,4 @@
-"""What many ranks do alike as one function, what is done again and again as a loop, numbers as constants or formulas.
+"""Turn statements into functions shared by ranks, repetitions into loops, and numbers into constants or formulas.
 
 Numbers of one statement at all ranks and turns are one constant, or follow from the rank and the turn (in a circle of
 all ranks, where the sum does not do), or stand in a table beside the function.
@@ -22,7 +22,7 @@ ATOM = re.compile(r"\w+|wrap\(.*\)|row\[\d+\]|\(me \^ .*\)")
 
 
 class Piece(NamedTuple):
-    """`length` statements from `first` on, so many times."""
+    """`length` statements from `first` on, repeated `times` times."""
 
     first: int
     length: int
@@ -35,30 +35,30 @@ def pieces(forms: Sequence[int]) -> list[Piece]:
     >>> pieces([1, 2, 2, 2, 2, 2, 2, 2, 2, 3])
     [Piece(first=0, length=1, times=1), Piece(first=1, length=1, times=8), Piece(first=9, length=1, times=1)]
     """
-    found: list[Piece] = []
+    loops: list[Piece] = []
     at, plain = 0, 0
     while at < len(forms):
-        best = max((_repeated(forms, at, count) for count in range(1, LONGEST + 1)), key=_saved)
-        if best.times < 3 or _saved(best) < LEAST:
+        best = max((_repeats_at(forms, at, count) for count in range(1, LONGEST + 1)), key=_saved_lines)
+        if best.times < 3 or _saved_lines(best) < LEAST:
             at += 1
             continue
         if plain < at:
-            found.append(Piece(plain, at - plain, 1))
-        found.append(best)
+            loops.append(Piece(plain, at - plain, 1))
+        loops.append(best)
         at = plain = at + best.length * best.times
     if plain < len(forms):
-        found.append(Piece(plain, len(forms) - plain, 1))
-    return found
+        loops.append(Piece(plain, len(forms) - plain, 1))
+    return loops
 
 
-def _repeated(forms: Sequence[int], at: int, count: int) -> Piece:
+def _repeats_at(forms: Sequence[int], at: int, count: int) -> Piece:
     body, times = forms[at : at + count], 1
     while len(body) == count and forms[at + times * count : at + (times + 1) * count] == body:
         times += 1
     return Piece(at, count, times)
 
 
-def _saved(piece: Piece) -> int:
+def _saved_lines(piece: Piece) -> int:
     return piece.length * (piece.times - 1)
 
 
@@ -68,7 +68,7 @@ class Columns:
 
     ranks: int
     me: Longs
-    known: list[Longs] = field(default_factory=list)
+    tabulated: list[Longs] = field(default_factory=list)
 
     def text(self, values: Longs) -> str:
         """`values`: by member and turn."""
@@ -79,20 +79,20 @@ class Columns:
         by_me, by_turn = self._slopes(values)
         plain = first + by_me * (self.me[:, None] - self.me[0]) + by_turn * turn
         if (values == plain).all():
-            return _sum(first - by_me * int(self.me[0]), by_me, by_turn)
+            return _sum_text(first - by_me * int(self.me[0]), by_me, by_turn)
         if values.min() >= 0 and values.max() < self.ranks and (values == plain % self.ranks).all():
-            by_me, by_turn = (_near(one, self.ranks) for one in (by_me, by_turn))
-            return f"wrap({_sum((first - by_me * int(self.me[0])) % self.ranks, by_me, by_turn)})"
+            by_me, by_turn = (_nearest_slope(slope, self.ranks) for slope in (by_me, by_turn))
+            return f"wrap({_sum_text((first - by_me * int(self.me[0])) % self.ranks, by_me, by_turn)})"
         other = values ^ self.me[:, None]
         step = int(other[0, 1] - other[0, 0]) if len(turn) > 1 else 0
         if (other == int(other[0, 0]) + step * turn).all():
-            distance = _sum(int(other[0, 0]), 0, step)
+            distance = _sum_text(int(other[0, 0]), 0, step)
             return f"(me ^ {distance})" if step == 0 else f"(me ^ ({distance}))"
-        for at, one in enumerate(self.known):
-            if np.array_equal(one, values):
+        for at, slope in enumerate(self.tabulated):
+            if np.array_equal(slope, values):
                 return f"row[{at}]"
-        self.known.append(values)
-        return f"row[{len(self.known) - 1}]"
+        self.tabulated.append(values)
+        return f"row[{len(self.tabulated) - 1}]"
 
     def _slopes(self, values: Longs) -> tuple[int, int]:
         by_turn = int(values[0, 1] - values[0, 0]) if values.shape[1] > 1 else 0
@@ -102,14 +102,14 @@ class Columns:
         return rise // run if rise % run == 0 else 0, by_turn
 
 
-def _near(slope: int, ranks: int) -> int:
+def _nearest_slope(slope: int, ranks: int) -> int:
     slope %= ranks
     return slope - ranks if slope > ranks // 2 else slope
 
 
-def _sum(constant: int, by_me: int, by_turn: int) -> str:
+def _sum_text(constant: int, by_me: int, by_turn: int) -> str:
     """
-    >>> _sum(-1, 1, -2)
+    >>> _sum_text(-1, 1, -2)
     'me - 2 * turn - 1'
     """
     terms = [(by_me, "me"), (by_turn, "turn"), (constant, "")]
@@ -122,34 +122,34 @@ def _sum(constant: int, by_me: int, by_turn: int) -> str:
     return text or "0"
 
 
-def times(text: str, what: str) -> str:
+def times(text: str, unit: str) -> str:
     """
     >>> times("1", "u"), times("me + 1", "u"), times("3", "u")
     ('u', '(me + 1) * u', '3 * u')
     """
     if text == "1":
-        return what
-    return f"{text} * {what}" if ATOM.fullmatch(text) else f"({text}) * {what}"
+        return unit
+    return f"{text} * {unit}" if ATOM.fullmatch(text) else f"({text}) * {unit}"
 
 
-def _alone(text: str) -> str:
-    """Where nothing stands beside it."""
+def _strip_parentheses(text: str) -> str:
+    """Strip the outer parentheses where a text stands alone."""
     return text[1:-1] if text.startswith("(me ^") else text
 
 
-def _place(buffer: str, texts: Iterator[str], classes: int) -> str:
+def _place_text(buffer: str, texts: Iterator[str], classes: int) -> str:
     """A pointer: the buffer of a rank, whole units, cuts and slots. Of packets their rank and slot."""
     if buffer == "box":
-        return f"w.box({_alone(next(texts))}, {_alone(next(texts))})"
-    terms = [f"w.{buffer}({_alone(next(texts))})"]
-    whole, cut = next(texts), next(texts)
-    terms += [times(whole, "u")] if whole != "0" else []
-    less = next(texts) if buffer == "scratch" else "0"
-    terms += [f"c[{cut}]"] if cut not in ("0", less) else []
+        return f"w.box({_strip_parentheses(next(texts))}, {_strip_parentheses(next(texts))})"
+    terms = [f"w.{buffer}({_strip_parentheses(next(texts))})"]
+    units, cut = next(texts), next(texts)
+    terms += [times(units, "u")] if units != "0" else []
+    origin_cut = next(texts) if buffer == "scratch" else "0"
+    terms += [f"c[{cut}]"] if cut not in ("0", origin_cut) else []
     if buffer == "scratch":
         slots = [(next(texts), f"s[{number}]") for number in range(classes)]
         terms += [times(count, name) for count, name in slots if count != "0"]
-        terms += [f"-c[{less}]"] if less not in ("0", cut) else []
+        terms += [f"-c[{origin_cut}]"] if origin_cut not in ("0", cut) else []
     return " + ".join(terms).replace("+ -", "- ")
 
 
@@ -159,14 +159,14 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
     if name in ("sync", "sync_begun"):
         return f"if ({'w.opens() && ' if name != 'sync' else ''}w.sync()) return true;"
     if name in ("signal", "wait", "wait_begun"):
-        return f"w.{name}({_alone(next(texts))}, {next(texts)});"
+        return f"w.{name}({_strip_parentheses(next(texts))}, {next(texts)});"
     if name in ("to", "from"):
-        return f"w.{name}({_place(form[1], texts, classes)});"
+        return f"w.{name}({_place_text(form[1], texts, classes)});"
     if name.endswith("_listed"):
         return f"w.{name}({{{next(texts)}, {next(texts)}}});"
     if name == "divide":
-        return f"w.divide({_place(form[1], texts, classes)}, {{{next(texts)}, {next(texts)}}}, {next(texts)});"
-    places = [_place(buffer, texts, classes) for buffer in form[2:]]
+        return f"w.divide({_place_text(form[1], texts, classes)}, {{{next(texts)}, {next(texts)}}}, {next(texts)});"
+    places = [_place_text(buffer, texts, classes) for buffer in form[2:]]
     results = int(form[1])
     span = f"{{{next(texts)}, {next(texts)}}}"
     if name == "copy":
@@ -179,7 +179,7 @@ def line_of(form: tuple[str, ...], texts: Iterator[str], classes: int) -> str:
 
 
 class Function:
-    """What some ranks do in a stream: `name`, and its text with the tables that it needs."""
+    """The function of some ranks in a stream: its `name`, and its text with the tables that it needs."""
 
     def __init__(
         self, name: str, members: Sequence[int], streams: Sequence[Sequence[Statement]], ranks: int, classes: int
@@ -189,33 +189,33 @@ class Function:
         self.lines = 0
         self.me = np.array(self.members, np.int64)
         forms: dict[tuple[str, ...], int] = {}
-        numbers = [forms.setdefault(one.form, len(forms)) for one in streams[0]]
-        self.form_of = [one.form for one in streams[0]]
+        numbers = [forms.setdefault(statement.form, len(forms)) for statement in streams[0]]
+        self.form_of = [statement.form for statement in streams[0]]
         self.values = [
             np.array([stream[at].values for stream in streams], np.int64).reshape(len(streams), -1)
             for at in range(len(numbers))
         ]
-        self.body = [line for piece in pieces(numbers) for line in self._piece(piece)]
+        self.body = [line for piece in pieces(numbers) for line in self._piece_lines(piece)]
 
-    def _piece(self, piece: Piece) -> list[str]:
+    def _piece_lines(self, piece: Piece) -> list[str]:
         columns = Columns(self.ranks, self.me)
-        made = []
+        lines = []
         for at in range(piece.first, piece.first + piece.length):
             stacked = np.stack([self.values[at + turn * piece.length] for turn in range(piece.times)], axis=1)
             texts = (columns.text(stacked[:, :, number]) for number in range(stacked.shape[2]))
-            made.append(line_of(self.form_of[at], texts, self.classes))
-        self.lines += len(made)
-        row = self._row(columns, piece.times)
+            lines.append(line_of(self.form_of[at], texts, self.classes))
+        self.lines += len(lines)
+        row = self._row_lines(columns, piece.times)
         if piece.times == 1:
-            return [*row, *made]
+            return [*row, *lines]
         loop = f"for (i64 turn = 0; turn < {piece.times}; ++turn) {{"
-        return [loop, *(f"    {line}" for line in (*row, *made)), "}"]
+        return [loop, *(f"    {line}" for line in (*row, *lines)), "}"]
 
-    def _row(self, columns: Columns, turns: int) -> list[str]:
-        if not columns.known:
+    def _row_lines(self, columns: Columns, turns: int) -> list[str]:
+        if not columns.tabulated:
             return []
         name = f"{self.name}_{len(self.tables)}"
-        table = np.stack(columns.known, axis=2)
+        table = np.stack(columns.tabulated, axis=2)
         shape = "".join(f"[{size}]" for size in table.shape)
         rows = ",\n".join(
             "    {" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in of) + "}" for of in table.tolist()
@@ -251,15 +251,15 @@ def functions(
 ) -> list[list[Function]]:  # fmt: skip
     """Of each stream the functions that ranks have there: `ranks` are their streams of statements. `name`: what those
     of functions begin with."""
-    made: list[list[Function]] = []
+    by_stream: list[list[Function]] = []
     for number in range(max(len(streams) for streams in ranks)):
         groups: dict[tuple[tuple[str, ...], ...], list[int]] = {}
         for rank, streams in enumerate(ranks):
             if number < len(streams) and streams[number]:
-                groups.setdefault(tuple(one.form for one in streams[number]), []).append(rank)
-        made.append([])
+                groups.setdefault(tuple(statement.form for statement in streams[number]), []).append(rank)
+        by_stream.append([])
         for members in groups.values():
             alone = f"_rank_{members[0]}" if len(members) == 1 else "" if len(groups) == 1 else f"_like_{members[0]}"
-            some = [ranks[rank][number] for rank in members]
-            made[-1].append(Function(f"{name}_{number}{alone}", members, some, len(ranks), classes))
-    return made
+            member_streams = [ranks[rank][number] for rank in members]
+            by_stream[-1].append(Function(f"{name}_{number}{alone}", members, member_streams, len(ranks), classes))
+    return by_stream

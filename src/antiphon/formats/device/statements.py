@@ -1,4 +1,4 @@
-"""A table of lower/device/table.py as statements: what a rank does in a stream, one after another."""
+"""Read a table of lower/device/table.py as statements, one after another for each rank and stream."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Statement(NamedTuple):
 class _Argument(NamedTuple):
     rank: int
     region: int
-    whole: int
-    part: int
+    units: int
+    cut: int
     number: int
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What stands in the table of a rank. `classes`: whole units and a cut; `slots`: how many it has of each. `boxes`:
-    how many slots of packets come here; `atoms`: those of the longest (0: there are no packets); `hears`: whether at
-    its end all have heard from all."""
+    """The content of the table of a rank. `classes`: units and a cut; `slots`: the number of slots of each class.
+    `boxes`: the number of slots for incoming packets; `atoms`: those of the longest (0: there are no packets); `hears`:
+    whether at its end all ranks have received from all."""
 
     denominator: int
-    parts: list[int]
+    cuts: list[int]
     classes: list[list[int]]
     slots: list[int]
     weights: tuple[int, int]
@@ -49,55 +49,55 @@ class Rank:
 
 
 def statements(table: Table, averages: bool = True) -> Rank:
-    """Linear in its words. `averages`: whether sums are divided, where averages are asked for."""
+    """Read a table, in time linear in its words. `averages`: whether the code divides sums for averages."""
     words = table.words.tolist()
     denominator, weights = words[5], (words[6], words[7])
-    parts, classes, regions, blocks, steps, arguments = words[8:14]
+    part_count, classes, regions, blocks, steps, arguments = words[8:14]
     at = HEAD
 
     def rows(count: int, width: int) -> list[list[int]]:
         nonlocal at
-        found = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
+        table = [words[at + width * k : at + width * (k + 1)] for k in range(count)]
         at += width * count
-        return found
+        return table
 
-    cuts, kinds, slots = rows(parts, 1), rows(classes, 2), rows(classes, 1)
-    places, streams, some = rows(regions, 3 + classes), rows(blocks, 2), rows(steps, 4)
-    every = [_Argument(*one) for one in rows(arguments, 5)]
+    cuts, kinds, slots = rows(part_count, 1), rows(classes, 2), rows(classes, 1)
+    places, streams, step_rows = rows(regions, 3 + classes), rows(blocks, 2), rows(steps, 4)
+    every = [_Argument(*row) for row in rows(arguments, 5)]
     reader = _Reader(places, table.packets)
-    made = [
+    streams_read = [
         [
-            one
-            for kind, begin, length, more in some[first : first + count]
+            row
+            for kind, begin, length, extra in step_rows[first : first + count]
             if averages or kind != DIVIDE
-            for one in reader.read(kind, every[begin : begin + length], more)
+            for row in reader.read(kind, every[begin : begin + length], extra)
         ]
         for first, count in streams
     ]
-    made = [_turned(stream, words[3], words[2]) for stream in made]
+    streams_read = [_sort_signals(stream, words[3], words[2]) for stream in streams_read]
     return Rank(
         denominator,
         [cut for (cut,) in cuts],
         kinds,
-        [one for (one,) in slots],
+        [row for (row,) in slots],
         weights,
-        made,
+        streams_read,
         words[14],
         words[15],
         bool(words[16]),
     )
 
 
-def _turned(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
+def _sort_signals(stream: list[Statement], rank: int, ranks: int) -> list[Statement]:
     """Signals one after another, and waits, by number and by how far away their peer is: so ranks do more alike.
     Between them nothing happens that could depend on their order."""
-    found: list[Statement] = []
-    for form, some in groupby(stream, key=lambda one: one.form):
+    ordered: list[Statement] = []
+    for form, group in groupby(stream, key=lambda statement: statement.form):
         if form in (("signal",), ("wait",), ("wait_begun",)):
-            found += sorted(some, key=lambda one: (one.values[1], (one.values[0] - rank) % ranks))
+            ordered += sorted(group, key=lambda statement: (statement.values[1], (statement.values[0] - rank) % ranks))
         else:
-            found += some
-    return found
+            ordered += group
+    return ordered
 
 
 @dataclass(frozen=True)
@@ -107,47 +107,50 @@ class _Reader:
 
     def place(self, a: _Argument) -> tuple[str, list[int]]:
         """Its buffer, and its numbers."""
-        buffer, whole, part, *before = self.regions[a.region]
+        buffer, origin_units, origin_cut, *before = self.regions[a.region]
         if buffer == PACKETS:
             return "box", [a.rank, before[-1]]
         if buffer != SCRATCH:
-            return BUFFERS[buffer], [a.rank, a.whole, a.part]
-        return BUFFERS[buffer], [a.rank, a.whole - whole, a.part, part, *before]
+            return BUFFERS[buffer], [a.rank, a.units, a.cut]
+        return BUFFERS[buffer], [a.rank, a.units - origin_units, a.cut, origin_cut, *before]
 
-    def read(self, kind: int, some: list[_Argument], more: int) -> list[Statement]:
+    def read(self, kind: int, arguments: list[_Argument], extra: int) -> list[Statement]:
         if kind == SYNC:
-            return [Statement(("sync_begun" if more else "sync",), ())]
+            return [Statement(("sync_begun" if extra else "sync",), ())]
         if kind in (SIGNAL, WAIT):
-            name = "signal" if kind == SIGNAL else "wait_begun" if more else "wait"
-            return [Statement((name,), (a.rank, a.number)) for a in some]
+            name = "signal" if kind == SIGNAL else "wait_begun" if extra else "wait"
+            return [Statement((name,), (a.rank, a.number)) for a in arguments]
         if kind == PUT:
             name = "relay" if self.packets else "copy"
-            return [self._one(name, [to], [source]) for source, to in zip(some[::2], some[1::2], strict=True)]
+            return [
+                self._join_places(name, [to], [source])
+                for source, to in zip(arguments[::2], arguments[1::2], strict=True)
+            ]
         if kind == DIVIDE:
-            buffer, values = self.place(some[0])
-            return [Statement(("divide", buffer), (*values, some[0].part, some[0].number, more))]
+            buffer, values = self.place(arguments[0])
+            return [Statement(("divide", buffer), (*values, arguments[0].cut, arguments[0].number, extra))]
         if kind == PERMUTE:
-            permute = Statement(("permute_listed",), (some[0].part, some[0].number))
-            return [*(self._listed("to", a) for a in some), permute]
-        results, operands = some[:more], some[more:]
-        if len(some) <= MOST_AT_ONCE:
-            name = "copy" if len(some) == 2 else "spread" if len(operands) == 1 else "fold"
+            permute = Statement(("permute_listed",), (arguments[0].cut, arguments[0].number))
+            return [*(self._list_place("to", a) for a in arguments), permute]
+        results, operands = arguments[:extra], arguments[extra:]
+        if len(arguments) <= MOST_AT_ONCE:
+            name = "copy" if len(arguments) == 2 else "spread" if len(operands) == 1 else "fold"
             name = "relay" if self.packets else name
-            return [self._one(name, results, operands)]
-        each = [self._listed("to", a) for a in results] + [self._listed("from", a) for a in operands]
+            return [self._join_places(name, results, operands)]
+        each = [self._list_place("to", a) for a in results] + [self._list_place("from", a) for a in operands]
         last = "relay_listed" if self.packets else "spread_listed" if len(operands) == 1 else "fold_listed"
-        return [*each, Statement((last,), (results[0].part, results[0].number))]
+        return [*each, Statement((last,), (results[0].cut, results[0].number))]
 
-    def _listed(self, name: str, a: _Argument) -> Statement:
+    def _list_place(self, name: str, a: _Argument) -> Statement:
         buffer, values = self.place(a)
         return Statement((name, buffer), tuple(values))
 
-    def _one(self, name: str, results: list[_Argument], operands: list[_Argument]) -> Statement:
-        """All places in one statement; the first that is no packets says how much."""
+    def _join_places(self, name: str, results: list[_Argument], operands: list[_Argument]) -> Statement:
+        """Return one statement with all places; the first place of data gives its length."""
         buffers, values = list[str](), list[int]()
         for a in (*results, *operands):
             buffer, numbers = self.place(a)
             buffers.append(buffer)
             values += numbers
-        told = next(a for a in (*results, *operands) if self.regions[a.region][0] != PACKETS)
-        return Statement((name, str(len(results)), *buffers), (*values, told.part, told.number))
+        measured = next(a for a in (*results, *operands) if self.regions[a.region][0] != PACKETS)
+        return Statement((name, str(len(results)), *buffers), (*values, measured.cut, measured.number))

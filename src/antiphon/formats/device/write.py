@@ -39,8 +39,8 @@ MOST_LINES = 12_000  # of all functions: compilers take minutes for more
 MOST_ROWS = 100_000  # of data that are given and wanted
 
 
-class _Made(NamedTuple):
-    """A way to make calls: with signals, or by packets. `lines`: how many statements."""
+class _Variant(NamedTuple):
+    """A variant of the code: with signals, or by packets. `lines`: the number of statements."""
 
     tables: list[Table]
     ranks: list[Rank]
@@ -48,9 +48,9 @@ class _Made(NamedTuple):
     lines: int
 
     @property
-    def most(self) -> int:
+    def max_places(self) -> int:
         """Places that are named one by one."""
-        return max(_listed(stream) for one in self.ranks for stream in one.streams)
+        return max(_max_listed(stream) for rank in self.ranks for stream in rank.streams)
 
 
 def cuda(
@@ -65,8 +65,8 @@ def cuda(
     packets, which the program then tries: unless told otherwise where neither of the other two is asked for, which
     exclude it and each other. `pull`: who receives reads.
     """
-    how = _How(dtype, op, in_place, streams, **_one_of(arrival, packets, pull))
-    return _files(plan, "cu", how)
+    how = _Options(dtype, op, in_place, streams, **_choose_variant(arrival, packets, pull))
+    return _write_files(plan, "cu", how)
 
 
 def hip(
@@ -74,11 +74,11 @@ def hip(
     arrival: bool = False, packets: bool | None = None, pull: bool = False,
 ) -> dict[str, str]:  # fmt: skip
     """plan0.hip.cpp, ...: as for CUDA."""
-    how = _How(dtype, op, in_place, streams, **_one_of(arrival, packets, pull))
-    return _files(plan, "hip.cpp", how)
+    how = _Options(dtype, op, in_place, streams, **_choose_variant(arrival, packets, pull))
+    return _write_files(plan, "hip.cpp", how)
 
 
-class _How(NamedTuple):
+class _Options(NamedTuple):
     dtype: str = "float32"
     op: str = "sum"
     in_place: bool = False
@@ -88,17 +88,17 @@ class _How(NamedTuple):
     pull: bool = False
 
 
-def _one_of(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
+def _choose_variant(arrival: bool, packets: bool | None, pull: bool) -> dict[str, bool]:
     """Packets lie in boxes, what is pulled in its place, neither in an order of arrival."""
-    given = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
-    read = {name: parse_yes(value, f"option {name}") for name, value in given.items()}
-    asked = [name for name, value in read.items() if value]
-    if len(asked) > 1:
-        raise Invalid(f"options {' and '.join(asked)}: take one")
-    return {**read, "packets": not asked} if packets is None else read
+    options = {"pull": pull, "arrival": arrival, "packets": False if packets is None else packets}
+    read = {name: parse_yes(value, f"option {name}") for name, value in options.items()}
+    chosen = [name for name, value in read.items() if value]
+    if len(chosen) > 1:
+        raise Invalid(f"options {' and '.join(chosen)}: take one")
+    return {**read, "packets": not chosen} if packets is None else read
 
 
-def _files(plan: Plan, suffix: str, how: _How) -> dict[str, str]:
+def _write_files(plan: Plan, suffix: str, how: _Options) -> dict[str, str]:
     if how.op not in OPERATORS:
         raise unknown("op", how.op, OPERATORS)
     if isinstance(how.streams, bool) or not isinstance(how.streams, int) or not 1 <= how.streams <= MOST_STREAMS:
@@ -118,82 +118,91 @@ def source(
     arrival: bool = False, packets: bool = True, pull: bool = False,
 ) -> str:  # fmt: skip
     """The file of one schedule. Unsupported where it is too long for compilers: such a plan runs by its table."""
-    how = _How(dtype, op, in_place, streams, arrival, packets, pull)
+    how = _Options(dtype, op, in_place, streams, arrival, packets, pull)
     if not schedule.transfers:
         raise Unsupported("generated code: nothing is sent in this plan, so there is nothing to write")
-    plain = _short(schedule, how._replace(packets=False))
+    plain = _shortest_code(schedule, how._replace(packets=False))
     if plain.lines > MOST_LINES:
         raise Unsupported(
             f"generated code: {plain.lines} statements, more than {MOST_LINES}, take compilers too long; run it by its "
             "table (--on cuda), or take fewer pieces"
         )
-    ways = [plain, *_small(schedule, how, MOST_LINES - plain.lines)]
+    variants = [plain, *_packet_code(schedule, how, MOST_LINES - plain.lines)]
     collective = schedule.collective
     inputs, outputs = sides(collective, in_place)
     title = f"{collective.kind} of {collective.ranks} ranks on {machine}, planner {schedule.provenance.get('planner')}"
     title = re.sub(r"[^A-Za-z0-9_ ,.:=+-]", "_", title)  # it stands in a comment, and in a text
-    most = max(MOST_AT_ONCE, *(one.most for one in ways))
-    blocks = max(len(one.functions) for one in ways)
-    head = _About(collective, op).text(title, dtype, in_place, most, blocks)
-    size = _table("i64", "INPUTS", [0 if in_place else int(one) for one in inputs.size], host=True)
-    size += _table("i64", "OUTPUTS", [int(one) for one in outputs.size], host=True) + _layouts(ways)
-    seen = set[str]()
-    parts = [
-        _opening(title), _expanded("signals.h", seen), _expanded("packets.h", seen), head, size,
-        _data(collective, inputs, outputs), _expanded("written.h", seen), _heading("The plan"),
-        *(one.text() for way in ways for some in way.functions for one in some), _dispatch(ways),
-        _heading("The program around it"), _expanded("driver.h", seen),
+    max_places = max(MOST_AT_ONCE, *(variant.max_places for variant in variants))
+    blocks = max(len(variant.functions) for variant in variants)
+    head = _About(collective, op).text(title, dtype, in_place, max_places, blocks)
+    size = _table_text("i64", "INPUTS", [0 if in_place else int(variant) for variant in inputs.size], host=True)
+    size += _table_text("i64", "OUTPUTS", [int(variant) for variant in outputs.size], host=True) + _layout_tables(
+        variants
+    )
+    included = set[str]()
+    sections = [
+        _opening_comment(title), _expand_header("signals.h", included), _expand_header("packets.h", included), head,
+        size, _data_tables(collective, inputs, outputs), _expand_header("written.h", included),
+        _heading_comment("The plan"),
+        *(function.text() for variant in variants for functions in variant.functions for function in functions),
+        _dispatch_function(variants),
+        _heading_comment("The program around it"), _expand_header("driver.h", included),
     ]  # fmt: skip
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
-def _short(schedule: Schedule, how: _How) -> _Made:
-    """In so many streams, or fewer where there are many lines: then ranks are more alike."""
-    found, many = _stream_code(schedule, how), MOST_SMALL if how.packets else MANY_LINES
-    while found.lines > many and how.streams > 1:
+def _shortest_code(schedule: Schedule, how: _Options) -> _Variant:
+    """Return the code in `how.streams` streams, or fewer where there are many lines: then ranks are more alike."""
+    shortest, max_lines = _stream_code(schedule, how), MOST_SMALL if how.packets else MANY_LINES
+    while shortest.lines > max_lines and how.streams > 1:
         how = how._replace(streams=how.streams // 2)
         other = _stream_code(schedule, how)
-        found = other if other.lines < found.lines else found
-    return found
+        shortest = other if other.lines < shortest.lines else shortest
+    return shortest
 
 
-def _small(schedule: Schedule, how: _How, room: int) -> list[_Made]:
+def _packet_code(schedule: Schedule, how: _Options, room: int) -> list[_Variant]:
     """By packets, where there are such tables and room for as many lines."""
     if not how.packets or how.arrival or how.pull:
         return []
     try:
-        found = _short(schedule, how)
+        packet_variant = _shortest_code(schedule, how)
     except Unsupported:
         return []
-    return [found] if found.lines <= min(room, MOST_SMALL) else []
+    return [packet_variant] if packet_variant.lines <= min(room, MOST_SMALL) else []
 
 
-def _stream_code(schedule: Schedule, how: _How) -> _Made:
-    """What divides sums is left out where nothing is averaged."""
-    made = tables(
+def _stream_code(schedule: Schedule, how: _Options) -> _Variant:
+    """Make the code of a schedule; divisions are omitted where nothing is averaged."""
+    rank_tables = tables(
         schedule, in_place=how.in_place, streams=how.streams, arrival=how.arrival, packets=how.packets,
         pull=how.pull,
     )  # fmt: skip
-    read = [statements(one, averages=how.op == "avg") for one in made]
+    read = [statements(table, averages=how.op == "avg") for table in rank_tables]
     name = "packets" if how.packets else "stream"
-    found = functions([one.streams for one in read], len(read[0].classes), name)
-    return _Made(made, read, found, sum(one.lines for some in found for one in some))
+    stream_functions = functions([table.streams for table in read], len(read[0].classes), name)
+    return _Variant(
+        rank_tables,
+        read,
+        stream_functions,
+        sum(table.lines for functions_of_stream in stream_functions for table in functions_of_stream),
+    )
 
 
-def _layouts(ways: Sequence[_Made]) -> str:
+def _layout_tables(variants: Sequence[_Variant]) -> str:
     """Where data lies at a size, each way."""
     text, rows = "", list[str]()
-    for name, way in zip(("PLAIN", "PACKED"), ways, strict=False):
-        one = way.ranks[0]
-        classes = one.classes or [[0, 0]]
-        text += _table("i64", f"{name}_PARTS", one.parts, host=True)
-        text += _rows("i64", f"{name}_CLASSES", classes, host=True)
-        text += _rows("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in way.ranks], host=True)
-        text += _table("i64", f"{name}_BOXES", [rank.boxes for rank in way.ranks], host=True)
-        sliced = int(all(table.sliced for table in way.tables))
+    for name, variant in zip(("PLAIN", "PACKED"), variants, strict=False):
+        layout = variant.ranks[0]
+        classes = layout.classes or [[0, 0]]
+        text += _table_text("i64", f"{name}_PARTS", layout.cuts, host=True)
+        text += _rows_text("i64", f"{name}_CLASSES", classes, host=True)
+        text += _rows_text("i64", f"{name}_SLOTS", [rank.slots or [0] for rank in variant.ranks], host=True)
+        text += _table_text("i64", f"{name}_BOXES", [rank.boxes for rank in variant.ranks], host=True)
+        sliced = int(all(table.sliced for table in variant.tables))
         rows.append(
-            f"{{{one.denominator}, {one.atoms}, {sliced}, {int(one.hears)}, {len(one.parts)}, {len(classes)}, "
-            f"{name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
+            f"{{{layout.denominator}, {layout.atoms}, {sliced}, {int(layout.hears)}, {len(layout.cuts)}, "
+            f"{len(classes)}, {name}_PARTS, {name}_CLASSES[0], {name}_SLOTS[0], {name}_BOXES}}"
         )
     about = """/* Of a way to make calls: how units are cut, slots of scratch by rank and class (whole units, a cut), of
  * packets how many slots come to a rank, and the atoms of the longest. `hears`: whether at the end all have heard from
@@ -207,17 +216,17 @@ struct Layout {
     return f"{text}{about}static const Layout LAYOUTS[] = {{\n    {body}}};\n"
 
 
-def _listed(stream: Sequence[Statement]) -> int:
+def _max_listed(stream: Sequence[Statement]) -> int:
     """The most places that are named one by one."""
-    most = now = 0
-    for one in stream:
-        name = one.form[0]
+    longest = now = 0
+    for statement in stream:
+        name = statement.form[0]
         now = now + 1 if name in ("to", "from") else 0
-        most = max(most, now)
-    return most
+        longest = max(longest, now)
+    return longest
 
 
-def _opening(title: str) -> str:
+def _opening_comment(title: str) -> str:
     return f"""/* {title}.
  *
  *     nvcc -std=c++17 -O3 -arch=sm_90 FILE.cu -o plan
@@ -229,20 +238,20 @@ def _opening(title: str) -> str:
 """
 
 
-def _heading(text: str) -> str:
+def _heading_comment(text: str) -> str:
     return f"/* ======== {text} ======== */\n"
 
 
-def _expanded(name: str, seen: set[str]) -> str:
+def _expand_header(name: str, included: set[str]) -> str:
     """A header with those that it includes in their places, each once."""
-    if name in seen:
+    if name in included:
         return ""
-    seen.add(name)
+    included.add(name)
     out = []
     for line in (NATIVE / name).read_text(encoding="utf-8").splitlines():
         include = re.fullmatch(r'#include "(.*)"', line)
         if include:
-            out.append(_expanded(include[1], seen).rstrip("\n"))
+            out.append(_expand_header(include[1], included).rstrip("\n"))
         elif line != "#pragma once":
             out.append(line)
     return "\n".join(out) + "\n"
@@ -259,7 +268,7 @@ class _About:
             collective.kind,
             (members - 1) / members if collective.kind in ("allgather", "reducescatter", "alltoall") else 1.0,
         )
-        return f"""{_heading("The plan, told in numbers")}
+        return f"""{_heading_comment("The plan, told in numbers")}
 #ifndef TYPE
 #define TYPE {TYPES[dtype]}
 #endif
@@ -282,72 +291,75 @@ enum {{ MOST_PACKED = {PACKED} }}; /* bytes: above that no packets are tried */
 """
 
 
-def _data(collective: Collective, inputs: Side, outputs: Side) -> str:
+def _data_tables(collective: Collective, inputs: Side, outputs: Side) -> str:
     """Of each rank the blocks that it holds and that it must end with: rank, block, begin, length in units, and which
     contributions to it. Those to a block are numbered from 0 on."""
     relation = collective.relation
-    held: dict[tuple[int, int], list[int]] = {}
-    for block, rank, name in _zipped(relation.pre_block, relation.pre_rank, relation.pre_id):
-        held.setdefault((rank, block), []).append(name)
+    contributions: dict[tuple[int, int], list[int]] = {}
+    for block, rank, name in _zip_columns(relation.pre_block, relation.pre_rank, relation.pre_id):
+        contributions.setdefault((rank, block), []).append(name)
     everyone: dict[int, set[int]] = {}
-    for (_, block), some in held.items():
-        everyone.setdefault(block, set()).update(some)
-    wanted = {
+    for (_, block), names_of_block in contributions.items():
+        everyone.setdefault(block, set()).update(names_of_block)
+    required = {
         (rank, block): sorted(everyone[block]) if want < 0 else list(relation.wants[want])
-        for block, rank, want in _zipped(relation.post_block, relation.post_rank, relation.post_want)
+        for block, rank, want in _zip_columns(relation.post_block, relation.post_rank, relation.post_want)
     }
-    number_of = {block: {name: at for at, name in enumerate(sorted(some))} for block, some in everyone.items()}
+    number_of = {
+        block: {name: at for at, name in enumerate(sorted(names_of_block))}
+        for block, names_of_block in everyone.items()
+    }
     names: list[int] = []
-    known: dict[tuple[int, ...], int] = {}
+    name_lists: dict[tuple[int, ...], int] = {}
     text = ""
-    for title, side, of in (("HELD", inputs, held), ("WANTED", outputs, wanted)):
+    for title, side, of in (("HELD", inputs, contributions), ("WANTED", outputs, required)):
         rows = []
-        for rank, block, start in _zipped(side.rank, side.block, side.start):
+        for rank, block, start in _zip_columns(side.rank, side.block, side.start):
             which = tuple(number_of[block][name] for name in of.get((rank, block), ()))
             if not which:
                 continue
-            if which not in known:
-                known[which] = len(names)
+            if which not in name_lists:
+                name_lists[which] = len(names)
                 names += which
-            rows.append([rank, block, start, int(collective.weights[block]), known[which], len(which)])
+            rows.append([rank, block, start, int(collective.weights[block]), name_lists[which], len(which)])
         if len(rows) > MOST_ROWS:
             raise Unsupported(f"generated code: {len(rows)} blocks of data, more than {MOST_ROWS}, for its check")
-        text += f"enum {{ {title}_ROWS = {len(rows)} }};\n" + _rows("Given", title, rows or [[0] * 6])
+        text += f"enum {{ {title}_ROWS = {len(rows)} }};\n" + _rows_text("Given", title, rows or [[0] * 6])
     about = (
         "/* Data of a rank: a block of `length` from `begin` on, in units; the names of what is combined there. */\n"
     )
     about += "struct Given {\n    i64 rank, block, begin, length, first, names;\n};\n"
-    return f"{about}{_table('i64', 'NAMES', names or [0])}{text}"
+    return f"{about}{_table_text('i64', 'NAMES', names or [0])}{text}"
 
 
-def _zipped(*columns: AnyInts) -> list[tuple[int, ...]]:
+def _zip_columns(*columns: AnyInts) -> list[tuple[int, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _table(kind: str, name: str, values: Sequence[int], host: bool = False) -> str:
+def _table_text(kind: str, name: str, values: Sequence[int], host: bool = False) -> str:
     lines = [", ".join(map(str, values[low : low + 16])) for low in range(0, len(values), 16)]
     body = ",\n    ".join(lines)
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[] = {{\n    {body}}};\n"
 
 
-def _rows(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = False) -> str:
+def _rows_text(kind: str, name: str, rows: Sequence[Sequence[int]], host: bool = False) -> str:
     width = "" if kind == "Given" else f"[{len(rows[0])}]"
     body = ",\n    ".join("{" + ", ".join(map(str, row)) + "}" for row in rows)
     return f"{'static const' if host else 'ON_TABLE'} {kind} {name}[]{width} = {{\n    {body}}};\n"
 
 
-def _dispatch(ways: Sequence[_Made]) -> str:
+def _dispatch_function(variants: Sequence[_Variant]) -> str:
     """Which function a rank has in a stream, each way."""
     lines = [
         "/* What a rank does in a stream; gives whether it was stopped. */",
         "ON_DEVICE bool run_stream(Work &w, u32 stream) {",
         "    switch ((w.call.way * STREAMS + stream) * RANKS + w.me) {",
     ]
-    blocks = max(len(one.functions) for one in ways)
-    for way, made in enumerate(ways):
-        for number, some in enumerate(made.functions):
-            for one in some:
-                for at, rank in enumerate(one.members):
-                    where = f"{way * blocks + number} * RANKS + {rank}"
-                    lines.append(f"    case {where}: w.which = {at}; return {one.name}(w);")
+    blocks = max(len(function.functions) for function in variants)
+    for variant_number, variant in enumerate(variants):
+        for number, stream_functions in enumerate(variant.functions):
+            for function in stream_functions:
+                for at, rank in enumerate(function.members):
+                    where = f"{variant_number * blocks + number} * RANKS + {rank}"
+                    lines.append(f"    case {where}: w.which = {at}; return {function.name}(w);")
     return "\n".join([*lines, "    default: return false;", "    }", "}", ""])

@@ -1,3 +1,3 @@
 """MSCCL XML, run by MSCCL's executor and by RCCL.
 
-`write` makes files; `read` reads any, and `code` tells what is in them as the executor does it."""
+`write` makes files; `read` reads any file, and `code` translates it to a code as the executor runs it."""

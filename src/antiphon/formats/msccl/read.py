@@ -1,4 +1,4 @@
-"""MSCCL XML as it stands in a file, whoever wrote it; the words of the format, and what its executor holds."""
+"""Read MSCCL XML files of any origin; the terms of the format and the limits of its executor."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from antiphon.errors import Invalid, quote
 from antiphon.formats.xml import LONGEST, Attributes, encoding, opening, read_xml
 from antiphon.lower.uncollected import uncollected
 
-KINDS = {
-    kind: kind
-    for kind in ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
-}
+KINDS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
+LETTERS = "ios"  # of input, output and scratch
 SLOTS = {
     "Simple": 2,
     "LL": 8,
@@ -94,10 +92,10 @@ class Algorithm:
 
 @uncollected()
 def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
-    """The algorithm of a file, or of its contents. Invalid, in one line, where it is none.
+    """Return the algorithm of a file, or of its contents. Invalid, in one line, where it is none.
 
-    Only its form is judged here: `code.code_of` tells what it does. What is well-known to be left out, and what only
-    the executor's own parser refuses, is a note. Linear; some bytes for each of the file.
+    Only its form is checked here; `code.code_of` derives what it does. Commonly omitted attributes, and anything that
+    only the executor's own parser refuses, become notes. Linear; memory is a few times the file.
     """
     data = source if isinstance(source, bytes) else read_bytes(source)
     if len(data) > MOST_BYTES:
@@ -105,13 +103,13 @@ def read_msccl(source: str | os.PathLike[str] | bytes) -> Algorithm:
     reader = _Reader()
     try:
         read_xml(data, reader)
-        found = reader.found()
+        algorithm = reader.found()
     except Invalid as error:
         if isinstance(source, bytes):
             raise
         raise Invalid(f"{name_of(source)}: {str(error).removeprefix('XML: ')}") from None
-    found.notes = (*reader.notes, *_written(data))
-    return found
+    algorithm.notes = (*reader.notes, *_parser_notes(data))
+    return algorithm
 
 
 class _Reader:
@@ -129,42 +127,39 @@ class _Reader:
     def begin(self, name: str, attributes: Attributes, line: int) -> None:
         parent = self.depth[-1] if self.depth else ""
         if _INSIDE.get(name, "?") != parent:
-            known = "" if name in _INSIDE else "; expected algo, gpu, tb and step"
-            raise Invalid(f"line {line}: <{quote(name)[1:-1]}> stands in <{parent or 'nothing'}>{known}")
+            expected = "" if name in _INSIDE else "; expected algo, gpu, tb and step"
+            raise Invalid(f"line {line}: <{quote(name)[1:-1]}> stands in <{parent or 'nothing'}>{expected}")
         self.depth.append(name)
         where = _Where(line, name, attributes, self.numbers)
         if name == "algo":
-            self._algo(where)
+            self._begin_algorithm(where)
         elif name == "gpu":
-            self._gpu(where)
+            self._begin_gpu(where)
         elif name == "tb":
-            self._tb(where)
+            self._begin_block(where)
         else:
-            self._step(where)
+            self._begin_step(where)
 
     def end(self, name: str) -> None:
         self.depth.pop()
 
     def found(self) -> Algorithm:
-        """All of it, and blocks and ranks in order."""
-        found = self.algorithm
-        if found is None:
+        """Return the complete algorithm with blocks and ranks in order."""
+        algorithm = self.algorithm
+        if algorithm is None:
             raise Invalid("XML: has no <algo>; expected MSCCL XML")
-        found.gpus.sort(key=lambda gpu: gpu.rank)
-        for rank, gpu in enumerate(found.gpus):
-            if gpu.rank != rank:
-                break
-        if [gpu.rank for gpu in found.gpus] != list(range(found.ranks)):
-            raise Invalid(f"XML: expected a gpu of each id from 0 to {found.ranks - 1}, once")
-        for gpu in found.gpus:
+        algorithm.gpus.sort(key=lambda gpu: gpu.rank)
+        if [gpu.rank for gpu in algorithm.gpus] != list(range(algorithm.ranks)):
+            raise Invalid(f"XML: expected a gpu of each id from 0 to {algorithm.ranks - 1}, once")
+        for gpu in algorithm.gpus:
             gpu.blocks.sort(key=lambda block: block.number)
             if not gpu.blocks or [block.number for block in gpu.blocks] != list(range(len(gpu.blocks))):
                 raise Invalid(
                     f"XML: rank {gpu.rank}: expected thread blocks (tb) with ids 0, 1, 2 and so on, once each"
                 )
-        return found
+        return algorithm
 
-    def _algo(self, where: _Where) -> None:
+    def _begin_algorithm(self, where: _Where) -> None:
         if self.algorithm is not None:
             raise Invalid(f"line {where.line}: a second <algo>")
         kind, protocol = where.text("coll"), where.text("proto")
@@ -191,7 +186,7 @@ class _Reader:
             where.whole("root", 0, ranks - 1, -1), in_place, out_of_place, sizes,
         )  # fmt: skip
 
-    def _gpu(self, where: _Where) -> None:
+    def _begin_gpu(self, where: _Where) -> None:
         assert self.algorithm is not None
         rank = where.whole("id", 0, self.algorithm.ranks - 1)
         sizes = where.whole("i_chunks", 0), where.whole("o_chunks", 0), where.whole("s_chunks", 0)
@@ -200,7 +195,7 @@ class _Reader:
         if len(self.algorithm.gpus) > self.algorithm.ranks:
             raise Invalid(f"line {where.line}: more than ngpus={self.algorithm.ranks} gpus")
 
-    def _tb(self, where: _Where) -> None:
+    def _begin_block(self, where: _Where) -> None:
         assert self.algorithm is not None
         assert self.gpu is not None
         last = self.algorithm.ranks - 1
@@ -214,7 +209,7 @@ class _Reader:
         if channel >= self.algorithm.channels and (send >= 0 or recv >= 0):
             raise Invalid(f"line {where.line}: {where.name}: chan is {channel}, of nchannels={self.algorithm.channels}")
 
-    def _step(self, where: _Where) -> None:
+    def _begin_step(self, where: _Where) -> None:
         assert self.gpu is not None
         assert self.block is not None
         number = len(self.block.steps)
@@ -233,7 +228,7 @@ class _Reader:
         if verb not in VERBS:
             raise Invalid(f"line {where.line}: {where.name}: type is {quote(verb)}; expected {', '.join(VERBS)}")
         count = where.whole("cnt", 0 if verb != "nop" else -(2**31), 71 if verb != "nop" else 2**31 - 1)
-        src, dst = (self._buffer(where, key) for key in ("srcbuf", "dstbuf"))
+        src, dst = (self._buffer_letter(where, key) for key in ("srcbuf", "dstbuf"))
         self.block.steps.append(
             Step(
                 number, VERBS[verb], src, where.whole("srcoff", -(2**31)), dst, where.whole("dstoff", -(2**31)), count,
@@ -242,22 +237,22 @@ class _Reader:
         )  # fmt: skip
 
     def _plain_step(self, attributes: Attributes, number: int) -> Step | None:
-        """A step as nearly all are, of numbers read before. Who asks says what is wrong with any other."""
-        known, words = self.numbers, self.words
+        """Return a common step whose numbers were all read before, fast; None for the caller to check any other."""
+        numbers, words = self.numbers, self.words
         try:
             verb, src, dst = VERBS[attributes["type"]], words[attributes["srcbuf"]], words[attributes["dstbuf"]]
-            source, target = known[attributes["srcoff"]], known[attributes["dstoff"]]
-            block, step = known[attributes["depid"]], known[attributes["deps"]]
-            s, count, flag = known[attributes["s"]], known[attributes["cnt"]], known[attributes["hasdep"]]
+            source, target = numbers[attributes["srcoff"]], numbers[attributes["dstoff"]]
+            block, step = numbers[attributes["depid"]], numbers[attributes["deps"]]
+            s, count, flag = numbers[attributes["s"]], numbers[attributes["cnt"]], numbers[attributes["hasdep"]]
         except KeyError:
             return None
         if verb == "nop" or s != number or number >= MOST_STEPS or not 0 <= count <= 71 or flag not in (0, 1):
             return None
         return Step(number, verb, src, source, dst, target, count, block, step, flag == 1)
 
-    def _buffer(self, where: _Where, key: str) -> str:
+    def _buffer_letter(self, where: _Where, key: str) -> str:
         text = where.text(key)
-        if text not in ("i", "o", "s"):
+        if text not in tuple(LETTERS):
             raise Invalid(f"line {where.line}: {where.name}: {key} is {quote(text)}; expected i, o or s")
         return self.words.setdefault(text, text)
 
@@ -273,33 +268,33 @@ class _Where:
     numbers: dict[str, int]  # those read before, by their texts
 
     def text(self, key: str) -> str:
-        found = self.attributes.get(key)
-        if found is None:
+        value = self.attributes.get(key)
+        if value is None:
             raise Invalid(f'line {self.line}: {self.name} has no {key}="..."')
-        return found
+        return value
 
-    def whole(self, key: str, least: int, most: int = 2**31 - 1, missing: int | None = None) -> int:
+    def whole(self, key: str, low: int, high: int = 2**31 - 1, missing: int | None = None) -> int:
         """A whole number as the executor reads it, which takes 010 for 8."""
         text = self.attributes.get(key)
-        known = self.numbers.get(text or "")
-        if known is not None and least <= known <= most:
-            return known
+        cached = self.numbers.get(text or "")
+        if cached is not None and low <= cached <= high:
+            return cached
         if text is None and missing is not None:
             return missing
         text = self.text(key)
         digits = text.removeprefix("-")
         plain = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST and (digits[0] != "0" or digits == "0")
-        if not plain or not least <= int(text) <= most:
+        if not plain or not low <= int(text) <= high:
             raise Invalid(
-                f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {least} to {most}"
+                f"line {self.line}: {self.name}: {key} is {quote(text)}; expected a whole number from {low} to {high}"
             )
         if len(text) <= SHORT:
             self.numbers[text] = int(text)
         return int(text)
 
 
-def _written(data: bytes) -> Iterator[str]:
-    """What the executor's own parser does not take, and XML does."""
+def _parser_notes(data: bytes) -> Iterator[str]:
+    """Yield notes on valid XML that the executor's own parser refuses."""
     refused = "the executor's parser refuses this file"
     if encoding(data) != "UTF-8":
         yield f"{refused}: it is in {encoding(data)}; write it as UTF-8"

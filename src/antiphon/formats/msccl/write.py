@@ -13,7 +13,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.transform import unjoined
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.msccl.read import KINDS, NODES, SLOTS
+from antiphon.formats.msccl.read import KINDS, LETTERS, NODES, SLOTS
 from antiphon.formats.served import refuse_served
 from antiphon.lower.blocks.blocks import Blocks, Numbered, Place, Row, blocks
 from antiphon.lower.blocks.place import Limits
@@ -23,7 +23,6 @@ from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
 
 WHAT = "MSCCL XML"
-LETTERS = "ios"
 LONGEST = 100  # characters of a name
 UNFUSED = 64  # thread blocks of a rank: RCCL, for which nothing is fused, holds no more
 
@@ -48,52 +47,52 @@ def msccl_xml(
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]*", name, re.ASCII) or len(name) > LONGEST:
         raise Invalid(f"name: expected up to {LONGEST} letters, digits, '_', '-' and '.', got {quote(name)}")
     files: dict[str, Iterator[bytes]] = {}
-    left = refuse_served(plan, WHAT)
+    skipped = refuse_served(plan, WHAT)
     for number, entry in enumerate(plan.entries):
         sizes = bytes_of(entry, plan)
         if sizes is None or entry.served_by in GPU_LIBRARIES:
             continue
-        title = name or _title(entry)
+        title = name or _default_title(entry)
         if entry.schedule.joint is not None and not alone:
             raise Unsupported(
                 f"{WHAT}: has nothing that lets switches multicast or combine; take a planner that does without"
             )
-        for suffix, text in _places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
+        for suffix, text in _write_places(unjoined(entry.schedule), title, proto, instances, fused, sizes).items():
             files[f"{title}-{number}{suffix}.xml"] = iter([text])
     if not files:
         raise Unsupported(f"{WHAT}: the plan is for no bytes at all, which runtimes do not ask schedules for")
-    return Files(files, left)
+    return Files(files, skipped)
 
 
 def bytes_of(entry: Entry, plan: Plan) -> tuple[int, int] | None:
-    """The sizes that a file is for, as the runtime counts: the least and the largest number of bytes, 0 for no end.
+    """Return the range of sizes of a file as the runtime counts them: least and largest bytes, 0 for no end.
 
-    The runtime means the count that it is called with: for gather and scatter that is what one rank gives or gets.
+    The runtime counts the argument of the call: for gather and scatter that is the share of one rank.
     """
     share = len(plan.collective.members) if plan.collective.kind in ("gather", "scatter") else 1
-    least, most = -(-entry.start // share), 0 if entry.stop is None else (entry.stop - 1) // share
-    if entry.stop is not None and (not most or most < least):
+    low, high = -(-entry.start // share), 0 if entry.stop is None else (entry.stop - 1) // share
+    if entry.stop is not None and (not high or high < low):
         return None
-    return least, most
+    return low, high
 
 
-def _title(entry: Entry) -> str:
+def _default_title(entry: Entry) -> str:
     planner = str(entry.schedule.provenance.get("planner", "")) or "schedule"
     return re.sub(r"[^\w.-]", "_", f"{entry.schedule.collective.kind}-{planner}", flags=re.ASCII)[:LONGEST]
 
 
-def _places(
+def _write_places(
     schedule: Schedule, title: str, proto: str, instances: int, fused: bool, sizes: tuple[int, int]
 ) -> dict[str, bytes]:  # fmt: skip
-    """What is written out of place and in place, by the end of the file's name."""
+    """Return the files out of place and in place, by the suffix of their names."""
     members = job_of(schedule.collective)
-    apart = _body(among(lower(schedule), members), proto, instances, fused)
+    apart = _write_body(among(lower(schedule), members), proto, instances, fused)
     inside: Body | None = None
     with contextlib.suppress(Unsupported):
-        inside = _body(among(lower(schedule, in_place=True), members), proto, instances, fused)
-    files = {"": _file(title, proto, sizes, apart, (inside == apart, True))}
+        inside = _write_body(among(lower(schedule, in_place=True), members), proto, instances, fused)
+    files = {"": _file_text(title, proto, sizes, apart, (inside == apart, True))}
     if inside is not None and inside != apart:
-        files["-in-place"] = _file(title, proto, sizes, inside, (True, False))
+        files["-in-place"] = _file_text(title, proto, sizes, inside, (True, False))
     return files
 
 
@@ -102,13 +101,13 @@ def xml_of(
 ) -> bytes:
     """The file of one program, for all sizes."""
     places = program.in_place, not program.in_place
-    return _file(name, proto, (0, 0), _body(program, proto, instances, fused), places)
+    return _file_text(name, proto, (0, 0), _write_body(program, proto, instances, fused), places)
 
 
 Body = tuple[str, list[bytes]]
 
 
-def _file(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tuple[bool, bool]) -> bytes:
+def _file_text(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tuple[bool, bool]) -> bytes:
     head, ranks = body
     text = (
         f'<algo name="{title}" proto="{proto}" {head} inplace="{places[0]:d}" outofplace="{places[1]:d}" '
@@ -118,29 +117,29 @@ def _file(title: str, proto: str, sizes: tuple[int, int], body: Body, places: tu
 
 
 @uncollected()
-def _body(program: Program, proto: str, instances: int, fused: bool) -> Body:
-    """What is the same for every name and size: attributes of the head, and the text of each rank."""
+def _write_body(program: Program, proto: str, instances: int, fused: bool) -> Body:
+    """Return the text that is the same for every name and size: attributes of the head, and each rank."""
     refuse_collective(program)
-    most = Limits()
+    defaults = Limits()
     limits = Limits(
-        channels=most.channels // instances, blocks=(most.blocks if fused else UNFUSED) // instances,
-        waited=most.waited // instances, chunks=most.chunks // instances, slots=SLOTS[proto], fused=fused,
+        channels=defaults.channels // instances, blocks=(defaults.blocks if fused else UNFUSED) // instances,
+        waited=defaults.waited // instances, chunks=defaults.chunks // instances, slots=SLOTS[proto], fused=fused,
     )  # fmt: skip
-    made = blocks(program, limits, split_blocks=instances > 1, format_name=WHAT)
+    numbered_blocks = blocks(program, limits, split_blocks=instances > 1, format_name=WHAT)
     collective = program.collective
-    unit = made.unit * instances
+    unit = numbered_blocks.unit * instances
     loop = unit if collective.kind in ("gather", "scatter") else unit * collective.buffer_weight
     head = (
-        f'nchannels="{made.channels * instances}" nchunksperloop="{loop}" ngpus="{program.ranks}" '
-        f'coll="{KINDS[collective.kind]}"'
+        f'nchannels="{numbered_blocks.channels * instances}" nchunksperloop="{loop}" ngpus="{program.ranks}" '
+        f'coll="{collective.kind}"'
     )
     if len(collective.roots) == 1:
         head += f' root="{collective.roots[0]}"'
-    return head, [_rank(made, rank, instances) for rank in range(program.ranks)]
+    return head, [_rank_text(numbered_blocks, rank, instances) for rank in range(program.ranks)]
 
 
 def refuse_collective(program: Program) -> None:
-    """Unsupported, where there is no such call."""
+    """Raise Unsupported where MSCCL has no such call."""
     collective = program.collective
     if collective.kind not in KINDS:
         raise Unsupported(f"{WHAT}: has no {collective.kind} collective; its kinds are {', '.join(KINDS)}")
@@ -153,14 +152,14 @@ def refuse_collective(program: Program) -> None:
 
 
 class _Lies:
-    """Where chunks lie in the buffers of the runtime, of each instance."""
+    """The positions of chunks in the buffers of the runtime, for each instance."""
 
-    def __init__(self, made: Blocks, rank: int, instances: int) -> None:
-        program = made.program
-        self.unit, self.instances = made.unit, instances
-        self.scratch = made.sizes[rank][SCRATCH]
-        scratch = [sizes[SCRATCH] for sizes in made.sizes]
-        places = Places.of(program.collective, program.in_place, made.unit, scratch)
+    def __init__(self, numbered_blocks: Blocks, rank: int, instances: int) -> None:
+        program = numbered_blocks.program
+        self.unit, self.instances = numbered_blocks.unit, instances
+        self.scratch = numbered_blocks.sizes[rank][SCRATCH]
+        scratch = [sizes[SCRATCH] for sizes in numbered_blocks.sizes]
+        places = Places.of(program.collective, program.in_place, numbered_blocks.unit, scratch)
         begin = int(places.begin[rank])
         self.first = [int(cell) - begin for cell in places.first[rank]]
         self.sizes = [int(size) for size in places.size[rank]]
@@ -182,35 +181,37 @@ class _Lies:
         return LETTERS[buffer], block * self.instances + instance * self.unit + at - block
 
 
-def _rank(made: Blocks, rank: int, instances: int) -> bytes:
-    mine, lies = made.ranks[rank], _Lies(made, rank, instances)
-    nodes = 1 + made.program.ranks + instances * sum(1 + len(block.rows) for block in mine)
+def _rank_text(numbered_blocks: Blocks, rank: int, instances: int) -> bytes:
+    rank_blocks, lies = numbered_blocks.ranks[rank], _Lies(numbered_blocks, rank, instances)
+    nodes = 1 + numbered_blocks.program.ranks + instances * sum(1 + len(block.rows) for block in rank_blocks)
     if nodes > NODES:
         raise Unsupported(
             f"{WHAT}: rank {rank} has {nodes} elements (thread blocks and steps), and the runtime holds {NODES}; take "
             "a planner with fewer steps, fewer chunks, or fewer instances"
         )
-    awaited = 1 + max((row.after[0] for block in mine for row in block.rows if row.after is not None), default=-1)
+    awaited = 1 + max(
+        (row.after[0] for block in rank_blocks for row in block.rows if row.after is not None), default=-1
+    )
     sizes = [size * instances for size in lies.sizes]
     lines = [f'  <gpu id="{rank}" i_chunks="{sizes[0]}" o_chunks="{sizes[1]}" s_chunks="{sizes[2]}">\n']
-    for low, high in ((0, awaited), (awaited, len(mine))):  # those that are waited for have the low numbers
+    for low, high in ((0, awaited), (awaited, len(rank_blocks))):  # those that are waited for have the low numbers
         for instance in range(instances):
             start = low * instances + instance * (high - low)
-            for number, block in enumerate(mine[low:high], start):
+            for number, block in enumerate(rank_blocks[low:high], start):
                 channel = block.channel * instances + instance
-                lines += _block(block, number, channel, lies, instance, awaited)
+                lines += _block_lines(block, number, channel, lies, instance, awaited)
     lines.append("  </gpu>\n")
     return "".join(lines).encode()
 
 
-def _block(block: Numbered, number: int, channel: int, lies: _Lies, instance: int, awaited: int) -> Iterator[str]:
+def _block_lines(block: Numbered, number: int, channel: int, lies: _Lies, instance: int, awaited: int) -> Iterator[str]:
     yield f'    <tb id="{number}" send="{block.send}" recv="{block.recv}" chan="{channel}">\n'
     for step, row in enumerate(block.rows):
-        yield _step(step, row, lies, instance, awaited)
+        yield _step_line(step, row, lies, instance, awaited)
     yield "    </tb>\n"
 
 
-def _step(step: int, row: Row, lies: _Lies, instance: int, awaited: int) -> str:
+def _step_line(step: int, row: Row, lies: _Lies, instance: int, awaited: int) -> str:
     src, dst = lies.tell(row.src, row.count, instance), lies.tell(row.dst, row.count, instance)
     if row.src is None or row.dst is None:  # one that is not used stands where the other does
         src, dst = (dst, dst) if row.src is None else (src, src)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.core.collective import Collective
 from antiphon.core.program import Bound, Program
 from antiphon.core.program.kinds import INPUT, OUTPUT, SCRATCH, chunked
 from antiphon.errors import Unsupported
@@ -47,7 +46,7 @@ from antiphon.lower.onesided.form import (
 )
 from antiphon.lower.onesided.form import SWITCH as SWITCHES
 from antiphon.lower.onesided.packets import ByPackets
-from antiphon.lower.onesided.steps import OneSided
+from antiphon.lower.onesided.steps import Dealt, OneSided
 from antiphon.lower.onesided.switched import INSTEAD, Switched
 from antiphon.lower.uncollected import uncollected
 
@@ -55,8 +54,7 @@ NOP = '{"name":"nop"}'
 WHAT = "back end mscclpp-json"
 MOST_CHUNKS = 2**20
 FEW = 4  # streams, where more do not fit
-Dealt = tuple[int, Callable[[int], list[list[Step]]]]  # how many streams, and what a rank does in each
-CROWD = 7  # so many blocks at a barrier: then semaphores and barriers link more of them than there may be
+CROWD = 7  # blocks at a barrier: enough for semaphores and barriers to link all blocks of a GPU
 
 
 @dataclass
@@ -68,17 +66,23 @@ class BlockText:
     buffers: dict[str, dict[int, int]] = field(default_factory=lambda: {MEMORY: {}, PORT: {}, SWITCH: {}})
 
     def takes(self, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
-        """Whether it has these, or has had room for them and has them now."""
-        mine, theirs = self.channels[kind], self.buffers[kind]
-        new, more = [one for one in channels if one not in mine], [one for one in buffers if one not in theirs]
-        if not new and not more:
+        """Add these channels and buffers if there is room for all of them; return whether the block has them."""
+        own_channels, own_buffers = self.channels[kind], self.buffers[kind]
+        new_channels, new_buffers = (
+            [number for number in channels if number not in own_channels],
+            [number for number in buffers if number not in own_buffers],
+        )
+        if not new_channels and not new_buffers:
             return True
-        if len(mine) + len(set(new)) > MOST_CHANNELS or len(theirs) + len(set(more)) > MOST_CHANNELS:
+        if (
+            len(own_channels) + len(set(new_channels)) > MOST_CHANNELS
+            or len(own_buffers) + len(set(new_buffers)) > MOST_CHANNELS
+        ):
             return False
-        for number in new:
-            mine.setdefault(number, len(mine))
-        for number in more:
-            theirs.setdefault(number, len(theirs))
+        for number in new_channels:
+            own_channels.setdefault(number, len(own_channels))
+        for number in new_buffers:
+            own_buffers.setdefault(number, len(own_buffers))
         return True
 
 
@@ -87,7 +91,7 @@ Group = tuple[tuple[int, ...], str]
 
 @dataclass
 class Links:
-    """How many semaphores and barriers of a rank are used, and how many blocks a barrier is for at most."""
+    """The used semaphores and barriers of a rank, and the most blocks of a barrier."""
 
     crowd: int
     semaphores: int = 0
@@ -107,72 +111,60 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Ends:
-    """How a rank reaches others: by a port where `far` says so. `kind`: what a buffer is called in the file. `groups`:
-    those of switches that it is in."""
+    """How a rank reaches others: by a port where `far` is true. `kinds`: the names of buffers in the file. `groups`:
+    the groups of switches with this rank."""
 
     rank: int
     far: Callable[[int, int], bool]
-    kind: Callable[[int], str]
+    kinds: tuple[str, ...]
     groups: list[Group] = field(default_factory=list)
 
-    def port(self, peer: int) -> bool:
-        return self.far(self.rank, peer)
-
     def type(self, peer: int) -> str:
-        return PORT if self.port(peer) else MEMORY
+        return PORT if self.far(self.rank, peer) else MEMORY
 
 
 def gpu_of(ends: Ends, streams: Iterable[list[Step]], crowd: int = 2) -> Gpu:
-    """The thread blocks of a rank, at most `crowd` at a barrier. Its channels are numbered by peer, then by stream, on
-    both sides alike."""
-    every = list(streams)
-    peers = [_peers(steps) for steps in every]
-    every = [
-        _ported(ends, steps) if any(map(ends.port, some)) else steps for steps, some in zip(every, peers, strict=True)
-    ]
-    used = sorted((peer, number) for number, some in enumerate(peers) for peer in some)
+    """Return the thread blocks of a rank, at most `crowd` at a barrier. Its channels are numbered by peer, then by
+    stream, on both sides alike."""
+    steps_of_stream = list(streams)
+    connections: set[tuple[int, int]] = set()  # (peer, stream); switches have channels of their own
+    for stream, steps in enumerate(steps_of_stream):
+        for step in steps:
+            if step.kind not in (SWITCHES, SPREAD):
+                connections.update([(peer, stream) for peer in step.peers])
+                connections.update([(move.peer, stream) for move in step.moves])
     channels: dict[str, list[int]] = {MEMORY: [], PORT: []}
-    by_stream: list[dict[int, int]] = [{} for _ in every]
-    for peer, stream in used:
+    by_stream: list[dict[int, int]] = [{} for _ in steps_of_stream]
+    for peer, stream in sorted(connections):
         kind = ends.type(peer)
         by_stream[stream][peer] = len(channels[kind])
         channels[kind].append(peer)
     gpu = Gpu([], channels, [], Links(crowd), ends.groups)
     buffers: dict[tuple[int, str, str], int] = {}
-    for stream, steps in enumerate(every):
+    for numbers, steps in zip(by_stream, steps_of_stream, strict=True):
         if steps:
-            gpu.blocks += _Cut(ends, by_stream[stream], buffers, gpu.links).blocks(steps)
+            ported = _defer_to_ports(ends, steps) if any(ends.type(peer) == PORT for peer in numbers) else steps
+            gpu.blocks += _Cut(ends, numbers, buffers, gpu.links).blocks(ported)
     gpu.buffers = list(buffers)
     return gpu
 
 
-def _peers(steps: list[Step]) -> set[int]:
-    """With whom they need channels; switches have their own."""
-    found: set[int] = set()
-    for step in steps:
-        if step.kind not in (SWITCHES, SPREAD):
-            found.update(step.peers)
-            for move in step.moves:
-                found.add(move.peer)
-    return found
-
-
-def _ported(ends: Ends, steps: list[Step]) -> list[Step]:
-    """What goes through ports is not put until the signal that follows, and then in one with it: the proxy does both in
-    order, and the rank goes on when the data has left."""
-    held: dict[int, list[Move]] = {}
-    made: list[Step] = []
+def _defer_to_ports(ends: Ends, steps: list[Step]) -> list[Step]:
+    """Defer puts through ports to the signal that follows, and join them with it: the proxy performs both in order, and
+    the rank continues when the data has left."""
+    pending: dict[int, list[Move]] = {}
+    ported: list[Step] = []
     for step in steps:
         far = [move for move in step.moves if ends.far(ends.rank, move.peer)]
         for move in far:
-            held.setdefault(move.peer, []).append(move)
+            pending.setdefault(move.peer, []).append(move)
         near = tuple(move for move in step.moves if move not in far)
         if step.kind == SIGNAL:
-            moves = [move for peer in step.peers for move in held.pop(peer, [])]
-            made.append(step._replace(moves=tuple(moves)))
+            moves = [move for peer in step.peers for move in pending.pop(peer, [])]
+            ported.append(step._replace(moves=tuple(moves)))
         elif step.kind != PUT or near:
-            made.append(step._replace(moves=near))
-    return made
+            ported.append(step._replace(moves=near))
+    return ported
 
 
 class _Cut:
@@ -182,144 +174,140 @@ class _Cut:
         self, ends: Ends, channel: dict[int, int], buffers: dict[tuple[int, str, str], int], links: Links
     ) -> None:
         self.ends, self.channel, self.buffers, self.links = ends, channel, buffers, links
-        self.kinds = [ends.kind(buffer) for buffer in (INPUT, OUTPUT, SCRATCH, SCRATCH)]  # of packets, too
+        self.kinds = ends.kinds
         self.type = {peer: ends.type(peer) for peer in channel}
-        self.made = [BlockText()]
-        self.told: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
-        self.known: dict[tuple[object, ...], tuple[str, list[int]]] = {}  # channels and buffers of moves, in it
+        self.block_texts = [BlockText()]
+        self.signal_texts: dict[tuple[int, tuple[int, ...]], str] = {}  # signals and waits that the last block has
+        self.move_names: dict[tuple[object, ...], tuple[str, list[int]]] = {}  # channels and buffers of moves, in it
         self.crowd: list[BlockText] = []  # at the last barrier
-        self.room = MOST_OPERATIONS - self._behind()
+        self.room = MOST_OPERATIONS - self._operations_behind()
 
     def blocks(self, steps: list[Step]) -> list[BlockText]:
         for step in steps:
             if step.kind == SYNC:
-                self._sync()
+                self._write_sync()
             elif step.kind in (SIGNAL, WAIT):
-                self._tell(step)
+                self._signal_or_wait(step)
             elif step.kind == PUT:
-                self._put("put", MEMORY, step.moves)
+                self._write_put("put", MEMORY, step.moves)
             elif step.kind == PACK:
-                self._put("ppkt", MEMORY, step.moves)
+                self._write_put("ppkt", MEMORY, step.moves)
             elif step.kind in (FOLD, ADD, UNPACK):
-                self._fold(step)
+                self._write_fold(step)
             else:
-                self._switch(step)
-        self._meet()
-        return self.made
+                self._write_switch(step)
+        self._meet_crowd()
+        return self.block_texts
 
-    def _tell(self, step: Step) -> None:
-        known = self.told.get(step[:2])
-        if known is not None and not step.moves and len(self.made[-1].operations) < self.room:
-            self.made[-1].operations.append(known)
+    def _signal_or_wait(self, step: Step) -> None:
+        text = self.signal_texts.get(step[:2])
+        if text is not None and not step.moves and len(self.block_texts[-1].operations) < self.room:
+            self.block_texts[-1].operations.append(text)
             return
         moves = {move.peer for move in step.moves}
         if step.moves:
-            self._through_ports(step.moves)
+            self._write_port_puts(step.moves)
         for kind in (MEMORY, PORT):
             peers = [peer for peer in step.peers if self.type[peer] == kind and peer not in moves]
             if peers:
-                block, ids = self._room(1, kind, peers)
+                channels = [self.channel[peer] for peer in peers]
+                block = self._find_block(1, kind, channels, ())
+                ids = ",".join([str(block.channels[kind][channel]) for channel in channels])
                 name = "signal" if step.kind == SIGNAL else "wait"
                 block.operations.append(f'{{"name":"{name}","channel_ids":[{ids}],"channel_type":"{kind}"}}')
                 if len(peers) == len(step.peers):
-                    self.told[step[:2]] = block.operations[-1]
+                    self.signal_texts[step[:2]] = block.operations[-1]
 
-    def _through_ports(self, moves: tuple[Move, ...]) -> None:
+    def _write_port_puts(self, moves: tuple[Move, ...]) -> None:
         """All but the last move to each, then the last with the signal, and a pause until it has left."""
         last = {move.peer: move for move in moves}
         earlier = [move for move in moves if move is not last[move.peer]]
         for low in range(0, len(earlier), MOST_OF_ONE):
-            self._put("put", PORT, tuple(earlier[low : low + MOST_OF_ONE]))
+            self._write_put("put", PORT, tuple(earlier[low : low + MOST_OF_ONE]))
         if earlier:
-            self._add([NOP])
+            self._append([NOP])
         final = list(last.values())
         for low in range(0, len(final), MOST_OF_ONE):
-            self._put("pwsf", PORT, tuple(final[low : low + MOST_OF_ONE]))
-        self._add([NOP])
+            self._write_put("pwsf", PORT, tuple(final[low : low + MOST_OF_ONE]))
+        self._append([NOP])
 
-    def _put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
-        block, ids, target = self._there(kind, moves)
-        source = ",".join([self._local(move.source, move.size) for move in moves])
+    def _write_put(self, name: str, kind: str, moves: tuple[Move, ...]) -> None:
+        block, ids, target = self._name_moves(kind, moves)
+        source = ",".join([self._local_text(move.source, move.size) for move in moves])
         block.operations.append(
             f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{target}],"channel_ids":[{ids}],'
             f'"channel_type":"{kind}"}}'
         )
 
-    def _fold(self, step: Step) -> None:
-        source = ",".join([self._local(place, step.size) for place in step.operands])
-        into = self._local(step.into, step.size)
+    def _write_fold(self, step: Step) -> None:
+        source = ",".join([self._local_text(place, step.size) for place in step.operands])
+        into = self._local_text(step.into, step.size)
         flagged = "pkt" if step.kind == ADD else ""
         if len(step.operands) == 1:
             name = "upkt" if step.kind == UNPACK else "copy"
-            self._add([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]}}'])
+            self._append([f'{{"name":"{name}","src_buff":[{source}],"dst_buff":[{into}]}}'])
         elif not step.moves:
-            self._add([f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
+            self._append([f'{{"name":"re{flagged}","src_buff":[{source}],"dst_buff":[{into}],"reduce_op":"sum"}}'])
         else:
-            block, ids, target = self._there(MEMORY, step.moves)
+            block, ids, target = self._name_moves(MEMORY, step.moves)
             block.operations.append(
                 f'{{"name":"res{flagged}","src_buff":[{source}],"dst_buff":[{into},{target}],"channel_ids":[{ids}],'
                 f'"channel_type":"memory","reduce_op":"sum"}}'
             )
 
-    def _switch(self, step: Step) -> None:
+    def _write_switch(self, step: Step) -> None:
         places = [step.into, *step.operands] if step.kind == SWITCHES else [step.into]
-        ids = [self.ends.groups.index((step.peers, self.ends.kind(place[0]))) for place in places]
-        block = self._block(1, SWITCH, ids, ())
+        ids = [self.ends.groups.index((step.peers, self.kinds[place[0]])) for place in places]
+        block = self._find_block(1, SWITCH, ids, ())
         target, *source = (
             f'{{"switch_channel_id":{block.channels[SWITCH][at]},"index":{place[1]},"size":{step.size}}}'
             for at, place in zip(ids, places, strict=True)
         )
-        name, more = ("glres", ',"reduce_op":"sum"') if source else ("gstore", "")
-        read = source[0] if source else self._local(step.operands[0], step.size)
+        name, operator = ("glres", ',"reduce_op":"sum"') if source else ("gstore", "")
+        read = source[0] if source else self._local_text(step.operands[0], step.size)
         block.operations.append(
-            f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{more}}}'
+            f'{{"name":"{name}","src_buff":[{read}],"dst_buff":[{target}],"channel_type":"{SWITCH}"{operator}}}'
         )
 
-    def _local(self, place: Place, size: int) -> str:
+    def _local_text(self, place: Place, size: int) -> str:
         return f'{{"type":"{self.kinds[place[0]]}","index":{place[1]},"size":{size}}}'
 
-    def _there(self, kind: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
+    def _name_moves(self, kind: str, moves: Sequence[Move]) -> tuple[BlockText, str, str]:
         """The block that takes an operation with these moves; their channels, as it calls them; and their targets."""
         key = (kind, *[(move.peer, move.target[0]) for move in moves])
-        known = self.known.get(key)
-        if known is None or len(self.made[-1].operations) >= self.room:
-            block, ids = self._room(1, kind, [move.peer for move in moves], moves)
-            known = self.known[key] = ids, [block.buffers[kind][self._buffer(kind, move)] for move in moves]
+        names = self.move_names.get(key)
+        if names is None or len(self.block_texts[-1].operations) >= self.room:
+            channels = [self.channel[move.peer] for move in moves]
+            ends = [(move.peer, self.kinds[move.target[0]], kind) for move in moves]
+            buffers = [self.buffers.setdefault(end, len(self.buffers)) for end in ends]
+            block = self._find_block(1, kind, channels, buffers)
+            ids = ",".join([str(block.channels[kind][channel]) for channel in channels])
+            names = self.move_names[key] = ids, [block.buffers[kind][number] for number in buffers]
         target = [
             f'{{"buffer_id":{at},"index":{move.target[1]},"size":{move.size}}}'
-            for at, move in zip(known[1], moves, strict=True)
+            for at, move in zip(names[1], moves, strict=True)
         ]
-        return self.made[-1], known[0], ",".join(target)
+        return self.block_texts[-1], names[0], ",".join(target)
 
-    def _buffer(self, kind: str, move: Move) -> int:
-        return self.buffers.setdefault((move.peer, self.kinds[move.target[0]], kind), len(self.buffers))
-
-    def _sync(self) -> None:
-        made = self.made[-1].operations
-        if made and made[-1] is NOP:
+    def _write_sync(self) -> None:
+        operations = self.block_texts[-1].operations
+        if operations and operations[-1] is NOP:
             return
-        if len(made) < self.room:
-            made.append(NOP)
+        if len(operations) < self.room:
+            operations.append(NOP)
         else:
-            self._add([NOP])
+            self._append([NOP])
 
-    def _add(self, operations: list[str]) -> None:
-        self._block(len(operations), MEMORY, (), ()).operations.extend(operations)
+    def _append(self, operations: list[str]) -> None:
+        self._find_block(len(operations), MEMORY, (), ()).operations.extend(operations)
 
-    def _room(self, more: int, kind: str, peers: list[int], moves: Sequence[Move] = ()) -> tuple[BlockText, str]:
-        """The block that takes so many operations more, to these peers; and their channels, as it calls them."""
-        channels = [self.channel[peer] for peer in peers]
-        block = self._block(more, kind, channels, [self._buffer(kind, move) for move in moves])
-        mine = block.channels[kind]
-        return block, ",".join([str(mine[channel]) for channel in channels])
-
-    def _block(self, more: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
-        """The block that takes so many operations more, with these channels and buffers; a new one where none does."""
-        block = self.made[-1]
+    def _find_block(self, count: int, kind: str, channels: Sequence[int], buffers: Sequence[int]) -> BlockText:
+        """Return the block with room for `count` operations with these channels and buffers; a new one if necessary."""
+        block = self.block_texts[-1]
         for _ in range(2):
-            if len(block.operations) + more <= self.room and block.takes(kind, channels, buffers):
+            if len(block.operations) + count <= self.room and block.takes(kind, channels, buffers):
                 return block
-            block = self._next()
+            block = self._next_block()
         raise Unsupported(
             f"rank {self.ends.rank}: an operation with {len(set(channels))} channels and {len(set(buffers))} remote "
             f"buffers does not fit into an empty thread block, which has room for {self.room} operations and "
@@ -327,8 +315,8 @@ class _Cut:
             "to fewer ranks"
         )
 
-    def _next(self) -> BlockText:
-        old, new = self.made[-1], BlockText()
+    def _next_block(self) -> BlockText:
+        old, new = self.block_texts[-1], BlockText()
         links, before = self.links, 2
         if links.semaphores < MOST_SEMAPHORES:
             ids = f'"semaphore_ids":[{links.semaphores}]'
@@ -339,113 +327,95 @@ class _Cut:
             links.semaphores, before = links.semaphores + 1, 0  # they stand there already
         else:
             if len(self.crowd) in (0, links.crowd):
-                self._begin(old)
+                self._begin_crowd(old)
             before = len(self.crowd)
             self.crowd.append(new)
-        self.made.append(new)
-        self.told, self.known = {}, {}
-        self.room = MOST_OPERATIONS - before - self._behind()
+        self.block_texts.append(new)
+        self.signal_texts, self.move_names = {}, {}
+        self.room = MOST_OPERATIONS - before - self._operations_behind()
         return new
 
-    def _behind(self) -> int:
+    def _operations_behind(self) -> int:
         """Operations of the link behind the last block."""
         if self.links.semaphores < MOST_SEMAPHORES:
             return 2
         return self.links.crowd - (len(self.crowd) or self.links.crowd) or self.links.crowd - 1
 
-    def _begin(self, first: BlockText) -> None:
-        self._meet()
+    def _begin_crowd(self, first: BlockText) -> None:
+        self._meet_crowd()
         if self.links.barriers == MOST_BARRIERS:
-            most = MOST_SEMAPHORES + MOST_BARRIERS * (self.links.crowd - 1)
+            max_linked = MOST_SEMAPHORES + MOST_BARRIERS * (self.links.crowd - 1)
             raise Unsupported(
-                f"rank {self.ends.rank}: more than {most} of its thread blocks go on where another is full, and GPUs "
-                "have no more semaphores and barriers"
+                f"rank {self.ends.rank}: more than {max_linked} of its thread blocks go on where another is full, and "
+                "GPUs have no more semaphores and barriers"
             )
         self.links.barriers += 1
         self.crowd = [first]
 
-    def _meet(self) -> None:
-        """The blocks of the last barrier come to it, so many as they are."""
-        many = len(self.crowd)
-        here = f'{{"name":"barrier","barrier_id":{self.links.barriers - 1},"num_threadblocks":{many}}}'
+    def _meet_crowd(self) -> None:
+        """Write the visits of all blocks of the last barrier."""
+        count = len(self.crowd)
+        barrier = f'{{"name":"barrier","barrier_id":{self.links.barriers - 1},"num_threadblocks":{count}}}'
         for number, block in enumerate(self.crowd):
-            block.operations[:0] = [here] * number
-            block.operations += [here] * (many - 1 - number)
+            block.operations[:0] = [barrier] * number
+            block.operations += [barrier] * (count - 1 - number)
         self.crowd = []
-
-
-def kinds_of(whole: int | None) -> Callable[[int], str]:
-    """What the buffers of a program are called. `whole`: in place, which of the two stands for the one buffer."""
-    if whole is None:
-        return KINDS.__getitem__
-    return (KINDS[whole], KINDS[whole], KINDS[2]).__getitem__
 
 
 # ---- all ranks ----
 
 
-def whole_of(collective: Collective) -> int:
-    """In place: whether the input or the output that callers hand over is the one buffer, whole."""
-    return INPUT if collective.kind in ("reducescatter", "scatter") else OUTPUT
+def _buffer_kinds(program: Program) -> tuple[str, ...]:
+    """Return the names of input, output, scratch and packets. In place the one buffer is the input or the output that
+    callers hand over, whichever is larger."""
+    scratch = KINDS[SCRATCH]
+    if not program.in_place:
+        return (*KINDS, scratch)
+    larger = KINDS[INPUT if program.collective.kind in ("reducescatter", "scatter") else OUTPUT]
+    return larger, larger, scratch, scratch
 
 
 def gpus_of(
-    program: Program, bound: Bound, known: Switched, blocks: int, far: Callable[[int, int], bool]
+    program: Program, bound: Bound, switched: Switched, blocks: int, far: Callable[[int, int], bool]
 ) -> list[Gpu]:  # fmt: skip
-    kind = _kinds(program)
-    groups = sorted({(ranks, kind(buffer)) for ranks, buffer in known.groups})
+    kinds = _buffer_kinds(program)
+    groups = sorted({(ranks, kinds[buffer]) for ranks, buffer in switched.groups})
     if any(far(ranks[0], rank) for ranks, _ in groups for rank in ranks):
         raise Unsupported(f"{WHAT}: lets switches work for ranks of one host only; {INSTEAD}")
-    ends = [Ends(rank, far, kind, [one for one in groups if rank in one[0]]) for rank in range(program.ranks)]
-    whole = OneSided(program, bound, known)
-
-    def dealt(most: int) -> Dealt:
-        made = whole.dealt(most)
-        return made.count, made.steps
-
-    return _fitting(ends, blocks, dealt)
+    ends = [Ends(rank, far, kinds, [group for group in groups if rank in group[0]]) for rank in range(program.ranks)]
+    return _fit_blocks(ends, blocks, OneSided(program, bound, switched).dealt)[1]
 
 
 def gpus_by_packets(program: Program, blocks: int, far: Callable[[int, int], bool]) -> tuple[Bound, list[Gpu]]:
-    whole = chunked(program, MOST_CHUNKS, WHAT)
-    bound, packets = whole, ByPackets(program, whole)
-
-    def dealt(most: int) -> Dealt:
-        nonlocal bound
-        count, steps, bound = packets.dealt(most)
-        return count, steps
-
-    gpus = _fitting([Ends(rank, far, _kinds(program)) for rank in range(program.ranks)], blocks, dealt)
+    packets = ByPackets(program, chunked(program, MOST_CHUNKS, WHAT))
+    ends = [Ends(rank, far, _buffer_kinds(program)) for rank in range(program.ranks)]
+    bound, gpus = _fit_blocks(ends, blocks, packets.dealt)
     if int(bound.sizes.sum()) > FEW_CELLS:
         raise Unsupported(f"{WHAT}: {int(bound.sizes.sum())} chunks and packets, of at most {FEW_CELLS}")
     return bound, gpus
 
 
-def _kinds(program: Program) -> Callable[[int], str]:
-    return kinds_of(whole_of(program.collective) if program.in_place else None)
-
-
 @uncollected()
-def _fitting(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> list[Gpu]:
-    """In as many streams as asked; where blocks are too full for these, in more, as far as there are more; and at last
-    in few, where signals and waits of several are one, with long lines of blocks."""
+def _fit_blocks(ends: list[Ends], blocks: int, dealt: Callable[[int], Dealt]) -> tuple[Bound, list[Gpu]]:
+    """Return addresses and thread blocks in `blocks` streams; where blocks are too full, in more, as far as there are
+    more; and at last in few, where signals and waits of several are joined, with long chains of blocks."""
     why, streams, tried = "", 0, 0
-    tries = [(most, 2) for most in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
-    for most, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
+    tries = [(max_streams, 2) for max_streams in sorted({blocks, max(blocks, 64), MOST_BLOCKS})]
+    for max_streams, crowd in (*tries, (FEW, CROWD), (1, CROWD)):
         if crowd == 2 and streams < tried:  # there are no more than these
             continue
-        (streams, steps_of), made, tried = dealt(most), list[Gpu](), most
+        (streams, steps_of, bound), gpus, tried = dealt(max_streams), list[Gpu](), max_streams
         try:
-            for one in ends:
-                steps = steps_of(one.rank)
+            for rank_ends in ends:
+                steps = steps_of(rank_ends.rank)
                 if sum(map(len, steps)) > MOST_BLOCKS * MOST_OPERATIONS:  # in more streams it would not be less
                     streams = 0
-                made.append(gpu_of(one, steps, crowd))
-                if len(made[-1].blocks) > MOST_BLOCKS:
-                    needs = f"rank {one.rank} needs {len(made[-1].blocks)} thread blocks"
+                gpus.append(gpu_of(rank_ends, steps, crowd))
+                if len(gpus[-1].blocks) > MOST_BLOCKS:
+                    needs = f"rank {rank_ends.rank} needs {len(gpus[-1].blocks)} thread blocks"
                     raise Unsupported(f"{needs}, of at most {MOST_BLOCKS} that are there at once")
         except Unsupported as error:
             why = str(error)
             continue
-        return made
+        return bound, gpus
     raise Unsupported(f"{WHAT}: {why}; take a planner with fewer steps, or fewer chunks")

@@ -1,8 +1,8 @@
-"""The operations of a thread block as blocks of the machine, with no more order among them than the executor gives.
+"""The operations of a thread block as blocks of the machine, ordered only as far as the executor orders them.
 
-All threads of a block go through its operations, each on its own: a signal or a wait on the i-th of several channels is
-done by thread i, data by all of them, a part each. Only a sync (nop, barrier) has all wait for all. So of what stands
-between two syncs
+All threads of a block go through its operations independently: a signal or a wait on the i-th of several channels is
+performed by thread i, data by all of them, a share each. Only a sync (nop, barrier) makes all wait for all. So among
+the operations between two syncs
 
 - data is not behind a wait, and a signal is not behind data: other threads may be ahead, or not there yet;
 - what thread i does is in order, and it cannot pass data that waits for packets before its own part has come.
@@ -10,7 +10,7 @@ between two syncs
 Where nothing of this makes a difference, which is nearly everywhere, the operations follow each other in one block of
 the machine. Elsewhere every thread that signals or waits, and all data, is a block of its own from sync to sync.
 
-A port hands what it is asked for to a proxy, which does it later, in order: one block of the machine for each.
+A port passes its requests to a proxy, which performs them later, in order: one block of the machine for each.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Cells = tuple[int, int]  # the first, and how many
 
 @dataclass(slots=True)
 class Lane:
-    """What one thread does: take, give, have a `port` (a block of the machine) do something `later`, or wait until that
-    has done all it was asked for (`flush`)."""
+    """The action of one thread: acquire, release, have a `port` (a block of the machine) run an instruction `later`, or
+    wait until that has completed all requests (`flush`)."""
 
     acquire: tuple[int, ...] = ()
     release: tuple[int, ...] = ()
@@ -37,75 +37,77 @@ class Lane:
 
 
 class Threads:
-    """The lanes of the first threads. `taken`, `given`: of all, where they only take or give (`plain`): then they are
-    one instruction."""
+    """The lanes of the first threads. `acquired`, `released`: of all lanes, where these only acquire or release
+    (`plain`): then they are one instruction."""
 
-    __slots__ = ("given", "gives", "lanes", "plain", "taken", "takes")
+    __slots__ = ("acquired", "gives", "lanes", "plain", "released", "takes")
 
     def __init__(self, lanes: list[Lane]) -> None:
         self.lanes = lanes
-        self.taken = tuple(semaphore for lane in lanes for semaphore in lane.acquire)
-        self.given = tuple(semaphore for lane in lanes for semaphore in lane.release)
-        self.plain = all(lane.port < 0 for lane in lanes) and len(set(self.taken)) == len(self.taken)
-        self.takes = bool(self.taken) or any(lane.flush for lane in lanes)
-        self.gives = bool(self.given) or any(lane.later is not None for lane in lanes)
+        self.acquired = tuple(semaphore for lane in lanes for semaphore in lane.acquire)
+        self.released = tuple(semaphore for lane in lanes for semaphore in lane.release)
+        self.plain = all(lane.port < 0 for lane in lanes) and len(set(self.acquired)) == len(self.acquired)
+        self.takes = bool(self.acquired) or any(lane.flush for lane in lanes)
+        self.gives = bool(self.released) or any(lane.later is not None for lane in lanes)
 
 
 @dataclass(slots=True)
 class Item:
     """An operation: data, or what threads do. `flags`: packets that it waits for; `marks`: that it writes."""
 
-    one: Instruction
+    instruction: Instruction
     threads: Threads | None = None
     flags: Sequence[Cells] = ()
     marks: Sequence[Cells] = ()
 
 
-def _telling(one: Instruction, taken: tuple[int, ...], given: tuple[int, ...], wait: tuple[Spot, ...]) -> Instruction:
-    """The same, which takes and gives. (`replace` takes far longer.)"""
+def _with_semaphores(
+    instruction: Instruction, acquire: tuple[int, ...], release: tuple[int, ...], wait: tuple[Spot, ...]
+) -> Instruction:
+    """Return the instruction with these semaphores and waits. (`replace` is far slower.)"""
     return Instruction(
-        one.number, one.verb, one.count, one.read, one.write, one.pop, one.push, wait, taken, given, one.loose,
-        one.ahead,
+        instruction.number, instruction.verb, instruction.count, instruction.read, instruction.write, instruction.pop,
+        instruction.push, wait, acquire, release, instruction.loose, instruction.ahead,
     )  # fmt: skip
 
 
 @dataclass
 class Machine:
-    """Blocks as they come to be; who writes which packets, and who waits for them."""
+    """The blocks built so far; the writers of packets, and their readers."""
 
     blocks: list[Block] = field(default_factory=list)
     writers: dict[int, list[Spot]] = field(default_factory=dict)  # by cell
     readers: list[tuple[Spot, Sequence[Cells]]] = field(default_factory=list)
-    asked: dict[int, Spot] = field(default_factory=dict)  # of each port who asked it last
-    inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # who must ask a port before whom
-    held: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
+    last_request: dict[int, Spot] = field(default_factory=dict)  # of each port its last request
+    inorder: list[tuple[Spot, Spot]] = field(default_factory=list)  # pairs of requests to a port that must be in order
+    delays: list[tuple[Spot, Spot]] = field(default_factory=list)  # data, and data before it: no thread passes its part
 
     def block(self, rank: int, name: str, *, beside: bool = False) -> int:
         self.blocks.append(Block(rank, name, [], beside))
         return len(self.blocks) - 1
 
-    def add(self, block: int, one: Instruction) -> Spot:
-        made = self.blocks[block].instructions
-        made.append(one)
-        return block, len(made) - 1
+    def add(self, block: int, instruction: Instruction) -> Spot:
+        instructions = self.blocks[block].instructions
+        instructions.append(instruction)
+        return block, len(instructions) - 1
 
     def last(self, block: int) -> tuple[Spot, ...]:
-        made = self.blocks[block].instructions
-        return ((block, len(made) - 1),) if made else ()
+        instructions = self.blocks[block].instructions
+        return ((block, len(instructions) - 1),) if instructions else ()
 
-    def wait_more(self, spot: Spot, more: tuple[Spot, ...]) -> None:
-        one = self.blocks[spot[0]].instructions[spot[1]]
-        one.wait = (*one.wait, *more)
+    def wait_more(self, spot: Spot, spots: tuple[Spot, ...]) -> None:
+        instruction = self.blocks[spot[0]].instructions[spot[1]]
+        instruction.wait = (*instruction.wait, *spots)
 
     def settle(self) -> None:
-        """Who waits for packets waits for all that write them. A packet that nobody writes never comes."""
+        """Make readers of packets wait for all their writers. A packet without a writer never arrives."""
         for spot, flags in self.readers:
-            found: dict[Spot, None] = {}
+            writers: dict[Spot, None] = {}
             for first, count in flags:
                 for cell in range(first, first + count):
                     for writer in self.writers.get(cell, ((spot[0], len(self.blocks[spot[0]].instructions)),)):
-                        found[writer] = None
-            self.wait_more(spot, tuple(found))
+                        writers[writer] = None
+            self.wait_more(spot, tuple(writers))
 
 
 class Lanes:
@@ -127,33 +129,33 @@ class Lanes:
 
     def close(self) -> None:
         items, self.open = self.open, []
-        if not _in_line(items):
+        if not _is_in_line(items):
             _Apart(self, items).go()
             return
-        made = self.machine.blocks[self.main].instructions
+        instructions = self.machine.blocks[self.main].instructions
         for item in items:
             threads = item.threads
             if threads is None:
-                made.append(item.one)
+                instructions.append(item.instruction)
                 if item.flags or item.marks:
-                    note(self.machine, (self.main, len(made) - 1), item.flags, item.marks)
+                    note(self.machine, (self.main, len(instructions) - 1), item.flags, item.marks)
             elif threads.plain:
-                made.append(_telling(item.one, threads.taken, threads.given, ()))
+                instructions.append(_with_semaphores(item.instruction, threads.acquired, threads.released, ()))
             else:
                 for lane in threads.lanes:
-                    self.lane(self.main, item.one, lane, ())
+                    self.lane(self.main, item.instruction, lane, ())
 
-    def lane(self, block: int, one: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
+    def lane(self, block: int, instruction: Instruction, lane: Lane, wait: tuple[Spot, ...]) -> Spot:
         """Gives where it stands."""
-        spot = self.machine.add(block, _telling(one, lane.acquire, lane.release, wait))
+        spot = self.machine.add(block, _with_semaphores(instruction, lane.acquire, lane.release, wait))
         if lane.later is not None:
             self.machine.add(lane.port, replace(lane.later, wait=(spot,)))
-            before = self.machine.asked.get(lane.port, spot)
+            before = self.machine.last_request.get(lane.port, spot)
             if before[0] != block:
                 self.machine.inorder.append((before, spot))
-            self.machine.asked[lane.port] = spot
+            self.machine.last_request[lane.port] = spot
         if lane.flush and self.machine.last(lane.port):
-            spot = self.machine.add(block, replace(one, wait=self.machine.last(lane.port)))
+            spot = self.machine.add(block, replace(instruction, wait=self.machine.last(lane.port)))
         return spot
 
     def spare(self, number: int) -> int:
@@ -186,66 +188,68 @@ class _Apart:
     def go(self) -> None:
         for item in self.items:
             if item.threads is None:
-                self._data(item)
+                self._add_data(item)
                 continue
             for thread, lane in enumerate(item.threads.lanes):
-                self._thread(item, thread, lane)
+                self._add_lane(item, thread, lane)
         self.lanes.loose += [spot for thread, spot in self.seen.items() if thread]
 
-    def _data(self, item: Item) -> None:
+    def _add_data(self, item: Item) -> None:
         """Each thread does its part when it gets there: so none need have waited for anything, and the last comes when
         all have."""
-        block = self._fresh()
-        item.one.wait = self.fence
-        spot = self.machine.add(block, item.one)
+        block = self._new_block()
+        item.instruction.wait = self.fence
+        spot = self.machine.add(block, item.instruction)
         note(self.machine, spot, item.flags, [])
-        self.machine.held += [(spot, before) for before in self.data]
+        self.machine.delays += [(spot, before) for before in self.data]
         if item.marks and self.seen:
-            spot = self.machine.add(block, Instruction(item.one.number, item.one.verb, wait=tuple(self.seen.values())))
+            spot = self.machine.add(
+                block, Instruction(item.instruction.number, item.instruction.verb, wait=tuple(self.seen.values()))
+            )
         note(self.machine, spot, [], item.marks)
         self.lanes.loose.append(spot)
         self.flags += item.flags
         self.data = [spot]
 
-    def _thread(self, item: Item, thread: int, lane: Lane) -> None:
+    def _add_lane(self, item: Item, thread: int, lane: Lane) -> None:
         if thread not in self.block:
-            self.block[thread] = self._fresh()
+            self.block[thread] = self._new_block()
         block = self.block[thread]
         wait = () if thread in self.seen or not thread else self.fence
         before = len(self.machine.blocks[block].instructions)
-        self.seen[thread] = self.lanes.lane(block, item.one, lane, wait)
+        self.seen[thread] = self.lanes.lane(block, item.instruction, lane, wait)
         note(self.machine, (block, before), list(self.flags), [])
 
-    def _fresh(self) -> int:
+    def _new_block(self) -> int:
         self.used += 1
         return self.lanes.spare(self.used - 1)
 
 
-def _in_line(items: list[Item]) -> bool:
+def _is_in_line(items: list[Item]) -> bool:
     """Whether the order of these operations makes no difference that their threads could not keep."""
     data: list[Instruction] = []
-    taken = wide = False
+    has_waited = wide = False
     for item in items:
         threads = item.threads
         if threads is None:
-            if taken or (data and any(_meet(item.one, other) for other in data)):
+            if has_waited or (data and any(_conflict(item.instruction, other) for other in data)):
                 return False
-            data.append(item.one)
-            taken = taken or bool(item.flags)
+            data.append(item.instruction)
+            has_waited = has_waited or bool(item.flags)
             continue
         several = len(threads.lanes) > 1
-        if threads.gives and (data or (taken and (wide or several))):
+        if threads.gives and (data or (has_waited and (wide or several))):
             return False
         if threads.takes:
-            taken, wide = True, wide or several
+            has_waited, wide = True, wide or several
     return True
 
 
-def _meet(one: Instruction, other: Instruction) -> bool:
+def _conflict(first: Instruction, second: Instruction) -> bool:
     """Whether both touch a cell, and one of them writes it."""
     return any(
-        a < b + other.count and b < a + one.count
-        for mine, theirs in ((one.write, (*other.read, *other.write)), (one.read, other.write))
-        for a in mine
-        for b in theirs
+        a < b + second.count and b < a + first.count
+        for own_cells, other_cells in ((first.write, (*second.read, *second.write)), (first.read, second.write))
+        for a in own_cells
+        for b in other_cells
     )

@@ -1,7 +1,7 @@
-"""What each operation of the executor does to cells, semaphores and ports, as its kernel does it (of 2026).
+"""The effect of each operation of the executor on cells, semaphores and ports, as its kernel implements it (of 2026).
 
-Said here because it is not what the names say: a `flush` flushes so many channels as it has destinations; `get` reads
-at the index of its destination and writes at that of its source; `pws` on a memory channel signals nobody; `put` takes
+Not obvious from the names: a `flush` flushes as many channels as it has destinations; `get` reads
+at the index of its destination and writes at that of its source; `pws` on a memory channel signals no rank; `put` takes
 all sources from the buffer of the first; sizes are those of the destinations for `put`, else that of the first source.
 """
 
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.formats.mscclpp.lanes import Cells, Item, Lane, Machine, Threads
+from antiphon.formats.mscclpp.lanes import Item, Lane, Machine, Threads
 from antiphon.formats.mscclpp.shape import KINDS, MEMORY, PORT, Buffer, Inner
 from antiphon.formats.mscclpp.wiring import Names, Wiring
 from antiphon.lower.machine.code import Instruction
 
 
 class Window:
-    """Which part of its data an operation does: the `at`-th unit of all, in a pipeline (`one`: cells of it; 0: all)."""
+    """The share of its data that an operation handles: in a pipeline the `at`-th unit of `cells` cells; 0: all."""
 
-    def __init__(self, at: int = 0, one: int = 0) -> None:
-        self.at, self.one = at, one
+    def __init__(self, at: int = 0, cells: int = 0) -> None:
+        self.at, self.cells = at, cells
 
 
 WHOLE = Window()
@@ -35,171 +35,188 @@ class Reader:
         self.ports = ports  # of each port channel its block of the machine
         self.number, self.verb, self.name = 0, "", ""
         self.window = WHOLE
-        self.told: dict[tuple[str, tuple[int, ...]], Threads] = {}  # what signals and waits come again and again
-        self.known = {
-            "signal": self._told, "wait": self._told, "rlxsignal": self._told, "rlxwait": self._told,
-            "sem_acquire": self._linked, "sem_release": self._linked, "flush": self._flush, "put": self._put,
-            "pws": self._put, "pwsf": self._put, "get": self._get, "copy": self._copy, "re": self._reduce,
-            "res": self._reduce, "rre": self._reduce, "rres": self._reduce, "ppkt": self._put_packets,
-            "rppkt": self._pass_packets, "upkt": self._unpack, "cpkt": self._pack, "repkt": self._reduce_packets,
-            "respkt": self._reduce_packets, "recpkt": self._reduce_packets, "recspkt": self._reduce_packets,
-            "glres": self._switch_reduce, "gstore": self._switch_store, "gstorepkt": self._switch_packets,
-        }  # fmt: skip
+        self.threads_of: dict[tuple[str, tuple[int, ...]], Threads] = {}  # what signals and waits come again and again
+        names_of = {
+            self._read_signal: "signal wait rlxsignal rlxwait",
+            self._read_semaphores: "sem_acquire sem_release",
+            self._read_flush: "flush",
+            self._read_put: "put pws pwsf",
+            self._read_get: "get",
+            self._read_copy: "copy",
+            self._read_reduce: "re res rre rres",
+            self._read_put_packets: "ppkt",
+            self._read_pass_packets: "rppkt",
+            self._read_unpack: "upkt",
+            self._read_pack: "cpkt",
+            self._read_reduce_packets: "repkt respkt recpkt recspkt",
+            self._read_switch_reduce: "glres",
+            self._read_switch_store: "gstore",
+            self._read_switch_packets: "gstorepkt",
+        }
+        self.readers = {name: reader for reader, names in names_of.items() for name in names.split()}
 
     def __str__(self) -> str:
-        """Where it is now: put together only where something is wrong there."""
+        """The current place, built only for errors."""
         return f"{self.names.where}, step {self.number} ({self.name[:24]})"
 
-    def items(self, number: int, one: Inner, window: Window, within: str = "") -> list[Item]:
+    def items(self, number: int, operation: Inner, window: Window, within: str = "") -> list[Item]:
         """`within`: the name of the operation that has this one in it."""
-        self.number, self.window, self.name = number, window, within or one.name
-        self.verb = f"{one.name} in pipeline" if window.one else one.name
-        read = self.known.get(one.name)
+        self.number, self.window, self.name = number, window, within or operation.name
+        self.verb = f"{operation.name} in pipeline" if window.cells else operation.name
+        read = self.readers.get(operation.name)
         if read is None:
-            raise Unsupported(f"{self}: {quote(one.name)} is no operation that is known here")
-        return read(one)
+            raise Unsupported(f"{self}: {quote(operation.name)} is no operation that is known here")
+        return read(operation)
 
-    def _one(self, *, loose: bool = False) -> Instruction:
+    def _bare_instruction(self, *, loose: bool = False) -> Instruction:
         return Instruction(self.number, self.verb, loose=loose)
 
     # ---- signals ----
 
-    def _type(self, one: Inner) -> str:
-        if one.channel_type not in (MEMORY, PORT):
-            raise Invalid(f"{self}: does nothing on channels of type {quote(one.channel_type)}; memory or port")
-        return one.channel_type
+    def _channel_type(self, operation: Inner) -> str:
+        if operation.channel_type not in (MEMORY, PORT):
+            raise Invalid(f"{self}: does nothing on channels of type {quote(operation.channel_type)}; memory or port")
+        return operation.channel_type
 
-    def _told(self, one: Inner) -> list[Item]:
-        kind, name = self._type(one), one.name
-        if not one.channel_ids:
+    def _read_signal(self, operation: Inner) -> list[Item]:
+        kind, name = self._channel_type(operation), operation.name
+        if not operation.channel_ids:
             return []
         if kind == PORT:
-            threads = Threads([self._asked(at, taken=name.endswith("wait")) for at in one.channel_ids])
-            return [Item(self._one(), threads)]
-        key = name, tuple(one.channel_ids)
-        found = self.told.get(key)
-        if found is None:
-            found = self.told[key] = Threads(self._lanes(one.channel_ids, taken=name.endswith("wait")))
-        return [Item(self._one(loose=name.startswith("rlx")), found)] if found.lanes else []
+            threads = Threads([self._port_lane(at, is_wait=name.endswith("wait")) for at in operation.channel_ids])
+            return [Item(self._bare_instruction(), threads)]
+        key = name, tuple(operation.channel_ids)
+        threads_of = self.threads_of.get(key)
+        if threads_of is None:
+            threads_of = self.threads_of[key] = Threads(
+                self._memory_lanes(operation.channel_ids, is_wait=name.endswith("wait"))
+            )
+        return [Item(self._bare_instruction(loose=name.startswith("rlx")), threads_of)] if threads_of.lanes else []
 
-    def _lanes(self, ids: list[int], *, taken: bool) -> list[Lane]:
-        """By memory. A signal that nobody can take is none."""
+    def _memory_lanes(self, ids: list[int], *, is_wait: bool) -> list[Lane]:
+        """Return lanes by memory. A signal that no rank can receive is dropped."""
         lanes = []
         for at in ids:
             channel = self.names.channel(self, MEMORY, at)
-            semaphore = self.wiring.signal(MEMORY, self.rank, channel, taken=taken)
+            semaphore = self.wiring.signal(MEMORY, self.rank, channel, is_wait=is_wait)
             if semaphore >= 0:
-                lanes.append(Lane((semaphore,), ()) if taken else Lane((), (semaphore,)))
+                lanes.append(Lane((semaphore,), ()) if is_wait else Lane((), (semaphore,)))
         return lanes
 
-    def _asked(self, at: int, *, taken: bool) -> Lane:
+    def _port_lane(self, at: int, *, is_wait: bool) -> Lane:
         channel = self.names.channel(self, PORT, at)
-        semaphore = self.wiring.signal(PORT, self.rank, channel, taken=taken)
-        if taken:
+        semaphore = self.wiring.signal(PORT, self.rank, channel, is_wait=is_wait)
+        if is_wait:
             return Lane(acquire=(semaphore,))
-        given = (semaphore,) if semaphore >= 0 else ()
-        return Lane(port=self._port(channel), later=replace(self._one(), release=given))
+        release = (semaphore,) if semaphore >= 0 else ()
+        return Lane(port=self._proxy_of(channel), later=replace(self._bare_instruction(), release=release))
 
-    def _linked(self, one: Inner) -> list[Item]:
-        numbers = [self.wiring.local[self.rank][number] for number in one.semaphore_ids or ()]
-        lanes = [Lane((s,), ()) if one.name == "sem_acquire" else Lane((), (s,)) for s in numbers]
-        return [Item(self._one(), Threads(lanes))] if lanes else []
+    def _read_semaphores(self, operation: Inner) -> list[Item]:
+        numbers = [self.wiring.local[self.rank][number] for number in operation.semaphore_ids or ()]
+        lanes = [Lane((s,), ()) if operation.name == "sem_acquire" else Lane((), (s,)) for s in numbers]
+        return [Item(self._bare_instruction(), Threads(lanes))] if lanes else []
 
-    def _port(self, channel: int) -> int:
+    def _proxy_of(self, channel: int) -> int:
         """The proxy of a channel."""
         if channel not in self.ports:
             self.ports[channel] = self.machine.block(self.rank, f"proxy of port {channel}", beside=True)
         return self.ports[channel]
 
-    def _flush(self, one: Inner) -> list[Item]:
-        many = len(one.dst_buff or ())
-        if many > len(one.channel_ids or ()):
-            raise Invalid(f"{self}: flushes {many} channels, one for each destination, and names fewer")
-        channels = [self.names.channel(self, PORT, at) for at in (one.channel_ids or ())[:many]]
-        lanes = [Lane(port=self._port(channel), flush=True) for channel in channels]
-        return [Item(self._one(), Threads(lanes))] if lanes else []
+    def _read_flush(self, operation: Inner) -> list[Item]:
+        count = len(operation.dst_buff or ())
+        if count > len(operation.channel_ids or ()):
+            raise Invalid(f"{self}: flushes {count} channels, one for each destination, and names fewer")
+        channels = [self.names.channel(self, PORT, at) for at in (operation.channel_ids or ())[:count]]
+        lanes = [Lane(port=self._proxy_of(channel), flush=True) for channel in channels]
+        return [Item(self._bare_instruction(), Threads(lanes))] if lanes else []
 
     # ---- places ----
 
-    def _run(self, one: Inner, size: int) -> tuple[int, int]:
-        """Of a run of so many chunks, from which cell on it is done here, and how many."""
+    def _own_range(self, operation: Inner, size: int) -> tuple[int, int]:
+        """Return the first cell and the number of cells handled here of a run of `size` chunks."""
         width = self.wiring.width
-        if self.window.one:
-            return self.window.at * self.window.one, self.window.one
-        cells, group = size * width, one.tbg_info
+        if self.window.cells:
+            return self.window.at * self.window.cells, self.window.cells
+        cells, group = size * width, operation.tbg_info
         if group is None:
             return 0, cells
         return cells // group.tbg_size * group.tb_id, cells // group.tbg_size
 
-    def _offset(self, kind: str | None, skip: int) -> int:
+    def _scratch_offset(self, kind: str | None, skip: int) -> int:
         """In a pipeline scratch may be smaller than what goes through it: its units take turns."""
         if kind != "s":
             return skip
-        if self.window.one:
+        if self.window.cells:
             return skip % self.wiring.scratch
         if self.wiring.scratch != self.wiring.width:
             raise Unsupported(f"{self}: beside a pipeline, scratch that is reused has no place for whole chunks")
         return skip
 
-    def _local(self, place: Buffer, size: int, skip: int) -> int:
-        return self._here(place.type, place.index, size, skip)
+    def _local_cell(self, place: Buffer, size: int, skip: int) -> int:
+        return self._cell_here(place.type, place.index, size, skip)
 
-    def _here(self, kind: str | None, index: int, size: int, skip: int) -> int:
+    def _cell_here(self, kind: str | None, index: int, size: int, skip: int) -> int:
         if kind is None:
             raise Invalid(f"{self}: lacks the type of a buffer of its own")
-        return self.wiring.cells(self, self.rank, self.rank, kind, index, size) + self._offset(kind, skip)
+        return self.wiring.cells(self, self.rank, self.rank, kind, index, size) + self._scratch_offset(kind, skip)
 
-    def _far(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
+    def _remote_cell(self, place: Buffer, size: int, skip: int, kind: str = MEMORY) -> int:
         at, of = self.names.buffer(self, kind, place.buffer_id)
         if of == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(
                 f"{self}: with use_double_scratch_buffer others find scratch in one place, its own rank in two"
             )
-        return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._offset(of, skip)
+        return self.wiring.cells(self, self.rank, at, of, place.index, size) + self._scratch_offset(of, skip)
 
-    def _packets(self, place: Buffer, size: int, skip: int, *, far: bool = False) -> int:
+    def _packet_cell(self, place: Buffer, size: int, skip: int, *, far: bool = False) -> int:
         at, of = self.names.buffer(self, MEMORY, place.buffer_id) if far else (self.rank, place.type)
         return self.wiring.packet_cells(self, at, of, place.index, size) + skip
 
-    def _sources(self, one: Inner, least: int = 1) -> list[Buffer]:
-        if len(one.src_buff or ()) < least:
-            raise Invalid(f"{self}: needs {least} in src_buff, has {len(one.src_buff or ())}")
-        return one.src_buff or []
+    def _sources(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
+        if len(operation.src_buff or ()) < min_count:
+            raise Invalid(f"{self}: needs {min_count} in src_buff, has {len(operation.src_buff or ())}")
+        return operation.src_buff or []
 
-    def _targets(self, one: Inner, least: int = 1) -> list[Buffer]:
-        if len(one.dst_buff or ()) < least:
-            raise Invalid(f"{self}: needs {least} in dst_buff, has {len(one.dst_buff or ())}")
-        return one.dst_buff or []
+    def _targets(self, operation: Inner, min_count: int = 1) -> list[Buffer]:
+        if len(operation.dst_buff or ()) < min_count:
+            raise Invalid(f"{self}: needs {min_count} in dst_buff, has {len(operation.dst_buff or ())}")
+        return operation.dst_buff or []
 
-    def _data(
-        self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[Cells] = (),
-        marks: Sequence[Cells] = (),
+    def _first_ends(self, operation: Inner) -> tuple[Buffer, Buffer, int, int, int]:
+        """Return the first source and target, the size of the source, and the run of it that is handled here."""
+        source, target = self._sources(operation)[0], self._targets(operation)[0]
+        return source, target, source.size, *self._own_range(operation, source.size)
+
+    def _make_data(
+        self, count: int, read: Sequence[int], write: Sequence[int], flags: Sequence[int] = (),
+        marks: Sequence[int] = (),
     ) -> list[Item]:  # fmt: skip
+        """Return an instruction on `count` cells from each of these on; `flags`, `marks`: packets read and written."""
         if not count:
             return []
-        one = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
-        one.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
-        return [Item(one, None, flags, marks)]
+        instruction = Instruction(self.number, self.verb, count, tuple(read), tuple(write))
+        instruction.ahead = bool(marks) and self.wiring.file.use_double_scratch_buffer
+        return [Item(instruction, None, [(cell, count) for cell in flags], [(cell, count) for cell in marks])]
 
     # ---- data ----
 
-    def _put(self, one: Inner) -> list[Item]:
-        if one.channel_type == PORT:
-            return self._port_put(one)
-        if one.channel_type != MEMORY:
-            raise Invalid(f"{self}: puts by channels of type {quote(one.channel_type)}; memory or port")
-        targets = self._targets(one)
-        sources = self._sources(one, len(targets))
-        made = []
+    def _read_put(self, operation: Inner) -> list[Item]:
+        if operation.channel_type == PORT:
+            return self._read_port_put(operation)
+        if operation.channel_type != MEMORY:
+            raise Invalid(f"{self}: puts by channels of type {quote(operation.channel_type)}; memory or port")
+        targets = self._targets(operation)
+        sources = self._sources(operation, len(targets))
+        items = []
         for source, target in zip(sources, targets, strict=False):
-            skip, count = self._run(one, target.size)
-            read = self._here(sources[0].type, source.index, target.size, skip)
-            made += self._data(count, (read,), (self._far(target, target.size, skip),))
-        return made
+            skip, count = self._own_range(operation, target.size)
+            read = self._cell_here(sources[0].type, source.index, target.size, skip)
+            items += self._make_data(count, (read,), (self._remote_cell(target, target.size, skip),))
+        return items
 
-    def _port_put(self, one: Inner) -> list[Item]:
-        targets = self._targets(one)
-        sources, ids = self._sources(one, len(targets)), one.channel_ids or []
+    def _read_port_put(self, operation: Inner) -> list[Item]:
+        targets = self._targets(operation)
+        sources, ids = self._sources(operation, len(targets)), operation.channel_ids or []
         if len(ids) < len(targets):
             raise Invalid(f"{self}: {len(targets)} destinations, but {len(ids)} channels")
         lanes = []
@@ -208,109 +225,105 @@ class Reader:
             peer = self.wiring.peers[PORT, self.rank][channel][0]
             if self.names.buffer(self, PORT, target.buffer_id)[0] != peer:
                 raise Invalid(f"{self}: its channel leads to rank {peer}, its destination is another's")
-            skip, count = self._run(one, target.size)
-            given = () if one.name == "put" else (self.wiring.signal(PORT, self.rank, channel, taken=False),)
+            skip, count = self._own_range(operation, target.size)
+            release = () if operation.name == "put" else (self.wiring.signal(PORT, self.rank, channel, is_wait=False),)
             later = Instruction(
-                self.number, self.verb, count, (self._local(source, target.size, skip),),
-                (self._far(target, target.size, skip, PORT),), release=tuple(s for s in given if s >= 0),
+                self.number, self.verb, count, (self._local_cell(source, target.size, skip),),
+                (self._remote_cell(target, target.size, skip, PORT),), release=tuple(s for s in release if s >= 0),
             )  # fmt: skip
-            lanes.append(Lane(port=self._port(channel), later=later, flush=one.name == "pwsf"))
-        return [Item(self._one(), Threads(lanes))]
+            lanes.append(Lane(port=self._proxy_of(channel), later=later, flush=operation.name == "pwsf"))
+        return [Item(self._bare_instruction(), Threads(lanes))]
 
-    def _get(self, one: Inner) -> list[Item]:
-        sources = self._sources(one)
-        targets, made = self._targets(one, len(sources)), []
+    def _read_get(self, operation: Inner) -> list[Item]:
+        sources = self._sources(operation)
+        targets, items = self._targets(operation, len(sources)), []
         for source, target in zip(sources, targets, strict=False):
-            skip, count = self._run(one, source.size)
+            skip, count = self._own_range(operation, source.size)
             if source.index != target.index:
-                self.verb = f"{one.name}, which takes the two indexes one for the other"
+                self.verb = f"{operation.name}, which takes the two indexes one for the other"
             into = Buffer(source.index, source.size, target.type)
             of = Buffer(target.index, source.size, None, source.buffer_id)
-            made += self._data(count, [self._far(of, source.size, skip)], [self._local(into, source.size, skip)])
-        return made
+            items += self._make_data(
+                count, [self._remote_cell(of, source.size, skip)], [self._local_cell(into, source.size, skip)]
+            )
+        return items
 
-    def _copy(self, one: Inner) -> list[Item]:
-        source, target = self._sources(one)[0], self._targets(one)[0]
-        skip, count = self._run(one, source.size)
-        return self._data(count, [self._local(source, source.size, skip)], [self._local(target, source.size, skip)])
+    def _read_copy(self, operation: Inner) -> list[Item]:
+        source, target, size, skip, count = self._first_ends(operation)
+        return self._make_data(count, [self._local_cell(source, size, skip)], [self._local_cell(target, size, skip)])
 
-    def _reduce(self, one: Inner) -> list[Item]:
+    def _read_reduce(self, operation: Inner) -> list[Item]:
         """rre and rres read the second source and all behind it from others; res and rres write so."""
-        sources, targets = self._sources(one), self._targets(one)
+        sources, targets = self._sources(operation), self._targets(operation)
         size = sources[0].size
-        skip, count = self._run(one, size)
-        far_in, far_out = one.name.startswith("rr"), one.name.endswith("s")
-        if self.window.one and self.wiring.file.reuse_resources and not far_in:
+        skip, count = self._own_range(operation, size)
+        far_in, far_out = operation.name.startswith("rr"), operation.name.endswith("s")
+        if self.window.cells and self.wiring.file.reuse_resources and not far_in:
             kinds = {place.type for place in (*sources, *targets[:1])}
             if "s" in kinds and len(kinds) > 1:
                 raise Unsupported(f"{self}: in a pipeline that reuses scratch it reads from elsewhere than it says")
-        read = [self._local(sources[0], size, skip)]
-        read += [(self._far if far_in else self._local)(place, size, skip) for place in sources[1:]]
-        write = [self._local(targets[0], size, skip)]
-        write += [self._far(place, size, skip) for place in targets[1:]] if far_out else []
-        return self._data(count, read, write)
+        read = [self._local_cell(sources[0], size, skip)]
+        read += [(self._remote_cell if far_in else self._local_cell)(place, size, skip) for place in sources[1:]]
+        write = [self._local_cell(targets[0], size, skip)]
+        write += [self._remote_cell(place, size, skip) for place in targets[1:]] if far_out else []
+        return self._make_data(count, read, write)
 
     # ---- packets ----
 
-    def _whole(self, one: Inner) -> None:
-        if one.channel_type == PORT:
+    def _refuse_pipelined(self, operation: Inner) -> None:
+        if operation.channel_type == PORT:
             raise Unsupported(f"{self}: packets by ports are not known here; use memory channels")
-        if self.window.one:
+        if self.window.cells:
             raise Unsupported(f"{self}: packets know nothing of pipelines")
 
-    def _put_packets(self, one: Inner) -> list[Item]:
-        self._whole(one)
-        targets = self._targets(one)
-        sources, made = self._sources(one, len(targets)), []
+    def _read_put_packets(self, operation: Inner) -> list[Item]:
+        self._refuse_pipelined(operation)
+        targets = self._targets(operation)
+        sources, items = self._sources(operation, len(targets)), []
         for source, target in zip(sources, targets, strict=False):
-            skip, count = self._run(one, source.size)
-            mark = self._packets(target, source.size, skip, far=True)
-            read = self._here(sources[0].type, source.index, source.size, skip)
-            made += self._data(count, (read,), (mark,), (), ((mark, count),))
-        return made
+            skip, count = self._own_range(operation, source.size)
+            mark = self._packet_cell(target, source.size, skip, far=True)
+            read = self._cell_here(sources[0].type, source.index, source.size, skip)
+            items += self._make_data(count, (read,), (mark,), marks=(mark,))
+        return items
 
-    def _pass_packets(self, one: Inner) -> list[Item]:
-        self._whole(one)
-        source, targets = self._sources(one)[0], self._targets(one)
-        skip, count = self._run(one, source.size)
-        flag = self._packets(source, source.size, skip)
-        marks = [self._packets(place, source.size, skip, far=True) for place in targets]
-        return self._data(count, [flag], marks, flags=[(flag, count)], marks=[(mark, count) for mark in marks])
+    def _read_pass_packets(self, operation: Inner) -> list[Item]:
+        self._refuse_pipelined(operation)
+        source, _, size, skip, count = self._first_ends(operation)
+        flag = self._packet_cell(source, size, skip)
+        marks = [self._packet_cell(place, size, skip, far=True) for place in self._targets(operation)]
+        return self._make_data(count, [flag], marks, flags=[flag], marks=marks)
 
-    def _unpack(self, one: Inner) -> list[Item]:
-        self._whole(one)
-        source, target = self._sources(one)[0], self._targets(one)[0]
-        skip, count = self._run(one, source.size)
-        flag = self._packets(source, source.size, skip)
-        return self._data(count, (flag,), (self._local(target, source.size, skip),), ((flag, count),))
+    def _read_unpack(self, operation: Inner) -> list[Item]:
+        self._refuse_pipelined(operation)
+        source, target, size, skip, count = self._first_ends(operation)
+        flag = self._packet_cell(source, size, skip)
+        return self._make_data(count, (flag,), (self._local_cell(target, size, skip),), flags=(flag,))
 
-    def _pack(self, one: Inner) -> list[Item]:
-        self._whole(one)
-        source, target = self._sources(one)[0], self._targets(one)[0]
-        skip, count = self._run(one, source.size)
-        mark = self._packets(target, source.size, skip)
-        return self._data(count, [self._local(source, source.size, skip)], [mark], marks=[(mark, count)])
+    def _read_pack(self, operation: Inner) -> list[Item]:
+        self._refuse_pipelined(operation)
+        source, target, size, skip, count = self._first_ends(operation)
+        mark = self._packet_cell(target, size, skip)
+        return self._make_data(count, [self._local_cell(source, size, skip)], [mark], marks=[mark])
 
-    def _reduce_packets(self, one: Inner) -> list[Item]:
+    def _read_reduce_packets(self, operation: Inner) -> list[Item]:
         """The first source is data, all others are packets. The first destination is data; with a c in the name the
         second is packets here; with an s all behind these are packets at others."""
-        self._whole(one)
-        copied, sent = int(one.name in ("recpkt", "recspkt")), one.name in ("respkt", "recspkt")
-        sources, targets = self._sources(one), self._targets(one, 1 + copied)
+        self._refuse_pipelined(operation)
+        copied, sent = int(operation.name in ("recpkt", "recspkt")), operation.name in ("respkt", "recspkt")
+        sources, targets = self._sources(operation), self._targets(operation, 1 + copied)
         size = sources[0].size
-        skip, count = self._run(one, size)
-        flags = [self._packets(place, size, skip) for place in sources[1:]]
-        read = [*flags, self._local(sources[0], size, skip)]
-        marks = [self._packets(place, size, skip) for place in targets[1 : 1 + copied]]
-        marks += [self._packets(place, size, skip, far=True) for place in targets[1 + copied :]] if sent else []
-        write = [self._local(targets[0], size, skip), *marks]
-        return self._data(
-            count, read, write, flags=[(flag, count) for flag in flags], marks=[(mark, count) for mark in marks]
-        )
+        skip, count = self._own_range(operation, size)
+        flags = [self._packet_cell(place, size, skip) for place in sources[1:]]
+        read = [*flags, self._local_cell(sources[0], size, skip)]
+        marks = [self._packet_cell(place, size, skip) for place in targets[1 : 1 + copied]]
+        marks += [self._packet_cell(place, size, skip, far=True) for place in targets[1 + copied :]] if sent else []
+        write = [self._local_cell(targets[0], size, skip), *marks]
+        return self._make_data(count, read, write, flags=flags, marks=marks)
 
     # ---- switches ----
 
-    def _group(self, place: Buffer, size: int, skip: int, *, packets: bool = False) -> list[int]:
+    def _group_cells(self, place: Buffer, size: int, skip: int, *, packets: bool = False) -> list[int]:
         """The same place at all ranks of a group."""
         which, ranks = self.names.group(self, place.switch_channel_id)
         kind = KINDS[which]
@@ -318,23 +331,20 @@ class Reader:
             return [self.wiring.packet_cells(self, at, kind, place.index, size) + skip for at in ranks]
         if kind == "s" and self.wiring.file.use_double_scratch_buffer:
             raise Invalid(f"{self}: with use_double_scratch_buffer switches find scratch in one place only")
-        skip = self._offset(kind, skip)
+        skip = self._scratch_offset(kind, skip)
         return [self.wiring.cells(self, self.rank, at, kind, place.index, size) + skip for at in ranks]
 
-    def _switch_reduce(self, one: Inner) -> list[Item]:
-        source, target = self._sources(one)[0], self._targets(one)[0]
-        skip, count = self._run(one, source.size)
-        return self._data(count, self._group(source, source.size, skip), self._group(target, source.size, skip))
+    def _read_switch_reduce(self, operation: Inner) -> list[Item]:
+        source, target, size, skip, count = self._first_ends(operation)
+        return self._make_data(count, self._group_cells(source, size, skip), self._group_cells(target, size, skip))
 
-    def _switch_store(self, one: Inner) -> list[Item]:
-        source, target = self._sources(one)[0], self._targets(one)[0]
-        skip, count = self._run(one, source.size)
-        return self._data(count, [self._local(source, source.size, skip)], self._group(target, source.size, skip))
+    def _read_switch_store(self, operation: Inner) -> list[Item]:
+        source, target, size, skip, count = self._first_ends(operation)
+        return self._make_data(count, [self._local_cell(source, size, skip)], self._group_cells(target, size, skip))
 
-    def _switch_packets(self, one: Inner) -> list[Item]:
-        self._whole(one)
-        source, target = self._sources(one)[0], self._targets(one)[0]
-        skip, count = self._run(one, source.size)
-        flag = self._packets(source, source.size, skip)
-        marks = self._group(target, source.size, skip, packets=True)
-        return self._data(count, [flag], marks, flags=[(flag, count)], marks=[(mark, count) for mark in marks])
+    def _read_switch_packets(self, operation: Inner) -> list[Item]:
+        self._refuse_pipelined(operation)
+        source, target, size, skip, count = self._first_ends(operation)
+        flag = self._packet_cell(source, size, skip)
+        marks = self._group_cells(target, size, skip, packets=True)
+        return self._make_data(count, [flag], marks, flags=[flag], marks=marks)

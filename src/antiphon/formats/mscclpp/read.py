@@ -1,4 +1,4 @@
-"""An execution plan, read: its head, and what all its thread blocks do, for `lower.machine.judge`."""
+"""Read an execution plan: its head, and the code of its thread blocks, for `lower.machine.judge`."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def read_plan(path: str | os.PathLike[str], *, collective: Collective | None = N
 def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0) -> ExecutionPlan:
     """The same of the text itself."""
     file = parsed(data)
-    wanted = collective_of(file, collective, root, len(data))
-    width, scratch = _widths(file)
+    plan_collective = collective_of(file, collective, root, len(data))
+    width, scratch = _find_widths(file)
     _refuse_long(file, width, len(data))
-    wiring = Wiring(file, wanted, width, scratch, len(data))
+    wiring = Wiring(file, plan_collective, width, scratch, len(data))
     machine = Machine()
     for rank, gpu in enumerate(file.gpus):
         _Rank(wiring, machine, rank, gpu).read()
     machine.settle()
     wiring.refuse_mixed_scratch()
     code = Code(
-        wanted, file.inplace, grain_of(file, wanted) * width, wiring.places, machine.blocks, [], 0, wiring.start, True,
-        1, wiring.named, machine.inorder, machine.held,
+        plan_collective, file.inplace, grain_of(file, plan_collective) * width, wiring.places, machine.blocks, [], 0,
+        wiring.start, True, 1, wiring.named, machine.inorder, machine.delays,
     )  # fmt: skip
     return ExecutionPlan(
         file.name, file.protocol, file.min_message_size, file.max_message_size, file.buffer_alignment, code
@@ -69,34 +69,36 @@ def plan_of(data: bytes, *, collective: Collective | None = None, root: int = 0)
 # ---- how fine ----
 
 
-def _operations(file: File) -> Iterator[tuple[int, int, Operation]]:
+def _list_operations(file: File) -> Iterator[tuple[int, int, Operation]]:
     for gpu in file.gpus:
         for block in gpu.threadblocks:
-            for one in block.ops:
-                yield gpu.id, block.id, one
+            for operation in block.ops:
+                yield gpu.id, block.id, operation
 
 
-def _widths(file: File) -> tuple[int, int]:
-    """Cells of a chunk, and of a chunk of scratch: so many that groups of blocks have whole parts; or that a pipeline
-    goes round its scratch, and two units more."""
-    parts, units = 1, set[int]()
-    for rank, block, one in _operations(file):
-        if one.name == "pipeline":
+def _find_widths(file: File) -> tuple[int, int]:
+    """Return the cells of a chunk, and of a chunk of scratch: enough for groups of blocks to have whole shares, or for
+    a pipeline to wrap around its scratch and two units more."""
+    chunk_parts, units = 1, set[int]()
+    for rank, block, operation in _list_operations(file):
+        if operation.name == "pipeline":
             where = f"rank {rank}, block {block} (pipeline)"
-            if one.iter_context is None or one.ops is None:
+            if operation.iter_context is None or operation.ops is None:
                 raise Invalid(f"{where}: lacks iter_context or ops")
-            units.add(one.iter_context.unit_size)
-            if any(inner.tbg_info is not None for inner in one.ops):
+            units.add(operation.iter_context.unit_size)
+            if any(inner.tbg_info is not None for inner in operation.ops):
                 raise Unsupported(f"{where}: a group's part of a pipeline ends before the pipeline does")
-        for inner in (one, *(one.ops or ())):
+        for inner in (operation, *(operation.ops or ())):
             if inner.tbg_info is not None:
-                size = _size(inner)
-                parts = math.lcm(parts, inner.tbg_info.tbg_size // math.gcd(inner.tbg_info.tbg_size, size or 1))
-                if parts > MOST_WIDTH:
+                size = _operation_size(inner)
+                chunk_parts = math.lcm(
+                    chunk_parts, inner.tbg_info.tbg_size // math.gcd(inner.tbg_info.tbg_size, size or 1)
+                )
+                if chunk_parts > MOST_WIDTH:
                     raise Unsupported(f"groups of blocks cut chunks into more than {MOST_WIDTH} parts")
     if not units:
-        return parts, parts
-    if len(units) > 1 or parts > 1:
+        return chunk_parts, chunk_parts
+    if len(units) > 1 or chunk_parts > 1:
         raise Unsupported("pipelines of several units, or beside groups of blocks, are not known here")
     unit, room = units.pop(), {gpu.scratch_chunks for gpu in file.gpus}
     if not unit or unit % file.buffer_alignment:
@@ -111,16 +113,16 @@ def _widths(file: File) -> tuple[int, int]:
     return chunk // unit + 2, chunk // unit
 
 
-def _size(one: Inner) -> int:
-    places = one.src_buff or one.dst_buff or []
+def _operation_size(operation: Inner) -> int:
+    places = operation.src_buff or operation.dst_buff or []
     return places[0].size if places else 0
 
 
 def _refuse_long(file: File, width: int, nbytes: int) -> None:
     """Pipelines are written out: a short text must not become much more."""
     total = sum(
-        len(one.ops or ()) * width * (one.iter_context.num_chunks if one.iter_context else 0)
-        for _, _, one in _operations(file)
+        len(operation.ops or ()) * width * (operation.iter_context.num_chunks if operation.iter_context else 0)
+        for _, _, operation in _list_operations(file)
     )
     if total > max(FEW_OPERATIONS, nbytes // 8):
         raise Unsupported(f"its pipelines do {total} operations when written out, too many for {nbytes} bytes of text")
@@ -131,14 +133,14 @@ def _refuse_long(file: File, width: int, nbytes: int) -> None:
 
 @dataclass(slots=True)
 class _Visit:
-    """Of a block of the machine to a barrier for so many: the instruction with which it comes there, and that with
-    which it leaves. None where it has done nothing before, or does nothing more."""
+    """A visit of a block of the machine to a barrier for `size` blocks: its instructions of `arrival` and `departure`;
+    None where it has done nothing before, or does nothing more."""
 
     where: str
     size: int
     block: int
-    came: int | None
-    left: int | None
+    arrival: int | None
+    departure: int | None
 
 
 class _Rank:
@@ -154,62 +156,64 @@ class _Rank:
             lanes = Lanes(self.machine, self.rank, f"block {number}")
             names = Names(self.wiring, self.rank, number, block)
             reader = Reader(self.wiring, self.machine, names, self.ports)
-            for at, one in enumerate(block.ops):
-                if one.name == "pipeline":
-                    self._pipeline(at, one, lanes, reader)
+            for at, operation in enumerate(block.ops):
+                if operation.name == "pipeline":
+                    self._read_pipeline(at, operation, lanes, reader)
                 else:
-                    self._one(at, one, lanes, reader, WHOLE)
+                    self._read_operation(at, operation, lanes, reader, WHOLE)
             lanes.close()
-        self._meet()
+        self._join_barriers()
 
-    def _one(self, at: int, one: Inner, lanes: Lanes, reader: Reader, window: Window, within: str = "") -> None:
-        if one.name == "nop":
+    def _read_operation(
+        self, at: int, operation: Inner, lanes: Lanes, reader: Reader, window: Window, within: str = ""
+    ) -> None:
+        if operation.name == "nop":
             lanes.sync(at, "nop")
-        elif one.name == "barrier":
-            self._barrier(at, one, lanes, reader, within)
+        elif operation.name == "barrier":
+            self._read_barrier(at, operation, lanes, reader, within)
         else:
-            lanes.open += reader.items(at, one, window, within)
+            lanes.open += reader.items(at, operation, window, within)
 
-    def _pipeline(self, at: int, one: Operation, lanes: Lanes, reader: Reader) -> None:
-        assert one.iter_context is not None
-        chunks, units = one.iter_context.num_chunks, self.wiring.width
-        where = f"{reader.names.where}, step {at} ({one.name})"
-        for inner in one.ops or ():
+    def _read_pipeline(self, at: int, operation: Operation, lanes: Lanes, reader: Reader) -> None:
+        assert operation.iter_context is not None
+        chunks, units = operation.iter_context.num_chunks, self.wiring.width
+        where = f"{reader.names.where}, step {at} ({operation.name})"
+        for inner in operation.ops or ():
             places = [*(inner.src_buff or ()), *(inner.dst_buff or ())]
             if any(place.size < chunks for place in places):
                 raise Invalid(f"{where}: goes over {chunks} chunks, and its {inner.name[:24]} has fewer")
             if inner.name == "pipeline":
                 raise Invalid(f"{where}: has a pipeline within")
         for turn in range(chunks * units):
-            for inner in one.ops or ():
-                self._one(at, inner, lanes, reader, Window(turn, 1), one.name)
+            for inner in operation.ops or ():
+                self._read_operation(at, inner, lanes, reader, Window(turn, 1), operation.name)
 
-    def _barrier(self, at: int, one: Inner, lanes: Lanes, reader: Reader, within: str) -> None:
-        where, number = f"{reader.names.where}, step {at} ({within or one.name})", reader.names.number
-        if one.barrier_id is None or one.num_threadblocks is None:
+    def _read_barrier(self, at: int, operation: Inner, lanes: Lanes, reader: Reader, within: str) -> None:
+        where, number = f"{reader.names.where}, step {at} ({within or operation.name})", reader.names.number
+        if operation.barrier_id is None or operation.num_threadblocks is None:
             raise Invalid(f"{where}: lacks barrier_id or num_threadblocks")
-        if one.num_threadblocks == 1:
+        if operation.num_threadblocks == 1:
             lanes.sync(at, "barrier")
             return
         lanes.close()
-        visits = self.barriers.setdefault(one.barrier_id, {}).setdefault(number, [])
-        made = self.machine.blocks[lanes.main].instructions
-        if visits and visits[-1].left == 0 and len(made) == 1 and not lanes.loose:
-            made.pop()  # it has done nothing since it came there first, nor before
-            visits[-1].left = None
-        came = bool(made or lanes.loose)
-        if came:
+        visits = self.barriers.setdefault(operation.barrier_id, {}).setdefault(number, [])
+        instructions = self.machine.blocks[lanes.main].instructions
+        if visits and visits[-1].departure == 0 and len(instructions) == 1 and not lanes.loose:
+            instructions.pop()  # it has done nothing since it came there first, nor before
+            visits[-1].departure = None
+        has_arrival = bool(instructions or lanes.loose)
+        if has_arrival:
             lanes.sync(at, "barrier", always=True)
-        made.append(Instruction(at, "barrier"))
-        last = len(made) - 1
-        visits.append(_Visit(where, one.num_threadblocks, lanes.main, last - 1 if came else None, last))
+        instructions.append(Instruction(at, "barrier"))
+        last = len(instructions) - 1
+        visits.append(_Visit(where, operation.num_threadblocks, lanes.main, last - 1 if has_arrival else None, last))
 
-    def _meet(self) -> None:
+    def _join_barriers(self) -> None:
         """The k-th time at a barrier all blocks that use it wait for each other."""
         for barrier, blocks in self.barriers.items():
             often = max(map(len, blocks.values()))
             for visits in blocks.values():
-                odd = next((one for one in visits if one.size != len(blocks)), None)
+                odd = next((visit for visit in visits if visit.size != len(blocks)), None)
                 if odd is not None:
                     raise Invalid(
                         f"{odd.where}: barrier {barrier} is for {odd.size} blocks here, and {len(blocks)} use it; it "
@@ -220,34 +224,40 @@ class _Rank:
                         f"{visits[0].where}: comes to barrier {barrier} {len(visits)} times, others {often} times"
                     )
             for visits in blocks.values():
-                self._end(visits)
-            self._open(list(zip(*blocks.values(), strict=True)))
+                self._drop_idle(visits)
+            self._open_barrier(list(zip(*blocks.values(), strict=True)))
 
-    def _end(self, visits: list[_Visit]) -> None:
-        """Who does nothing more leaves no barrier, and comes to none again."""
-        made = self.machine.blocks[visits[0].block].instructions
-        for before, one in zip([None, *visits][-2::-1], visits[::-1], strict=True):
-            if one.left is None or one.left != len(made) - 1 or one.came is None:
+    def _drop_idle(self, visits: list[_Visit]) -> None:
+        """Drop arrivals and departures at the end of a block with no work after them."""
+        instructions = self.machine.blocks[visits[0].block].instructions
+        for before, visit in zip([None, *visits][-2::-1], visits[::-1], strict=True):
+            if visit.departure is None or visit.departure != len(instructions) - 1 or visit.arrival is None:
                 return
-            made.pop()
-            one.left = None
-            if before is None or before.left is None or before.left != one.came - 1 or made[-1].wait:
+            instructions.pop()
+            visit.departure = None
+            if (
+                before is None
+                or before.departure is None
+                or before.departure != visit.arrival - 1
+                or instructions[-1].wait
+            ):
                 return  # it has done something since: by itself, or in lanes that it waits for
-            made.pop()
-            one.came = None
+            instructions.pop()
+            visit.arrival = None
 
-    def _open(self, turns: list[tuple[_Visit, ...]]) -> None:
-        """Who leaves waits for all that came; and for those of the turn before, where nobody has waited for them and
-        come now."""
+    def _open_barrier(self, turns: list[tuple[_Visit, ...]]) -> None:
+        """Make departures wait for all arrivals, and for those of the turn before that no present arrival implies."""
         awaited: tuple[Spot, ...] = ()
         before: tuple[_Visit, ...] = ()
         for visits in turns:
-            come = tuple((one.block, one.came) for one in visits if one.came is not None)
-            known = any(a.left is not None and b.came is not None for a, b in zip(before, visits, strict=False))
-            awaited = come if known else (*come, *awaited)
-            leave = [(one.block, one.left) for one in visits if one.left is not None]
-            for spot in leave:  # the first waits for them, all others for the first
-                self.machine.wait_more(spot, awaited if spot is leave[0] else (leave[0],))
+            arrivals = tuple((visit.block, visit.arrival) for visit in visits if visit.arrival is not None)
+            is_ordered = any(
+                a.departure is not None and b.arrival is not None for a, b in zip(before, visits, strict=False)
+            )
+            awaited = arrivals if is_ordered else (*arrivals, *awaited)
+            departures = [(visit.block, visit.departure) for visit in visits if visit.departure is not None]
+            for spot in departures:  # the first waits for them, all others for the first
+                self.machine.wait_more(spot, awaited if spot is departures[0] else (departures[0],))
             before = visits
 
 
@@ -258,18 +268,18 @@ FORMAT = "mscclpp-json"
 
 
 def read(data: bytes, name: str) -> Written:
-    """Wrong where it is a plan in form, and asks for what cannot be: then there is no code to judge."""
+    """Read a plan for checks. Wrong where it is valid in form but cannot run, and so has no code."""
     file = parsed(data)
     try:
-        told = plan_of(data)
+        plan = plan_of(data)
     except Invalid as error:
         raise Wrong("form", str(error)) from None
-    collective = told.code.collective
+    collective = plan.code.collective
     largest = max(int(side.size.max(initial=0)) for side in sides(collective))
     head = Head(
-        FORMAT, told.name or name, collective.kind, collective.ranks, file.inplace, not file.inplace, told.smallest,
-        told.largest, told.code.grain * largest, 0, told.protocol,
-        frozenset(one.name for gpu in file.gpus for block in gpu.threadblocks for one in block.ops),
-        collective.roots[0] if collective.roots else None, (), {"alignment": told.alignment},
+        FORMAT, plan.name or name, collective.kind, collective.ranks, file.inplace, not file.inplace, plan.smallest,
+        plan.largest, plan.code.grain * largest, 0, plan.protocol,
+        frozenset(operation.name for gpu in file.gpus for block in gpu.threadblocks for operation in block.ops),
+        collective.roots[0] if collective.roots else None, (), {"alignment": plan.alignment},
     )  # fmt: skip
-    return Written(head, {"in place" if file.inplace else "out of place": told.code})
+    return Written(head, {"in place" if file.inplace else "out of place": plan.code})

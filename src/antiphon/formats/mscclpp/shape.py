@@ -1,7 +1,7 @@
-"""The form of an execution plan: what must stand where, and the limits of MSCCL++'s executor.
+"""The form of an execution plan: its fields, and the limits of MSCCL++'s executor.
 
-The executor has room for so much and does not check it (execution_common.hpp, as of 2026). The loader reads by name and
-ignores what it does not know; so does this. What it needs must be there."""
+The executor does not check its limits (execution_common.hpp, as of 2026). The loader reads by name and ignores unknown
+names; so does this. Required fields must be present."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Small = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 
 
 class _Row(msgspec.Struct, gc=False):
-    """Unknown names are left to whoever wrote them."""
+    """A JSON object; unknown names are ignored."""
 
 
 class Buffer(_Row):
@@ -129,7 +129,7 @@ class Gpu(_Row):
 
 
 class Ours(_Row):
-    """What Antiphon writes beside: the collective with its members and roots, which plans do not say."""
+    """Antiphon's own addition: the collective with its members and roots, which plans do not contain."""
 
     collective: msgspec.Raw = msgspec.Raw()
 
@@ -150,7 +150,7 @@ class File(_Row):
 
 
 def parsed(data: bytes) -> File:
-    """The file, held against the limits; each fault is one line that says where."""
+    """Parse a file and check it against the limits; each fault is one line that names the place."""
     file = decode(data, File)
     check_keys(data)
     if not 1 <= len(file.gpus) <= MOST_RANKS:
@@ -172,11 +172,11 @@ def _check_gpu(rank: int, gpu: Gpu) -> None:
     where = f"gpus[{rank}]"
     if gpu.id != rank:
         raise Invalid(f"{where}.id: is {gpu.id}; the loader wants every GPU at the place of its number")
-    for what, value in (("input_chunks", gpu.input_chunks), ("output_chunks", gpu.output_chunks)):
+    for field_name, value in (("input_chunks", gpu.input_chunks), ("output_chunks", gpu.output_chunks)):
         if not value:
             raise Invalid(
-                f"{where}.{what}: is 0, by which the loader divides; where a rank has no such buffer, hand over the "
-                "other one and say its chunks"
+                f"{where}.{field_name}: is 0, by which the loader divides; where a rank has no such buffer, hand over "
+                "the other one and say its chunks"
             )
     if len(gpu.semaphores) > MOST_SEMAPHORES:
         raise Invalid(f"{where}.semaphores: {len(gpu.semaphores)}, of at most {MOST_SEMAPHORES}")
@@ -192,18 +192,18 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
         raise Invalid(f"{where}: its id is {block.id}; the loader wants every block at the place of its number")
     rows = [(row.channel_type, "channels", row.channel_ids) for row in block.channels]
     rows += [(row.access_channel_type, "remote buffers", row.remote_buffer_ids) for row in block.remote_buffer_refs]
-    many: Counter[tuple[str, str]] = Counter()
-    for kind, what, ids in rows:
+    counts: Counter[tuple[str, str]] = Counter()
+    for kind, list_name, ids in rows:
         if kind not in (MEMORY, PORT, SWITCH):
-            raise Invalid(f"{where}: expected {what} of type memory, port or switch, got {quote(kind)}")
-        many[kind, what] += len(ids)
-        if many[kind, what] > MOST_CHANNELS:
-            raise Invalid(f"{where}: {many[kind, what]} {what} of type {kind}, of at most {MOST_CHANNELS}")
-    total = sum(1 + len(one.ops or ()) for one in block.ops)
+            raise Invalid(f"{where}: expected {list_name} of type memory, port or switch, got {quote(kind)}")
+        counts[kind, list_name] += len(ids)
+        if counts[kind, list_name] > MOST_CHANNELS:
+            raise Invalid(f"{where}: {counts[kind, list_name]} {list_name} of type {kind}, of at most {MOST_CHANNELS}")
+    total = sum(1 + len(operation.ops or ()) for operation in block.ops)
     if total > MOST_OPERATIONS:
         raise Invalid(f"{where}: {total} operations, of at most {MOST_OPERATIONS}")
-    for at, one in enumerate(block.ops):
-        for inner in (one, *one.ops) if one.ops else (one,):
+    for at, operation in enumerate(block.ops):
+        for inner in (operation, *operation.ops) if operation.ops else (operation,):
             if inner.name != "nop" or inner.channel_ids or inner.src_buff or inner.dst_buff or inner.semaphore_ids:
                 _check_lists(where, at, inner)
             if (
@@ -213,23 +213,25 @@ def _check_block(where: str, number: int, block: ThreadBlock, semaphores: int) -
                 _check_operation(f"{where}, step {at} ({inner.name[:24]})", inner, semaphores)
 
 
-def _check_lists(where: str, at: int, one: Inner) -> None:
+def _check_lists(where: str, at: int, operation: Inner) -> None:
     """None too long."""
-    for what, given, most in (
-        ("channel_ids", one.channel_ids, MOST_OF_ONE), ("src_buff", one.src_buff, MOST_PLACES),
-        ("dst_buff", one.dst_buff, MOST_PLACES), ("semaphore_ids", one.semaphore_ids, MOST_SEMAPHORES),
+    for field_name, values, max_length in (
+        ("channel_ids", operation.channel_ids, MOST_OF_ONE), ("src_buff", operation.src_buff, MOST_PLACES),
+        ("dst_buff", operation.dst_buff, MOST_PLACES), ("semaphore_ids", operation.semaphore_ids, MOST_SEMAPHORES),
     ):  # fmt: skip
-        if given and len(given) > most:
-            raise Invalid(f"{where}, step {at} ({one.name[:24]}): {len(given)} in {what}, of at most {most}")
+        if values and len(values) > max_length:
+            raise Invalid(
+                f"{where}, step {at} ({operation.name[:24]}): {len(values)} in {field_name}, of at most {max_length}"
+            )
 
 
-def _check_operation(where: str, one: Inner, semaphores: int) -> None:
-    if one.barrier_id is not None and one.barrier_id >= MOST_BARRIERS:
-        raise Invalid(f"{where}: barrier {one.barrier_id}, but GPUs have 0 to {MOST_BARRIERS - 1}")
-    for semaphore in one.semaphore_ids or ():
+def _check_operation(where: str, operation: Inner, semaphores: int) -> None:
+    if operation.barrier_id is not None and operation.barrier_id >= MOST_BARRIERS:
+        raise Invalid(f"{where}: barrier {operation.barrier_id}, but GPUs have 0 to {MOST_BARRIERS - 1}")
+    for semaphore in operation.semaphore_ids or ():
         if semaphore >= semaphores:
             raise Invalid(f"{where}: semaphore {semaphore}, but this GPU has {semaphores}")
-    if one.reduce_op not in (None, "sum"):
-        raise Unsupported(f"{where}: reduce_op is {quote(one.reduce_op)}; the executor sums whatever it says")
-    if one.tbg_info is not None and one.tbg_info.tb_id >= one.tbg_info.tbg_size:
-        raise Invalid(f"{where}: is the part {one.tbg_info.tb_id} of {one.tbg_info.tbg_size}")
+    if operation.reduce_op not in (None, "sum"):
+        raise Unsupported(f"{where}: reduce_op is {quote(operation.reduce_op)}; the executor sums whatever it says")
+    if operation.tbg_info is not None and operation.tbg_info.tb_id >= operation.tbg_info.tbg_size:
+        raise Invalid(f"{where}: is the part {operation.tbg_info.tb_id} of {operation.tbg_info.tbg_size}")

@@ -1,7 +1,7 @@
-"""What the numbers of a plan name: channels of two ranks, remote buffers, groups of a switch, and cells.
+"""Resolve the numbers of a plan: channels of two ranks, remote buffers, groups of a switch, and cells.
 
-A rank's channels of one type are numbered through all its rows. The k-th of one rank to another is the k-th of that
-one back; where the other has fewer, nobody can wait for its signals.
+A rank's channels of one type are numbered through all its rows. The k-th of one rank to another matches the k-th in the
+opposite direction; where the other has fewer, no rank can wait for its signals.
 """
 
 from __future__ import annotations
@@ -31,19 +31,21 @@ _KIND = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def grain_of(file: File, collective: Collective) -> int:
-    """Into how many chunks a block is cut; every rank must say the same of its buffers."""
+    """Return the number of chunks of a block; the buffers of every rank must agree on it."""
     first, last = (side.size.tolist() for side in sides(collective))
-    found = 0
+    grain = 0
     for rank, gpu in enumerate(file.gpus):
-        for what, size, chunks in (
+        for field_name, size, chunks in (
             ("input_chunks", first[rank], gpu.input_chunks), ("output_chunks", last[rank], gpu.output_chunks),
         ):  # fmt: skip
-            if size and not found:
-                found = chunks // size
-            if size and (not found or chunks != size * found):
-                told = f"{collective.kind} of {size} blocks here" + (f", each of {found} elsewhere" if found else "")
-                raise Invalid(f"gpus[{rank}].{what}: is {chunks}, for {told}")
-    return found
+            if size and not grain:
+                grain = chunks // size
+            if size and (not grain or chunks != size * grain):
+                expectation = f"{collective.kind} of {size} blocks here" + (
+                    f", each of {grain} elsewhere" if grain else ""
+                )
+                raise Invalid(f"gpus[{rank}].{field_name}: is {chunks}, for {expectation}")
+    return grain
 
 
 class Wiring:
@@ -53,38 +55,38 @@ class Wiring:
         self.file, self.collective, self.width, self.scratch = file, collective, width, scratch
         self.packets = file.protocol == LL
         grain = grain_of(file, collective)
-        self.places = self._places(grain, nbytes)
+        self.places = self._make_places(grain, nbytes)
         self.semaphores: dict[tuple[str, int, int, int], int] = {}
         self.start: list[int] = []
         self.named: list[str] = []
         self.peers: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.groups: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
         for rank, gpu in enumerate(file.gpus):
-            self._connect(rank, gpu)
-        self._pair()
+            self._read_channels(rank, gpu)
+        self._pair_channels()
         self._check_groups()
-        self.local = [self._local(rank, gpu) for rank, gpu in enumerate(file.gpus)]
+        self.local = [self._number_local(rank, gpu) for rank, gpu in enumerate(file.gpus)]
         self.first: list[list[int]] = self.places.first.tolist()
         self.size: list[list[int]] = self.places.size.tolist()
         self.begin: list[int] = self.places.begin.tolist()
-        self.plain: set[tuple[int, int, int]] = set()  # scratch touched as it is: rank, chunk, how many
+        self.plain: set[tuple[int, int, int]] = set()  # scratch used as plain data: rank, chunk, number of chunks
         self.packed: set[tuple[int, int, int]] = set()  # and as packets
 
     # ---- cells ----
 
-    def _places(self, grain: int, nbytes: int) -> Places:
+    def _make_places(self, grain: int, nbytes: int) -> Places:
         file, twice = self.file, 2 if self.packets else 1
         room = [gpu.scratch_chunks * self.scratch * twice for gpu in file.gpus]
         declared = sum(gpu.input_chunks + gpu.output_chunks for gpu in file.gpus) * self.width
         if sum(room) + declared > max(FEW_CELLS, nbytes):
             raise Invalid(f"{sum(room) + declared} chunks, but only {nbytes} bytes of text to say what happens to them")
-        made = Places.of(self.collective, file.inplace, grain * self.width, room)
-        if file.inplace:  # who has no input, or no output, hands over the other buffer again
+        places = Places.of(self.collective, file.inplace, grain * self.width, room)
+        if file.inplace:  # a rank without input, or without output, passes the other buffer twice
             for side, other in ((INPUT, OUTPUT), (OUTPUT, INPUT)):
-                lacking = made.size[:, side] == 0
-                made.first[lacking, side] = made.first[lacking, other]
-                made.size[lacking, side] = made.size[lacking, other]
-        return replace(made, cells_per_chunk=(self.width, self.width, self.scratch))
+                lacking = places.size[:, side] == 0
+                places.first[lacking, side] = places.first[lacking, other]
+                places.size[lacking, side] = places.size[lacking, other]
+        return replace(places, cells_per_chunk=(self.width, self.width, self.scratch))
 
     def cells(self, where: object, rank: int, at: int, kind: str | None, index: int, size: int) -> int:
         """The first cell of a place that `rank` names at the rank `at`, if all of it is there. What lies behind the
@@ -96,7 +98,7 @@ class Wiring:
             self.plain.add((at, index, size))
             if index + size > self.file.gpus[at].scratch_chunks:
                 room = self.file.gpus[at].scratch_chunks
-                raise Invalid(f"{where}: {_span(index, size)} of the scratch of rank {at}, of {room}")
+                raise Invalid(f"{where}: {_range_text(index, size)} of the scratch of rank {at}, of {room}")
             return self.first[at][SCRATCH] + index * self.scratch
         base = self.first[at][which]
         if self.file.inplace and at != rank:
@@ -105,7 +107,9 @@ class Wiring:
         high = low + size * self.width
         if low < self.first[at][which] or high > self.first[at][which] + self.size[at][which]:
             room = self.size[at][which] // self.width
-            raise Invalid(f"{where}: {_span(index, size)} of the {('input', 'output')[which]} of rank {at}, of {room}")
+            raise Invalid(
+                f"{where}: {_range_text(index, size)} of the {('input', 'output')[which]} of rank {at}, of {room}"
+            )
         return low
 
     def packet_cells(self, where: object, at: int, kind: str | None, index: int, size: int) -> int:
@@ -117,7 +121,7 @@ class Wiring:
         self.packed.add((at, index, size))
         room = self.file.gpus[at].scratch_chunks
         if index + size > room:
-            raise Invalid(f"{where}: {_span(index, size)}, as packets, of the scratch of rank {at}, of {room}")
+            raise Invalid(f"{where}: {_range_text(index, size)}, as packets, of the scratch of rank {at}, of {room}")
         return self.first[at][SCRATCH] + (room + index) * self.scratch
 
     def refuse_mixed_scratch(self) -> None:
@@ -131,18 +135,18 @@ class Wiring:
 
     # ---- channels ----
 
-    def _connect(self, rank: int, gpu: Gpu) -> None:
+    def _read_channels(self, rank: int, gpu: Gpu) -> None:
         for row, channel in enumerate(gpu.channels):
             where = f"gpus[{rank}].channels[{row}]"
             if channel.channel_type in (MEMORY, PORT):
-                known = self.peers.setdefault((channel.channel_type, rank), [])
+                connections = self.peers.setdefault((channel.channel_type, rank), [])
                 if channel.connected_to is None:
                     raise Invalid(f"{where}: lacks connected_to")
                 for peer in channel.connected_to:
                     if peer >= len(self.file.gpus) or peer == rank:
                         raise Invalid(f"{where}: is connected to {peer}, which is no other rank")
-                    known.append((peer, 0))
-                if len(known) > MOST_CONNECTIONS:
+                    connections.append((peer, 0))
+                if len(connections) > MOST_CONNECTIONS:
                     raise Invalid(f"{where}: more than {MOST_CONNECTIONS} channels")
             elif channel.channel_type == SWITCH:
                 if channel.buffer_type not in KINDS or channel.rank_groups is None:
@@ -155,31 +159,33 @@ class Wiring:
             else:
                 raise Invalid(f"{where}: expected type memory, port or switch, got {quote(channel.channel_type)}")
 
-    def _pair(self) -> None:
-        for known in self.peers.values():
-            seen: Counter[int] = Counter()
-            for at, (peer, _) in enumerate(known):
-                known[at] = peer, seen[peer]
-                seen[peer] += 1
-        self.many = Counter((kind, rank, peer) for (kind, rank), known in self.peers.items() for peer, _ in known)
+    def _pair_channels(self) -> None:
+        for connections in self.peers.values():
+            counts: Counter[int] = Counter()
+            for at, (peer, _) in enumerate(connections):
+                connections[at] = peer, counts[peer]
+                counts[peer] += 1
+        self.many = Counter(
+            (kind, rank, peer) for (kind, rank), connections in self.peers.items() for peer, _ in connections
+        )
 
     def _check_groups(self) -> None:
         """All ranks of a group must name it, equally often."""
-        count = Counter((rank, one) for rank, groups in self.groups.items() for one in groups)
-        for (rank, (which, ranks)), many in count.items():
+        count = Counter((rank, group) for rank, groups in self.groups.items() for group in groups)
+        for (rank, (which, ranks)), group_count in count.items():
             for other in ranks:
-                if count[other, (which, ranks)] != many:
+                if count[other, (which, ranks)] != group_count:
                     raise Invalid(f"gpus[{rank}].channels: rank {other} does not join the switch's group {list(ranks)}")
 
-    def signal(self, kind: str, rank: int, channel: int, *, taken: bool) -> int:
-        """The semaphore that a rank gives to on a channel of its own, or takes from; -1 where nobody can take."""
+    def signal(self, kind: str, rank: int, channel: int, *, is_wait: bool) -> int:
+        """Return the semaphore that a rank releases or acquires on a channel; -1 where no rank can acquire it."""
         peer, number = self.peers[kind, rank][channel]
-        source, target = (peer, rank) if taken else (rank, peer)
-        if not taken and number >= self.many[kind, peer, rank]:
+        source, target = (peer, rank) if is_wait else (rank, peer)
+        if not is_wait and number >= self.many[kind, peer, rank]:
             return -1
-        return self._numbered((kind, source, target, number))
+        return self._number_semaphore((kind, source, target, number))
 
-    def _numbered(self, key: tuple[str, int, int, int]) -> int:
+    def _number_semaphore(self, key: tuple[str, int, int, int]) -> int:
         if key not in self.semaphores:
             self.semaphores[key] = len(self.start)
             self.start.append(0)
@@ -187,21 +193,21 @@ class Wiring:
             self.named.append(f"the signal from rank {source} to rank {target} ({kind} channel {number} of theirs)")
         return self.semaphores[key]
 
-    def _local(self, rank: int, gpu: Gpu) -> list[int]:
-        found = []
+    def _number_local(self, rank: int, gpu: Gpu) -> list[int]:
+        numbers = []
         for number, semaphore in enumerate(gpu.semaphores):
-            found.append(len(self.start))
+            numbers.append(len(self.start))
             self.start.append(semaphore.init_value)
             self.named.append(f"semaphore {number} of rank {rank}")
-        return found
+        return numbers
 
 
-def _span(index: int, size: int) -> str:
+def _range_text(index: int, size: int) -> str:
     return f"chunks {index} to {index + size - 1}"
 
 
 class Names:
-    """What the numbers within a thread block name."""
+    """Resolves the numbers within a thread block."""
 
     def __init__(self, wiring: Wiring, rank: int, number: int, block: ThreadBlock) -> None:
         self.wiring, self.rank, self.number = wiring, rank, number
@@ -209,10 +215,10 @@ class Names:
         self.channels: dict[str, list[int]] = {}
         for row in block.channels:
             kind = row.channel_type
-            there = len(wiring.groups.get(rank, ()) if kind == SWITCH else wiring.peers.get((kind, rank), ()))
+            channel_count = len(wiring.groups.get(rank, ()) if kind == SWITCH else wiring.peers.get((kind, rank), ()))
             for channel in row.channel_ids:
-                if channel >= there:
-                    raise Invalid(f"{where}: {kind} channel {channel}, but rank {rank} has {there}")
+                if channel >= channel_count:
+                    raise Invalid(f"{where}: {kind} channel {channel}, but rank {rank} has {channel_count}")
             self.channels.setdefault(kind, []).extend(row.channel_ids)
         self.buffers: dict[str, list[tuple[int, str]]] = {}
         remote = wiring.file.gpus[rank].remote_buffers
@@ -221,26 +227,28 @@ class Names:
             for buffer in refs.remote_buffer_ids:
                 if buffer >= len(remote):
                     raise Invalid(f"{where}: remote buffer {buffer}, but rank {rank} has {len(remote)}")
-                one = remote[buffer]
-                if kind not in one.access_channel_types:
+                remote_buffer = remote[buffer]
+                if kind not in remote_buffer.access_channel_types:
                     raise Invalid(f"{where}: remote buffer {buffer} cannot be reached by {kind}")
-                if one.rank >= len(wiring.file.gpus) or one.rank == rank:
-                    raise Invalid(f"gpus[{rank}].remote_buffers[{buffer}]: rank {one.rank} is no other rank")
-                if one.type not in KINDS:
-                    raise Invalid(f"gpus[{rank}].remote_buffers[{buffer}]: expected i, o or s, got {quote(one.type)}")
-                self.buffers.setdefault(kind, []).append((one.rank, one.type))
+                if remote_buffer.rank >= len(wiring.file.gpus) or remote_buffer.rank == rank:
+                    raise Invalid(f"gpus[{rank}].remote_buffers[{buffer}]: rank {remote_buffer.rank} is no other rank")
+                if remote_buffer.type not in KINDS:
+                    raise Invalid(
+                        f"gpus[{rank}].remote_buffers[{buffer}]: expected i, o or s, got {quote(remote_buffer.type)}"
+                    )
+                self.buffers.setdefault(kind, []).append((remote_buffer.rank, remote_buffer.type))
 
     def channel(self, where: object, kind: str, at: int) -> int:
-        known = self.channels.get(kind, ())
-        if at >= len(known):
-            raise Invalid(f"{where}: {kind} channel {at}, but its block has {len(known)}")
-        return known[at]
+        channels = self.channels.get(kind, ())
+        if at >= len(channels):
+            raise Invalid(f"{where}: {kind} channel {at}, but its block has {len(channels)}")
+        return channels[at]
 
     def buffer(self, where: object, kind: str, at: int | None) -> tuple[int, str]:
-        known = self.buffers.get(kind, ())
-        if at is None or at >= len(known):
-            raise Invalid(f"{where}: remote buffer {at}, but its block has {len(known)} by {kind}")
-        return known[at]
+        buffers = self.buffers.get(kind, ())
+        if at is None or at >= len(buffers):
+            raise Invalid(f"{where}: remote buffer {at}, but its block has {len(buffers)} by {kind}")
+        return buffers[at]
 
     def group(self, where: object, at: int | None) -> tuple[int, tuple[int, ...]]:
         if at is None:
@@ -248,23 +256,25 @@ class Names:
         return self.wiring.groups[self.rank][self.channel(where, SWITCH, at)]
 
 
-def collective_of(file: File, given: Collective | None, root: int, nbytes: int) -> Collective:
-    """What the plan is for: as told, as Antiphon wrote beside it, or of all ranks, by its kind."""
+def collective_of(file: File, collective: Collective | None, root: int, nbytes: int) -> Collective:
+    """Return the collective of a plan: the argument, the one that Antiphon stored, or its kind among all ranks."""
     from antiphon.core.collective import KINDS as KNOWN
     from antiphon.core.collective import ROOTED
     from antiphon.core.serialize import loads
 
-    if given is None and file.antiphon is not None and bytes(file.antiphon.collective):
-        found = loads(bytes(file.antiphon.collective), "antiphon.collective")
-        if not isinstance(found, Collective) or found.kind != file.collective:
+    if collective is None and file.antiphon is not None and bytes(file.antiphon.collective):
+        stored = loads(bytes(file.antiphon.collective), "antiphon.collective")
+        if not isinstance(stored, Collective) or stored.kind != file.collective:
             raise Invalid("antiphon.collective: is no collective of the kind that the plan names")
-        given = found
-    if given is None:
+        collective = stored
+    if collective is None:
         if file.collective not in KNOWN:
             raise Unsupported(f"collective: {quote(file.collective)} has no result by itself; say which it is")
-        given = Collective(file.collective, len(file.gpus), roots=(root,) if file.collective in ROOTED else ())
-    if given.blocks > max(FEW_CELLS, nbytes):
-        raise Invalid(f"collective: {given.blocks} blocks, but only {nbytes} bytes of text to say what happens to them")
-    if given.ranks != len(file.gpus):
-        raise Invalid(f"gpus: {len(file.gpus)}, for a collective of {given.ranks} ranks")
-    return given
+        collective = Collective(file.collective, len(file.gpus), roots=(root,) if file.collective in ROOTED else ())
+    if collective.blocks > max(FEW_CELLS, nbytes):
+        raise Invalid(
+            f"collective: {collective.blocks} blocks, but only {nbytes} bytes of text to say what happens to them"
+        )
+    if collective.ranks != len(file.gpus):
+        raise Invalid(f"gpus: {len(file.gpus)}, for a collective of {collective.ranks} ranks")
+    return collective

@@ -24,7 +24,7 @@ from antiphon.formats.files import Files
 from antiphon.formats.mscclpp.blocks import MOST_CHUNKS, WHAT, BlockText, Gpu, gpus_by_packets, gpus_of
 from antiphon.formats.mscclpp.shape import FEW_CELLS, LL, MOST_BLOCKS, MOST_OFFSET, SWITCH
 from antiphon.formats.served import refuse_served
-from antiphon.lower.lowering import lower
+from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.packets import fit
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
@@ -103,22 +103,9 @@ def register(builder, rank, world_size, ranks_per_node):
 '''
 
 
-Row = tuple[str, str, bool, int, int, int]
-
-
-def registration(collective: Collective, rows: list[Row], per_node: int) -> bytes:
-    """`rows`: file, name, in place, smallest and largest size, and of what a multiple. `per_node`: ranks of each host,
-    0 where these differ."""
-    told = "".join(f"    {row!r},\n" for row in rows)
-    return _TEXT.format(
-        collective=collective.kind, ranks=collective.ranks, per_node=per_node, roots=collective.roots, rows=told
-    ).encode()
-
-
 # ---- plans ----
 
 
-_NEVER = 2**20  # steps until scratch is used again
 _SIZED = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall")
 
 
@@ -136,47 +123,51 @@ def mscclpp_json(
     packets (protocol LL), where everyone hears from everyone, within a host, and no switch works. Where not all ranks
     of the machine take part, the files are for a communicator of those that do, in their order.
     """
-    for what, value, low, high in (
+    for option, value, low, high in (
         ("blocks", blocks, 1, MOST_BLOCKS), ("threads", threads, 32, 1024), ("alignment", alignment, 16, 2**16),
-        ("lag", lag, 0, _NEVER),
+        ("lag", lag, 0, MAX_LAG),
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Invalid(f"{what}: expected a whole number from {low} to {high}, got {quote(value)}")
+            raise Invalid(f"{option}: expected a whole number from {low} to {high}, got {quote(value)}")
     if threads % 32 or alignment % 16:
         raise Invalid("threads come in warps of 32, alignment in multiples of 16 bytes")
     if not re.fullmatch(r"[A-Za-z0-9_-]{0,64}", name):
         raise Invalid(f"name: expected up to 64 letters, digits, - and _, got {quote(name)}")
     alone, small = parse_yes(alone, "option alone"), parse_size(packets, "packets")
     files: dict[str, bytes] = {}
-    rows: list[tuple[str, str, bool, int, int, int]] = []
+    rows: list[tuple[str, str, bool, int, int, int]] = []  # file, name, in place, sizes, and their divisor
     members = job_of(plan.collective)
     collective = counted_anew(plan.collective, members)
-    far, of_hosts = _far(plan, members)
-    left = refuse_served(plan, WHAT)
+    far, of_hosts = _find_hosts(plan, members)
+    skipped = refuse_served(plan, WHAT)
     for number, entry in enumerate(plan.entries):
         if entry.served_by in GPU_LIBRARIES:
             continue
         for in_place in (False, True):
-            if in_place and collective.kind == "alltoall" and not _equal(collective):
+            if in_place and collective.kind == "alltoall" and not _has_equal_counts(collective):
                 continue
             schedule = unjoined(entry.schedule) if alone else entry.schedule
             start, stop = entry.start, entry.stop
             by = _by_packets(schedule, in_place, blocks, far) if start <= small > 0 else None
-            made: list[tuple[str, Program, Bound, list[Gpu], tuple[int, int | None]]] = []
+            variants: list[tuple[str, Program, Bound, list[Gpu], tuple[int, int | None]]] = []
             if by is not None:
                 end = small + 1 if stop is None else min(stop, small + 1)
-                made.append(("-packets", *by, (start, end)))
+                variants.append(("-packets", *by, (start, end)))
                 start = end
             if stop is None or start < stop:
-                program, bound, known = _program(schedule, in_place, lag)
-                made.append(("", program, bound, gpus_of(program, bound, known, blocks, far), (start, stop)))
-            for which, of, places, gpus, span in made:
-                head = _Head(of, places, span, threads, alignment, name, flagged=bool(which))
+                program, bound, switched = _lower_plan(schedule, in_place, lag)
+                variants.append(("", program, bound, gpus_of(program, bound, switched, blocks, far), (start, stop)))
+            for which, variant, places, gpus, span in variants:
+                head = _Head(variant, places, span, threads, alignment, name, flagged=bool(which))
                 file = f"plan{number}{which}{'-in-place' if in_place else ''}.json"
                 files[file] = head.text(gpus)
                 rows.append((file, head.label, in_place, *head.sizes))
-    files["register.py"] = registration(collective, rows, of_hosts.pop() if len(of_hosts) == 1 else 0)
-    return Files(files, left)
+    files["register.py"] = _TEXT.format(
+        collective=collective.kind, ranks=collective.ranks, roots=collective.roots,
+        per_node=of_hosts.pop() if len(of_hosts) == 1 else 0,  # ranks of each host, 0 where these differ
+        rows="".join(f"    {row!r},\n" for row in rows),
+    ).encode()  # fmt: skip
+    return Files(files, skipped)
 
 
 @uncollected()
@@ -187,12 +178,12 @@ def json_of(program: Program, *, blocks: int = 32, packets: bool = False) -> byt
             raise Unsupported(f"{WHAT}: not everyone hears from everyone, as packets need; leave them out")
         bound, gpus = gpus_by_packets(program, blocks, lambda a, b: False)
         return _Head(program, bound, (0, None), 1024, 16, "", flagged=True).text(gpus)
-    bound, known = _switched(program)
-    gpus = gpus_of(program, bound, known, blocks, lambda a, b: False)
+    bound, switched_part = _find_switched(program)
+    gpus = gpus_of(program, bound, switched_part, blocks, lambda a, b: False)
     return _Head(program, bound, (0, None), 1024, 16, "").text(gpus)
 
 
-def _equal(collective: Collective) -> bool:
+def _has_equal_counts(collective: Collective) -> bool:
     try:
         sides(collective, True)
     except Unsupported:
@@ -200,8 +191,8 @@ def _equal(collective: Collective) -> bool:
     return True
 
 
-def _far(plan: Plan, members: Sequence[int]) -> tuple[Callable[[int, int], bool], set[int]]:
-    """Whether two of these are on different hosts, by their places among them; and how many are on any host."""
+def _find_hosts(plan: Plan, members: Sequence[int]) -> tuple[Callable[[int, int], bool], set[int]]:
+    """Return a test whether two members are on different hosts, and the set of the hosts' numbers of members."""
     number = {rank: place for place, rank in enumerate(members)}
     host = [0] * len(members)
     sizes = set()
@@ -212,25 +203,25 @@ def _far(plan: Plan, members: Sequence[int]) -> tuple[Callable[[int, int], bool]
     return lambda a, b: host[a] != host[b], sizes
 
 
-def _switched(program: Program) -> tuple[Bound, Switched]:
+def _find_switched(program: Program) -> tuple[Bound, Switched]:
     """Its addresses, and what of it switches do."""
     bound = chunked(program, MOST_CHUNKS, WHAT)
-    known = switched(program, bound, WHAT)
-    return squeezed(program, bound, known), known
+    switched_part = switched(program, bound, WHAT)
+    return squeezed(program, bound, switched_part), switched_part
 
 
-def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
+def _lower_plan(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bound, Switched]:
     if not schedule.collective.weights.any():
         raise Unsupported(f"{WHAT}: no rank has any data, and a loader divides by the chunks of its buffers")
-    for lags in (lag,) if lag else (_NEVER, 1):
+    for lags in (lag,) if lag else (MAX_LAG, 1):
         try:
             program = among(lower(schedule, in_place=in_place, lag=lags, joints=True), job_of(schedule.collective))
         except Unsupported as error:
             if schedule.joint is None:
                 raise
             raise Unsupported(f"{error}; {INSTEAD}") from None
-        bound, known = _switched(program)
-        if lags == lag or int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max()):
+        bound, switched_part = _find_switched(program)
+        if lags == lag or has_little_scratch(bound):
             break
     total = int(bound.sizes.sum())
     if total > FEW_CELLS:
@@ -238,7 +229,7 @@ def _program(schedule: Schedule, in_place: bool, lag: int) -> tuple[Program, Bou
             f"{WHAT}: {total} chunks in the buffers of all ranks, of at most {FEW_CELLS}; take a planner, or "
             "options of it, with fewer chunks or with shares of smaller denominators"
         )
-    return program, bound, known
+    return program, bound, switched_part
 
 
 def _by_packets(
@@ -247,7 +238,7 @@ def _by_packets(
     """By packets, in scratch that is used once; None where that cannot be."""
     if schedule.joint is not None:
         return None
-    program = among(lower(schedule, in_place=in_place, lag=_NEVER), job_of(schedule.collective))
+    program = among(lower(schedule, in_place=in_place, lag=MAX_LAG), job_of(schedule.collective))
     sends = program.kind == SEND
     if not fit(program) or any(map(far, program.rank[sends].tolist(), program.peer[sends].tolist())):
         return None
@@ -263,13 +254,13 @@ def declared(collective: Collective, in_place: bool, grain: int) -> list[tuple[i
     first, last = (side.size.tolist() for side in sides(collective))
     if in_place and collective.kind == "custom":
         first = last = sides(collective, True)[0].size.tolist()
-    found = [(a or b, b or a) for a, b in zip(first, last, strict=True)]
-    usual = found[collective.members[0]]
-    return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in found]
+    declared_chunks = [(a or b, b or a) for a, b in zip(first, last, strict=True)]
+    usual = declared_chunks[collective.members[0]]
+    return [(a * grain, b * grain) if a else (usual[0] * grain, usual[1] * grain) for a, b in declared_chunks]
 
 
 class _Head:
-    """What stands around the GPUs of a plan."""
+    """The text of a plan around its GPUs."""
 
     def __init__(
         self, program: Program, bound: Bound, span: tuple[int, int | None], threads: int, alignment: int, name: str,
@@ -284,27 +275,27 @@ class _Head:
         """The name has a checksum of what follows: the executor tells plans apart by their names alone."""
         collective, in_place = self.program.collective, self.program.in_place
         chunks = declared(collective, in_place, self.bound.unit)
-        parts = [self._gpu(rank, gpu, chunks[rank]) for rank, gpu in enumerate(gpus)]
-        smallest, largest, _ = self.sizes = self._sizes(chunks)
-        body = ",\n".join(parts)
+        gpu_texts = [self._gpu_text(rank, gpu, chunks[rank]) for rank, gpu in enumerate(gpus)]
+        smallest, largest, _ = self.sizes = self._find_sizes(chunks)
+        body = ",\n".join(gpu_texts)
         label = f"{self.name or 'antiphon'}-{collective.kind}-{collective.ranks}{'-in-place' if in_place else ''}"
         ours, protocol = dumps(collective).decode().strip(), LL if self.flagged else "Simple"
         tail = (
-            f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{_bool(in_place)},'
+            f'"collective":"{collective.kind}","protocol":"{protocol}","inplace":{str(in_place).lower()},'
             f'"reuse_resources":false,"num_threads_per_block":{self.threads},'
-            f'"use_double_scratch_buffer":{_bool(self.flagged)},'
+            f'"use_double_scratch_buffer":{str(self.flagged).lower()},'
             f'"buffer_alignment":{self.alignment},"min_message_size":{smallest},"max_message_size":{largest},\n'
             f'"antiphon":{{"collective":{ours}}},\n"gpus":[\n{body}\n]}}\n'
         )
         self.label = f"{label}-{zlib.crc32(tail.encode()):08x}"
         return f'{{"name":"{self.label}",\n{tail}'.encode()
 
-    def _sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int, int]:
+    def _find_sizes(self, chunks: list[tuple[int, int]]) -> tuple[int, int, int]:
         """For which sizes: those of the plan's range, as far as all offsets fit into 32 bits; and multiples of what."""
         collective = self.program.collective
         scratch = int(self.bound.sizes[:, SCRATCH].max()) * (4 if self.flagged else 1)  # packets, in two buffers
-        most = max(scratch, *(max(pair) for pair in chunks))
-        chunk = (MOST_OFFSET - 1) // most // self.alignment * self.alignment
+        max_chunks = max(scratch, *(max(pair) for pair in chunks))
+        chunk = (MOST_OFFSET - 1) // max_chunks // self.alignment * self.alignment
         counts = {pair[1] if collective.kind == "allgather" else pair[0] for pair in chunks}
         largest, unit = chunk * max(counts), self.alignment * max(counts)
         if collective.kind not in _SIZED or len(counts) > 1:
@@ -312,15 +303,15 @@ class _Head:
         start, stop = self.span
         return start, min(largest, stop - 1) if stop is not None else largest, unit
 
-    def _gpu(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
+    def _gpu_text(self, rank: int, gpu: Gpu, chunks: tuple[int, int]) -> str:
         channels = ",".join(
-            f'{{"channel_type":"{kind}","connected_to":{_list(peers)}}}'
+            f'{{"channel_type":"{kind}","connected_to":{_json_list(peers)}}}'
             for kind, peers in gpu.channels.items()
             if peers
         )
         groups = ",".join(
             f'{{"channel_type":"{SWITCH}","buffer_type":"{kind}","rank_groups":[{{"size":{len(ranks)},'
-            f'"ranks":{_list(ranks)}}}]}}'
+            f'"ranks":{_json_list(ranks)}}}]}}'
             for ranks, kind in gpu.groups
         )
         channels = ",".join(filter(None, (channels, groups)))
@@ -328,7 +319,7 @@ class _Head:
             f'{{"rank":{peer},"type":"{kind}","access_channel_types":["{access}"]}}'
             for peer, kind, access in gpu.buffers
         )
-        blocks = ",\n".join(self._block(number, block) for number, block in enumerate(gpu.blocks))
+        blocks = ",\n".join(self._block_text(number, block) for number, block in enumerate(gpu.blocks))
         semaphores = ",".join(['{"init_value":0}'] * gpu.links.semaphores)
         scratch = int(self.bound.sizes[rank, SCRATCH])
         return (
@@ -337,12 +328,14 @@ class _Head:
             f'"semaphores":[{semaphores}]}}'
         )
 
-    def _block(self, number: int, block: BlockText) -> str:
+    def _block_text(self, number: int, block: BlockText) -> str:
         channels = ",".join(
-            f'{{"channel_type":"{kind}","channel_ids":{_list(ids)}}}' for kind, ids in block.channels.items() if ids
+            f'{{"channel_type":"{kind}","channel_ids":{_json_list(ids)}}}'
+            for kind, ids in block.channels.items()
+            if ids
         )
         buffers = ",".join(
-            f'{{"access_channel_type":"{kind}","remote_buffer_ids":{_list(ids)}}}'
+            f'{{"access_channel_type":"{kind}","remote_buffer_ids":{_json_list(ids)}}}'
             for kind, ids in block.buffers.items()
             if ids
         )
@@ -350,9 +343,5 @@ class _Head:
         return f'{{"id":{number},"ops":[{operations}],"channels":[{channels}],"remote_buffer_refs":[{buffers}]}}'
 
 
-def _list(numbers: Iterable[int]) -> str:
+def _json_list(numbers: Iterable[int]) -> str:
     return "[" + ",".join(map(str, numbers)) + "]"
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"

@@ -251,9 +251,11 @@ def blocks(
 def _place_blocks(
     program: Program, bound: Bound, limits: Limits, split_blocks: bool, lane_limit: int
 ) -> tuple[tuple[Values, list[list[Block]]], int]:  # fmt: skip
-    """Blocks on so many lanes, and how many are used. With 0, and where blocks that send on what they receive get stuck
-    again and again because each waits for an empty slot of the next, none does so: then nothing gets stuck, as messages
-    and waits go by the times of the program."""
+    """Place blocks on up to `lane_limit` lanes; return them and the number used.
+
+    With 0, and where blocks that forward what they receive repeatedly get stuck because each waits for an empty slot of
+    the next, none forwards: then nothing gets stuck, as messages and waits follow the times of the program.
+    """
     refused: set[Turn] = set()
     for attempt in range(MOST_TRIED + 1):
         by_chunk = values(program, bound, split_blocks)

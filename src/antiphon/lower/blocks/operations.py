@@ -1,4 +1,4 @@
-"""Operations of a program by chunk, and which of them read what was written where; and all that they become.
+"""Operations of a program by chunk, with the versions that they read and write; and the types of later stages.
 
 Steps and thread blocks hold segments (of messages) and pieces (of folds), which hold operations: the types stand first.
 
@@ -56,7 +56,7 @@ def dissolve_blocks(blocks: list[list[Block]]) -> None:
             block.steps, block.done_before = [], {}
 
 
-Span = tuple[int, int]  # first cell, and how many
+Span = tuple[int, int]  # first cell, and the number of cells
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +67,7 @@ class Operation:
     `first`: the first version that it writes. `segments`: those of a send, and of its receive. `runs`: which stretches
     of a received message are folded as it comes, `pieces`: which of a fold. `done`: the steps that it ends with, at
     most one of each block. `behind`: by block, steps that a message did not wait for as it went past its own
-    place (see `place`): whoever writes there later must. (There are millions of them; what has none has no list.)
+    place (see `place`): later writers there must. (There are millions of operations: empty lists are not created.)
     """
 
     kind: int
@@ -137,7 +137,7 @@ SEVERAL = Operation(JOIN, -1, -1, -1, -1, [], [], 0)
 
 @dataclass(eq=False)
 class Values:
-    """All operations by rank, in order, and of every version who writes it and who reads it (None: nobody; SEVERAL:
+    """All operations by rank, in order, and the writer and the reader of every version (None: no reader; SEVERAL:
     several, or several times, or it is there in the end)."""
 
     ranks: list[list[Operation]]
@@ -150,7 +150,7 @@ class Values:
         return chain.from_iterable(self.ranks)
 
     def only(self, first: int, count: int, reader: Operation) -> bool:
-        """Whether nobody else reads these versions."""
+        """Whether `reader` is the only reader of these versions."""
         return self.reader[first : first + count] == [reader] * count
 
 
@@ -229,7 +229,7 @@ def _rank_operations(
 
 @dataclass(frozen=True)
 class _Edges:
-    """Where blocks of the collective end in the users' buffers; with a grain of 0 that does not matter."""
+    """The ends of the collective's blocks in the users' buffers; a grain of 0 ignores them."""
 
     grain: int
     scratch: int
@@ -277,8 +277,8 @@ class _Edges:
 
 
 def _assign_versions(values: Values, operations: list[Operation], cells: int, edge: _Edges) -> list[Operation]:
-    """Who reads what whom wrote, at one rank. A fold that goes on where the one before it ends, of what the same
-    operations wrote, is one with that; what is left is returned."""
+    """Assign versions to reads and writes of one rank, and return its operations. A fold that continues the one before
+    it, of operands that the same operations wrote, is joined with that."""
     writer, reader = values.writer, values.reader
     holds = [-1] * cells
     remaining: list[Operation] = []

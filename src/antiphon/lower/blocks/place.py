@@ -6,7 +6,7 @@ blocks send only or receive only, the smallest unfinished time always goes on, a
 sends on what it receives may wait for an empty slot at a later time: `blocks.find_stuck` checks whether all get
 through.
 
-A message that is folded as it comes goes past its own place, and does not wait for who still reads that. Who writes
+A message that is folded as it comes bypasses its own place, and does not wait for readers of that place. Who writes
 there later waits for the fold or for what follows it, and so for those readers: they are `behind` it. Where the fold's
 result takes the place of one of its messages, the first step of the fold waits for them instead.
 
@@ -48,7 +48,7 @@ Awaited = dict[Block, Step]
 
 
 class Needs(NamedTuple):
-    """What a step waits for, and whether something of that is still missing."""
+    """The steps that a step waits for, and whether one of them does not exist yet."""
 
     awaited: Awaited
     missing: bool
@@ -110,7 +110,7 @@ def ends(steps: list[Step]) -> list[Step]:
 
 
 def needed(block: Block, needs: Awaited) -> list[Step]:
-    """What of it the block does not know yet, and what none of the others implies."""
+    """Return the needed steps that the block has not waited for and that no other needed step implies."""
     done_before = block.done_before
     missing = [
         step for step in needs.values() if step.block is not block and done_before.get(step.block, -1) < step.place
@@ -146,8 +146,10 @@ class _Placing:
         self.at: dict[tuple[int, int, int, bool], Block] = {}  # rank, channel, peer, whether it sends there
         self.sending: dict[tuple[int, int], int] = defaultdict(int)  # blocks with sends, by rank and channel
         self.receiving: dict[tuple[int, int], int] = defaultdict(int)
-        self.numbers: dict[tuple[int, int], int] = {}  # lane and how many are full before: channel
-        self.reached: dict[tuple[int, int, int], int] = defaultdict(int)  # of a way and lane, how many are full
+        self.numbers: dict[tuple[int, int], int] = {}  # by lane and number of full channels before: channel
+        self.reached: dict[tuple[int, int, int], int] = defaultdict(
+            int
+        )  # of a connection and lane, the number of full channels
         self.own: list[Block | None] = [None] * len(values.ranks)
         self.promised: dict[Segment, tuple[Block, int, Awaited]] = {}
         self.owed: dict[Block, int] = defaultdict(int)
@@ -198,7 +200,7 @@ class _Placing:
         inherit(fold)
 
     def _place_local_fold(self, fold: Operation) -> Step:
-        """A fold of what lies there, in steps of at most so many chunks."""
+        """Place a fold of stored operands, in steps of at most `limits.count` chunks."""
         (result, length), *operands = fold.spans
         order = sorted(range(len(operands)), key=lambda number: operands[number][0] != result)
         if operands[order[0]][0] == result and len(order) == 1:
@@ -228,7 +230,7 @@ class _Placing:
         return step
 
     def _split_waits(self, fold: Operation, order: list[int]) -> tuple[list[Operation], dict[int, list[Operation]]]:
-        """What a fold waits for before its first step, and what only an operand after the first waits for: the message
+        """Split a fold's waits: those before its first step, and those of one later operand only: the message
         that brings it."""
         length, writer = fold.length, self.values.writer
         brings: dict[Operation, set[int]] = defaultdict(set)
@@ -320,7 +322,7 @@ class _Placing:
             self._place_receive(segment)
 
     def _receive_needs(self, segment: Segment) -> Needs:
-        """What receiving it waits for, as far as that is there."""
+        """Return the steps that receiving it waits for, as far as they exist."""
         piece, receive = segment.piece, segment.receive
         if piece is None:
             return Needs(before(receive.waits), False)
@@ -389,7 +391,7 @@ class _Placing:
         )
 
     def _peers(self, rank: int, lane: int, peer: int, sending: bool) -> tuple[int, int]:
-        """Whom the block sends to, and whom it receives from."""
+        """Return the rank that the block sends to, and the one that it receives from."""
         if sending:
             return peer, self.lanes[lane].before.get((rank, peer), -1)
         return self.lanes[lane].after.get((rank, peer), -1), peer

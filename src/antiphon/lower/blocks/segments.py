@@ -60,7 +60,7 @@ def dissolve_segments(values: Values) -> None:
 
 
 def _find_cuts(values: Values, max_chunks: int) -> tuple[dict[Operation, set[int]], dict[Operation, set[int]]]:
-    """Where sends end or are cut, and where folds that have pieces are cut: of those that are cut at all."""
+    """Return where sends end or are cut, and where folds with pieces are cut; only for those that are cut."""
     cuts = {
         operation: set(range(max_chunks, operation.length, max_chunks))
         for operation in values.every()
@@ -119,7 +119,7 @@ def _find_direct(values: Values, fold: Operation) -> None:
 
 
 def unjoined(operation: Operation) -> Iterable[Operation]:
-    """What it waits for, through joins."""
+    """Return the operations that it waits for, directly or through joins."""
     for other in operation.waits:
         if other.kind == JOIN:
             break
@@ -137,7 +137,7 @@ def unjoined(operation: Operation) -> Iterable[Operation]:
 
 
 def _stretch_ends(message: Operation) -> set[int]:
-    """Where its stretches end within its stream."""
+    """Return the ends of its stretches within its stream."""
     if len(message.spans) == 1:
         return {message.spans[0][1]}
     offsets, at = set(), 0
@@ -309,7 +309,7 @@ def _detach(segment: Segment) -> Segment:
 
 
 def _choose_lane(open_lanes: list[Lane], turns: list[Turn], max_lanes: int) -> tuple[int, int]:
-    """The lane that a chain goes on, and how many of its turns are kept."""
+    """Choose the lane of a chain; return it and the number of turns that fit."""
     number = next((at for at, lane in enumerate(open_lanes) if all(lane.fits(turn) for turn in turns)), len(open_lanes))
     if number == len(open_lanes) < max_lanes:
         open_lanes.append(Lane())

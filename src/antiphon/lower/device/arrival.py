@@ -21,7 +21,7 @@ from antiphon.planners.shared.rows import Seats
 
 
 def arrivals(schedule: Schedule) -> Longs:
-    """Of each rank and block the place where it arrives. Unsupported where the schedule says nothing of that.
+    """Return the place of arrival of each block at each rank. Unsupported where the schedule defines none.
 
     >>> from antiphon.core.collective import Collective
     >>> from antiphon.core.request import Request
@@ -48,7 +48,7 @@ def arrivals(schedule: Schedule) -> Longs:
 
 
 def cycles(place: Longs) -> list[list[int]]:
-    """What stands at place[b] is to come to b: along each cycle everything moves to where the one before it is.
+    """Return the cycles of a permutation that moves place[b] to b: along a cycle each element moves to its predecessor.
 
     >>> cycles(np.array([2, 0, 1, 3]))
     [[0, 2, 1]]
@@ -114,7 +114,7 @@ class Arranged:
         return pieces
 
     def _locate(self, rank: int, place: Place, done: int) -> tuple[Place, int]:
-        """Where a place is, and how much of it lies in one piece."""
+        """Return where a place is, and the contiguous length from there."""
         buffer, begin = place[0], place[1] + done
         if buffer != OUTPUT:
             return (buffer, begin), self.block * len(self.places)

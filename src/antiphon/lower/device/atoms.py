@@ -5,7 +5,7 @@ differ in length, and some have none at small sizes, but their order is the same
 what. So places are counted in atoms: place `whole * count + index` is the point whole + parts[index] / denominator.
 
 Scratch: data of one slot that comes from different places of the line (origins) cannot be compared in atoms. So each
-pair of slot and origin is a **region** with places of its own, and where a slot has several, whoever touches one of
+pair of slot and origin is a **region** with places of its own, and where a slot has several, an access to one of
 them touches the slot.
 """
 
@@ -50,7 +50,7 @@ class Atoms:
         return low + bisect_right(self.first[low:high].tolist(), place) - 1
 
     def line(self, rank: int, place: Place) -> int:
-        """Where it lies on the line, in atoms."""
+        """Return its position on the line, in atoms."""
         buffer, at = place
         if buffer != SCRATCH:
             return at

@@ -1,11 +1,11 @@
-"""The steps of ranks by packets: data with flags beside it, which tell by themselves when they have come. For small
+"""The steps of ranks by packets: data with flags next to it, which show when it has arrived. For small
 data.
 
-Every message has a **slot** of its own in the box of its receiver. So nobody asks whether a place is free, and no
-signal tells that data has come: who puts writes packets, and where a rank waited for a signal it now takes what came
+Every message has a **slot** of its own in the box of its receiver. So it needs no credit, and no
+signal either: puts write packets, and where a rank waited for a signal it now takes the data that came
 with it out of its box. Folds add packets as they come, and what is sent on goes out as it comes.
 
-Boxes are used again by later calls. A rank tells at the beginning of a call all who write to it that it has begun; who
+Boxes are reused by later calls. A rank signals at the beginning of a call to all its senders that it has begun; who
 cannot know that otherwise waits for it (native/bind.h).
 """
 
@@ -32,7 +32,7 @@ _Came = tuple[int, Place, int]  # a slot, and where its data is wanted
 
 
 class Opening(NamedTuple):
-    """Of a rank in a stream: whom it tells that it has begun, and who must have begun before it puts."""
+    """For a rank in a stream: the ranks that it notifies of its begin, and those whose begin it awaits."""
 
     notified: tuple[int, ...]
     awaited: tuple[int, ...]
@@ -40,7 +40,7 @@ class Opening(NamedTuple):
 
 @dataclass(eq=False)
 class Boxes:
-    """How many slots each rank has. All are as long: `whole` units and `part` of one at most, in `atoms` at most."""
+    """The slots of each rank. All have the longest length: `units` and a `numerator`, at most `atoms` atoms."""
 
     slots: list[int]
     units: int = 0
@@ -50,7 +50,7 @@ class Boxes:
 
 
 def hears(program: Program) -> bool:
-    """Whether at its end every rank has heard from all others, whatever the size: then all have begun that call."""
+    """Whether every rank has received from all others at its end, at every size: then all have begun that call."""
     return others.fit(program) and bool((program.collective.weights > 0).all())
 
 
@@ -76,7 +76,7 @@ def by_packets(streams: Streams, addresses: Atoms) -> tuple[Streams, Boxes]:
 
 @dataclass(eq=False)
 class _Sender:
-    """Of a rank: its puts as packets; its signals say what came to whom, one after another, and are gone."""
+    """Turns the puts of a rank into packets; its signals only mark the end of each message, and are dropped."""
 
     addresses: Atoms
     boxes: Boxes
@@ -130,7 +130,7 @@ def _shorten(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
 
 
 def _forward_results(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
-    """What a put sends just as an earlier step has made it goes out with that step."""
+    """Move puts of an unchanged result into the step that computes it."""
     if len(steps) > MANY:
         return steps
     kept_steps, makers = list[Step](), dict[tuple[Place, int], int]()
@@ -158,7 +158,7 @@ def _overlap(first: tuple[int, int, int], second: tuple[int, int, int]) -> bool:
 
 
 def _add_as_packets(rank: int, steps: list[Step], addresses: Atoms) -> list[Step]:
-    """What comes into scratch and is read by one fold alone, that adds it as packets."""
+    """Let a fold add packets directly where it alone reads them from scratch."""
     room = 1 + max((place[1] + size for step in steps for place, size in _places(step)), default=0)
     read, written = (np.zeros(room + 1, np.int64) for _ in range(2))
     for step in steps:
@@ -200,7 +200,7 @@ def _places(step: Step) -> Iterator[tuple[Place, int]]:
 
 
 def _insert_syncs(rank: int, steps: Sequence[Step], addresses: Atoms) -> list[Step]:
-    """What threads take of packets they wait for themselves; only data needs a sync."""
+    """Insert syncs for data; threads wait for packets themselves."""
     line = RankSteps(rank, addresses.touched)
     for step in steps:
         line.touch(step, list(_reads(step)), [(step.into, step.size)] if step.kind == FOLD else ())

@@ -20,7 +20,7 @@ from antiphon.errors import Unsupported
 from antiphon.lower.device.arrival import Arranged, arrivals, cycles
 from antiphon.lower.device.atoms import Atoms, atoms
 from antiphon.lower.device.packets import Boxes, Opening, by_packets, hears
-from antiphon.lower.lowering import lower
+from antiphon.lower.lowering import MAX_LAG, has_little_scratch, lower
 from antiphon.lower.onesided.form import FOLD, GET, PACKETS, PUT, SIGNAL, SPREAD, SWITCH, SYNC, WAIT, Move, Place, Step
 from antiphon.lower.onesided.steps import one_sided
 from antiphon.lower.onesided.switched import Switched, switched
@@ -30,7 +30,6 @@ HEAD = 17  # numbers of the head
 DIVIDE, PERMUTE = 7, 8  # what follows the kinds of `onesided.form`
 MOST_OPERANDS = 2**16
 MOST_SIGNALS = 2**16 - 1  # from one rank to another in a stream
-_NEVER = 2**20  # steps until scratch is used again
 
 
 class Table(NamedTuple):
@@ -75,12 +74,10 @@ def tables(
 
 def _lower_sparing_scratch(schedule: Schedule, in_place: bool) -> Program:
     """Scratch is not used again for other data, unless it were more than twice the largest buffer."""
-    for lag in (_NEVER, 1):
-        program = lower(schedule, in_place=in_place, lag=lag, joints=True)
-        bound = bind(program, program.denominator)
-        if int(bound.sizes[:, SCRATCH].max()) <= 2 * int(bound.sizes[:, :SCRATCH].max()):
-            break
-    return program
+    program = lower(schedule, in_place=in_place, lag=MAX_LAG, joints=True)
+    if has_little_scratch(bind(program, program.denominator)):
+        return program
+    return lower(schedule, in_place=in_place, lag=1, joints=True)
 
 
 def tables_of(
@@ -137,7 +134,7 @@ class _Finish:
 
 
 def _stretches_written(rank: int, step: Step) -> list[tuple[int, Place, int]]:
-    """What a step of a rank writes: at whom, where, and how much."""
+    """Return the stretches that a step of a rank writes: rank, place and size."""
     out = [(rank if step.kind == GET else move.peer, move.target, move.size) for move in step.moves]
     if step.kind == FOLD:
         out.append((rank, step.into, step.size))
@@ -201,7 +198,7 @@ class _Writer:
         return Table(self._encode(blocks), len(streams), not self.addresses.shared.any(), self.boxes is not None)
 
     def _append_opening(self, opening: Opening) -> None:
-        """What has `more` is left out where it is known that all have begun."""
+        """Append the opening; steps with a flag are skipped where it is known that all ranks have begun."""
         for kind, peers in ((SIGNAL, opening.notified), (WAIT, opening.awaited)):
             if peers:
                 arguments = [(peer, 0, 0, 0, self._signal_number(kind, peer)) for peer in peers]
@@ -228,7 +225,7 @@ class _Writer:
         return np.concatenate([np.array(head, np.int64), *(table.reshape(-1) for table in tables)])
 
     def _encode_region(self, rank: int, row: int) -> list[int]:
-        """Its buffer, the place of its origin, and how many slots of each class come before it."""
+        """Return its buffer, the place of its origin, and the number of slots of each class before it."""
         classes = len(self.program.class_whole) + (self.boxes is not None)
         if rank < 0:
             before = np.zeros(classes, np.int64)
@@ -239,7 +236,7 @@ class _Writer:
         return [SCRATCH, units, cut, *np.bincount(earlier_classes, minlength=classes).tolist()]
 
     def _slot_classes(self, rank: int) -> Longs:
-        """Of each slot of a rank its class."""
+        """Return the class of each slot of a rank."""
         p = self.program
         return p.slot_class[p.slot_ptr[rank] : p.slot_ptr[rank + 1]]
 
@@ -248,7 +245,7 @@ class _Writer:
         self.arguments += arguments
 
     def _argument(self, rank: int, place: Place, size: int = 0) -> tuple[int, int, int, int, int]:
-        """A place at a rank: the rank, its region, whole units and cuts on the line, and how many atoms."""
+        """Encode a place at a rank: the rank, its region, units and cuts on the line, and the number of atoms."""
         buffer, at = place
         key, line = (-1, buffer), 0
         if buffer == PACKETS:

@@ -36,11 +36,11 @@ class Places:
     first: Longs
     size: Longs
     begin: Longs  # of each rank its first cell, and behind the last rank their number
-    cells_per_chunk: tuple[int, int, int] = (1, 1, 1)  # of each kind how many cells are a chunk of the file
+    cells_per_chunk: tuple[int, int, int] = (1, 1, 1)  # by kind: cells of a chunk of the file
 
     @staticmethod
     def of(collective: Collective, in_place: bool, grain: int, scratch: Sequence[int]) -> Places:
-        """`grain`: into how many chunks every block is cut; all weigh the same. `scratch`: chunks of each rank.
+        """`grain`: chunks of every block; all blocks weigh the same. `scratch`: chunks of each rank.
 
         In place, the input of an allgather is a part of the output:
 
@@ -141,7 +141,7 @@ class Code:
 
     @property
     def begin(self) -> Longs:
-        """Of each block the first of its instructions if all are rows, and how many there are."""
+        """The first row of each block, and the number of rows."""
         return np.concatenate([[0], np.cumsum([len(block.instructions) for block in self.blocks])]).astype(np.int64)
 
     def spots(self, rows: Sequence[int]) -> list[tuple[int, int]]:
@@ -183,7 +183,7 @@ def spread(code: Code) -> Code:
 
 
 def _message_starts(instruction: Instruction, message_chunks: int) -> range:
-    """Where its messages begin."""
+    """Return the first chunks of its messages."""
     return range(
         0,
         max(instruction.count, 1),
@@ -192,7 +192,7 @@ def _message_starts(instruction: Instruction, message_chunks: int) -> range:
 
 
 def _spread_begins(block: Block, message_chunks: int) -> list[int]:
-    """Where each instruction begins once they are done message by message, and where the last ends."""
+    """Return the begin of each instruction once split into messages, and the end of the last."""
     begins = [0]
     for instruction in block.instructions:
         begins.append(begins[-1] + len(_message_starts(instruction, message_chunks)))

@@ -56,7 +56,7 @@ class Case:
         sums: dict[tuple[int, ...], int] = {}
 
         def total(several: list[int]) -> int:
-            """Where the sums of these begin."""
+            """Return the index of the sum of these."""
             if len(several) == 1:
                 return several[0]
             key = tuple(several)
@@ -153,7 +153,7 @@ class _Machine:
 
     def run(self, longest: int, last: tuple[int, int] | None, until: tuple[int, int] | None) -> Run:
         """Draw blocks that can proceed; one that cannot sleeps on its first missing condition. A block that is
-        drawn does one instruction, or up to so many."""
+        drawn executes one instruction, or up to `longest`."""
         ready = [block for block, instructions in enumerate(self.blocks) if instructions]
         delayed: list[int] = []
         random = self.random.random if self.random is not None else None
@@ -177,7 +177,7 @@ class _Machine:
         return Run(self.fault or self._find_hang() or self._find_wrong(), self.order)
 
     def _advance(self, block: int, turns: int, ready: list[int]) -> bool:
-        """Up to so many instructions of a block, and whether it may have another: if not, it has ended, or sleeps."""
+        """Execute up to `turns` instructions of a block; return whether it can proceed; else it has ended or sleeps."""
         instructions, at, counters, index = self.blocks[block], self.at, self.counters, self.at[block]
         for instruction in instructions[index : index + turns] if turns > 1 else (instructions[index],):
             for other, step in instruction.wait:
@@ -211,7 +211,7 @@ class _Machine:
         return index < len(instructions)
 
     def _move_data(self, block: int, index: int, instruction: Instruction, ready: list[int]) -> bool:
-        """What it takes and reads, combined, where it goes; False where there is nothing to read, or not so much."""
+        """Combine its message and operands and write the result; False if one is empty or of the wrong length."""
         cells, count, value = self.cells, instruction.count, _NOTHING
         if instruction.pop >= 0:
             value = self.queues[instruction.pop].popleft()
@@ -306,7 +306,7 @@ class _Machine:
 
     def _first_written(self, cells: set[int]) -> tuple[int, tuple[int, int] | None]:
         """Of these cells the one that got what it has first, and from whom: what others got wrong may come from there.
-        Nobody, where none was ever written."""
+        None, where none was ever written."""
         remaining = set(cells)
         first_written: tuple[int, tuple[int, int] | None] = (min(remaining), None)
         for row in reversed(self.code.spots(self.order)):

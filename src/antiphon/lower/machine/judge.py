@@ -75,7 +75,7 @@ def _is_right_by_waves(code: Code, orders: int, seed: int) -> bool:
 
 
 def _find_chunkwise(code: Code, seed: int) -> Fault | None:
-    """What goes wrong with messages in as many parts as ever."""
+    """Return the fault of a run with messages split as far as possible."""
     if not any(
         instruction.count > code.message_chunks and (instruction.pop >= 0 or instruction.push >= 0)
         for block in code.blocks

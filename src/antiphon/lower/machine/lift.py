@@ -66,7 +66,7 @@ class Version:
 
 @dataclass(eq=False)
 class Slot:
-    """What lies there; until when what lay there before is read; when it was last copied into, and written."""
+    """The version in a slot; the last read of its predecessor; the times of the last copy into it, and last write."""
 
     version: Version
     read: Time = (-1, 0)
@@ -75,7 +75,7 @@ class Slot:
 
 
 def schedule_of(code: Code) -> Schedule:
-    """The schedule of a code that `judge` found nothing wrong with. Some microseconds for each chunk moved."""
+    """Return the schedule of a code that passed `judge`. Some microseconds for each chunk moved."""
     run = execute(code, None)
     if run.fault is not None:
         raise Invalid(run.fault.what)
@@ -143,7 +143,7 @@ class _Replay:
             self.told[block] = self.told.get(block, 0) + 1
 
     def _message_step(self, value: list[Version | None], connection: tuple[int, int, int], fresh: bool) -> int:
-        """In which step a message with all that goes: behind the one before it on its way, or with it."""
+        """Return the step in which a message is sent: after the one before it on its connection, or with it."""
         ready = max((version.first_step for version in value if version is not None), default=0)
         before = self.gone.get(connection, -1)
         step = max(ready, before + 1 if fresh else before)
@@ -151,7 +151,7 @@ class _Replay:
         return step
 
     def _move(self, block: int, value: list[Version | None], src: int, dst: int) -> list[Version | None]:
-        """What a block reads at another rank, or writes there: a message of its own."""
+        """Turn a remote read or write of a block into a message of its own."""
         if src == dst:
             return value
         signals = self.told.get(block, 0)
@@ -224,7 +224,7 @@ class _Placing:
         return list(initial_versions.values())
 
     def _move_outputs(self) -> None:
-        """What is wanted lies in slot 0 in the end."""
+        """Move outputs to slot 0 at the end."""
         end = max((row[0][0] for row in self.rows), default=0)
         for version in self.wanted:
             if version.slot != 0:
@@ -243,7 +243,7 @@ class _Placing:
         return slot_content
 
     def _free_slot(self, version: Version, time: Time) -> int:
-        """The first slot that nobody reads after this, and that was written before."""
+        """Return the first slot that is not read after this time and was written before it."""
         chunk_slots = self.slots.setdefault((version.rank, version.chunk), [None])
         for number, slot in enumerate(chunk_slots):
             if slot is None or (max(slot.read, slot.version.needed()) <= time and slot.written < time):
@@ -257,7 +257,7 @@ class _Placing:
         slot_content.copied = slot_content.written = time
 
     def _add_sum(self, total: Version, first: Version, second: Version) -> None:
-        """The sum, in the slot of one of the two if nobody reads that later, else in a new one."""
+        """Add the sum, in the slot of one of the two if that is not read later, else in a new slot."""
         moving = [term for term in (first, second) if term.slot < 0]
         lying = [term for term in (first, second) if term.slot >= 0]
         base = next((term for term in lying if self._is_reusable(term, moving, total)), None)
@@ -281,7 +281,7 @@ class _Placing:
                 self._add_reduction(slot_content, total.time, term, base)
 
     def _is_reusable(self, base: Version, moving: list[Version], total: Version) -> bool:
-        """Whether what is added to this may be added where it lies: nobody reads it later."""
+        """Whether terms may be added to this version in place: it is not read later."""
         slot_content = self.slots[base.rank, base.chunk][base.slot]
         assert slot_content is not None
         first = min([term.time for term in moving] or [total.time])

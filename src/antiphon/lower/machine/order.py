@@ -1,4 +1,4 @@
-"""What must happen before what, whatever the order: and which accesses to a cell, one of them a write, nothing orders.
+"""The happens-before order of all runs, and the unordered accesses to a cell of which at least one is a write.
 
 An instruction happens before those of its block behind it; before what waits for it; the k-th put into a way before the
 k-th taken from it, and where the way has n slots the k-th taken before the (k+n)-th put; a semaphore's k-th gain before
@@ -78,7 +78,7 @@ Counted = tuple[list[int], list[int], int]  # rows that give to a semaphore, row
 
 
 def counted(code: Code, flat: Flat) -> list[Counted]:
-    """Who gives to each semaphore, and who takes."""
+    """Return the rows that release each semaphore, and those that acquire it."""
     gains: list[list[int]] = [[] for _ in code.start]
     losses: list[list[int]] = [[] for _ in code.start]
     ptr = flat.ptr.tolist()
@@ -136,7 +136,7 @@ def listed(cells: list[tuple[int, ...]]) -> tuple[Longs, Longs]:
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """Who touches which cell, by cell, then as they happened in the run; an instruction that does both writes."""
+    """Accesses by cell, then in the order of the run; an instruction that reads and writes a cell counts as a write."""
 
     cell: Longs
     row: Longs
@@ -265,7 +265,7 @@ class Order:
         return Order(self.code, self.flat, src, dst)
 
     def _are_chained(self, several: list[list[int]]) -> list[bool]:
-        """Of each set of rows, whether one comes after another."""
+        """Return for each set of rows whether it is totally ordered."""
         inorder = [sorted(rows, key=self.flat.when.__getitem__) for rows in several]
         of = np.repeat(np.arange(len(several)), [max(len(rows) - 1, 0) for rows in several])
         before = np.array([row for rows in inorder for row in rows[:-1]], np.int64)
@@ -275,7 +275,7 @@ class Order:
         return (bad == 0).tolist()
 
     def unordered(self, before: Longs, after: Longs) -> Bools:
-        """For which pairs nothing says so. Most are of one block, or ordered within their rank; only for the others
+        """Return which pairs are unordered. Most are of one block, or ordered within their rank; only for the others
         ways over other ranks are looked for."""
         line, at = self.lines
         undecided = ~((line[before] == line[after]) & (at[before] < at[after]))
@@ -327,7 +327,7 @@ class Order:
         return ordered
 
     def _ordered_across_ranks(self, before: Longs, after: Longs) -> Bools:
-        """Whether a way leads there, over whatever blocks: what came before is handed on, as bits, as it happened."""
+        """Whether a path leads there, over any blocks: earlier rows are propagated as bits, in the order of the run."""
         when = self.flat.when
         ordered = np.zeros(len(before), bool)
         if not len(before):

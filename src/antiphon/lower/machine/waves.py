@@ -24,8 +24,8 @@ MANY = 2**13  # instructions from which on columns are faster
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """What the rows move. `slot`: where the value of each begins among those of all. `reads`, `writes`: first cells, by
-    row; `source`: the row whose message it takes, or -1."""
+    """The data that rows move. `slot`: where the value of each begins among all values. `reads`, `writes`: first cells,
+    by row; `source`: the row whose message it takes, or -1."""
 
     count: Longs
     slot: Longs

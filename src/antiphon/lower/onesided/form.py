@@ -16,18 +16,18 @@ from antiphon.core.program import Bound, Program
 
 SIGNAL, WAIT, PUT, FOLD, SYNC, SWITCH, SPREAD = range(7)
 NAMES = ("signal", "wait", "put", "fold", "sync", "switch", "spread")
-PACK, UNPACK, ADD = range(16, 19)  # by packets alone, of which tables of devices know nothing
+PACK, UNPACK, ADD = range(16, 19)  # by packets only; not in tables of devices
 GET = 19  # known to devices alone
-PACKETS = 3  # a buffer beside those of core.program.kinds: scratch of data with flags, which tell when it is there
+PACKETS = 3  # a buffer besides those of core.program.kinds: scratch of data with flags that show when it has arrived
 
-MOST_PEERS = 8  # of a signal, a wait, a put; a fold puts what it makes to so many
+MOST_PEERS = 8  # of a signal, a wait, a put, and of the puts of a fold
 MOST_OPERANDS = 9
 
 Place = tuple[int, int]  # a buffer of core.program.kinds, and a chunk of it
 
 
 class Move(NamedTuple):
-    """What a put writes: `size` chunks from a place of this rank to one of `peer`. A get reads: from a place of `peer`
+    """A write of a put: `size` chunks from a place of this rank to one of `peer`. A get reads: from a place of `peer`
     to one of this rank."""
 
     peer: int
@@ -58,9 +58,11 @@ Streams = list[list[list[Step]]]  # by stream, then by rank
 
 
 class Moves:
-    """What each message moves, cut where a part of either side ends; neighbours on both sides are one. `message`: of
-    each move; `columns`: buffer and chunk of its source and of its target, and its size. `empty`: whether a message
-    moves nothing."""
+    """The moves of each message, cut where a part of either side ends; neighbours on both sides are joined.
+
+    `message`: of each move; `columns`: buffer and chunk of its source and of its target, and its size. `empty`: whether
+    a message moves nothing.
+    """
 
     def __init__(self, program: Program, bound: Bound) -> None:
         self.program, self.bound = program, bound
@@ -88,7 +90,7 @@ class Moves:
         self.first = pointers(self.message, len(send))
 
     def of(self, rank: int) -> Callable[[int], list[Move]]:
-        """Of a message that this rank sends; made when they are asked for, of one rank after another."""
+        """Return the moves of each message that this rank sends, created on demand."""
         low, high = int(self.ptr[rank]), int(self.ptr[rank + 1])
         first = self.first[low : high + 1].tolist()
         rows = slice(first[0], first[-1])

@@ -11,7 +11,7 @@ rank (`fit`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, repeat
 from typing import Literal, NamedTuple
@@ -35,7 +35,7 @@ from antiphon.lower.onesided.form import (
     Place,
     Step,
 )
-from antiphon.lower.onesided.steps import Fold, RankSteps, operand_batches, together
+from antiphon.lower.onesided.steps import Dealt, Fold, RankSteps, operand_batches, together
 from antiphon.lower.onesided.streams import streams
 from antiphon.lower.onesided.switched import Switched
 
@@ -59,7 +59,7 @@ class ByPackets:
         folds = np.flatnonzero(program.kind == FOLDS)
         self.folds = folds[bound.length[program.part_ptr[folds]] > 0]
 
-    def dealt(self, max_streams: int) -> tuple[int, Callable[[int], list[list[Step]]], Bound]:
+    def dealt(self, max_streams: int) -> Dealt:
         """Return the number of streams, at most `max_streams`; a function that makes the steps of a rank in each; and
         the addresses with the scratch that these need, where a chunk of packets lies at twice its number. Linear in
         operations, times their parts.
@@ -135,7 +135,7 @@ class _Places:
         read = self.first[program.rank[program.part_op[operands]]] + bound.begin[operands]
         self.data = self._needed_as_data(program, bound)
         self._unify_stretches(_long_slices(come, size), _long_slices(read, bound.length[operands]))
-        self.place = np.concatenate([[0], np.cumsum(self.data)])  # of each chunk how many before it are data
+        self.place = np.concatenate([[0], np.cumsum(self.data)])  # per chunk, the number of data chunks before it
 
     def _needed_as_data(self, program: Program, bound: Bound) -> Bools:
         """Return the chunks not written by exactly one message, or read by anything but folds."""
@@ -169,7 +169,7 @@ class _Places:
         return np.where(self.data[at], -1, self.slot_of[at])
 
     def moved(self, rank: Longs, buffer: Longs, begin: Longs) -> Longs:
-        """Where in their buffers these are as data: a chunk of packets lies at twice its number."""
+        """Return the positions of data in their buffers: a chunk of packets lies at twice its number."""
         low = self.first[rank]
         at = np.where(buffer == SCRATCH, low + begin, low)
         return np.where(buffer == SCRATCH, 2 * self.slots[rank] + self.place[at] - self.place[low], begin)
@@ -187,7 +187,7 @@ def _long_slices(low: Longs, size: Longs) -> list[slice]:
 
 
 def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
-    """Of each of so many chunks how many stretches cover it.
+    """Count the stretches that cover each of `room` chunks.
 
     >>> _count_coverage(np.array([0, 1]), np.array([2, 3]), 5).tolist()
     [1, 2, 1, 1, 0]
@@ -198,7 +198,7 @@ def _count_coverage(low: Longs, length: Longs, room: int) -> Longs:
 
 
 class _Turn(NamedTuple):
-    """What a rank does in one step of a stream. `unpacked`: packets with where they are wanted as data."""
+    """The work of a rank in one step of a stream. `unpacked`: packets with the places where they are needed as data."""
 
     number: int
     moves: list[Move]
@@ -323,7 +323,7 @@ class _Rank:
     def _write(
         self, kind: int, operands: tuple[Place, ...], into: Place, size: int, along: tuple[Move, ...] = ()
     ) -> None:
-        """What threads read of packets they wait for themselves; only data needs a sync."""
+        """Write a step; threads wait for packets themselves, only data needs a sync."""
         read = [place for place in operands if place[0] != PACKETS]
         self.line.combine(Step(kind, (), along, into, operands, size), read)
 

@@ -51,6 +51,9 @@ from antiphon.lower.onesided.switched import Switched
 
 _SYNC = Step(SYNC)
 Touched = Callable[[int, Place, int], tuple[int, int, int]]
+Dealt = tuple[
+    int, Callable[[int], list[list[Step]]], Bound
+]  # number of streams, the steps of a rank in each, addresses
 
 
 def plainly(rank: int, place: Place, size: int) -> tuple[int, int, int]:
@@ -79,7 +82,7 @@ class RankSteps:
         self.ones, self.wide, self.awaited = {}, [], False
 
     def touch(self, step: Step, reads: Sequence[tuple[Place, int]], writes: Sequence[tuple[Place, int]] = ()) -> None:
-        """Append a step that reads and writes places and sizes, behind a sync where it meets what is not yet done."""
+        """Append a step that reads and writes places and sizes, after a sync if it conflicts with pending accesses."""
         touched, rank = self.touched, self.rank
         accesses = [(*touched(rank, place, size), False) for place, size in reads]
         accesses += [(*touched(rank, place, size), True) for place, size in writes]
@@ -199,7 +202,7 @@ def one_sided(
     `operands`: of a fold that is one step. `pull`: receivers get instead of senders putting (except by switches).
     O(n log n)."""
     work = OneSided(program, bound, switched, touched, operands)
-    dealt = _Pulled(work, streams(program, max_streams, work.switched)) if pull else work.dealt(max_streams)
+    dealt = (_Pulled if pull else _Dealt)(work, streams(program, max_streams, work.switched))
     every = [dealt.steps(rank) for rank in range(program.ranks)]
     return [[every[rank][number] for rank in range(program.ranks)] for number in range(dealt.count)]
 
@@ -217,7 +220,9 @@ class OneSided:
         send, receive = program.pairs
         self.receive = receive.tolist()
         credit = credits(program, farther=not self.switched.switches)
-        self.needs_credit: Bools = credit | self.switched.bare[send]  # what must be told before
+        self.needs_credit: Bools = (
+            credit | self.switched.bare[send]
+        )  # messages that need a signal of the receiver first
         self.credit = self.needs_credit.tolist()
         self.bare = self.switched.bare[send].tolist()
         self.wait, self.wait_ptr = program.wait.tolist(), program.wait_ptr.tolist()
@@ -227,8 +232,9 @@ class OneSided:
         self.folds = folds[np.argsort(program.rank[folds], kind="stable")]
         self.fold_ptr = pointers(program.rank[self.folds], program.ranks)
 
-    def dealt(self, max_streams: int) -> _Dealt:
-        return _Dealt(self, streams(self.program, max_streams, self.switched))
+    def dealt(self, max_streams: int) -> Dealt:
+        dealt = _Dealt(self, streams(self.program, max_streams, self.switched))
+        return dealt.count, dealt.steps, self.bound
 
 
 @dataclass(eq=False, slots=True)
@@ -252,16 +258,16 @@ class _RankTurns:
 
 
 class _Dealt:
-    """To so many streams. Messages between two ranks in one step are one put and one signal: a group.
+    """The work of all ranks in all streams. Messages between two ranks in one step are one put and one signal: a group.
 
-    `group`: (stream, step, source, target, whether it is the first of its way, whether a credit comes before); the
+    `group`: (stream, step, source, target, whether it is the first on its connection, whether it needs a credit); the
     groups of rank r are `groups` from group_ptr[r] on. The star in one stream:
 
     >>> from antiphon.core.example import star
     >>> from antiphon.lower.lowering import lower
     >>> from antiphon.core.program import bind
     >>> program = lower(star())
-    >>> dealt = OneSided(program, bind(program, 1)).dealt(1)
+    >>> dealt = _Dealt(OneSided(program, bind(program, 1)), np.zeros(program.operations, np.int64))
     >>> dealt.group[:2]
     [(0, 0, 1, 0, True, False), (0, 0, 2, 0, True, False)]
     >>> dealt.group[2:]
@@ -293,7 +299,7 @@ class _Dealt:
         self.groups, self.group_ptr = (by // 2).tolist(), pointers(ends, program.ranks)
 
     def steps(self, rank: int) -> list[list[Step]]:
-        """What a rank does in each stream."""
+        """Return the steps of a rank in each stream."""
         turns_by_stream = [_RankTurns() for _ in range(self.count)]
         self._deal_messages(rank, turns_by_stream)
         self._deal_folds(rank, turns_by_stream)
@@ -378,8 +384,8 @@ class _Pulled(_Dealt):
 
 
 def _find_first_messages(ranks: int, groups: Longs) -> Bools:
-    """Of each group (stream, step, source, target), in order, whether it is the first of its way, and nothing came back
-    on that way in an earlier step.
+    """Return for each group (stream, step, source, target) whether it is the first on its connection, with no message
+    in the opposite direction in an earlier step.
 
     In step 0 from 0 to 1, in step 1 back, which is known to be ready, and from 1 to 2:
 

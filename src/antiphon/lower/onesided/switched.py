@@ -221,7 +221,7 @@ class _Finder:
         self.switched.switches.append(Switch(rank, ranks, source, target, size, step, fold is not None))
 
     def _feeds_reduction(self, fold: int, joint: _Joint, reductions: dict[int, _Joint]) -> bool:
-        """Whether the sum of a reduction, and nothing else, goes to all who gave to it."""
+        """Whether the sum of a reduction, and nothing else, is sent to all its contributors."""
         reduction = reductions.get(fold)
         return (
             reduction is not None
