@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -247,6 +247,13 @@ def test_the_number_that_takes_least_is_found_in_few_tries(dip: int) -> None:
     found = least_of(seconds, 2**18)
     assert len(tried) == len(set(tried)) < 40  # none is tried twice
     assert seconds(found) <= seconds(min(dip, 2**18)) * 1.005
+
+
+def test_wide_links_show_groups_where_no_places_do() -> None:
+    islands = [pair for low in (0, 4) for pair in combinations(range(low, low + 4), 2)]
+    across = [(rank, rank + 4) for rank in range(4)]
+    machine = build("islands", 8, [*both_ways(islands, FAST), *both_ways(across, SLOW)])
+    assert best("allgather", machine).provenance["options"]["groups"] == "2*4"
 
 
 def test_numbers_that_show_nothing_do_not_matter() -> None:

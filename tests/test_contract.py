@@ -169,7 +169,7 @@ def test_what_is_not_declared_is_refused(planner: str) -> None:
 
 @pytest.mark.parametrize("planner", sorted(table("planner")))
 def test_nothing_is_declared_in_vain(planner: str) -> None:
-    machines = ["full:ranks=4", "star:ranks=4", "ring:ranks=4", "cluster:box=hgx-h100,boxes=2,sharp=true", *EXAMPLES]
+    machines = ["full:ranks=4", "star:ranks=4", "mesh:dims=2x2", "cluster:box=hgx-h100,boxes=2,sharp=true", *EXAMPLES]
     for kind in set(table("planner")[planner].can["collectives"]) - {"custom"}:
         assert any(plans(setting(spec, kind), planner) for spec in machines), kind
 

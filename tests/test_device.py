@@ -104,14 +104,17 @@ def test_average_is_divided_once_by_whoever_wrote_it() -> None:
             run(group, made, schedule, 1003, op="avg", dtype="int32", lanes=2, rounds=2)
 
 
-def test_uneven_blocks_and_sub_groups() -> None:
+@pytest.mark.parametrize("packets", [False, True])
+def test_uneven_blocks_and_sub_groups(packets: bool) -> None:
+    """Some blocks are empty; and somebody hears nothing of others."""
     machine = antiphon.topology("full:ranks=5")
     uneven = Collective("allgather", 5, weights=np.array([3, 0, 7, 1, 2]))
     for what, ranks in ((uneven, None), ("allreduce", [4, 1, 2])):
         schedule = antiphon.plan(what, machine, planner="direct", ranks=ranks).at(0).schedule
+        made = tables(schedule, packets=packets)
         with Group(threads(), 5, blocks=4) as group:
             for unit in (1, 5, 64):
-                run(group, tables(schedule), schedule, unit)
+                run(group, made, schedule, unit)
 
 
 def test_calls_follow_each_other_beyond_their_last_number() -> None:

@@ -12,7 +12,6 @@ import pytest
 from device_cases import TYPES, Call, Plan, drawn, operators, plan_of, schedule_of, switches
 
 import antiphon
-from antiphon.core.collective import Collective
 from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
@@ -86,18 +85,7 @@ def test_all(ranks: int) -> None:
     assert sweep(ranks, PAIRS, (0, 1, 7, 200), np.random.default_rng(ranks)) > 300
 
 
-def test_lengths_and_fractions_of_all_sorts() -> None:
-    """Uneven blocks, some of them empty; a sub-group; trees that cut a unit at odd places."""
-    machine = antiphon.topology("full:ranks=5")
-    uneven = Collective("allgather", 5, weights=np.array([3, 0, 7, 1, 2]))
-    some = [antiphon.plan(uneven, machine, planner="direct").at(0).schedule,
-            antiphon.plan("allreduce", machine, planner="direct", ranks=[4, 1, 2]).at(0).schedule]  # fmt: skip
-    with Group(threads(), 5, 4) as group:
-        for schedule in some:
-            plan = plan_of(schedule, False, 2, True)
-            assert not any(word for word in (one.words[16] for one in plan.tables))  # somebody hears nothing of others
-            for unit in (1, 5, 64):
-                hold(group, Call(plan, unit, "int16", "sum", seed=unit), group.plan(plan.tables))
+def test_trees_that_cut_a_unit_at_odd_places() -> None:
     with Group(threads(), 8, 4, threads=3) as group:
         plan = plan_of(schedule_of("dgx1v", "trees", "allreduce"), True, 4, True)
         held = group.plan(plan.tables)
