@@ -304,7 +304,7 @@ def test_how_a_call_is_made_is_tried_where_it_runs(monkeypatch: pytest.MonkeyPat
         "choices",
         lambda self, plans, blocks, nbytes: list_choices(plans["plain"].streams, blocks, True, nbytes),
     )
-    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", slowly)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", slowly)
 
     def noted(*given: Any, **how: Any) -> Any:
         made.append(f"{how['way']} {how['lanes']}")

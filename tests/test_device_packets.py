@@ -194,7 +194,7 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
     go = Group.go
     monkeypatch.setattr(Threads, "tables", Cuda.tables)
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
-    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", random_data)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", random_data)
 
     def seen(self: Any, plan: Any, *rest: Any, **how: Any) -> Any:
         gone.append(plan.packets)
@@ -222,7 +222,7 @@ def test_a_runtime_takes_the_order_of_arrival_where_that_is_faster(monkeypatch: 
             tried.append(one)
         return [(one, 1.0 if (one.tables, one.way) == ("arrival", "copies") else 2.0) for one in tried]
 
-    monkeypatch.setattr(sys.modules[Threads.__module__], "timed", random_data)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", random_data)
     for planner, way in (("permrecmult", "copies"), ("recmult", "kernel")):
         tried.clear()
         plan = antiphon.plan("allgather", "full:ranks=9", planner=planner, options={"k": 3})
