@@ -12,13 +12,38 @@ from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from test_bounds_lp import greatest
-
 from antiphon.core.collective import Collective
 from antiphon.core.topology import Topology
 
 Load = tuple[int, ...]  # per link: how often it is loaded
 Path = tuple[int, ...]  # links
+
+
+def greatest(columns: Sequence[dict[int, Fraction]], gain: Sequence[int], right: Sequence[Fraction]) -> Fraction:
+    """max gain.x, columns x <= right, x >= 0 with right >= 0: the simplex method in fractions, by Bland's
+    rule.
+    """
+    rows, width = len(right), len(columns)
+    table = [[column.get(r, Fraction(0)) for column in columns] for r in range(rows)]
+    for r in range(rows):
+        table[r] += [Fraction(int(i == r)) for i in range(rows)] + [right[r]]
+    last = [Fraction(-g) for g in gain] + [Fraction(0)] * (rows + 1)
+    basis = [width + r for r in range(rows)]
+    while True:
+        enter = next((j for j in range(width + rows) if last[j] < 0), None)
+        if enter is None:
+            return last[-1]
+        ratios = [(table[r][-1] / table[r][enter], basis[r], r) for r in range(rows) if table[r][enter] > 0]
+        assert ratios, "unbounded"
+        _, _, leave = min(ratios)
+        basis[leave] = enter
+        pivot = table[leave][enter]
+        table[leave] = [x / pivot for x in table[leave]]
+        hot = [(j, x) for j, x in enumerate(table[leave]) if x]
+        for row in [*(table[r] for r in range(rows) if r != leave), last]:
+            if times := row[enter]:
+                for j, x in hot:
+                    row[j] -= times * x
 
 
 class Event(NamedTuple):
