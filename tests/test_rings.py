@@ -253,6 +253,14 @@ def test_groups_of_three_and_four_are_loaded_evenly() -> None:
     assert out == [Fraction(1, 6)] * 3 + [Fraction(1, 8)] * 4
 
 
+def test_equal_groups_are_told_in_two_ways() -> None:
+    machine = star(12)
+    for kind in ("allgather", "reducescatter", "allreduce"):
+        told, plain = (one("hierarchical-ring", machine, kind, fanins=fans) for fans in ("3*4", "4x3"))
+        assert told.steps == plain.steps
+        assert timeline(told, machine).total == timeline(plain, machine).total
+
+
 @pytest.mark.parametrize(
     ("only", "told", "steps"), [("0,1,2,3,8,9,10", "4+3", 8), ("0,8,9,10", "1+3", 6), ("0,1,8,9", "2x2", 4)]
 )

@@ -191,6 +191,19 @@ def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
     assert throughput(made, machine) == throughput(other, machine)
 
 
+@pytest.mark.parametrize("spec", in_turn(["torus:dims=4x4", "cluster:box=pcie8,boxes=2,fabric=rail"], 2))
+def test_known_trees_are_gone_on_from(spec: str) -> None:
+    """What symmetries find from trees that were found without them is no slower than these."""
+    machine = topology(spec)
+    ranks = list(range(machine.ranks))
+    goal = float(bound(machine, Collective("broadcast", machine.ranks)).bytes_per_second or 0)
+    plain = bounded(Machine(machine, 0, ranks), 5, goal)
+    assert plain is not None
+    found = bounded(Machine(machine, 0, ranks, around(machine, 0, ranks)), 5, goal, plain.firsts)
+    assert found is not None
+    assert found.rate >= plain.rate * Fraction(9999, 10000)
+
+
 def test_the_search_ends_when_its_effort_is_spent() -> None:
     machine = topology("torus:dims=4x4")
     ranks = list(range(machine.ranks))
