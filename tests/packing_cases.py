@@ -10,8 +10,8 @@ from functools import cache
 
 import antiphon
 from antiphon.core.topology import Topology
-from antiphon.planners.trees.both_ways import Arc, Directed, Edge, Undirected
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.spanning import Arc, Directed, Edge, Undirected
+from antiphon.planners.trees.to_schedule import Tree
 from antiphon.reproduce.blink_allocations import unique
 
 Plain = tuple[int, int, int]  # a, b, capacity

@@ -1,4 +1,4 @@
-"""A reduce is the broadcast backwards: on machines alike both ways it is the same, and as fast."""
+"""A reduce is the broadcast machine_for_dual: on machines alike both ways it is the same, and as fast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import SharedLimit, Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
-from antiphon.planners.shared.backwards import backwards
+from antiphon.planners.shared.rows import machine_for_dual
 from antiphon.planners.trees.shallow import shallow
 from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
@@ -44,7 +44,7 @@ def test_as_fast_backwards(planner: object, there: str, back: str, spec: str) ->
 
 def test_one_machine_where_all_leads_back() -> None:
     machine = topology("mesh:dims=2x3")
-    seen, links = backwards(machine)
+    seen, links = machine_for_dual(machine)
     assert seen is machine
     assert links is not None
     assert (machine.link_src[links] == machine.link_dst).all()
@@ -52,11 +52,11 @@ def test_one_machine_where_all_leads_back() -> None:
 
 @pytest.mark.slow
 def test_all_links_turned_where_a_limit_is_on_one_side() -> None:
-    """A limit on what leaves rank 0 is one on what enters it, backwards."""
+    """A limit on what leaves rank 0 is one on what enters it, machine_for_dual."""
     machine = topology("ring:ranks=4")
     out = [link for link, src in enumerate(machine.link_src.tolist()) if src == 0]
     limited = replace(machine, limits=(SharedLimit("card", tuple(out), machine.unit),))
-    seen, links = backwards(limited)
+    seen, links = machine_for_dual(limited)
     assert links is None
     assert seen.link_src.tolist() == limited.link_dst.tolist()
     for kind in ("broadcast", "reduce"):
@@ -68,5 +68,5 @@ def test_all_links_turned_where_one_leads_one_way() -> None:
     once = replace(
         machine, link_src=machine.link_src[1:], link_dst=machine.link_dst[1:], link_type=machine.link_type[1:]
     )
-    assert backwards(once)[1] is None
+    assert machine_for_dual(once)[1] is None
     planned(trees, once, "reduce")

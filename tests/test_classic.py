@@ -31,8 +31,7 @@ from antiphon.planners.rings.cycles import widest_cycle
 from antiphon.planners.rings.edge_disjoint import capacities, pack
 from antiphon.planners.rings.factors import joined_factors
 from antiphon.planners.rings.most import most_rings
-from antiphon.planners.shared.digits import factorisations
-from antiphon.planners.shared.places import nested_groups
+from antiphon.planners.shared.groups import factorisations, nested_groups
 from antiphon.planners.shared.routing import paths
 from antiphon.registry import table
 from antiphon.topologies import topology

@@ -29,10 +29,9 @@ from antiphon.planners.compose.compose import compose
 from antiphon.planners.compose.inside import Inside, usual
 from antiphon.planners.compose.splits import given_split
 from antiphon.planners.compose.stages import KINDS, Plans, broadcasts, staged
-from antiphon.planners.shared import ends as ends_module
-from antiphon.planners.shared.ends import Pipeline
-from antiphon.planners.shared.exchanges import backwards
-from antiphon.planners.shared.pieces import least_of
+from antiphon.planners.shared import pipelining
+from antiphon.planners.shared.groups import backwards
+from antiphon.planners.shared.pipelining import Pipeline, least_of
 
 FAST, SLOW = LinkType("fast", "100GB/s", 1e-6), LinkType("slow", "25GB/s", 1e-6)
 
@@ -229,7 +228,7 @@ def test_parts_at_the_ends_that_are_given_are_had_or_refused(monkeypatch: pytest
     (plain,) = compose(replace(request, nbytes=10**9), best="rate", inside="direct", ends=0)
     line = Pipeline(plain, machine)
     few = 4
-    monkeypatch.setattr(ends_module, "MOST_CELLS", (len(line.load) + 1) * line.steps * (2 * few + 2))  # two pieces
+    monkeypatch.setattr(pipelining, "MOST_CELLS", (len(line.load) + 1) * line.steps * (2 * few + 2))  # two pieces
     sizes = line.chosen(10**9, None, few)
     assert sizes is not None
     assert (len(sizes.before), sizes.pieces <= 2) == (few, True)

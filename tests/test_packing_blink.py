@@ -24,14 +24,14 @@ from quick import examples, in_turn
 import antiphon
 from antiphon.core.reshape import only
 from antiphon.errors import Invalid
-from antiphon.planners.trees.both_ways import directed, undirected
-from antiphon.planners.trees.mwu import (
+from antiphon.planners.trees.blink_packing import (
     blink_allreduce,
     blink_broadcast,
     least_arborescence,
     least_spanning_tree,
-    minimise,
+    select_few_trees,
 )
+from antiphon.planners.trees.spanning import directed, undirected
 
 
 @pytest.mark.parametrize("seed", range(examples(150)))
@@ -103,19 +103,19 @@ def test_a_smaller_epsilon_comes_nearer() -> None:
 
 def test_weights_are_relaxed_step_by_step() -> None:
     triangle = [(Fraction(1, 2), (0, 1)), (Fraction(1, 2), (1, 2)), (Fraction(1, 2), (0, 2))]
-    assert minimise(triangle, [1, 1, 1], Fraction(3, 2))[1] == "1/2"
-    assert minimise(triangle, [1, 1, 1], Fraction(3, 2), Fraction(1, 3))[1] == "0 or 1"
+    assert select_few_trees(triangle, [1, 1, 1], Fraction(3, 2))[1] == "1/2"
+    assert select_few_trees(triangle, [1, 1, 1], Fraction(3, 2), Fraction(1, 3))[1] == "0 or 1"
     one = [(Fraction(3), (0,))]
-    assert minimise(one, [3], Fraction(3)) == ([(Fraction(3), (0,))], "whole")
+    assert select_few_trees(one, [3], Fraction(3)) == ([(Fraction(3), (0,))], "whole")
     wide = [(Fraction(1, 13), (0,)), (Fraction(12, 13), (1,))]
-    few, how = minimise(wide, [1, 1], Fraction(2), Fraction(0))
+    few, how = select_few_trees(wide, [1, 1], Fraction(2), Fraction(0))
     assert (sum(w for w, _ in few), how) == (2, "0 or 1")
 
 
 def test_fractions_when_nothing_coarser_will_do() -> None:
     """Eleven edges, each tree all but one: weights of tenths, which no ninth part of a unit comes near enough to."""
     trees = [(Fraction(1, 10), tuple(e for e in range(11) if e != i)) for i in range(11)]
-    few, how = minimise(trees, [1] * 11, Fraction(11, 10), Fraction(1, 1000))
+    few, how = select_few_trees(trees, [1] * 11, Fraction(11, 10), Fraction(1, 1000))
     assert how == "fractions"
     total = sum(w for w, _ in few)
     assert Fraction(11, 10) * Fraction(999, 1000) <= total <= Fraction(11, 10)

@@ -16,7 +16,7 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Invalid
 from antiphon.planners.trees import forest, splitting
 from antiphon.planners.trees.forest import forests
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.to_schedule import Tree
 
 
 def machine(ranks: int, switches: int, arcs: dict[tuple[int, int], int], name: str = "random") -> Topology:

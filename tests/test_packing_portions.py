@@ -21,10 +21,9 @@ from antiphon.core.reshape import degrade, reverse
 from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.core.verify import verify
 from antiphon.planners.trees import portions
-from antiphon.planners.trees.columns import pack_lp
-from antiphon.planners.trees.in_and_out import pack_allreduce_lp
+from antiphon.planners.trees.columns import pack_allreduce_lp, pack_lp
 from antiphon.planners.trees.portions import FINE, Portioned, at_full_rate, portioned
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.to_schedule import Tree
 from antiphon.planners.trees.trees import trees
 from antiphon.topologies import topology
 
@@ -67,7 +66,7 @@ def test_in_and_out_as_fast_as_trees_packed_one_by_one(seed: int) -> None:
         way = reverse(machine) if turned else machine
         check_trees(at_full_rate(way, some), way, range(machine.ranks))
     assert weights(made.trees[False], machine.ranks) == weights(made.trees[True], machine.ranks)
-    assert sum(weights(made.trees[False], machine.ranks)) == made.parts
+    assert sum(weights(made.trees[False], machine.ranks)) == made.grain
     assert exact.rate * NEAR <= rate_of(machine, made) <= exact.bound
 
 
@@ -85,7 +84,7 @@ def test_out_of_several_roots_as_fast_as_trees_packed_one_by_one(seed: int) -> N
         return
     whole = sum(demand.values())
     assert weights(made.trees[False], machine.ranks) == [
-        Fraction(demand.get(rank, 0) * made.parts, whole) for rank in range(machine.ranks)
+        Fraction(demand.get(rank, 0) * made.grain, whole) for rank in range(machine.ranks)
     ]
     assert exact.rate * NEAR <= rate_of(machine, made) / whole <= exact.bound
 

@@ -22,11 +22,9 @@ from antiphon.core.topology import LinkType, Topology, build
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.bounded import SPENT, Machine, around, bounded
-from antiphon.planners.trees.images import Mirrored
-from antiphon.planners.trees.lay import spread
-from antiphon.planners.trees.quick import quick_links
-from antiphon.planners.trees.shallow import shallow
+from antiphon.planners.trees.bounded import SPENT, Machine, bounded, symmetries_fixing_root
+from antiphon.planners.trees.shallow import quick_links, shallow
+from antiphon.planners.trees.to_schedule import Mirrored, spread
 from antiphon.topologies import topology
 
 GB = 10**9
@@ -125,7 +123,7 @@ def test_slow_ways_are_left_out_where_quick_ones_do() -> None:
     assert left == {
         link for link in range(rails.links) if {int(rails.link_src[link]), int(rails.link_dst[link])} & spine
     }
-    found = bounded(Machine(rails, 0, ranks, around(rails, 0, ranks), links), 4, goal)
+    found = bounded(Machine(rails, 0, ranks, symmetries_fixing_root(rails, 0, ranks), links), 4, goal)
     assert found is not None
     assert found.rate >= goal * 0.999
     assert not {link for tree in found.firsts for _, hop in tree.hops for link in hop.path} & left
@@ -175,7 +173,7 @@ def test_images_in_columns_are_images_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     machine = topology(rng.choice(["star:ranks=6", "mesh:dims=3x3", "hypercube:ranks=8", "pcie8", "dgx1v"]))
     ranks = list(range(machine.ranks))
-    group = around(machine, 0, ranks)
+    group = symmetries_fixing_root(machine, 0, ranks)
     plain = bounded(Machine(machine, 0, ranks), rng.randint(2, 4), 0.0)
     if plain is None:
         return

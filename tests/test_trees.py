@@ -25,9 +25,9 @@ from antiphon.core.topology import LinkType, SharedLimit, Topology, both_ways, b
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.shared.pieces import best_pieces
+from antiphon.planners.shared.pipelining import best_pieces
 from antiphon.planners.trees.blink import blink
-from antiphon.planners.trees.hybrid import split
+from antiphon.planners.trees.blink_packing import split
 from antiphon.planners.trees.trees import trees
 from antiphon.select import prove
 

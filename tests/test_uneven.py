@@ -24,7 +24,7 @@ from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported
 from antiphon.planners.flows.flows import flows
-from antiphon.planners.shared.staged import STEPS, Asked, Ready, staged
+from antiphon.planners.shared.pipelining import STEPS, Asked, Ready, staged
 from antiphon.planners.shared.uneven import Sizes, Uneven
 from antiphon.registry import find
 from antiphon.topologies import topology
@@ -200,7 +200,7 @@ def test_parts_are_as_fine_as_they_must_be() -> None:
 def test_where_fine_parts_would_be_too_many_transfers_they_are_coarser(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, wanted = topology("dgx1v"), Collective("broadcast", 8, roots=(0,))
     fine = one("shallow", machine, wanted, steps=48)
-    for where in ("uneven", "staged"):
+    for where in ("uneven", "pipelining"):
         monkeypatch.setattr(sys.modules[f"antiphon.planners.shared.{where}"], "MOST_ROWS", fine.transfers - 1)
     coarse = one("shallow", machine, wanted, steps=48)
     verify(coarse, machine).or_raise()

@@ -25,10 +25,9 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import AntiphonError, Invalid, Unsupported
-from antiphon.planners.shared import staged
-from antiphon.planners.shared.alike import alike
+from antiphon.planners.shared import pipelining
+from antiphon.planners.shared.hop_timing import Flow, Hops, Waits, alike
 from antiphon.planners.shared.uneven import Uneven
-from antiphon.planners.shared.waits import Flow, Hops, Waits
 from antiphon.registry import find
 from antiphon.topologies import topology
 
@@ -165,8 +164,8 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
     machine, wanted = topology("line:ranks=5"), Collective("allgather", 5)
     waits = Waits(one("trees", machine, wanted, pieces=1), machine)
     finest = len(every(waits)[0])
-    monkeypatch.setattr(staged, "MOST_PLACES", finest * 4 * waits.plan.steps)
-    found, _ = staged.waiting(waits, 10**6, 0.0)
+    monkeypatch.setattr(pipelining, "MOST_PLACES", finest * 4 * waits.plan.steps)
+    found, _ = pipelining.best_hop_timing(waits, 10**6, 0.0)
     assert found is not None
     assert found.options["steps"] < 4 * waits.plan.steps
     again = one("trees", machine, wanted, **found.options)
@@ -177,8 +176,8 @@ def test_options_give_the_same_plan_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_why_hops_cannot_wait() -> None:
     machine, wanted = topology("line:ranks=4"), Collective("allgather", 4)
     plan = one("trees", machine, wanted, pieces=1)
-    asked = staged.Asked("flows", steps=8, waits=True)
+    asked = pipelining.Asked("flows", steps=8, waits=True)
     with pytest.raises(Unsupported, match="have no time of their own"):
-        list(staged.staged(staged.Ready([plan, plan], machine), asked))
+        list(pipelining.staged(pipelining.Ready([plan, plan], machine), asked))
     with pytest.raises(Unsupported, match="3 steps or more"):
         one("trees", machine, wanted, steps=2, waits=True)

@@ -29,7 +29,7 @@ from antiphon.lower.onesided.packets import fit
 from antiphon.lower.onesided.switched import INSTEAD, Switched, squeezed, switched
 from antiphon.lower.uncollected import uncollected
 from antiphon.options import parse_yes
-from antiphon.planners.shared.places import hosts
+from antiphon.planners.shared.groups import hosts
 from antiphon.units import parse_size
 
 _TEXT = '''"""Hands the execution plans beside this file to MSCCL++. Written by Antiphon; unproven on GPUs.

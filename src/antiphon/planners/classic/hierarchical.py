@@ -4,7 +4,7 @@
 (GenTree, section 3.3 and Figure 5: m x n hierarchical co-located PS). With fan-ins f1 x f2 x ... an allreduce takes
 2 * sum(f - 1) steps with rings, 2 * levels with servers; either way every rank sends 2 (P-1)/P nbytes, most of it to
 the nearest ranks: (f1 - 1)/f1 nbytes each way within the innermost groups. Groups may differ in size
-(`shared.exchanges`).
+(`shared.groups`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,24 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid, merge
 from antiphon.errors import Invalid, Unsupported
-from antiphon.planners.shared.digits import factorisations, given_fans
-from antiphon.planners.shared.exchanges import Exchange, Path, after, backwards, exchanges, grain, stretches
-from antiphon.planners.shared.groups import Groups, chains, given_groups, placed_groups
-from antiphon.planners.shared.places import nested_groups
-from antiphon.planners.shared.routing import joined
-from antiphon.planners.shared.rows import (
-    Order,
-    Seats,
-    finish,
-    given_order,
-    lay,
-    part,
-    per_root,
-    refuse_more_than_fits,
+from antiphon.planners.shared.groups import (
+    Exchange,
+    Groups,
+    Path,
+    after,
+    backwards,
+    chains,
+    exchanges,
+    factorisations,
+    given_fans,
+    given_groups,
+    grain,
+    nested_groups,
+    placed_groups,
+    stretches,
 )
+from antiphon.planners.shared.routing import joined
+from antiphon.planners.shared.rows import Order, Seats, finish, given_order, lay, part, per_root, refuse_more_than_fits
 from antiphon.planners.shared.rows import backwards as dual_backwards
 
 DIRECT, RING, BACK = "direct", "ring", "back"  # everyone at once; around the ring; around it the other way

@@ -30,8 +30,7 @@ from antiphon.planners.compose.rotate import Mark, Plan, shared
 from antiphon.planners.compose.split import Split
 from antiphon.planners.compose.splits import given_split, splits, turned
 from antiphon.planners.compose.stages import AIMS, Staged, staged
-from antiphon.planners.shared.ends import Pipeline, Sizes
-from antiphon.planners.shared.pieces import RANGE, check_number
+from antiphon.planners.shared.pipelining import RANGE, EndSizes, Pipeline, check_number
 from antiphon.planners.shared.routing import routed
 from antiphon.planners.shared.rows import Order, given_order
 from antiphon.registry import find
@@ -180,7 +179,7 @@ class _Made:
         topology, profile = search.request.topology, search.request.profile
         return Pipeline(self.schedule, topology if profile is None else as_profile(profile).on(topology))
 
-    def _told(self, laid_out: tuple[Schedule, Sizes], search: _Wanted) -> Schedule:
+    def _told(self, laid_out: tuple[Schedule, EndSizes], search: _Wanted) -> Schedule:
         """With the options that give it again."""
         schedule, sizes = laid_out
         seating = self.split.seating.tolist()

@@ -26,7 +26,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import Part, Spans, laid
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Unsupported
-from antiphon.planners.shared.exchanges import after
+from antiphon.planners.shared.groups import after
 from antiphon.registry import call, effort_of_planner, find, table
 
 MOST_VARIANTS = 4  # of what one planner yields

@@ -10,9 +10,7 @@ import numpy as np
 from antiphon.core.columns import Bools
 from antiphon.core.topology import Topology
 from antiphon.planners.compose.split import Split
-from antiphon.planners.shared.digits import given_fans
-from antiphon.planners.shared.groups import Groups, given_groups
-from antiphon.planners.shared.places import groups_at
+from antiphon.planners.shared.groups import Groups, given_fans, given_groups, groups_at
 
 MOST_LEVELS = 5  # of places that are told apart
 

@@ -18,7 +18,7 @@ from antiphon.planners.flows.lay import lay
 from antiphon.planners.flows.paths import paths_of, shares_of
 from antiphon.planners.flows.program import Flow, FlowProgram
 from antiphon.planners.flows.wants import wants_of
-from antiphon.planners.shared.staged import Asked, Ready, staged
+from antiphon.planners.shared.pipelining import Asked, Ready, staged
 
 MOST_VARIABLES = 100_000  # of a linear program that is tried at all
 

@@ -33,7 +33,7 @@ from antiphon.planners.inswitch.nvls import depths, nvls
 from antiphon.planners.inswitch.sharp import sharp
 from antiphon.planners.inswitch.sheet import Sheet
 from antiphon.planners.rings.ring import ring
-from antiphon.planners.shared.places import hosts
+from antiphon.planners.shared.groups import hosts
 
 Plan = Callable[[Request], Iterator[Schedule]]
 WITHIN: Mapping[str, Plan] = {"nvls": partial(nvls, pieces=1), "ring": partial(ring, directions=1, pieces=1)}

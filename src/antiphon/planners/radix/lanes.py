@@ -18,8 +18,7 @@ from antiphon.core.columns import Ints, Longs, narrow, ranges
 from antiphon.core.schedule import COPY, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, quote
-from antiphon.planners.shared.groups import placed_groups
-from antiphon.planners.shared.places import groups_at, hosts
+from antiphon.planners.shared.groups import groups_at, hosts, placed_groups
 from antiphon.planners.shared.rows import Order, Seats, given_order, lay
 
 Sizes = str | int | Sequence[int]

@@ -27,7 +27,7 @@ from antiphon.planners.rings.bound import least_time
 from antiphon.planners.rings.circles import CHAIN_PIECES, CHAINS, around, both_ways, refuse_too_long, transfers
 from antiphon.planners.rings.edge_disjoint import capacities, pack
 from antiphon.planners.rings.most import most_rings
-from antiphon.planners.shared.places import hosts
+from antiphon.planners.shared.groups import hosts
 from antiphon.planners.shared.routing import paths
 from antiphon.planners.shared.rows import finish
 

@@ -1,1 +1,1 @@
-"""Code that several planners use."""
+"""Code that several planners use: routes, rows, groups, symmetry, pipelining."""

@@ -1,24 +1,36 @@
-"""Groups of ranks, and groups of groups, of any sizes: as people write them, as places show them; chains in them."""
+"""Groups of ranks, nested and of any sizes: from options, from places, and the exchanges within them.
+
+Exchanges: a group of s ranks holds a content [0, 1) with rank number floor(x * s) at x, so each rank has 1/s. At every
+level, the outermost first, the parts of a group exchange their data stretch by stretch: each stretch among its holders.
+So groups of 3 and 4 ranks exchange in 6 stretches, and both are loaded evenly; where all groups are equally large,
+ranks of the same number exchange. In the end every rank has everything (an allgather). Run backwards this is a
+reducescatter, both one after the other an allreduce.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 
 import numpy as np
 
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.errors import Invalid, quote
+from antiphon.core.transform import Part, Spans, invert
+from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.planners.shared.rows import Order, Seats, lay
 
 MOST_DEPTH = 16
 MOST_ROWS = 2**24
+MOST_WHOLE = 2**62
+Path = tuple[tuple[int, ...], ...]
+MOST_FACTORISATIONS = 64
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,8 @@ class Groups:
         return "+".join(word if times == 1 else f"{times}*{word}" for word, times in words)
 
 
-ONE = Groups(1)
-
-
 def given_groups(text: str, ranks: int) -> Groups:
-    """An option such as "3+4", "8*32+8*16" or "(2+3)+2*4": groups of so many ranks, one after the other."""
+    """Parse an option such as "3+4", "8*32+8*16" or "(2+3)+2*4": consecutive groups of ranks."""
     words = re.findall(r"\d{1,9}|\S", text)
     try:
         groups = _parse(words, ranks, 0)
@@ -122,7 +131,7 @@ def placed_groups(topology: Topology, members: Sequence[int]) -> tuple[Groups, l
     return tree(list(members), 0)
 
 
-def chains(collective: Collective, order: Order, groups: Groups, way: int) -> Schedule:
+def chains(collective: Collective, order: Order, groups: Groups, direction: int) -> Schedule:
     """From the root around the outermost ring, from each of these within its part. O(P).
 
     >>> found = chains(Collective("broadcast", 4, roots=(0,)), None, given_groups("2+2", 4), 1)
@@ -132,20 +141,234 @@ def chains(collective: Collective, order: Order, groups: Groups, way: int) -> Sc
     seats = Seats.of(collective, order)
     rows: list[tuple[int, int, int]] = []
 
-    def go(here: Groups, first: int, seat: int, step: int) -> None:
-        parts, starts = here.parts, here.starts()
+    def go(group: Groups, first: int, seat: int, step: int) -> None:
+        parts, starts = group.parts, group.starts()
         if not parts:
             return
-        mine = max(i for i, start in enumerate(starts) if first + start <= seat)
-        middle = Fraction(2 * (seat - first - starts[mine]) + 1, 2 * parts[mine].size)
+        own_part = max(i for i, start in enumerate(starts) if first + start <= seat)
+        middle = Fraction(2 * (seat - first - starts[own_part]) + 1, 2 * parts[own_part].size)
         places = [first + start + math.floor(middle * p.size) for start, p in zip(starts, parts, strict=True)]
-        turn = [(mine + way * i) % len(parts) for i in range(len(parts))]
-        for hop, (a, b) in enumerate(pairwise(turn)):
+        part_order = [(own_part + direction * i) % len(parts) for i in range(len(parts))]
+        for hop, (a, b) in enumerate(pairwise(part_order)):
             rows.append((step + hop, places[a], places[b]))
-        for hop, part in enumerate(turn):
+        for hop, part in enumerate(part_order):
             # the last of the chain has nobody to pass on to: it goes on in the very next step
             go(parts[part], first + starts[part], places[part], step + hop)
 
     go(groups, 0, int(np.flatnonzero(seats.rank == collective.roots[0])[0]), 0)
     when, src, dst = (np.array(column) for column in zip(*rows, strict=True))
     return lay(collective, seats, when, np.zeros_like(when), src, dst)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """The seats of every row are a group; the data of its i-th is that of owner row * width + i of `where`, and as much
+    of it, in proportion, as `sizes` says. `path`: the sizes of all exchanges that come before, and of this one."""
+
+    path: Path
+    seats: Longs
+    where: Spans
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return self.path[-1]
+
+    @property
+    def width(self) -> int:
+        return len(self.sizes)
+
+
+def exchanges(groups: Groups, line: Spans) -> list[Exchange]:
+    """All of them, each after those that come before it; `line` has, as its only owner, all data: an equal part for
+    every seat, one after the other; or as many owners as there are outermost groups: what each of them holds.
+    O(seats^2) spans at most, and a loop over groups.
+
+    >>> from antiphon.planners.shared.groups import given_groups
+    >>> line = Spans.side_by_side(np.array([4]))
+    >>> for found in exchanges(given_groups("2+2", 4), line):
+    ...     print(found.path, found.seats.tolist(), found.where.begin.tolist(), found.where.end.tolist())
+    ((1, 1),) [[0, 2], [1, 3]] [0, 2, 1, 3] [1, 3, 2, 4]
+    ((1, 1), (1, 1)) [[0, 1], [2, 3]] [0, 2, 1, 3, 0, 2, 1, 3] [1, 3, 2, 4, 1, 3, 2, 4]
+    """
+    by_path: dict[Path, list[Exchange]] = {}
+    for exchange in _exchanges_within(groups, 0, (), line) if len(line) == 1 else _exchanges_among(groups, line):
+        by_path.setdefault(exchange.path, []).append(exchange)
+    return [_stack(by_path[path]) for path in sorted(by_path, key=len)]
+
+
+def backwards(parts: Sequence[Part]) -> list[Part]:
+    """Turn parts of an allgather on the machine with its links turned into parts of a reducescatter."""
+    end = max((part.stop for part in parts), default=0)
+    turned = {id(part.schedule): invert(part.schedule) for part in parts}
+    return [replace(part, schedule=turned[id(part.schedule)], start=end - part.stop) for part in parts]
+
+
+def after(parts: Sequence[Part], before: Sequence[Part]) -> list[Part]:
+    """Return the parts, delayed until all of `before` are done."""
+    base = max((part.stop for part in before), default=0)
+    return [replace(part, start=part.start + base) for part in parts]
+
+
+def grain(groups: Groups) -> int:
+    """Return into how many pieces every seat's data must be cut so that all borders between stretches are whole
+    numbers."""
+    fine = math.lcm(*_group_sizes(groups)) ** _nesting_depth(groups) if groups.parts and not groups.even() else 1
+    if fine * groups.size >= MOST_WHOLE:
+        raise Unsupported(
+            "groups of so many different sizes share no common measure below 2^62; give options with fewer sizes"
+        )
+    return fine
+
+
+def _group_sizes(groups: Groups) -> Iterator[int]:
+    yield groups.size
+    for part in set(groups.parts):
+        yield from _group_sizes(part)
+
+
+def _nesting_depth(groups: Groups) -> int:
+    return 1 + max((_nesting_depth(part) for part in groups.parts), default=0)
+
+
+def _stack(alike: Sequence[Exchange]) -> Exchange:
+    """Return exchanges of equal shape as one."""
+    if len(alike) == 1:
+        return alike[0]
+    spans = [exchange.where for exchange in alike]
+    before = np.cumsum([0, *(len(s.begin) for s in spans[:-1])])
+    ptr = np.concatenate([[0], *(s.ptr[1:] + b for s, b in zip(spans, before, strict=True))])
+    where = Spans(ptr, np.concatenate([s.begin for s in spans]), np.concatenate([s.end for s in spans]))
+    return Exchange(alike[0].path, np.concatenate([exchange.seats for exchange in alike]), where)
+
+
+def _exchanges_within(groups: Groups, first: int, path: Path, contents: Spans) -> Iterator[Exchange]:
+    """What happens in a group from seat `first` on, whose ranks hold these contents together. O(spans)."""
+    parts = groups.parts
+    if not parts:
+        return
+    sizes, starts = np.array([part.size for part in parts]), np.array(groups.starts())
+    edges, scale = stretches(parts)  # where holders change, in any part: over `whole`
+    # of content c, stretch q, part j: from (starts[j] + sizes[j] * edges[q] / whole) / groups.size of it on
+    contents_count, q, k = len(contents), len(edges) - 1, len(parts)
+    at = (starts * scale + sizes * edges[:-1, None])[:, :, None]  # [stretch, part, content] over size * whole
+    size = np.broadcast_to((sizes * np.diff(edges)[:, None])[:, :, None], (q, k, contents_count))
+    common = math.gcd(groups.size * scale, int(np.gcd.reduce(at.ravel())), int(np.gcd.reduce(size.ravel())))
+    unit = contents.lengths // (groups.size * scale // common)
+    low = (at // common * unit).ravel()
+    owner = np.broadcast_to(np.arange(contents_count), (q, k, contents_count)).ravel()
+    pieces = contents.cut(owner, low, low + (size // common * unit).ravel())
+    yield from _exchange_stretches(groups, first, (*path, _smallest_ratio(sizes)), pieces, contents_count)
+
+
+def _exchanges_among(groups: Groups, shares: Spans) -> Iterator[Exchange]:
+    """Yield the exchanges at the outermost level, where part j holds share j, whatever its size."""
+    edges, scale = stretches(groups.parts)
+    q, k = len(edges) - 1, len(groups.parts)
+    unit = shares.lengths // scale
+    low = (edges[:-1, None] * unit).ravel()
+    pieces = shares.cut(np.tile(np.arange(k), q), low, (edges[1:, None] * unit).ravel())
+    yield from _exchange_stretches(groups, 0, (_smallest_ratio(shares.lengths),), pieces, 1)
+
+
+def _exchange_stretches(
+    groups: Groups, first: int, path: Path, pieces: Spans, contents_count: int
+) -> Iterator[Exchange]:
+    """Yield an exchange of pieces by stretch, part and content, then the exchanges within the parts."""
+    parts = groups.parts
+    sizes, starts = np.array([part.size for part in parts]), np.array(groups.starts())
+    edges, scale = stretches(parts)
+    q, k = len(edges) - 1, len(parts)
+    yield Exchange(
+        path, first + starts + edges[:-1, None] * sizes // scale, pieces.grouped(np.arange(q * k + 1) * contents_count)
+    )
+    if all(not part.parts for part in parts):
+        return
+    # every part now holds all that any of them held: content c of part j, its stretches one after the other
+    order = np.arange(q * k * contents_count).reshape(q, k, contents_count).transpose(1, 2, 0).ravel()
+    inner = pieces.take(order).grouped(np.arange(k * contents_count + 1) * q)
+    for part, start in zip(parts, starts.tolist(), strict=True):
+        yield from _exchanges_within(part, first + start, path, inner)
+
+
+def _smallest_ratio(sizes: Longs) -> tuple[int, ...]:
+    return tuple((sizes // np.gcd.reduce(sizes)).tolist())
+
+
+def stretches(parts: Sequence[Groups]) -> tuple[Longs, int]:
+    """Where what a part holds changes hands, for all of them on one scale, and its length.
+
+    >>> from antiphon.planners.shared.groups import given_groups
+    >>> stretches(given_groups("2+3", 5).parts)
+    (array([0, 2, 3, 4, 6]), 6)
+    """
+    scale = math.lcm(*(part.size for part in parts))
+    edges = {i * (scale // size) for size in {part.size for part in parts} for i in range(size)}
+    return np.array([*sorted(edges), scale]), scale
+
+
+def groups_at(topology: Topology, members: Sequence[int], depth: int) -> list[list[int]]:
+    """The ranks by the first `depth` parts of their places, groups and ranks in order of first appearance."""
+    by_place: dict[tuple[str, ...], list[int]] = {}
+    for rank in members:
+        by_place.setdefault(tuple(topology.places[rank].split("/")[:depth]), []).append(rank)
+    return list(by_place.values())
+
+
+def nested_groups(topology: Topology, members: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Fan-ins, innermost first, of the levels at which all groups are equally large; and the ranks sorted so that all
+    groups are runs. Without such levels: the number of ranks alone."""
+    deepest = max(topology.places[rank].count("/") for rank in members)
+    seating = list(members)
+    sizes: list[int] = []  # of groups, from the innermost
+    for depth in range(deepest, 0, -1):
+        seating = [rank for group in groups_at(topology, seating, depth) for rank in group]
+        lengths = {len(group) for group in groups_at(topology, seating, depth)}
+        if len(lengths) == 1 and (size := lengths.pop()) > (sizes[-1] if sizes else 1):
+            sizes.append(size)
+    if not sizes or sizes[-1] < len(members):
+        sizes.append(len(members))
+    return [size // below for size, below in zip(sizes, [1, *sizes[:-1]], strict=True)], seating
+
+
+def hosts(topology: Topology, members: Sequence[int]) -> list[list[int]]:
+    """The ranks by host: by the part of their places named host..., box... or server..., else the last but one."""
+    path_parts = [topology.places[rank].split("/") for rank in members]
+    for depth in range(1, max(map(len, path_parts)) + 1):
+        if all(len(p) >= depth and p[depth - 1].startswith(("host", "box", "server", "node")) for p in path_parts):
+            return groups_at(topology, members, depth)
+    return groups_at(topology, members, max(max(map(len, path_parts)) - 1, 0))
+
+
+def factorisations(number: int) -> list[list[int]]:
+    """Ordered factorisations into factors of 2 or more: fewest factors first, then the greatest first factor.
+
+    At most MOST_FACTORISATIONS of them; a prime has only itself. The number itself comes first.
+
+    >>> factorisations(12)
+    [[12], [6, 2], [4, 3], [3, 4], [2, 6], [3, 2, 2], [2, 3, 2], [2, 2, 3]]
+    """
+    lists: list[list[int]] = []
+    level: list[tuple[list[int], int]] = [([], number)]
+    while level and len(lists) < MOST_FACTORISATIONS:
+        lists += [[*head, rest] for head, rest in level]
+        level = [
+            ([*head, f], rest // f)
+            for head, rest in level
+            for f in range(rest // 2, 1, -1)
+            if rest % f == 0
+        ]  # fmt: skip
+    return lists[:MOST_FACTORISATIONS]
+
+
+def given_fans(fanins: str | int | Sequence[int], ranks: int, name: str = "fanins") -> list[int]:
+    """An option such as "4x2": whole numbers of 2 or more whose product is the number of ranks that take part."""
+    try:
+        fans = [int(f) for f in (str(fanins).split("x") if isinstance(fanins, str | int) else fanins)]
+    except ValueError:
+        raise Invalid(f"option {name}: expected numbers such as 4x2, got {quote(fanins)}") from None
+    if not fans or min(fans) < 2 or math.prod(fans) != ranks:
+        raise Invalid(f"option {name}: the product of {quote(fanins)} must be {ranks}, each factor 2 or more")
+    return fans
+
+
+ONE = Groups(1)

@@ -1,4 +1,4 @@
-"""Planning on symmetric machines: what one source per orbit sends, all others are its images.
+"""Planning on symmetric machines: plan one source per orbit; all others are its images.
 
 A subgroup of the machine's symmetries that moves every root (but for the identity) takes a packing (of trees, of
 paths) to packings; their mean is a packing as good in which that of a root is the image of that of its orbit's first.
@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.symmetry import automorphisms, link_map
+from antiphon.core.symmetry import automorphisms, canonical, link_map
 from antiphon.core.topology import LinkType, Topology
-from antiphon.planners.shared.turns import turns
+from antiphon.planners.shared.groups import nested_groups
 
 Table = NDArray[np.int64]
 _TRIES = 1500  # random symmetries looked at for one that alone goes round all roots
 _MORE = 200  # and for each further one
 _MANY = 256  # roots beyond which those that places suggest are tried first: a walk at random hardly finds any
+MOST = 32  # tries, a labelling each
 
 
 def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], seed: int = 0) -> Table:
-    """Symmetries that keep demands and sinks, no two of which take a root to the same rank; the identity first.
+    """Return symmetries that keep demands and sinks, no two of which take a root to the same rank; the identity first.
 
     Each takes nodes, then links, then limits to such: columns node, nodes + link, nodes + links + limit. The more the
     better; found by a walk at random among all symmetries, then among those that commute with what is found; of many
@@ -36,57 +37,64 @@ def free_group(topology: Topology, demand: Mapping[int, int], sinks: Sequence[in
     """
     machine = replace(topology, types=tuple(LinkType("link", kind.bandwidth) for kind in topology.types))
     roots = np.array(sorted(r for r, d in demand.items() if d), np.int64)
-    wanted, ranks = set(sinks), topology.ranks
+    sink_set, ranks = set(sinks), topology.ranks
     roles: dict[tuple[int, bool], int] = {}
-    colour = [roles.setdefault((demand.get(n, 0), n in wanted), len(roles)) for n in range(ranks)]
+    colour = [roles.setdefault((demand.get(n, 0), n in sink_set), len(roles)) for n in range(ranks)]
     colour += [len(roles)] * topology.switches
     best = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
     if len(roots) > _MANY:
-        for element in _whole(machine, turns(machine, colour, roots.tolist())):
-            larger = _joined(best, element, roots, len(roots))
+        for element in _with_links(machine, turns(machine, colour, roots.tolist())):
+            larger = _extend_group(best, element, roots, len(roots))
             best = best if larger is None else larger
         if len(best) == len(roots):
             return best
-    all_of_them = _generators(machine, colour, [])
-    most = _most(all_of_them, roots)
+    all_of_them = _commuting_symmetries(machine, colour, [])
+    max_order = _max_group_order(all_of_them, roots)
     for longest in (True, False):  # short first steps leave more to commute with
-        if len(best) < most:
-            found = _climb(machine, colour, all_of_them, roots, most, longest, seed)
-            best = found if len(found) > len(best) else best
+        if len(best) < max_order:
+            larger_group = _grow_group(machine, colour, all_of_them, roots, max_order, longest, seed)
+            best = larger_group if len(larger_group) > len(best) else best
     return best
 
 
-def _climb(
-    machine: Topology, colour: list[int], generators: list[Table], roots: Table, most: int, longest: bool, seed: int
+def _grow_group(
+    machine: Topology,
+    colour: list[int],
+    generators: list[Table],
+    roots: Table,
+    max_order: int,
+    longest: bool,
+    seed: int,
 ) -> Table:
-    """Ever larger groups, each from the one before by the symmetry that makes it largest of those that commute."""
+    """Extend a group step by step, each time by the commuting symmetry that makes it largest."""
     group = np.arange(machine.nodes + machine.links + len(machine.limits), dtype=np.int64)[None]
-    kept: list[Table] = []
-    while len(group) < most:
-        rng = np.random.default_rng(seed + len(kept))
+    chosen: list[Table] = []
+    while len(group) < max_order:
+        rng = np.random.default_rng(seed + len(chosen))
         best: tuple[Table, Table] | None = None
-        for element in _walk(generators, rng, _MORE if kept else _TRIES):
-            power = element if kept else _even(element, roots, longest)
+        for element in _random_symmetries(generators, rng, _MORE if chosen else _TRIES):
+            power = element if chosen else _even_power(element, roots, longest)
             if power is None:
                 continue
-            larger = _joined(group, power, roots, most)
+            larger = _extend_group(group, power, roots, max_order)
             if larger is not None and (best is None or len(larger) > len(best[0])):
                 best = larger, power
-                if len(larger) == most or not (longest or kept):
+                if len(larger) == max_order or not (longest or chosen):
                     break
         if best is None:
             break
         group = best[0]
-        kept.append(best[1])
-        generators = _generators(machine, colour, kept) if len(group) < most else []
+        chosen.append(best[1])
+        generators = _commuting_symmetries(machine, colour, chosen) if len(group) < max_order else []
     return group
 
 
-def _generators(machine: Topology, colour: list[int], kept: Sequence[Table]) -> list[Table]:
-    """Symmetries that commute with all of `kept`: those of the machine with a link from every node to its image."""
+def _commuting_symmetries(machine: Topology, colour: list[int], chosen: Sequence[Table]) -> list[Table]:
+    """Return symmetries that commute with all of `chosen`: those of the machine with a link from every node to its
+    image."""
     nodes = machine.nodes
     marked = machine
-    for number, element in enumerate(kept):
+    for number, element in enumerate(chosen):
         moved = np.flatnonzero(element[:nodes] != np.arange(nodes))
         marked = replace(
             marked,
@@ -95,18 +103,18 @@ def _generators(machine: Topology, colour: list[int], kept: Sequence[Table]) -> 
             link_type=np.append(marked.link_type, np.full(len(moved), len(marked.types))),
             types=(*marked.types, LinkType(f"image{number}", machine.unit)),
         )
-    return _whole(machine, automorphisms(marked, colour))
+    return _with_links(machine, automorphisms(marked, colour))
 
 
-def _whole(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Table]:
-    """Symmetries of nodes as such of links and limits, too."""
+def _with_links(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Table]:
+    """Extend symmetries of nodes to links and limits."""
     nodes, links = machine.nodes, machine.links
     limits: dict[tuple[Fraction, frozenset[int]], list[int]] = {}
     for number, limit in enumerate(machine.limits):
         limits.setdefault((limit.bandwidth, frozenset(limit.links)), []).append(number)
     out = []
-    for found in symmetries:
-        mapped = link_map(machine, found).astype(np.int64)
+    for permutation in symmetries:
+        mapped = link_map(machine, permutation).astype(np.int64)
         over = np.zeros(len(machine.limits), np.int64)
         for (bandwidth, those), numbers in limits.items():
             images = limits.get((bandwidth, frozenset(mapped[list(those)].tolist())))
@@ -114,18 +122,19 @@ def _whole(machine: Topology, symmetries: Iterable[NDArray[Any]]) -> list[Table]
                 break  # parallel links went another way than their limits
             over[numbers] = images
         else:
-            out.append(np.concatenate([found.astype(np.int64), nodes + mapped, nodes + links + over]))
+            out.append(np.concatenate([permutation.astype(np.int64), nodes + mapped, nodes + links + over]))
     return out
 
 
-def _most(generators: Sequence[Table], roots: Table) -> int:
-    """No more than this can move all roots freely: what divides every orbit of roots."""
+def _max_group_order(generators: Sequence[Table], roots: Table) -> int:
+    """Return an upper bound on the order of a group that moves all roots freely: a common divisor of all orbits of
+    roots."""
     if not generators:
         return 1
-    return math.gcd(*np.unique(_orbits(generators)[roots], return_counts=True)[1].tolist())
+    return math.gcd(*np.unique(_orbit_labels(generators)[roots], return_counts=True)[1].tolist())
 
 
-def _orbits(generators: Sequence[Table]) -> Table:
+def _orbit_labels(generators: Sequence[Table]) -> Table:
     """Of each number the least that it can be taken to. [1, 2, 0, 3] and [0, 1, 2, 3] give [0, 0, 0, 3].
 
     Each takes over the least of its images, and theirs: a few rounds of O(size) for each generator. (SciPy's components
@@ -142,7 +151,7 @@ def _orbits(generators: Sequence[Table]) -> Table:
             return label
 
 
-def _walk(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> Iterator[Table]:
+def _random_symmetries(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> Iterator[Table]:
     """The generators, then random symmetries by product replacement."""
     if not generators:
         return
@@ -160,8 +169,8 @@ def _walk(generators: Sequence[Table], rng: np.random.Generator, tries: int) -> 
                 yield total
 
 
-def _even(element: Table, roots: Table, longest: bool) -> Table | None:
-    """The power of it that takes all roots round in cycles of one length, as long (or as short) as can be."""
+def _even_power(element: Table, roots: Table, longest: bool) -> Table | None:
+    """Return the power of the symmetry whose cycles of roots all have one length, as long (or as short) as possible."""
     lengths = set(_cycle_lengths(element, roots))
     common = math.gcd(*lengths)
     for length in range(common, 1, -1) if longest else range(2, common + 1):
@@ -181,10 +190,10 @@ def _cycle_lengths(element: Table, roots: Table) -> list[int]:
     [2, 3]
     """
     step = np.searchsorted(roots, element[roots])
-    least = np.arange(len(roots))
+    first_seen = np.arange(len(roots))
     for _ in range(len(roots).bit_length()):
-        least, step = np.minimum(least, least[step]), step[step]
-    return np.unique(least, return_counts=True)[1].tolist()
+        first_seen, step = np.minimum(first_seen, first_seen[step]), step[step]
+    return np.unique(first_seen, return_counts=True)[1].tolist()
 
 
 def _power(element: Table, times: int) -> Table:
@@ -196,20 +205,81 @@ def _power(element: Table, times: int) -> Table:
     return out
 
 
-def _joined(group: Table, element: Table, roots: Table, most: int) -> Table | None:
-    """The group together with a symmetry that commutes with it; None where that moves some root not, or is no more."""
-    known = {row.tobytes() for row in group}
-    parts, at = [group], element
-    while at.tobytes() not in known:
+def _extend_group(group: Table, element: Table, roots: Table, max_order: int) -> Table | None:
+    """Return the group together with a symmetry that commutes with it; None where that fixes some root, or adds
+    nothing."""
+    members = {row.tobytes() for row in group}
+    cosets, at = [group], element
+    while at.tobytes() not in members:
         coset = group[:, at]
-        if np.any(coset[:, roots] == roots) or len(group) * (len(parts) + 1) > most:
+        if np.any(coset[:, roots] == roots) or len(group) * (len(cosets) + 1) > max_order:
             return None
-        parts.append(coset)
+        cosets.append(coset)
         at = element[at]
-    return np.concatenate(parts) if len(parts) > 1 else None
+    return np.concatenate(cosets) if len(cosets) > 1 else None
 
 
 def rows_of(topology: Topology, group: Table) -> NDArray[np.int64]:
     """The orbit of every link and limit."""
-    least = group[:, topology.nodes :].min(axis=0)
-    return np.unique(least, return_inverse=True)[1].astype(np.int64)
+    first_image = group[:, topology.nodes :].min(axis=0)
+    return np.unique(first_image, return_inverse=True)[1].astype(np.int64)
+
+
+def turns(machine: Topology, colour: Sequence[int], roots: Sequence[int]) -> Iterator[Table]:
+    """Permutations of all nodes that keep colours and take roots round, level by level of their places, the outermost
+    first. Where a level cannot be turned as a whole (cards of a box in pairs, say), it is seen as levels within it.
+
+    O(levels * links log links): with all roots told apart a canonical labelling is a refinement.
+    """
+    fans, seating = nested_groups(machine, roots)
+    grid = np.array(seating).reshape(fans[::-1])
+    labelled = _LabelledRoots(machine, colour)
+    for axis in range(grid.ndim):
+        yield from labelled.turned(grid, axis)
+
+
+class _LabelledRoots:
+    """A machine whose roots are labelled one by one."""
+
+    def __init__(self, machine: Topology, colour: Sequence[int]) -> None:
+        self.machine, self.colour = machine, colour
+        self.left = MOST
+
+    def turned(self, grid: Table, axis: int) -> list[Table]:
+        """Those that turn this axis; of the coarsest factors of its length that all can be turned. Empty where none."""
+        count = grid.shape[axis]
+        if count < 2:
+            return []
+        rotation = self.extended(grid, np.roll(grid, -1, axis))
+        if rotation is not None:
+            return [rotation]
+        for high in range(2, count):
+            if count % high == 0:
+                finer = grid.reshape(*grid.shape[:axis], high, count // high, *grid.shape[axis + 1 :])
+                outer = self.turned(finer, axis)
+                inner = self.turned(finer, axis + 1) if outer else []
+                if inner:
+                    return [*outer, *inner]
+        return []
+
+    def extended(self, grid: Table, images: Table) -> Table | None:
+        """Return the symmetry of the machine that takes `grid` to `images`, if there is one."""
+        colour = np.array(self.colour)
+        if not self.left or not np.array_equal(colour[grid], colour[images]):
+            return None
+        self.left -= 1
+        (label, key), (image_label, other) = (self._canonical_label(ranks) for ranks in (grid, images))
+        if key != other:
+            return None
+        back = np.empty(len(image_label), np.int64)
+        back[image_label] = np.arange(len(image_label))
+        symmetry: Table = back[label]
+        return symmetry
+
+    def _canonical_label(self, ranks: Table) -> tuple[NDArray[np.int32], str]:
+        """With these ranks numbered in this order."""
+        colours = list(self.colour)
+        top = max(colours) + 1
+        for number, rank in enumerate(ranks.ravel().tolist()):
+            colours[rank] = top + number
+        return canonical(self.machine, colours)

@@ -1,10 +1,12 @@
-"""What the classic planners share: ranks in a chosen order, rows by position, several roots, routes at the end."""
+"""Schedules from rows: ranks in a chosen order, rows by position, several roots, routes at the end."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,17 +14,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from antiphon.core.collective import Collective
 from antiphon.core.columns import Ints, Longs, narrow, own
-from antiphon.core.schedule import COPY, REDUCE, Chunks, Schedule, cut
+from antiphon.core.reshape import reverse
+from antiphon.core.routes import Routes, opposite_links
+from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Chunks, Schedule, cut
 from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.instead import instead
-from antiphon.planners.shared.routing import routed
+from antiphon.planners.shared.routing import Path, instead, routed
 
 MOST_TRANSFERS = 2**28
-
 Order = str | int | Sequence[int] | None
 Make = Callable[[Collective], Schedule]
+Row = tuple[int, int, int, int, int, Path]  # step, chunk, from, to, op, links
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +66,16 @@ def given_order(order: Order, collective: Collective) -> list[int]:
 
 
 def refuse_more_than_fits(
-    planner: str, topology: Topology, collective: Collective, rows: int, most: int = MOST_TRANSFERS
+    planner: str, topology: Topology, collective: Collective, rows: int, max_rows: int = MOST_TRANSFERS
 ) -> None:
     """Before anything is built: Unsupported if there would be too many transfers."""
-    if rows > most:
+    if rows > max_rows:
         moving = ("pairwise", "direct", "flows", "relay")
         spreading = ("relay", "binomial-tree", "double-binary-tree", "compose")
         names = [name for name in (moving if collective.kind == "alltoall" else spreading) if name != planner]
         raise Unsupported(
             f"planner {planner}: {collective.kind} on {len(collective.members)} ranks needs about {rows} transfers; "
-            f"at most {most}; {instead(topology, collective, *names)}"
+            f"at most {max_rows}; {instead(topology, collective, *names)}"
         )
 
 
@@ -96,8 +99,8 @@ def lay(
 
 
 def part(collective: Collective, kind: str, root: int | None = None) -> Collective:
-    """Another collective among the same ranks, to compose with: without weights, as chunks are parts of blocks
-    whatever these weigh, and composing drops blocks that weigh nothing. `finish` gives the weights back."""
+    """Return another collective among the same ranks, to compose with: without weights, as chunks are shares of blocks
+    and composing drops blocks of weight 0. `finish` restores the weights."""
     return Collective(kind, collective.ranks, collective.members, () if root is None else (root,))
 
 
@@ -120,10 +123,10 @@ def per_root(collective: Collective, make: Make) -> Schedule:
         return make(collective)
     blocks = [_blocks_of(collective, i) for i in range(len(collective.roots))]
     alone = [
-        Collective(collective.kind, collective.ranks, collective.members, (root,), collective.weights[mine])
-        for root, mine in zip(collective.roots, blocks, strict=True)
+        Collective(collective.kind, collective.ranks, collective.members, (root,), collective.weights[root_blocks])
+        for root, root_blocks in zip(collective.roots, blocks, strict=True)
     ]
-    schedules = [make(one) for one in alone]
+    schedules = [make(single) for single in alone]
     common = math.lcm(*(s.chunks.denominator for s in schedules))
     scale = [common // s.chunks.denominator for s in schedules]
     base = np.cumsum([0, *(len(s.chunks) for s in schedules)])
@@ -173,12 +176,12 @@ def folded(collective: Collective, core: Schedule, extra: Ints, partner: Ints) -
         return replace(core, collective=collective)
     chunks = np.arange(len(core.chunks), dtype=np.int32)
     chunk = np.tile(chunks, len(extra))
-    mine, theirs = np.repeat(extra, len(chunks)), np.repeat(partner, len(chunks))
+    extra_ends, partner_ends = np.repeat(extra, len(chunks)), np.repeat(partner, len(chunks))
     nothing = np.zeros(len(chunk), np.int32)
     return Schedule(
         collective, core.chunks, np.concatenate([nothing, core.step + np.int32(1), nothing + (core.steps + 1)]),
-        np.concatenate([chunk, core.chunk, chunk]), np.concatenate([mine, core.src, theirs]),
-        np.concatenate([theirs, core.dst, mine]),
+        np.concatenate([chunk, core.chunk, chunk]), np.concatenate([extra_ends, core.src, partner_ends]),
+        np.concatenate([partner_ends, core.dst, extra_ends]),
         np.concatenate([nothing + REDUCE, core.op, nothing + COPY]),
     )  # fmt: skip
 
@@ -187,13 +190,63 @@ def finish(
     schedule: Schedule, topology: Topology, collective: Collective, planner: str, options: Mapping[str, Any],
     pieces: int = 1, found: Mapping[str, Any] | None = None,
 ) -> Schedule:  # fmt: skip
-    """With routes, pieces and provenance, for exactly the collective that was asked for.
+    """Return the schedule with routes, pieces and provenance, for exactly the requested collective.
 
-    `options`: those that would give this schedule again; what is left at None is not told. `found`: what else is
-    worth telling of how it came about.
+    `options`: those that give this schedule again; None values are omitted. `found`: further facts for the provenance.
     """
-    asked = schedule if schedule.collective is collective else replace(schedule, collective=collective)
-    named = routed(asked, topology, planner)
+    exact = schedule if schedule.collective is collective else replace(schedule, collective=collective)
+    named = routed(exact, topology, planner)
     stated = {key: value for key, value in options.items() if value is not None}
-    more = {"found": dict(found)} if found else {}
-    return replace(named, pieces=pieces, provenance={"planner": planner, "options": stated, **more})
+    extra = {"found": dict(found)} if found else {}
+    return replace(named, pieces=pieces, provenance={"planner": planner, "options": stated, **extra})
+
+
+def schedule_of(collective: Collective, shares: Sequence[tuple[int, Fraction]], rows: Sequence[Row]) -> Schedule:
+    """Make a schedule of rows. `shares`: per chunk its block and share; the chunks of a block stand one behind the
+    other."""
+    denominator = math.lcm(*{share.denominator for _, share in shares})
+    if denominator >= MAX_DENOMINATOR:
+        raise Unsupported(
+            "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
+        )
+    return schedule_in_parts(
+        collective, [(b, s.numerator * (denominator // s.denominator)) for b, s in shares], denominator, rows
+    )
+
+
+def schedule_in_parts(
+    collective: Collective, parts: Sequence[tuple[int, int]], denominator: int, rows: Sequence[Row]
+) -> Schedule:
+    """Return a schedule with chunks one behind the other in their blocks.
+
+    `parts`: per chunk its block, and how many of the `denominator` parts of a block it is.
+    """
+    block, share = np.array(parts, np.int64).reshape(-1, 2).T
+    before = np.cumsum(share) - share
+    first = np.concatenate([[True], block[1:] != block[:-1]])
+    offset = before - before[np.maximum.accumulate(np.where(first, np.arange(len(block)), 0))]
+    paths: dict[Path, int] = {}
+    route = np.array([paths.setdefault(row[5], len(paths)) for row in rows], np.int32)
+    step, chunk, src, dst, op = np.array([row[:5] for row in rows], np.int32).reshape(-1, 5).T
+    return Schedule(
+        collective, Chunks(block.astype(np.int32), offset, share, denominator), step, chunk, src, dst,
+        op.astype(np.uint8), route=route, routes=Routes.of(paths),
+    )  # fmt: skip
+
+
+def machine_for_dual(topology: Topology) -> tuple[Topology, Ints | None]:
+    """A machine to plan on, and what to give `invert` with the plan.
+
+    Where every link has one like it that leads back, and shared limits have, the machine itself, so that what is
+    gathered is as fast as what is spread: with all links turned it is the same machine, but for their numbers, and a
+    search may end elsewhere. Else the machine with all links turned. O(links log links).
+    """
+    try:
+        links = opposite_links(topology)
+    except Unsupported:
+        return reverse(topology), None
+    forward_limits = Counter((limit.bandwidth, frozenset(limit.links)) for limit in topology.limits)
+    backward_limits = Counter(
+        (limit.bandwidth, frozenset(links[list(limit.links)].tolist())) for limit in topology.limits
+    )
+    return (topology, links) if forward_limits == backward_limits else (reverse(topology), None)

@@ -1,9 +1,9 @@
-"""How much of a plan begins in which step: what a pipeline of equal pieces wastes at its ends, uneven ones need not.
+"""How much of a plan starts in which step: uneven parts avoid what equal pieces waste at the pipeline's ends.
 
-Given are plans of one collective (deep ones that are fast, shallow ones that are soon done), each a schedule whose
-chunks go through it once. A plan begins anew in every step, each time with a part of the data; how large a part is the
-answer of a linear program, which asks for the least time of N steps, each as long as its fullest link or shared limit.
-Chunks of one class (where there are few: every chunk) begin when they like.
+Input: plans of one collective (deep fast ones, shallow quick ones), each a schedule whose chunks go through it once. A
+plan starts anew in every step, each time with a part of the data. The parts are the solution of a linear program for
+the least time of N steps in which all data start and end, each step as long as its fullest link or shared limit takes.
+Chunks of one class (where there are few: every chunk) start independently of the others.
 """
 
 from __future__ import annotations
@@ -13,102 +13,118 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Longs
+from antiphon.core.columns import Bools, Floats, Longs
 from antiphon.core.loads import loads
-from antiphon.core.schedule import MAX_DENOMINATOR, Schedule
+from antiphon.core.schedule import MAX_DENOMINATOR, Chunks, Schedule
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.begins import Class, Floats, begins, by_kinds, distinct, entries
-from antiphon.planners.shared.ends import latency_by_step
-from antiphon.planners.shared.parts import LEVELS, LOSS, joined, still
-from antiphon.planners.shared.rounding import LONG, NOTHING, longest_run, simple, whole_alike, whole_numbers
 
 MOST_ALONE = 64  # chunks up to which each is a class
 MOST_CELLS = 50_000  # of a linear program
 MOST_ROWS = 3 * 2**19  # transfers of a schedule that begins unevenly
-
-
-Tied = tuple[Class, tuple[int, ...]]  # classes that begin together, as one, and their numbers
+ALIKE = 0.01  # of the greatest load of a plan: kinds of resources that differ by less are one to the program
+EDGE = 12  # steps beyond the deepest in which what begins is still its own: with 4, 0.7 % of the time is lost at worst
+MANY = 10_000  # entries from which the interior point method (then a basis, as ever) takes a quarter of the time
+QUICKER = 1e-3  # of the time: what the slowest ways must save at least, where others are quick
+TIE = 1e-5  # of the time: by how much what is as fast is told apart, as solvers go round long among answers as good
+NOTHING = 1e-9
+LONG = 8  # starts with equal parts, one after the other, from which on they are the pieces of one chunk
+SIMPLE, NEAR = 256, 1e-7
+LEVELS = (*(2**n for n in range(3, 15)), 2**16, 2**18, 2**20)  # parts that sizes are whole numbers of
+LOSS = 5e-4  # of the time, that rounding them may cost
 
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Per class what begins in each step, in whole parts of `whole`; seconds per byte of nbytes, and of latency."""
+    """Per class the parts of `denominator` that start in each step; seconds per byte of nbytes, and of latency."""
 
     parts: NDArray[np.int64]
-    whole: int
+    denominator: int
     time: float
     latency: float
 
 
 class Uneven:
-    """Plans taken apart into classes, with what each loads."""
+    """Plans divided into classes of chunks, with the load of each."""
 
-    def __init__(self, plans: Sequence[Schedule], topology: Topology, whole: bool = False, least: int = 1) -> None:
-        """`whole`: the chunks of a plan take as many steps, and begin together. `least`: so many of the first plans
-        are worth a linear program, not fewer."""
-        self.least = least
+    def __init__(
+        self, plans: Sequence[Schedule], topology: Topology, together: bool = False, min_plans: int = 1
+    ) -> None:
+        """`together`: the chunks of a plan take as many steps, and start together. `min_plans`: solve no linear program
+        with fewer of the first plans."""
+        self.min_plans = min_plans
         self._known: dict[tuple[int, tuple[int, int]], Sizes | None] = {}
         self.plans = [replace(plan, pieces=1) for plan in plans]
-        found = [one for n, plan in enumerate(self.plans) for one in _classes(n, plan, topology, whole)]
-        self.classes = by_kinds(found) if found else []
+        found_classes = [
+            chunk_class
+            for n, plan in enumerate(self.plans)
+            for chunk_class in _chunk_classes(n, plan, topology, together)
+        ]
+        self.classes = by_kinds(found_classes) if found_classes else []
         self.some = distinct(self.classes)
-        self._deepest = max((one.steps for one in self.classes), default=0)
-        ways = [float(one.latency.min()) for one in self.classes]
-        self.quickest = min(ways, default=0.0) * (1 + NOTHING)
+        self._deepest = max((chunk_class.steps for chunk_class in self.classes), default=0)
+        quickest_paths = [float(chunk_class.latency.min()) for chunk_class in self.classes]
+        self.quickest = min(quickest_paths, default=0.0) * (1 + NOTHING)
 
     def deepest(self, plan: int) -> int:
-        return max((one.steps for one in self.classes if one.plan == plan), default=0)
+        return max((chunk_class.steps for chunk_class in self.classes if chunk_class.plan == plan), default=0)
 
     @property
     def least_steps(self) -> int:
         return min((self.deepest(plan) for plan in range(len(self.plans))), default=0)
 
     def rows(self, sizes: Sizes) -> int:
-        """How many transfers that will be."""
-        return sum(rows * len(begun) for rows, begun in zip(self._rows, _begun(sizes.parts), strict=True))
+        """Return the number of transfers of the schedule."""
+        return sum(rows * len(begun) for rows, begun in zip(self._rows, _starts_of(sizes.parts), strict=True))
 
     @cached_property
     def _rows(self) -> list[int]:
         """Transfers of every class."""
-        return [int(np.isin(self.plans[one.plan].chunk, one.chunks).sum()) for one in self.classes]
+        return [
+            int(np.isin(self.plans[chunk_class.plan].chunk, chunk_class.chunks).sum()) for chunk_class in self.classes
+        ]
 
     def sizes(self, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
-        """The best for so many steps; None where no plan is done in them, or the program is too large or not solved, or
-        where even the coarsest parts of the chunks would have no denominator.
+        """Return the best sizes for `steps` steps; None where no plan finishes in them, the program is too large or
+        unsolved, or even the coarsest parts have no denominator.
 
-        Where it would be too large classes that take as many steps begin together, then the last plans are left out.
-        `quiet`: so many steps at the beginning and at the end in which nothing takes a way slower than the quickest.
-        Kept: it serves all sizes.
+        Where the program would be too large, classes of equal depth start together, then the last plans are left out.
+        `quiet`: the numbers of first and last steps that use only the quickest paths. Cached: it serves all sizes.
         """
         if (steps, quiet) not in self._known:
-            self._known[steps, quiet] = self._found(steps, quiet)
+            self._known[steps, quiet] = self._solve_and_round(steps, quiet)
         return self._known[steps, quiet]
 
-    def _found(self, steps: int, quiet: tuple[int, int]) -> Sizes | None:
+    def _solve_and_round(self, steps: int, quiet: tuple[int, int]) -> Sizes | None:
         exact = None
-        for some in (self._alone, self._tied):
-            usable = self._usable(steps, some)
+        for grouping in (self._each_class, self._merged_classes):
+            usable = self._usable_plans(steps, grouping)
             if usable:
-                exact = self._solved(steps, usable, [one for one in some if one[0].plan in usable], quiet)
+                exact = self._solve_starts(steps, usable, [tied for tied in grouping if tied[0].plan in usable], quiet)
                 break
         if exact is None:
             return None
-        time, made = self._time(exact, steps), None
-        for whole in [*simple(exact), *LEVELS]:
-            if self._common * whole >= MAX_DENOMINATOR:
+        time, sizes = self._seconds_per_byte(exact, steps), None
+        for denominator in [*simple(exact), *LEVELS]:
+            if self._common * denominator >= MAX_DENOMINATOR:
                 continue
-            rounded = self._rounded(exact, whole)
-            finer = Sizes(rounded, whole, self._time(rounded / whole, steps), self._latency(rounded, steps))
-            if made is not None and self.rows(finer) > MOST_ROWS:
+            rounded = self._round_starts(exact, denominator)
+            finer = Sizes(
+                rounded,
+                denominator,
+                self._seconds_per_byte(rounded / denominator, steps),
+                self._latency_seconds(rounded, steps),
+            )
+            if sizes is not None and self.rows(finer) > MOST_ROWS:
                 break  # finer parts are more of them
-            made = finer
-            if made.time <= time * (1 + LOSS):
+            sizes = finer
+            if sizes.time <= time * (1 + LOSS):
                 break
-        return made
+        return sizes
 
     @cached_property
     def _common(self) -> int:
@@ -116,140 +132,164 @@ class Uneven:
         return math.lcm(*(plan.chunks.denominator for plan in self.plans))
 
     @cached_property
-    def _alone(self) -> list[Tied]:
-        return [(one, (number,)) for number, one in enumerate(self.classes)]
+    def _each_class(self) -> list[Tied]:
+        return [(chunk_class, (number,)) for number, chunk_class in enumerate(self.classes)]
 
     @cached_property
-    def _tied(self) -> list[Tied]:
+    def _merged_classes(self) -> list[Tied]:
         """Classes of a plan that take as many steps begin together."""
-        some: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-        for number, one in enumerate(self.classes):
-            some[one.plan, one.steps].append(number)
+        numbers_of: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, chunk_class in enumerate(self.classes):
+            numbers_of[chunk_class.plan, chunk_class.steps].append(number)
         out = []
-        for numbers in some.values():
+        for numbers in numbers_of.values():
             load = np.sum([self.classes[n].load for n in numbers], axis=0)
             late = np.max([self.classes[n].latency for n in numbers], axis=0)
             out.append((replace(self.classes[numbers[0]], load=load, latency=late), tuple(numbers)))
         return out
 
-    def _usable(self, steps: int, some: Sequence[Tied]) -> list[int]:
-        """Plans that are done in so many steps, as many as a linear program has room for."""
+    def _usable_plans(self, steps: int, grouping: Sequence[Tied]) -> list[int]:
+        """Return the plans that finish in `steps` steps, as many as fit the linear program."""
         usable: list[int] = []
         cells = 0
         for plan in range(len(self.plans)):
             if 0 < self.deepest(plan) <= steps:
-                mine = [one for one, _ in some if one.plan == plan]
-                cells += sum(entries(one, self.some, steps, self._deepest) for one in mine)
+                plan_classes = [chunk_class for chunk_class, _ in grouping if chunk_class.plan == plan]
+                cells += sum(entries(chunk_class, self.some, steps, self._deepest) for chunk_class in plan_classes)
                 if cells > MOST_CELLS:
-                    return usable if plan >= self.least else []
+                    return usable if plan >= self.min_plans else []
                 usable.append(plan)
         return usable
 
-    def _loud(self, one: Class, steps: int, quiet: tuple[int, int]) -> Bools:
-        """By the step in which it begins: whether a slow way would be taken in a quiet one."""
-        slow = one.latency > self.quickest
-        starts = np.arange(steps - one.steps + 1)[:, None] + np.flatnonzero(slow)
+    def _forbidden_starts(self, chunk_class: Class, steps: int, quiet: tuple[int, int]) -> Bools:
+        """Return by starting step whether a slow path would be used in a quiet step."""
+        slow = chunk_class.latency > self.quickest
+        starts = np.arange(steps - chunk_class.steps + 1)[:, None] + np.flatnonzero(slow)
         return np.asarray(((starts < quiet[0]) | (starts >= steps - quiet[1])).any(axis=1))
 
-    def _latency(self, parts: NDArray[np.int64], steps: int) -> float:
+    def _latency_seconds(self, parts: NDArray[np.int64], steps: int) -> float:
         slowest = np.zeros(steps)
-        for part, one in zip(parts, self.classes, strict=True):
-            for start in np.flatnonzero(part).tolist():
-                span = slice(start, start + one.steps)
-                slowest[span] = np.maximum(slowest[span], one.latency)
+        for class_parts, chunk_class in zip(parts, self.classes, strict=True):
+            for start in np.flatnonzero(class_parts).tolist():
+                span = slice(start, start + chunk_class.steps)
+                slowest[span] = np.maximum(slowest[span], chunk_class.latency)
         return float(slowest.sum())
 
-    def _solved(self, steps: int, usable: Sequence[int], mine: Sequence[Tied], quiet: tuple[int, int]) -> Floats | None:
-        classes = [one for one, _ in mine]
-        begun = begins(classes, self.some, steps, [self._loud(one, steps, quiet) for one in classes])
+    def _solve_starts(
+        self, steps: int, usable: Sequence[int], tied_classes: Sequence[Tied], quiet: tuple[int, int]
+    ) -> Floats | None:
+        classes = [chunk_class for chunk_class, _ in tied_classes]
+        begun = begins(
+            classes, self.some, steps, [self._forbidden_starts(chunk_class, steps, quiet) for chunk_class in classes]
+        )
         if begun is None:
             return None
         out = np.zeros((len(self.classes), steps))
-        for (_, numbers), part in zip(mine, begun, strict=True):
-            out[list(numbers), : len(part)] = part
+        for (_, numbers), class_start in zip(tied_classes, begun, strict=True):
+            out[list(numbers), : len(class_start)] = class_start
         return out
 
-    def _rounded(self, exact: Floats, whole: int) -> NDArray[np.int64]:
+    def _round_starts(self, exact: Floats, denominator: int) -> NDArray[np.int64]:
         """By largest remainders: first what goes by every plan, then what begins of its classes in every step."""
-        plans = [max((float(exact[n].sum()) for n, one in enumerate(self.classes) if one.plan == plan), default=0.0)
-                 for plan in range(len(self.plans))]  # fmt: skip
-        shares = whole_numbers(np.array(plans), whole)
+        plans = [0.0] * len(self.plans)
+        for number, chunk_class in enumerate(self.classes):
+            plans[chunk_class.plan] = max(plans[chunk_class.plan], float(exact[number].sum()))
+        shares = whole_numbers(np.array(plans), denominator)
         out = np.zeros(exact.shape, np.int64)
-        for number, one in enumerate(self.classes):
-            share = int(shares[one.plan])
+        for number, chunk_class in enumerate(self.classes):
+            share = int(shares[chunk_class.plan])
             if share:
                 out[number] = whole_alike(np.where(exact[number] > NOTHING, exact[number], 0.0), share)
         return out
 
-    def _time(self, sizes: Floats, steps: int) -> float:
+    def _seconds_per_byte(self, sizes: Floats, steps: int) -> float:
         busy = np.zeros((len(self.classes[0].load), steps))
-        for size, one in zip(sizes, self.classes, strict=True):
-            for level in range(min(one.steps, steps) if size.any() else 0):
-                busy[:, level:] += one.load[:, level, None] * size[None, : steps - level]
+        for size, chunk_class in zip(sizes, self.classes, strict=True):
+            for level in range(min(chunk_class.steps, steps) if size.any() else 0):
+                busy[:, level:] += chunk_class.load[:, level, None] * size[None, : steps - level]
         return float(busy.max(axis=0).sum())
 
     def schedule(self, sizes: Sizes) -> Schedule:
-        """One schedule: every class from every step on, with its part; equal parts one after the other are pieces."""
+        """Return one schedule with every class started in its steps; equal consecutive parts become pieces."""
         common = self._common
-        table, rows = [still(self.plans, sizes.whole, common)], []
+        table, rows = [still(self.plans, sizes.denominator, common)], []
         count = len(table[0][0])
         pieces = [np.ones(count, np.int64)]
-        for part, begun, one in zip(sizes.parts, _begun(sizes.parts), self.classes, strict=True):
-            plan = self.plans[one.plan]
+        for class_parts, begun, chunk_class in zip(sizes.parts, _starts_of(sizes.parts), self.classes, strict=True):
+            plan = self.plans[chunk_class.plan]
             number = np.full(len(plan.chunks), -1, np.int64)
-            number[one.chunks] = np.arange(len(one.chunks))
-            mine = np.flatnonzero(number[plan.chunk] >= 0)
-            level = plan.step[mine] - _first(plan)[plan.chunk[mine]]
+            number[chunk_class.chunks] = np.arange(len(chunk_class.chunks))
+            class_rows = np.flatnonzero(number[plan.chunk] >= 0)
+            level = plan.step[class_rows] - _first_steps(plan)[plan.chunk[class_rows]]
             scale = common // plan.chunks.denominator
-            for start, many in begun.items():
-                share = plan.chunks.share[one.chunks] * (scale * int(part[start]) * many)
-                table.append((plan.chunks.block[one.chunks], share))
-                pieces.append(np.full(len(one.chunks), many))
-                rows.append((one.plan, mine, level + start, number[plan.chunk[mine]] + count))
-                count += len(one.chunks)
-        return joined(self.plans, table, rows, common * sizes.whole, np.concatenate(pieces))
+            for start, piece_count in begun.items():
+                share = plan.chunks.share[chunk_class.chunks] * (scale * int(class_parts[start]) * piece_count)
+                table.append((plan.chunks.block[chunk_class.chunks], share))
+                pieces.append(np.full(len(chunk_class.chunks), piece_count))
+                rows.append((chunk_class.plan, class_rows, level + start, number[plan.chunk[class_rows]] + count))
+                count += len(chunk_class.chunks)
+        return joined(self.plans, table, rows, common * sizes.denominator, np.concatenate(pieces))
 
 
-def _classes(plan: int, schedule: Schedule, topology: Topology, whole: bool) -> list[Class]:
-    first, last = _first(schedule), np.full(len(schedule.chunks), -1, np.int64)
+def _chunk_classes(plan: int, schedule: Schedule, topology: Topology, together: bool) -> list[Class]:
+    first, last = _first_steps(schedule), np.full(len(schedule.chunks), -1, np.int64)
     np.maximum.at(last, schedule.chunk, schedule.step)
     moving = np.flatnonzero(last >= 0)
     label = moving if len(moving) <= MOST_ALONE else last[moving] - first[moving]
-    label = np.zeros(len(moving), np.int64) if whole else label
-    found = []
-    for one in np.unique(label).tolist():
-        chunks = moving[label == one]
+    label = np.zeros(len(moving), np.int64) if together else label
+    classes = []
+    for class_label in np.unique(label).tolist():
+        chunks = moving[label == class_label]
         rows = np.flatnonzero(np.isin(schedule.chunk, chunks))
-        part = schedule.take(rows, step=schedule.step[rows] - first[schedule.chunk[rows]])
+        class_schedule = schedule.take(rows, step=schedule.step[rows] - first[schedule.chunk[rows]])
         steps = int((last - first)[chunks].max()) + 1
-        found.append(Class(plan, chunks, *_loads(part, topology, steps)))
-    return found
+        classes.append(Class(plan, chunks, *load_by_step(class_schedule, topology, steps)))
+    return classes
 
 
-def longest(schedule: Schedule) -> int:
-    """The most steps from the first move of a chunk to its last."""
-    return int((schedule.step - _first(schedule)[schedule.chunk]).max(initial=-1)) + 1
+def longest_chunk(schedule: Schedule) -> int:
+    """Return the most steps from the first move of a chunk to its last."""
+    return int((schedule.step - _first_steps(schedule)[schedule.chunk]).max(initial=-1)) + 1
 
 
-def _first(schedule: Schedule) -> Longs:
+def _first_steps(schedule: Schedule) -> Longs:
     """The step in which each chunk first moves."""
     first = np.full(len(schedule.chunks), np.iinfo(np.int32).max, np.int64)
     np.minimum.at(first, schedule.chunk, schedule.step)
     return first
 
 
-def _loads(part: Schedule, topology: Topology, steps: int) -> tuple[Floats, Floats]:
-    """Seconds per byte by resource and step, and by step those of latency."""
-    found, resources = loads(part, topology), topology.resources
+def load_by_step(schedule: Schedule, topology: Topology, steps: int) -> tuple[Floats, Floats]:
+    """Return seconds per byte of nbytes by resource and step, and by step the latency of the slowest path."""
+    crossings, resources = loads(schedule, topology), topology.resources
     capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
-    out = np.zeros((len(capacity), steps))
-    out[found.resource, found.step] = found.load.astype(float) / float(found.scale)
-    return out / capacity[:, None], latency_by_step(found, steps)
+    load, latency = np.zeros((len(capacity), steps)), np.zeros(steps)
+    load[crossings.resource, crossings.step] = crossings.load.astype(float) / float(crossings.scale)
+    latency[crossings.begins] = crossings.slowest
+    return load / capacity[:, None], latency
 
 
-def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
-    """By class where chunks begin, with their pieces: 1, or as many as the shortest of the long runs of equal parts,
-    the same number in all classes."""
+def undominated(load: Floats, decimals: int) -> Floats:
+    """Return the rows that no other row exceeds everywhere; rows equal to `decimals` digits count as one."""
+    return load[_undominated_rows(load, decimals)]
+
+
+def _undominated_rows(load: Floats, decimals: int) -> list[int]:
+    top = load.max(initial=0.0)
+    if not top:
+        return []
+    _, first = np.unique(np.round(load / top, decimals), axis=0, return_index=True)
+    heaviest_first = first[np.argsort(-load[first].sum(axis=1), kind="stable")]
+    rows: list[int] = []
+    for row in heaviest_first.tolist():
+        if load[row].any() and not (rows and (load[rows] >= load[row]).all(axis=1).any()):
+            rows.append(row)
+    return rows
+
+
+def _starts_of(parts: NDArray[np.int64]) -> list[dict[int, int]]:
+    """Return by class the starting steps with their pieces: 1, or as many as the shortest of the long runs of equal
+    parts, the same number in all classes."""
     runs = [longest_run(row) for row in parts]
     pieces = min((length for _, length in runs if length >= LONG), default=1)
     out = []
@@ -259,3 +299,270 @@ def _begun(parts: NDArray[np.int64]) -> list[dict[int, int]]:
             begun = {at: 1 for at in begun if not start < at < start + pieces} | {start: pieces}
         out.append(begun)
     return out
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """Chunks of a plan that start together; `load[kind, step]`: seconds per byte of nbytes, by kind of resource;
+    `latency`: that of the slowest path in each step."""
+
+    plan: int
+    chunks: Longs
+    load: Floats
+    latency: Floats
+
+    @property
+    def steps(self) -> int:
+        return self.load.shape[1]
+
+
+class _Line:
+    """Steps as the linear program sees them: in the middle of many every step is like the others, one to the program.
+
+    While pipelines fill and empty, every step is its own. `kind`: of every step; `shown`: whether its loads stand for
+    those of its kind.
+    """
+
+    def __init__(self, steps: int, deepest: int) -> None:
+        """`deepest`: the most steps that anything takes."""
+        self.steps, self.edge = steps, deepest + EDGE
+        low, high = self.edge + deepest - 1, steps - deepest + 1 - self.edge
+        every = np.arange(steps)
+        if high - low < 2:
+            self.edge = steps
+            low = high = steps
+        self.kind = np.where(every < low, every, np.maximum(every - (high - low) + 1, low)) if low < steps else every
+        self.shown: Bools = (every <= low) | (every >= high)
+        self.kinds = int(self.kind[-1]) + 1
+
+    def begins(self, depth: int) -> Longs:
+        """Of what takes so many steps, by the step in which it begins: the number of the variable for how much."""
+        every = np.arange(self.steps - depth + 1)
+        last = len(every) - self.edge
+        if last <= self.edge:
+            return every
+        return np.where(every < self.edge, every, np.maximum(every - (last - self.edge) + 1, self.edge))
+
+
+def entries(chunk_class: Class, kinds: Sequence[int], steps: int, deepest: int) -> int:
+    """Entries of the linear program that a class makes, where the deepest takes so many steps.
+
+    >>> entries(Class(0, np.arange(1), np.eye(2), np.zeros(2)), [0, 1], 5, 2)
+    8
+    """
+    if chunk_class.steps > steps:
+        return 0
+    return int((chunk_class.load[list(kinds)] > 0).sum()) * (
+        int(_Line(steps, deepest).begins(chunk_class.steps)[-1]) + 1
+    )
+
+
+def begins(
+    classes: Sequence[Class], kinds: Sequence[int], steps: int, shut: Sequence[Bools] | None = None
+) -> list[Floats] | None:
+    """Of every class how much begins in each step in which it can; None where the program was not solved.
+
+    Classes of a plan carry the same data, so that as much begins of each. `kinds`: of resources, those that count;
+    `shut`: by class and step where nothing may begin. Of what is nearly as fast that with quick ways is taken:
+    a step lasts as long as its slowest.
+
+    A chain of two links is done in three steps by halves:
+
+    >>> chain = Class(0, np.arange(1), np.eye(2), np.zeros(2))
+    >>> begins([chain], [0, 1], 3)
+    [array([0.5, 0.5])]
+    """
+    import scipy.sparse as sp
+    from scipy.optimize import linprog
+
+    plans = sorted({chunk_class.plan for chunk_class in classes})
+    line = _Line(steps, max(chunk_class.steps for chunk_class in classes))
+    places = [line.begins(chunk_class.steps) for chunk_class in classes]
+    first = np.cumsum([0, *(int(place[-1]) + 1 for place in places)])
+    clock, choice = int(first[-1]), int(first[-1]) + line.kinds
+    top = max(float(chunk_class.load.max()) for chunk_class in classes) or 1.0
+    late = np.array([chunk_class.latency.max() for chunk_class in classes])
+    dear = QUICKER * (late - late.min()) / (late.max() or 1.0)
+    rows, columns, values = [], [], []
+    cost, upper_bound = np.zeros(choice + len(plans)), np.full(choice + len(plans), np.inf)
+    cost[clock:choice] = np.bincount(line.kind)
+    equal = np.zeros((len(classes) + 1, len(cost)))
+    for number, (chunk_class, place, begin) in enumerate(zip(classes, places, first.tolist(), strict=False)):
+        load = chunk_class.load[list(kinds)]
+        kind, level = np.nonzero(load)
+        at = level[:, None] + np.arange(len(place))
+        shown = line.shown[at]
+        rows.append((kind[:, None] * line.kinds + line.kind[at])[shown])
+        columns.append(np.broadcast_to(begin + place, at.shape)[shown])
+        values.append(np.broadcast_to((load[kind, level] / top)[:, None], at.shape)[shown])
+        columns_of = slice(begin, begin + int(place[-1]) + 1)
+        equal[number, columns_of] = np.bincount(place)
+        equal[number, choice + plans.index(chunk_class.plan)] = -1
+        cost[columns_of] = dear[number] * equal[number, columns_of]
+        if shut is not None:
+            upper_bound[begin + place[shut[number]]] = 0
+    equal[-1, choice:] = 1
+    rows.append(np.arange(len(kinds) * line.kinds))
+    columns.append(clock + np.tile(np.arange(line.kinds), len(kinds)))
+    values.append(np.full(len(kinds) * line.kinds, -1.0))
+    shape = (len(kinds) * line.kinds, len(cost))
+    upper = sp.csr_array((np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=shape)
+    large = upper.nnz >= MANY
+    if large:
+        apart = np.random.default_rng(0).uniform(0, TIE * len(plans) / len(classes), clock)
+        cost[:clock] += apart * equal[:, :clock].sum(axis=0)
+    solution = linprog(
+        cost,
+        A_ub=upper,
+        b_ub=np.zeros(shape[0]),
+        A_eq=sp.csr_array(equal),
+        b_eq=np.append(np.zeros(len(classes)), 1.0),
+        bounds=np.stack([np.zeros(len(cost)), upper_bound], axis=1),
+        method="highs-ipm" if large else "highs",
+    )
+    if solution.status != 0:
+        return None
+    return [solution.x[begin + place] for begin, place in zip(first.tolist(), places, strict=False)]
+
+
+def by_kinds(classes: Sequence[Class]) -> list[Class]:
+    """Resources that all classes load alike are one kind; those that another outdoes everywhere are left out.
+
+    >>> load = np.array([[1.0, 0], [1, 0], [2, 0], [0, 1]])
+    >>> by_kinds([Class(0, np.arange(1), load, np.zeros(2))])[0].load.tolist()
+    [[2.0, 0.0], [0.0, 1.0]]
+    """
+    load = np.concatenate([chunk_class.load for chunk_class in classes], axis=1)
+    if not load.any():
+        return []  # what weighs nothing is not worth a pipeline
+    rows = _undominated_rows(load, 10)
+    return [replace(chunk_class, load=chunk_class.load[rows]) for chunk_class in classes]
+
+
+def distinct(classes: Sequence[Class]) -> list[int]:
+    """Some kinds of resources, none near another.
+
+    >>> load = np.array([[2.0, 0], [1.99, 0], [0, 1]])
+    >>> distinct([Class(0, np.arange(1), load, np.zeros(2))])
+    [0, 2]
+    """
+    tops: dict[int, float] = {}
+    for chunk_class in classes:
+        tops[chunk_class.plan] = max(tops.get(chunk_class.plan, 0.0), float(chunk_class.load.max()))
+    if not tops:
+        return []
+    loads = np.concatenate([chunk_class.load / tops[chunk_class.plan] for chunk_class in classes], axis=1)
+    kinds: list[int] = []
+    for number, row in enumerate(loads):
+        if not kinds or np.abs(loads[kinds] - row).max(axis=1).min() > ALIKE:
+            kinds.append(number)
+    return kinds
+
+
+def simple(sizes: Floats) -> list[int]:
+    """Return the smallest number of parts that makes all sizes whole, if there is one (a list of at most one)."""
+    parts = sizes[sizes > NOTHING]
+    return [k for k in range(1, SIMPLE + 1) if np.abs(parts * k - np.round(parts * k)).max(initial=0) < NEAR * k][:1]
+
+
+def whole_numbers(values: Floats, total: int) -> NDArray[np.int64]:
+    """Whole numbers near these proportions that sum to the total, by largest remainders."""
+    exact = values / values.sum() * total
+    counts = np.floor(exact + NOTHING).astype(np.int64)
+    order = np.argsort(counts - exact, kind="stable")
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def whole_alike(values: Floats, total: int) -> NDArray[np.int64]:
+    """Round like `whole_numbers`, but keep a long run of equal values equal."""
+    start, length = longest_run(values)
+    each = round(float(values[start] / values.sum()) * total)
+    rest = total - each * length
+    other_values = values.copy()
+    other_values[start : start + length] = 0
+    if length < LONG or rest < 0 or not (each and other_values.any()):
+        return whole_numbers(values, total)
+    counts = whole_numbers(other_values, rest)
+    counts[start : start + length] = each
+    return counts
+
+
+def longest_run(values: NDArray[Any]) -> tuple[int, int]:
+    """Return the start and length of the longest run of equal nonzero values."""
+    edges = np.flatnonzero(np.diff(values, prepend=-1, append=-1))
+    lengths = np.where(values[edges[:-1]] > 0, np.diff(edges), 0)
+    at = int(lengths.argmax())
+    return int(edges[at]), int(lengths[at])
+
+
+def still(plans: Sequence[Schedule], parts_per_share: int, common: int) -> tuple[NDArray[np.int32], Longs]:
+    """Chunks that never move: those of the first plan, which are of blocks that move in no plan: their blocks and
+    shares, in parts of common * whole.
+
+    Of an allgather in which only block 1 moves:
+
+    >>> from antiphon.core.example import of_rows
+    >>> still([of_rows("allgather", 3, [(0, 1, 1, 0, 0), (0, 1, 1, 2, 0)])], parts_per_share=4, common=1)
+    (array([0, 2], dtype=int32), array([4, 4]))
+    """
+    moving = np.zeros(plans[0].collective.blocks, bool)
+    for plan in plans:
+        moving[plan.chunks.block[plan.chunk]] = True
+    chunks = plans[0].chunks
+    rest = np.flatnonzero(~moving[chunks.block])
+    return chunks.block[rest], chunks.share[rest] * (common // chunks.denominator * parts_per_share)
+
+
+def joined(
+    plans: Sequence[Schedule],
+    table: Sequence[tuple[NDArray[np.int32], Longs]],
+    rows: Sequence[tuple[int, Longs, Longs, Longs]],
+    denominator: int,
+    pieces: Longs,
+) -> Schedule:
+    """`table`: blocks and shares of chunks, in parts of the denominator; `rows`: of a plan some of its rows, with the
+    step and chunk that each has now. Chunks are sorted by blocks, and so renumbered.
+
+    Two broadcasts to rank 1, one with the first quarter of the block, the other, a step later, with the rest:
+
+    >>> from antiphon.core.example import of_rows
+    >>> plans = [of_rows("broadcast", 2, [(0, 0, 0, 1, 0)], roots=(0,))] * 2
+    >>> table = [(np.array([0], np.int32), np.array([share])) for share in (1, 3)]
+    >>> rows = [(n, np.array([0]), np.array([n]), np.array([n])) for n in (0, 1)]
+    >>> whole = joined(plans, table, rows, 4, np.array([1, 1]))
+    >>> whole.step.tolist(), whole.chunk.tolist(), whole.chunks.offset.tolist(), whole.chunks.share.tolist()
+    ([0, 1], [0, 1], [0, 1], [1, 3])
+    """
+    block = np.concatenate([column_part for column_part, _ in table])
+    share = np.concatenate([column_part for _, column_part in table]).astype(np.int64)
+    order = np.argsort(block, kind="stable")
+    place = np.argsort(order)
+    block, share = block[order], share[order]
+    before = np.cumsum(share) - share
+    first = np.searchsorted(block, block)
+    shrink = math.gcd(denominator, *np.unique(share).tolist())
+    chunks = Chunks(block, (before - before[first]) // shrink, share // shrink, denominator // shrink)
+    base = np.cumsum([0, *(len(plan.routes) for plan in plans)])
+    routes = plans[0].routes
+    for plan in plans[1:]:
+        routes = routes.join(plan.routes)
+
+    def column(name: str) -> NDArray[np.int32]:
+        return np.concatenate([getattr(plans[n], name)[row_numbers] for n, row_numbers, _, _ in rows])
+
+    def route(n: int, row_numbers: Longs) -> Longs:
+        routes_of_plan = plans[n].route
+        if routes_of_plan is None:
+            return np.full(len(row_numbers), -1, np.int64)
+        return np.where(routes_of_plan[row_numbers] < 0, -1, routes_of_plan[row_numbers] + base[n])
+
+    return Schedule(
+        plans[0].collective, chunks, np.concatenate([step for _, _, step, _ in rows]),
+        place[np.concatenate([chunk for *_, chunk in rows])], column("src"), column("dst"),
+        column("op").astype(np.uint8), route=np.concatenate([route(n, row_numbers) for n, row_numbers, _, _ in rows]),
+        routes=routes, pieces=pieces[order],
+    )  # fmt: skip
+
+
+Tied = tuple[Class, tuple[int, ...]]  # classes that begin together, as one, and their numbers

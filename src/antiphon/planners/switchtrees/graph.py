@@ -14,7 +14,7 @@ import numpy as np
 from antiphon.core.columns import Ints
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.planners.shared.places import hosts
+from antiphon.planners.shared.groups import hosts
 
 WOULD = "use trees, relay, ring or hierarchical-ring"
 

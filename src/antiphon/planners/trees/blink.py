@@ -1,4 +1,8 @@
-"""The planner `blink`: spanning trees packed as published (docs/planners/blink.md)."""
+"""The planner `blink`: spanning trees packed as published (docs/planners/blink.md).
+
+Trees on one set of links: multiplicative weights on direct links, one-hop trees over switches. The exact packing serves
+what the paper leaves out.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +25,25 @@ from antiphon.core.topology import Topology
 from antiphon.core.transform import dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
-from antiphon.planners.shared.pieces import piped
-from antiphon.planners.shared.places import hosts
-from antiphon.planners.trees._published import Asked, Set, local_trees, packed
-from antiphon.planners.trees.allreduce import allreduces
-from antiphon.planners.trees.hybrid import split
-from antiphon.planners.trees.lay import reduce_and_spread, spread
-from antiphon.planners.trees.restrict import Slice, of_kinds, with_links, within
-from antiphon.planners.trees.servers import three_phases
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.shared.groups import hosts
+from antiphon.planners.shared.pipelining import piped
+from antiphon.planners.shared.routing import hung_from
+from antiphon.planners.trees.blink_packing import (
+    Blink,
+    Slice,
+    blink_allreduce,
+    blink_broadcast,
+    of_kinds,
+    one_hop,
+    split,
+    three_phases,
+    with_links,
+    within,
+)
+from antiphon.planners.trees.columns import pack_allreduce_lp
+from antiphon.planners.trees.spanning import directed, undirected
+from antiphon.planners.trees.to_schedule import Pair, Tree, reduce_and_spread, spread
+from antiphon.planners.trees.trees import FEWEST_RANKS, PackingTask, pack_allreduce, pack_trees, pairs_of
 
 TURNED = ("reduce", "gather", "reducescatter")
 MOST_RANKS = 64
@@ -37,12 +51,31 @@ LEAST_EPSILON = Fraction(1, 200)  # rounds grow with 1 / epsilon^2: some seconds
 
 
 @dataclass(frozen=True)
-class _Asked(Asked):
-    """And whether slower links serve as well, and how long it takes until they may."""
+class BlinkOptions:
+    """The options of `blink`; `nbytes`: the size that a hybrid splits its data for."""
 
-    hybrid: bool = False
-    waiting: Fraction = Fraction(0)
-    nbytes: int | None = None
+    epsilon: float
+    threshold: Fraction
+    hybrid: bool
+    t_dpa: Fraction
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class TreeSet:
+    """The trees of one set of links, numbered as in the whole machine, and their total rate in bytes/s: of the whole
+    vector in an allreduce (`pairs`), else of every root's data (`trees`)."""
+
+    rate: Fraction
+    how: str
+    count: int
+    pairs: tuple[Pair, ...] = ()
+    trees: tuple[Tree, ...] = ()
+
+    def scaled(self, share: Fraction) -> TreeSet:
+        """With rates that add up to `share`, in an allreduce and for every root."""
+        pairs = tuple(replace(pair, rate=pair.rate * share / self.rate) for pair in self.pairs)
+        return replace(self, pairs=pairs, trees=tuple(replace(t, rate=t.rate * share / self.rate) for t in self.trees))
 
 
 def blink(
@@ -62,48 +95,48 @@ def blink(
     """
     if hybrid and len(request.sizes) > 1:  # the split itself is for a size
         for nbytes in request.sizes:
-            one = replace(request, nbytes=nbytes, also=())
-            yield from blink(one, pieces=pieces, epsilon=epsilon, threshold=threshold, hybrid=hybrid, t_dpa=t_dpa)
+            one_size = replace(request, nbytes=nbytes, also=())
+            yield from blink(one_size, pieces=pieces, epsilon=epsilon, threshold=threshold, hybrid=hybrid, t_dpa=t_dpa)
         return
     topology, collective = request.topology, request.collective
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(f"planner blink takes up to {MOST_RANKS} ranks, not {len(collective.members)}; use trees")
-    asked = _Asked(
-        float(Fraction(str(_share("epsilon", epsilon, LEAST_EPSILON)))), Fraction(str(_share("threshold", threshold))),
-        parse_yes(hybrid, "option hybrid"), _seconds(t_dpa), request.nbytes,
+    options = BlinkOptions(
+        epsilon=float(_parse_share("epsilon", epsilon, LEAST_EPSILON)), threshold=_parse_share("threshold", threshold),
+        hybrid=parse_yes(hybrid, "option hybrid"), t_dpa=_parse_seconds(t_dpa), nbytes=request.nbytes,
     )  # fmt: skip
-    most = bound(topology, collective)
-    limit = most.without_help
-    made, count, how = _made(topology, collective, asked)
-    rate = throughput(made, topology)
-    told = {
+    bounds = bound(topology, collective)
+    limit = bounds.without_help
+    unpiped, count, how = _plan(topology, collective, options)
+    rate = throughput(unpiped, topology)
+    statement = {
         "rate": None if rate is None else str(rate / topology.unit),
-        "optimal": rate == most.bytes_per_second,
-        **({"optimal_without_switches": rate == limit.bytes_per_second} if most.unaided else {}),
+        "optimal": rate == bounds.bytes_per_second,
+        **({"optimal_without_switches": rate == limit.bytes_per_second} if bounds.unaided else {}),
         "trees": count,
         "how": how,
     }
-    given = {"epsilon": asked.epsilon, "threshold": str(threshold), "hybrid": asked.hybrid, "t_dpa": t_dpa}
+    stated_options = {"epsilon": options.epsilon, "threshold": str(threshold), "hybrid": options.hybrid, "t_dpa": t_dpa}
     usual = {"epsilon": 0.05, "threshold": "1/20", "hybrid": False, "t_dpa": 0.0}
-    kept = {key: value for key, value in given.items() if value != usual[key]}
-    for schedule in piped(made, topology, pieces, request.sizes, request.profile):
-        options = {**kept, "pieces": int(schedule.pieces)}
-        proof = {"bound": (most if rate == most.bytes_per_second else limit).stated()}
-        yield replace(schedule, provenance={"planner": "blink", "options": options, "found": told, **proof})
+    changed = {key: value for key, value in stated_options.items() if value != usual[key]}
+    for schedule in piped(unpiped, topology, pieces, request.sizes, request.profile):
+        stated = {**changed, "pieces": int(schedule.pieces)}
+        proof = {"bound": (bounds if rate == bounds.bytes_per_second else limit).stated()}
+        yield replace(schedule, provenance={"planner": "blink", "options": stated, "found": statement, **proof})
 
 
-def _share(name: str, value: Any, least: Fraction = Fraction(0)) -> Any:
+def _parse_share(name: str, value: Any, minimum: Fraction = Fraction(0)) -> Fraction:
     try:
-        fine = 0 < Fraction(str(value)) < 1 and Fraction(str(value)) >= least
+        share = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
-        fine = False
-    if not fine:
-        between = f"from {float(least)} to below 1" if least else "between 0 and 1"
+        share = Fraction(0)
+    if not 0 < share < 1 or share < minimum:
+        between = f"from {float(minimum)} to below 1" if minimum else "between 0 and 1"
         raise Invalid(f"option {name}: expected a number {between}, such as 0.05, got {quote(value)}")
-    return value
+    return share
 
 
-def _seconds(value: Any) -> Fraction:
+def _parse_seconds(value: Any) -> Fraction:
     try:
         seconds = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -113,88 +146,180 @@ def _seconds(value: Any) -> Fraction:
     return seconds
 
 
-def _made(topology: Topology, collective: Collective, asked: _Asked) -> tuple[Schedule, int, str]:
+def _plan(topology: Topology, collective: Collective, options: BlinkOptions) -> tuple[Schedule, int, str]:
     """The schedule without pieces, of how many trees or parts, and how they were found."""
     if len(collective.members) < 2:
         return spread(collective, ()), 0, "nothing to move"
     if collective.kind in TURNED:
-        made, count, how = _made(reverse(topology), dual(collective)[0], asked)
-        return replace(invert(made), collective=collective), count, how
+        schedule, count, how = _plan(reverse(topology), dual(collective)[0], options)
+        return replace(invert(schedule), collective=collective), count, how
     servers = hosts(topology, collective.members)
     if collective.kind == "allreduce":
         try:
             if len(servers) > 1 and topology.switches:
-                return _three_phases(topology, collective, servers, asked)
-            sets = _sets(topology, collective, asked)
+                return _three_phases(topology, collective, servers, options)
+            sets = _tree_sets(topology, collective, options)
         except Unsupported:
-            if asked.hybrid:
+            if options.hybrid:
                 raise
-            return _exact(topology, collective)
-        pairs = [pair for one in sets for pair in one.pairs]
-        return reduce_and_spread(collective, pairs), len(pairs), "; ".join(one.how for one in sets)
-    sets = _sets(topology, collective, asked)
-    made = spread(collective, [tree for one in sets for tree in one.trees])
-    return made, sum(one.count for one in sets), "; ".join(one.how for one in sets)
+            return _plan_exactly(topology, collective)
+        pairs = [pair for tree_set in sets for pair in tree_set.pairs]
+        return reduce_and_spread(collective, pairs), len(pairs), "; ".join(tree_set.how for tree_set in sets)
+    sets = _tree_sets(topology, collective, options)
+    schedule = spread(collective, [tree for tree_set in sets for tree in tree_set.trees])
+    return schedule, sum(tree_set.count for tree_set in sets), "; ".join(tree_set.how for tree_set in sets)
 
 
-def _exact(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
+def _plan_exactly(topology: Topology, collective: Collective) -> tuple[Schedule, int, str]:
     """Where neither direct links nor one-hop trees join the ranks, which the paper does not treat."""
-    *_, made = allreduces(topology, collective, None, Fraction(0), 0, None)
-    return made.schedule, made.count, made.how
+    *_, packing = pack_allreduce(PackingTask(topology, collective))
+    return packing.schedule, packing.count, packing.how
 
 
 def _three_phases(
-    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], asked: _Asked
+    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], options: BlinkOptions
 ) -> tuple[Schedule, int, str]:
     def local(ranks: Sequence[int]) -> list[Tree]:
-        return local_trees(within(topology, _place(topology, ranks, collective.members)), ranks, asked)
+        return pack_server(within(topology, _common_place(topology, ranks, collective.members)), ranks, options)
 
-    made, parts = three_phases(topology, collective, servers, local)
-    return made, parts, f"three phases over {len(servers)} servers"
+    schedule, count = three_phases(topology, collective, servers, local)
+    return schedule, count, f"three phases over {len(servers)} servers"
 
 
-def _place(topology: Topology, ranks: Sequence[int], members: Sequence[int]) -> str:
+def _common_place(topology: Topology, ranks: Sequence[int], members: Sequence[int]) -> str:
     """The shortest place that all of these ranks are at, and no other member."""
-    parts = topology.places[ranks[0]].split("/")
-    others = [topology.places[rank].split("/") for rank in members if rank not in set(ranks)]
-    depth = next(d for d in range(1, len(parts) + 1) if all(other[:d] != parts[:d] for other in others))
-    return "/".join(parts[:depth])
+    path = topology.places[ranks[0]].split("/")
+    other_paths = [topology.places[rank].split("/") for rank in members if rank not in set(ranks)]
+    depth = next(d for d in range(1, len(path) + 1) if all(other[:d] != path[:d] for other in other_paths))
+    return "/".join(path[:depth])
 
 
-def _sets(topology: Topology, collective: Collective, asked: _Asked) -> list[Set]:
+def _tree_sets(topology: Topology, collective: Collective, options: BlinkOptions) -> list[TreeSet]:
     """The trees over the fastest kind of link that joins all, and, for a hybrid, over all other links. Servers are
     joined by another kind than their GPUs: there all links serve together."""
-    if len(hosts(topology, collective.members)) > 1 and not asked.hybrid:
-        return [packed(with_links(topology, np.ones(topology.links, bool)), collective, asked)]
-    main, rest = _by_kind(topology, collective.members)
-    first = packed(main, collective, asked)
-    if not asked.hybrid:
+    if len(hosts(topology, collective.members)) > 1 and not options.hybrid:
+        return [pack_subset(with_links(topology, np.ones(topology.links, bool)), collective, options)]
+    main, rest = _subsets_by_kind(topology, collective.members)
+    first = pack_subset(main, collective, options)
+    if not options.hybrid:
         return [first]
     if rest is None:
         raise Unsupported(
             f"planner blink: hybrid needs a second kind of links that joins all ranks of {topology.name}; leave it out"
         )
-    second = packed(rest, collective, asked)
-    data = Fraction(asked.nbytes) if asked.nbytes else Fraction(1)
-    waiting = asked.waiting if asked.nbytes else Fraction(0)  # for large data it does not matter
+    second = pack_subset(rest, collective, options)
+    data = Fraction(options.nbytes) if options.nbytes else Fraction(1)
+    waiting = options.t_dpa if options.nbytes else Fraction(0)  # for large data it does not matter
     slow = split(data, first.rate, second.rate, waiting) / data
     return [first.scaled(1 - slow), second.scaled(slow)] if slow else [first]
 
 
-def _by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice, Slice | None]:
+def _subsets_by_kind(topology: Topology, members: Sequence[int]) -> tuple[Slice, Slice | None]:
     """The links of the kind that joins the members best, then all others if they join them, too. One kind for all where
     none alone joins them."""
     kinds = sorted({topology.types[i].kind for i in np.unique(topology.link_type).tolist()})
-    rated = [(_rate(of_kinds(topology, [kind]), members), kind) for kind in kinds]
+    rated = [(_broadcast_rate(of_kinds(topology, [kind]), members), kind) for kind in kinds]
     best, kind = max(rated)
     if not best:
         return with_links(topology, np.ones(topology.links, bool)), None
     rest = of_kinds(topology, [other for other in kinds if other != kind])
-    return of_kinds(topology, [kind]), rest if _rate(rest, members) else None
+    return of_kinds(topology, [kind]), rest if _broadcast_rate(rest, members) else None
 
 
-def _rate(part: Slice, members: Sequence[int]) -> Fraction:
+def _broadcast_rate(subset: Slice, members: Sequence[int]) -> Fraction:
     """How fast the first member could broadcast to all over these links; 0 where it cannot."""
-    if not part.links:
+    if not subset.links:
         return Fraction(0)
-    return tightest_cut(network_of(part.topology), {(members[0],): 1}, members[1:])[1]
+    return tightest_cut(network_of(subset.topology), {(members[0],): 1}, members[1:])[1]
+
+
+def pack_subset(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+    """For an allreduce, an allgather, a broadcast or a scatter."""
+    if collective.kind == "allreduce":
+        return _pack_allreduce(subset, collective, options)
+    if collective.kind == "allgather":
+        return _pack_allgather(subset, collective, options)
+    return _pack_from_root(subset, collective, options)
+
+
+def undirected_trees(subset: Slice, members: Sequence[int], options: BlinkOptions) -> Blink | None:
+    """Trees of direct links alike both ways; None where there are switches or narrow limits, or where other ranks must
+    pass data on."""
+    try:
+        machine = undirected(subset.topology, members)
+    except (Unsupported, Invalid):
+        return None
+    return blink_allreduce(machine, epsilon=options.epsilon, threshold=options.threshold)
+
+
+def pack_server(subset: Slice, members: Sequence[int], options: BlinkOptions) -> list[Tree]:
+    """The undirected trees of a server: packed ones, or one-hop trees over its switches."""
+    packing = undirected_trees(subset, members, options)
+    trees = packing.trees if packing is not None else one_hop(subset.topology, members)
+    return [subset.tree(tree) for tree in trees]
+
+
+def _pack_allreduce(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+    members = collective.members
+    packing = undirected_trees(subset, members, options)
+    if packing is not None:
+        pairs = tuple(Pair.of(subset.tree(tree)) for tree in packing.trees)
+        return TreeSet(packing.rate, _describe(packing), len(pairs), pairs)
+    try:
+        trees = one_hop(subset.topology, members)
+    except Unsupported:
+        trees = []
+    if trees and not subset.topology.limits:
+        pairs = tuple(Pair.of(subset.tree(tree)) for tree in trees)
+        return TreeSet(Fraction(len(pairs)), "one-hop trees", len(pairs), pairs)
+    if len(members) > FEWEST_RANKS:
+        raise Unsupported("planner blink: no one-hop trees, and too many ranks for trees in and out; use planner trees")
+    in_and_out = pack_allreduce_lp(subset.topology, members)
+    pairs = tuple(_in_whole_machine(subset, pair) for pair in pairs_of(in_and_out.trees_in, in_and_out.trees_out))
+    return TreeSet(in_and_out.rate, "trees in and out with common roots", len(pairs), pairs)
+
+
+def _in_whole_machine(subset: Slice, pair: Pair) -> Pair:
+    up = tuple((rank, parent, subset.path(path), depth) for rank, parent, path, depth in pair.up)
+    return replace(pair, up=up, down=tuple((r, p, subset.path(path), depth) for r, p, path, depth in pair.down))
+
+
+def _pack_allgather(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+    """Every rank's block over all undirected trees, hung from that rank."""
+    packing = undirected_trees(subset, collective.members, options)
+    if packing is None:
+        return _pack_exactly(subset, collective)
+    trees = tuple(
+        replace(tree, root=root, hops=tuple(sorted(hung_from(tree.hops, root).items(), key=_rank_of)))
+        for root in collective.members
+        for tree in map(subset.tree, packing.trees)
+    )
+    return TreeSet(packing.rate, _describe(packing), len(packing.trees), trees=trees)
+
+
+def _rank_of(item: tuple[int, object]) -> int:
+    return item[0]
+
+
+def _pack_from_root(subset: Slice, collective: Collective, options: BlinkOptions) -> TreeSet:
+    if len(collective.roots) > 1:
+        return _pack_exactly(subset, collective)
+    try:
+        machine = directed(subset.topology, collective.members)
+        packing = blink_broadcast(machine, collective.roots[0], epsilon=options.epsilon, threshold=options.threshold)
+    except (Unsupported, Invalid):
+        return _pack_exactly(subset, collective)
+    return TreeSet(packing.rate, _describe(packing), len(packing.trees), trees=tuple(map(subset.tree, packing.trees)))
+
+
+def _pack_exactly(subset: Slice, collective: Collective) -> TreeSet:
+    """What the published method leaves out (switches, several roots, relaying ranks): the exact packing."""
+    roots = collective.roots if collective.kind in ("broadcast", "scatter") else collective.members
+    packing = pack_trees(subset.topology, dict.fromkeys(roots, 1), collective.members)
+    count = max(sum(tree.root == root for tree in packing.trees) for root in roots)
+    return TreeSet(packing.rate, packing.how, count, trees=tuple(map(subset.tree, packing.trees)))
+
+
+def _describe(packing: Blink) -> str:
+    count = len(packing.trees)
+    return f"multiplicative weights: {packing.packed} trees; integer program: {count}, weights {packing.weights}"

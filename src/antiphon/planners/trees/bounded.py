@@ -1,43 +1,50 @@
-"""Packings of trees of bounded depth out of one root, near the greatest rate that such trees have.
+"""Packings of trees of bounded depth out of one root, near the greatest rate of such trees.
 
-Trees are grown at prices of links (hubs), first at those that what earlier trees load suggests, then at those of a
-linear program that weighs all trees found so far, until that gains no more. With symmetries that keep the root a tree
-stands for all its images, and a row of the program is an orbit of links or limits.
+Trees are grown at prices of links, first at prices suggested by the load of earlier trees, then at those of a linear
+program over all trees found so far, until that gains no more. With symmetries that keep the root a tree stands for all
+its images, and a row of the program is an orbit of links or limits.
+
+Growing a tree: cheapest spanning trees of bounded depth are NP-hard (facility location is a special case), so no
+optimum is promised. A tree begins with the fewest hops or grows by the cheapest paths; then, while that saves anything,
+the rank that saves most (a hub) becomes the parent of all ranks it can serve for less within the depth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools, Ints, Longs
+from antiphon.core.columns import Bools, Floats, Ints, Longs
 from antiphon.core.portable import dot, exp
 from antiphon.core.symmetry import automorphisms
 from antiphon.core.topology import Topology, hosts
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
-from antiphon.planners.shared.reach import Hop
-from antiphon.planners.trees.hubs import Floats, Ways, grown
-from antiphon.planners.trees.images import Mirrored
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.shared.routing import Hop
+from antiphon.planners.trees.to_schedule import Mirrored, Tree
 
-EFFORT, LEAST, MOST = 4000, 24, 120  # trees grown at prices of loads, by ranks, and as often at those of programs
-SPENT = 20 * 10**8  # ranks^2 times hubs, some 1e-8 seconds each: what all of that may take
-EACH = 3 * 10**4  # what a hub takes besides, of these
-FEWER = 10  # trees that it must be enough for at least
-SOON = 8  # trees after which a program is asked on machines of more than LARGE ranks
-IDLE = 10  # programs without a new tree, or without gain, after which no more are asked for
-SHARP = 8.0  # how much dearer the fullest row is than the empty: e to this
-LUCK = (0.5, 2.0)  # prices are shaken, so that trees differ
-GAIN = 1e-4
-TURNS, FEW = 4, 0.1  # linear programs asked for few trees, and what part of a usual rate counts as little
+EFFORT, LEAST_ROUNDS, MOST_ROUNDS = 4000, 24, 120  # EFFORT / ranks trees are grown at prices of loads, then of programs
+SPENT = 20 * 10**8  # total effort in ranks^2 times hubs, some 1e-8 seconds each
+HUB_EFFORT = 3 * 10**4  # fixed effort of a hub
+LEAST_TREES = 10  # the effort must suffice for
+SOON = 8  # trees between programs on machines of more than LARGE ranks
+IDLE = 10  # programs without a new tree or gain, after which the search ends
+SHARP = 8.0  # the fullest row costs e^SHARP times an empty one
+LUCK = (0.5, 2.0)  # random factors of prices, so that trees differ
+GAIN = 1e-4  # relative: smaller differences of rates do not count
+SPARSE_ROUNDS, RARE = 4, 0.1  # programs solved for few trees; the fraction of a usual rate that counts as little
 LARGE = 128  # ranks beyond which symmetries within boxes would make too many trees
-TIE = 1e-6  # of the mean price: what a way costs besides, the slow ones more
-NEARLY = 1e-7  # what the solver may lack
+TIE = 1e-6  # of the mean price: surcharge per link, more on slow ones
+SOLVER_GAP = 1e-7
 Hops = tuple[tuple[int, Hop], ...]
-SIMPLE = 10**6  # denominators of rates
-LITTLE = Fraction(1, 1000)  # of a unit link, up to which a rate is taken as it is: such denominators would distort it
+MAX_DENOMINATOR = 10**6  # of rates,
+LITTLE = Fraction(1, 1000)  # above this part of a unit link; smaller rates would be distorted by it
+FAR = 1e30  # price of a missing path
+MIN_SAVING = 1e-9  # relative: a change must save more
 
 
 class Machine:
@@ -47,22 +54,26 @@ class Machine:
         self, topology: Topology, root: int, members: Sequence[int], group: Table | None = None,
         links: Longs | None = None,
     ) -> None:  # fmt: skip
-        """`group`: symmetries that keep the root and the members; none: the identity alone. `links`: those that ways
-        take; none: all."""
+        """`group`: symmetries that keep the root and the members (default: the identity alone). `links`: the links that
+        paths may use (default: all)."""
         self.topology, self.root, self.spent = topology, root, 0
-        self.known: dict[Hops, None] = {}  # all trees that were grown
+        self.grown_trees: dict[Hops, None] = {}  # all trees that were grown
         identity = np.arange(topology.nodes + topology.links + len(topology.limits), dtype=np.int64)[None]
         self.group = identity if group is None else group
         self.row = rows_of(topology, self.group)
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
         self.capacity: Floats = np.bincount(self.row, weights=capacity).astype(np.float64)
-        more = np.diff(resources.limit_ptr)
+        limits_per_link = np.diff(resources.limit_ptr)
         self.of_row = np.concatenate([self.row[: topology.links], self.row[resources.limit_of]])
-        self.of_link = np.concatenate([np.arange(topology.links), np.repeat(np.arange(topology.links), more)])
-        self.ways = Ways(topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links)
-        late = np.array([kind.latency for kind in topology.types])[topology.link_type]
-        self.slow = TIE * (1 + late / late.mean() if late.any() else np.ones(topology.links))
+        self.of_link = np.concatenate(
+            [np.arange(topology.links), np.repeat(np.arange(topology.links), limits_per_link)]
+        )
+        self.paths = PricedPaths(
+            topology, np.array(members, np.int64), np.arange(topology.links) if links is None else links
+        )
+        link_latency = np.array([kind.latency for kind in topology.types])[topology.link_type]
+        self.slow = TIE * (1 + link_latency / link_latency.mean() if link_latency.any() else np.ones(topology.links))
         self.place = {rank: number for number, rank in enumerate(members)}
 
     @property
@@ -70,23 +81,25 @@ class Machine:
         """Whether no symmetry is known."""
         return len(self.group) == 1
 
-    def tree(self, price: Floats, most: int, near: bool = False) -> tuple[Hops, Floats] | None:
+    def tree(self, price: Floats, max_depth: int, near: bool = False) -> tuple[Hops, Floats] | None:
         """A cheap tree at prices of rows, and what it loads; None where none is so shallow. `near`: another way to
         begin it, with other answers."""
-        paid = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
-        found = self.ways.priced(paid + self.slow * paid.mean() + 1e-300)
-        cells = len(self.place) ** 2 + EACH
-        made = grown(found[0], self.place[self.root], most, max(SPENT // FEWER // cells, 1), near)
-        if made is None:
+        link_price = np.bincount(self.of_link, weights=price[self.of_row], minlength=self.topology.links)
+        quote = self.paths.priced(link_price + self.slow * link_price.mean() + 1e-300)
+        cells = len(self.place) ** 2 + HUB_EFFORT
+        parents_found = grow_tree(
+            quote[0], self.place[self.root], max_depth, max(SPENT // LEAST_TREES // cells, 1), near
+        )
+        if parents_found is None:
             return None
-        self.spent += cells * made.hubs
+        self.spent += cells * parents_found.hubs
         hops = []
         for rank, at in self.place.items():
             if rank != self.root:
-                parent = int(made.parent[at])
-                path = self.ways.links(found, parent, at)
-                hops.append((rank, Hop(int(self.ways.ranks[parent]), path, int(made.depth[at]))))
-        self.known[tuple(hops)] = None
+                parent = int(parents_found.parent[at])
+                path = self.paths.links(quote, parent, at)
+                hops.append((rank, Hop(int(self.paths.ranks[parent]), path, int(parents_found.depth[at]))))
+        self.grown_trees[tuple(hops)] = None
         return tuple(hops), self.load(hops)
 
     def load(self, hops: Iterable[tuple[int, Hop]]) -> Floats:
@@ -97,83 +110,85 @@ class Machine:
         return load.astype(np.float64)
 
 
-def bounded(machine: Machine, most: int, goal: float, known: Sequence[Tree] = ()) -> Mirrored | None:
-    """Trees no deeper than `most`; None where there are none. `goal`: the rate beyond which nothing is looked for;
-    `known`: trees to begin with."""
-    columns = {tree.hops: machine.load(tree.hops) for tree in known}
+def bounded(machine: Machine, max_depth: int, goal: float, start_trees: Sequence[Tree] = ()) -> Mirrored | None:
+    """Return trees no deeper than `max_depth`, or None where there are none. `goal`: the rate at which to stop;
+    `start_trees`: trees to start with."""
+    columns = {tree.hops: machine.load(tree.hops) for tree in start_trees}
     used = np.sum([*columns.values(), np.zeros(len(machine.capacity))], axis=0)
-    rounds = min(MOST, max(LEAST, EFFORT // len(machine.place)))
-    luck = np.random.default_rng(most)
-    for turn in range(0 if known else rounds):
-        if columns and (machine.spent >= SPENT or (turn % SOON == 0 and _met(machine, list(columns.values()), goal))):
+    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, EFFORT // len(machine.place)))
+    luck = np.random.default_rng(max_depth)
+    for turn in range(0 if start_trees else rounds):
+        if columns and (
+            machine.spent >= SPENT or (turn % SOON == 0 and _reaches_goal(machine, list(columns.values()), goal))
+        ):
             break
-        price = _dear(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if turn % 2 else 1)
-        found = machine.tree(price, most, turn % 4 > 1)
-        if found is None:
+        price = _load_prices(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if turn % 2 else 1)
+        tree = machine.tree(price, max_depth, turn % 4 > 1)
+        if tree is None:
             return None
-        columns[found[0]] = found[1]
-        used += found[1]
-    rates, price = _program(machine, list(columns.values()))
+        columns[tree[0]] = tree[1]
+        used += tree[1]
+    rates, price = _solve_rates(machine, list(columns.values()))
     best, idle = rates.sum(), 0
     for turn in range(rounds):
         if best >= goal * (1 - GAIN) or idle > IDLE or machine.spent >= SPENT:
             break
         before = len(columns)
         for number, mixed in enumerate((0.0, 0.1, 0.2 + 0.05 * (turn % 4))):
-            dear = _dear(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if mixed else 1)
-            dear = _blend(price, dear, machine.capacity, mixed)
+            dear = _load_prices(used, machine.capacity) * (luck.uniform(*LUCK, len(used)) if mixed else 1)
+            dear = _blend_prices(price, dear, machine.capacity, mixed)
             for near in (False, True) if number == 2 else (turn % 2 == 0,):
-                found = machine.tree(dear, most, near)
-                assert found is not None
-                columns[found[0]] = found[1]
-                used += found[1]
+                tree = machine.tree(dear, max_depth, near)
+                assert tree is not None
+                columns[tree[0]] = tree[1]
+                used += tree[1]
         if len(columns) > before:
-            rates, price = _program(machine, list(columns.values()))
+            rates, price = _solve_rates(machine, list(columns.values()))
         idle = 0 if rates.sum() > best * (1 + GAIN) else idle + 1
         best = rates.sum()
-    return _packing(machine, list(columns), _nearer(machine, columns, rates))
+    return _rated_packing(machine, list(columns), _prefer_near_ranks(machine, columns, rates))
 
 
-def _met(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
+def _reaches_goal(machine: Machine, loads: Sequence[Floats], goal: float) -> bool:
     """Whether a large machine needs no more trees."""
-    return len(machine.place) > LARGE and _program(machine, loads)[0].sum() >= goal * (1 - GAIN)
+    return len(machine.place) > LARGE and _solve_rates(machine, loads)[0].sum() >= goal * (1 - GAIN)
 
 
-def _dear(used: Floats, capacity: Floats) -> Floats:
+def _load_prices(used: Floats, capacity: Floats) -> Floats:
     full = used / capacity
     top = full.max()
     return exp(SHARP * (full / top - 1)) / capacity if top else 1 / capacity
 
 
-def _blend(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
+def _blend_prices(price: Floats, other: Floats, capacity: Floats, mixed: float) -> Floats:
     """Both as parts of what all capacity costs."""
     return (1 - mixed) * price / dot(price, capacity) + mixed * other / dot(other, capacity)
 
 
-def _scaled(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
+def _scaled_table(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats, Bools]:
     """By tree the greatest rate that it has alone, and by row and tree how full that makes the row: 1 at most, so that
     no number is too small for the solver. Rows that none loads are left out."""
     table = np.array(loads).T / machine.capacity[:, None]
     alone = 1 / table.max(axis=0)
     table = table * alone
-    kept: Bools = table.any(axis=1)
-    return table[kept], alone, kept
+    loaded_rows: Bools = table.any(axis=1)
+    return table[loaded_rows], alone, loaded_rows
 
 
-def _program(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
+def _solve_rates(machine: Machine, loads: Sequence[Floats]) -> tuple[Floats, Floats]:
     """The best rates of these trees, and the prices of rows."""
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    table, alone, kept = _scaled(machine, loads)
-    found = linprog(-alone / alone.max(), A_ub=sp.csr_array(table), b_ub=np.ones(len(table)), method="highs-ds")
-    assert found.status == 0, "a packing of trees has an optimum"
+    table, alone, loaded_rows = _scaled_table(machine, loads)
+    solution = linprog(-alone / alone.max(), A_ub=sp.csr_array(table), b_ub=np.ones(len(table)), method="highs-ds")
+    assert solution.status == 0, "a packing of trees has an optimum"
     price = np.zeros(len(machine.capacity))
-    price[kept] = np.maximum(-found.ineqlin.marginals, 0)
-    return found.x * alone, price / machine.capacity
+    price[loaded_rows] = np.maximum(-solution.ineqlin.marginals, 0)
+    return solution.x * alone, price / machine.capacity
 
 
-def _nearer(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
+def _prefer_near_ranks(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> Floats:
     """Rates of few trees that are as fast in all, ranks being as near to the root as they can be on the whole.
 
     Few: what a tree carried in one answer makes it cheaper in the next (a sum of weights that stands for a number).
@@ -181,54 +196,53 @@ def _nearer(machine: Machine, columns: Mapping[Hops, Floats], rates: Floats) -> 
     import scipy.sparse as sp
     from scipy.optimize import linprog
 
-    table, alone, _ = _scaled(machine, list(columns.values()))
+    table, alone, _ = _scaled_table(machine, list(columns.values()))
     deep = np.array([sum(hop.depth for _, hop in hops) for hops in columns], float)
-    whole, found = rates.sum(), rates
-    for turn in range(TURNS):
-        rare = whole / len(machine.place)
-        cost = deep / deep.mean() * (1 + FEW / (found / rare + FEW) if turn else 1) * alone / whole
+    total_rate, balanced_rates = rates.sum(), rates
+    for turn in range(SPARSE_ROUNDS):
+        rare = total_rate / len(machine.place)
+        cost = deep / deep.mean() * (1 + RARE / (balanced_rates / rare + RARE) if turn else 1) * alone / total_rate
         answer = linprog(
             cost,
             A_ub=sp.csr_array(table),
             b_ub=np.ones(len(table)),
-            A_eq=(alone / whole)[None],
-            b_eq=[1 - NEARLY],
+            A_eq=(alone / total_rate)[None],
+            b_eq=[1 - SOLVER_GAP],
             method="highs-ds",
         )
         if answer.status != 0:
             break
-        found = answer.x * alone
-    return np.asarray(found, np.float64)
+        balanced_rates = answer.x * alone
+    return np.asarray(balanced_rates, np.float64)
 
 
-def _packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mirrored:
+def _rated_packing(machine: Machine, trees: Sequence[Hops], rates: Floats) -> Mirrored:
     """The trees that carry anything, each with its images at an equal part of its rate."""
-    least = GAIN / max(len(trees), 1) * float(rates.sum())
-    unit, found = machine.topology.unit, []
+    min_rate = GAIN / max(len(trees), 1) * float(rates.sum())
+    unit, packed_trees = machine.topology.unit, []
     for hops, rate in zip(trees, rates.tolist(), strict=True):
-        if rate > least:
+        if rate > min_rate:
             units = Fraction(rate / float(unit))
-            part = (units.limit_denominator(SIMPLE) if units > LITTLE else units) * unit
-            found.append(Tree(machine.root, part, hops))
-    return Mirrored.of(machine.topology, found, machine.group)
+            rounded_rate = (units.limit_denominator(MAX_DENOMINATOR) if units > LITTLE else units) * unit
+            packed_trees.append(Tree(machine.root, rounded_rate, hops))
+    return Mirrored.of(machine.topology, packed_trees, machine.group)
 
 
-def around(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
+def symmetries_fixing_root(topology: Topology, root: int, members: Sequence[int], seed: int = 0) -> Table | None:
     """Symmetries that keep the root, and move freely as many of the others as can be moved alike."""
     inside = set(members)
     colour = [2 if node == root else int(node in inside) for node in range(topology.ranks)] + [3] * topology.switches
-    orbit = _orbit_of(automorphisms(topology, colour), topology.nodes)
-    others = [rank for rank in members if rank != root]
-    sizes = np.bincount(orbit[others], minlength=topology.nodes)
+    orbit = _label_orbits(automorphisms(topology, colour), topology.nodes)
+    other_members = [rank for rank in members if rank != root]
+    sizes = np.bincount(orbit[other_members], minlength=topology.nodes)
     if sizes.max(initial=0) < 2:
         return None
-    moved = {rank: 1 for rank in others if sizes[orbit[rank]] % int(sizes.max()) == 0}
-    return _of_boxes(topology, free_group(topology, moved, others, seed))
+    moved = {rank: 1 for rank in other_members if sizes[orbit[rank]] % int(sizes.max()) == 0}
+    return _box_rotations(topology, free_group(topology, moved, other_members, seed))
 
 
-def _of_boxes(topology: Topology, group: Table) -> Table:
-    """On large machines those symmetries alone that take boxes round: what more there are would only make more trees of
-    every one."""
+def _box_rotations(topology: Topology, group: Table) -> Table:
+    """On large machines, return only the symmetries that rotate boxes: more would only multiply the trees."""
     boxes = len(set(hosts(topology))) - 1
     if boxes < 2 or len(group) <= boxes or topology.ranks <= LARGE:
         return group
@@ -236,11 +250,11 @@ def _of_boxes(topology: Topology, group: Table) -> Table:
     while times:
         power = np.take_along_axis(square, power, 1) if times & 1 else power
         square, times = np.take_along_axis(square, square, 1), times // 2
-    some = group[(power == np.arange(group.shape[1])).all(axis=1)]
-    return some if len(some) == boxes else group
+    box_turns = group[(power == np.arange(group.shape[1])).all(axis=1)]
+    return box_turns if len(box_turns) == boxes else group
 
 
-def _orbit_of(generators: Sequence[Ints], nodes: int) -> Longs:
+def _label_orbits(generators: Sequence[Ints], nodes: int) -> Longs:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -249,3 +263,168 @@ def _orbit_of(generators: Sequence[Ints], nodes: int) -> Longs:
     ends = np.tile(np.arange(nodes), len(generators)), np.concatenate(generators)
     joined = coo_array((np.ones(len(ends[0])), ends), shape=(nodes, nodes))
     return np.asarray(connected_components(joined, directed=False)[1], np.int64)
+
+
+class PricedPaths:
+    """What the cheapest way from each rank to each other costs, through switches alone, and which links it takes."""
+
+    def __init__(self, topology: Topology, ranks: Longs, links: Longs) -> None:
+        """By these links alone. Ranks enter as themselves and are left as numbers beyond all nodes, so that no way
+        leads through one."""
+        self.ranks, self.nodes, self.links_used = ranks, topology.nodes, links
+        src, dst = topology.link_src[links].astype(np.int64), topology.link_dst[links].astype(np.int64)
+        self.tail = np.where(src < topology.ranks, src + topology.nodes, src)
+        self.head = dst
+        self.size = topology.nodes + topology.ranks
+
+    def priced(self, price: Floats) -> tuple[Floats, NDArray[np.int32], Longs]:
+        """(price by ranks, predecessors, number of the cheapest link by ends)."""
+        import scipy.sparse as sp
+        from scipy.sparse.csgraph import dijkstra
+
+        price = price[self.links_used]
+        order = np.lexsort((price, self.head, self.tail))
+        first = np.ones(len(order), bool)
+        first[1:] = (np.diff(self.tail[order]) != 0) | (np.diff(self.head[order]) != 0)
+        cheapest_links = order[first]
+        graph = sp.csr_array(
+            (price[cheapest_links], (self.tail[cheapest_links], self.head[cheapest_links])),
+            shape=(self.size, self.size),
+        )
+        distance, predecessor = dijkstra(graph, indices=self.ranks + self.nodes, return_predecessors=True)
+        cost = distance[:, self.ranks]
+        cost[~np.isfinite(cost)] = FAR
+        np.fill_diagonal(cost, FAR)
+        key = self.tail[cheapest_links] * self.size + self.head[cheapest_links]
+        ascending = np.argsort(key)
+        return cost, predecessor, np.stack([key[ascending], self.links_used[cheapest_links[ascending]]])
+
+    def links(self, quote: tuple[Any, NDArray[np.int32], Longs], tail: int, head: int) -> tuple[int, ...]:
+        """The links of the cheapest way, by places in `ranks`."""
+        _, before, (key, link) = quote
+        path = []
+        node, start = int(self.ranks[head]), int(self.ranks[tail]) + self.nodes
+        while node != start:
+            last = int(before[tail, node])
+            path.append(int(link[np.searchsorted(key, last * self.size + node)]))
+            node = last
+        return tuple(path[::-1])
+
+
+@dataclass(frozen=True, eq=False)
+class GrownTree:
+    """By places: every rank's parent (-1: the root's), and its depth; how many hubs were looked for."""
+
+    parent: Longs
+    depth: Longs
+    hubs: int
+
+
+def grow_tree(cost: Floats, root: int, max_depth: int, hubs: int, near: bool = False) -> GrownTree | None:
+    """Return a cheap tree out of the root, at most `max_depth` deep; None where there is none. O(ranks^2) per hub.
+
+    `near`: start rank by rank by the cheapest paths, if that reaches all, else with the fewest hops. `hubs`: the most
+    hubs to try.
+    """
+    first_tree = (_grow_nearest(cost, root, max_depth) if near else None) or _grow_by_level(cost, root, max_depth)
+    return None if first_tree is None else _add_hubs(cost, root, max_depth, hubs, *first_tree)
+
+
+def _add_hubs(cost: Floats, root: int, max_depth: int, hubs: int, parent: Longs, depth: Longs) -> GrownTree:
+    """As long as that saves anything the rank that saves most becomes the parent of all whose parent it can be for
+    less."""
+    count = len(cost)
+    everyone = np.arange(count)
+    hub_count = 0
+    while hub_count < min(4 * count, hubs):
+        hub_count += 1
+        height = _subtree_heights(parent, depth)
+        paid = cost[parent, everyone]
+        paid[root] = 0
+        saved = paid[None, :] - cost  # by [new parent, rank]
+        saved[(depth[:, None] + 1 + height[None, :]) > max_depth] = 0
+        saved[:, root] = 0
+        np.maximum(saved, 0, out=saved)
+        _forbid_cycles(saved, parent, depth)
+        gain = saved.sum(axis=1)
+        hub = int(gain.argmax())
+        if gain[hub] <= MIN_SAVING * (paid.sum() + MIN_SAVING):
+            break
+        moved = np.flatnonzero(saved[hub] > 0)
+        parent[moved] = hub
+        depth = _tree_depths(parent, root)
+    return GrownTree(parent, depth, hub_count)
+
+
+def _grow_nearest(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
+    """Rank by rank, always the one that the cheapest way leads to from a rank that is not too deep; None where the
+    others are too deep then.
+
+    >>> cost = np.array([[FAR, 2, 3], [FAR, FAR, 1], [FAR, FAR, FAR]])
+    >>> [part.tolist() for part in _grow_nearest(cost, 0, 2)]
+    [[-1, 0, 1], [0, 1, 2]]
+    >>> [part.tolist() for part in _grow_nearest(cost, 0, 1)]
+    [[-1, 0, 0], [0, 1, 1]]
+    """
+    count = len(cost)
+    parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    depth[root] = 0
+    by, price = np.full(count, root), cost[root].copy()
+    price[root] = np.inf
+    for _ in range(count - 1):
+        rank = int(price.argmin())
+        if price[rank] >= FAR:
+            return None
+        parent[rank], depth[rank] = by[rank], depth[by[rank]] + 1
+        price[rank] = np.inf
+        if depth[rank] < max_depth:
+            cheaper = (cost[rank] < price) & (depth < 0)
+            by[cheaper], price[cheaper] = rank, cost[rank][cheaper]
+    return parent, depth
+
+
+def _grow_by_level(cost: Floats, root: int, max_depth: int) -> tuple[Longs, Longs] | None:
+    """Level by level, each rank from the cheapest of the level before."""
+    count = len(cost)
+    parent, depth = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    depth[root] = 0
+    for level in range(max_depth):
+        tails, heads = np.flatnonzero(depth == level), np.flatnonzero(depth < 0)
+        if not len(heads) or not len(tails):
+            break
+        level_cost = cost[np.ix_(tails, heads)]
+        best = level_cost.argmin(axis=0)
+        reached = level_cost[best, np.arange(len(heads))] < FAR
+        parent[heads[reached]] = tails[best[reached]]
+        depth[heads[reached]] = level + 1
+    return None if (depth < 0).any() else (parent, depth)
+
+
+def _subtree_heights(parent: Longs, depth: Longs) -> Longs:
+    """How far the farthest rank below each is."""
+    height = np.zeros(len(parent), np.int64)
+    for level in range(int(depth.max()), 0, -1):
+        level_ranks = np.flatnonzero(depth == level)
+        np.maximum.at(height, parent[level_ranks], height[level_ranks] + 1)
+    return height
+
+
+def _tree_depths(parent: Longs, root: int) -> Longs:
+    depth = np.full(len(parent), -1, np.int64)
+    depth[root] = 0
+    todo = depth < 0
+    while todo.any():
+        ready = todo & (depth[parent] >= 0)
+        depth[ready] = depth[parent[ready]] + 1
+        todo &= ~ready
+    return depth
+
+
+def _forbid_cycles(saved: Floats, parent: Longs, depth: Longs) -> None:
+    """No rank may hang below itself: what is above a hub cannot become its child."""
+    everyone = np.arange(len(parent))
+    above: Longs = everyone
+    for _ in range(int(depth.max())):
+        above = np.where(parent[above] >= 0, parent[above], above)
+        saved[everyone, above] = 0
+    saved[everyone, everyone] = 0

@@ -1,35 +1,51 @@
-"""Fractional packing of trees over physical resources, as a linear program: every link and shared limit is a row.
+"""Fractional packing of trees by column generation: a linear program with a row per link and shared limit.
 
-HiGHS finds the optimum in floats; its basis is solved again exactly. The rate is proved by the tightest cut or by
-exact prices (weak duality): `Packing.proved`. Ranks that take no part but relay make the problem NP-hard (Steiner
-trees): then the cut may still prove the rate, and otherwise nothing does.
+    maximise sum_j gain_j t_j   with, for every group g of trees,  sum of its rates = sum_j share_gj t_j,
+                                and for every row (a link, a shared limit, or an orbit of such)  load <= capacity.
+
+A column is a tree over hops between ranks; a hop takes the cheapest path through switches, so paths need not be listed
+beforehand. Trees that are cheap at the current prices are added until none helps. HiGHS finds the optimum in floats;
+its basis is then solved exactly. The rate is proved by the tightest cut or by exact prices (weak duality). Ranks that
+only relay make the problem NP-hard (Steiner trees): then only the cut may prove the rate.
+
+With symmetries (shared/orbits) only one root per orbit has trees, and a row is an orbit of links or limits.
+
+For an allreduce on machines whose links differ by direction (`pack_allreduce_lp`), trees in to and out of every root r
+carry the same w_r, and the sum of the w_r is maximised. Exhaustive search on small machines found nothing faster.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from operator import attrgetter, itemgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import network_of
+from antiphon.core.portable import dot, exp
 from antiphon.core.reshape import reverse
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid
 from antiphon.planners.shared.orbits import Table, free_group, rows_of
-from antiphon.planners.trees.generation import Generation, Rooted, whole
-from antiphon.planners.trees.images import Forest
-from antiphon.planners.trees.master import Column, Point
-from antiphon.planners.trees.pricing import Fares
-from antiphon.planners.trees.rational import simple
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.shared.routing import Hop
+from antiphon.planners.trees.pricing import FAR, HopPrices, Parents, PricedHops, simple, solve, tree_of
+from antiphon.planners.trees.to_schedule import Forest, Tree
 
 _SIMPLE = (12, 200, 5000)  # greatest denominators tried for exact prices
 _DEEPER = 4  # depths tried beyond the least possible, before depth is left free
-
-Rates = list[tuple[Column, Fraction]]
+_FINE = 2**28  # float prices are rounded to this part of the greatest: sums over trees stay in int64
+_BETTER = 1e-8  # a column must promise this part of the value
+_WARM = 6  # trees per group by growing prices, before the first linear program
+_MOST_ROUNDS = 2000
+_PATIENCE = 8  # rounds of shallow trees without gain
+_TRIES = 6  # how hard few hops are looked for once the quick tries help no more
+_DOUBTS = 3  # times that prices may call a target out of reach
+TINY = 1e-9  # of the greatest rate: what floats cannot tell from nothing
 
 
 @dataclass(frozen=True)
@@ -61,18 +77,17 @@ def pack_lp(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int],
     `hops`: no tree deeper than this; the bound is still that of trees of any depth. Each round solves a linear program
     of links + limits + roots rows and prices a tree per root, O(ranks^3) at worst.
     """
-    needed = _checked(topology, demand, sinks)
-    return _packed(topology, needed, sinks, hops, View.plain(topology, sorted(needed)))
+    needed = _check_demand(topology, demand, sinks)
+    return _pack(topology, needed, sinks, hops, View.plain(topology, sorted(needed)))
 
 
 def pack_orbits(
-    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: View | None = None, *,
-    hops: int | None = None, seed: int = 0,
-) -> Packing | None:  # fmt: skip
+    topology: Topology, demand: Mapping[int, int], sinks: Sequence[int], view: View | None = None
+) -> Packing | None:
     """The same by the machine's symmetries: trees of one root per orbit and their images; None where it has none."""
-    needed = _checked(topology, demand, sinks)
-    view = view or View.of(topology, needed, sinks, seed)
-    return _packed(topology, needed, sinks, hops, view) if view.alike > 1 else None
+    needed = _check_demand(topology, demand, sinks)
+    view = view or View.of(topology, needed, sinks, 0)
+    return _pack(topology, needed, sinks, None, view) if view.alike > 1 else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +108,8 @@ class View:
     ) -> View:
         """`group`: its symmetries, where they are known; they must keep demands and sinks, and move all roots."""
         group = free_group(topology, demand, sinks, seed) if group is None else group
-        least = group[:, : topology.ranks].min(axis=0).tolist()
-        return View(group, [root for root in sorted(demand) if least[root] == root], rows_of(topology, group))
+        first_image = group[:, : topology.ranks].min(axis=0).tolist()
+        return View(group, [root for root in sorted(demand) if first_image[root] == root], rows_of(topology, group))
 
     @staticmethod
     def plain(topology: Topology, roots: list[int]) -> View:
@@ -102,17 +117,17 @@ class View:
         return View(group, roots, rows_of(topology, group))
 
 
-def _packed(topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: View) -> Packing:
+def _pack(topology: Topology, demand: dict[int, int], sinks: Sequence[int], hops: int | None, view: View) -> Packing:
     network = network_of(topology)
     supply: dict[tuple[int, ...], int] = {(root,): weight for root, weight in demand.items()}
     _, cut = tightest_cut(network, supply, sorted(set(sinks)))
     groups, share = [Rooted(root) for root in view.roots], [{0: demand[root]} for root in view.roots]
     search = Search(lambda: Generation(topology, groups, share, [1], sinks, cut, view.row_of, view.alike), cut)
     attained = not topology.limits and network.balanced
-    found = search.best(hops, eccentricity(topology, groups, sinks), attained)
+    best = search.best(hops, eccentricity(topology, groups, sinks), attained)
     scale = topology.resources.scale
-    firsts = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in found.rates)
-    return Packing(found.value * scale, firsts, found.bound * scale, Forest(topology, view.group, firsts))
+    firsts = tuple(Tree(view.roots[column.group], rate * scale, column.tree) for column, rate in best.rates)
+    return Packing(best.value * scale, firsts, best.bound * scale, Forest(topology, view.group, firsts))
 
 
 @dataclass(frozen=True)
@@ -121,7 +136,7 @@ class Found:
 
     value: Fraction
     bound: Fraction
-    rates: Rates
+    rates: list[tuple[Column, Fraction]]
 
     @property
     def depth(self) -> int:
@@ -136,67 +151,67 @@ class Search:
         self.pool: list[Column] = []
 
     def best(self, hops: int | None, first: int, attained: bool) -> Found:
-        """At the depth asked for; else the best rate, at the first depth found to have it.
+        """Return the best packing at the requested depth; by default the best rate at the least depth that has it.
 
         `attained`: trees that reach all ranks are known to attain the bound, if deep enough, so shallow ones are tried
         straight away.
         """
         if hops is not None:
-            found = self.at(hops, self.bound)
-            if found is None:
+            packing = self.at(hops, self.bound)
+            if packing is None:
                 raise Infeasible(f"no tree of at most {hops} hops reaches all: allow at least {first} hops")
-            return found
-        free = None if attained and self.make().exact else self.at(None, self.bound)
-        goal = self.bound if free is None else free.value
-        last = first + _DEEPER if free is None else min(first + 3 * _DEEPER, free.depth - 1)
-        found = self._shallowest(first, last, goal)
-        if found is not None:
-            return replace(found, bound=self.bound)
-        free = free or self.at(None, self.bound)
-        assert free is not None, "all sinks are within reach"
-        return free
+            return packing
+        unlimited = None if attained and self.make().exact else self.at(None, self.bound)
+        goal = self.bound if unlimited is None else unlimited.value
+        last = first + _DEEPER if unlimited is None else min(first + 3 * _DEEPER, unlimited.depth - 1)
+        packing = self._find_shallowest(first, last, goal)
+        if packing is not None:
+            return replace(packing, bound=self.bound)
+        unlimited = unlimited or self.at(None, self.bound)
+        assert unlimited is not None, "all sinks are within reach"
+        return unlimited
 
-    def _shallowest(self, first: int, last: int, goal: Fraction) -> Found | None:
+    def _find_shallowest(self, first: int, last: int, goal: Fraction) -> Found | None:
         """The packing that meets the goal at the first depth found to have one; two at a time while far from it."""
         missed, depth = first - 1, first
         while depth <= last:
-            found = self.at(depth, goal, True)
-            if found is not None and found.value >= goal:
-                between = self.at(depth - 1, goal, True) if missed + 1 < found.depth == depth else None
-                return between if between is not None and between.value >= goal else found
+            packing = self.at(depth, goal, True)
+            if packing is not None and packing.value >= goal:
+                between = self.at(depth - 1, goal, True) if missed + 1 < packing.depth == depth else None
+                return between if between is not None and between.value >= goal else packing
             missed = depth
-            far = found is None or 2 * found.value < goal
+            far = packing is None or 2 * packing.value < goal
             depth += 2 if far and depth + 1 < last else 1
         return None
 
     def at(self, hops: int | None, target: Fraction, all_or_nothing: bool = False) -> Found | None:
-        """The best with at most so many hops that is found; None if nothing reaches all sinks so."""
-        work = self.make()
-        if not work.warm(hops):
+        """Return the best packing found with at most `hops` hops; None if it cannot reach all sinks."""
+        generation = self.make()
+        if not generation.warm(hops):
             return None
         for column in self.pool:
             if hops is None or column.depth <= hops:
-                work.master.add(column)
-        point, bound = work.run(hops, target, all_or_nothing)
-        self.pool = work.master.columns
-        exact = work.master.exact(point)
-        rates, t = work.master.rounded(point) if exact is None else exact
-        value = sum((g * v for g, v in zip(work.master.gain, t, strict=True)), Fraction(0))
-        if work.exact and hops is None and value < self.bound:
-            proved = prove(work, point, value)
+                generation.master.add(column)
+        point, bound = generation.run(hops, target, all_or_nothing)
+        self.pool = generation.master.columns
+        exact = generation.master.exact(point)
+        rates, t = generation.master.rounded(point) if exact is None else exact
+        value = sum((g * v for g, v in zip(generation.master.gain, t, strict=True)), Fraction(0))
+        if generation.exact and hops is None and value < self.bound:
+            proved = prove_bound(generation, point, value)
             self.bound = min(self.bound, proved, proved if bound is None else bound)
         return Found(value, self.bound, rates)
 
 
-def prove(work: Generation, point: Point, value: Fraction) -> Fraction:
+def prove_bound(generation: Generation, point: Point, value: Fraction) -> Fraction:
     """A bound from the prices at a float optimum, made exact: the prices are simple ratios more often than not."""
     best: Fraction | None = None
-    for most in _SIMPLE:
-        prices = simple(point.price, most)
-        prices = whole(point.price, work.fine) if prices is None else prices
-        found = work.price_all(prices, None)
-        assert found is not None
-        bound = work.master.dual_bound(prices, found[0])
+    for max_denominator in _SIMPLE:
+        prices = simple(point.price, max_denominator)
+        prices = whole_prices(point.price, generation.fine) if prices is None else prices
+        priced = generation.price_all(prices, None)
+        assert priced is not None
+        bound = generation.master.dual_bound(prices, priced[0])
         best = bound if best is None else min(best, bound)
         if best <= value:
             break
@@ -204,7 +219,7 @@ def prove(work: Generation, point: Point, value: Fraction) -> Fraction:
     return best
 
 
-def _checked(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int]) -> dict[int, int]:
+def _check_demand(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int]) -> dict[int, int]:
     """The roots that have something to send. Infeasible if a sink is out of reach of one, with the first such."""
     needed = {root: int(weight) for root, weight in demand.items() if weight}
     for root in sorted(needed):
@@ -218,21 +233,368 @@ def _checked(topology: Topology, demand: Mapping[int, int], sinks: Sequence[int]
 
 def check_reach(topology: Topology, roots: Sequence[int], sinks: Sequence[int], back: bool = False) -> None:
     """Infeasible if a sink is out of reach of a root, with the first such. `back`: the machine was turned round."""
-    fares = Fares(topology)
-    ends = {*roots, *sinks}
-    if roots and ends <= fares.reached(roots[:1]).keys() and ends <= Fares(reverse(topology)).reached(roots[:1]).keys():
+    ends, fares = {*roots, *sinks}, HopPrices(topology)
+    first = roots[:1]
+    if first and ends <= fares.reached(first).keys() and ends <= HopPrices(reverse(topology)).reached(first).keys():
         return  # from each to the first, and on to all
     for root in roots:
         lost = sorted(set(sinks) - fares.reached([root]).keys())
         if lost:
             ranks = "ranks " if len(lost) > 1 else "rank "
             ranks += ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
-            way = f"from {ranks} to rank {root}" if back else f"from rank {root} to {ranks}"
-            raise Infeasible(f"topology {topology.name}: no links that carry data lead {way}; join them")
+            direction = f"from {ranks} to rank {root}" if back else f"from rank {root} to {ranks}"
+            raise Infeasible(f"topology {topology.name}: no links that carry data lead {direction}; join them")
 
 
 def eccentricity(topology: Topology, groups: Sequence[Rooted], sinks: Sequence[int]) -> int:
     """The most hops that any tree needs."""
-    ways = {turned: Fares(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}}
-    reached = (ways[group.turned].reached([group.root]) for group in groups)
-    return max(far[sink] for far in reached for sink in sinks)
+    hops_by_direction = {
+        turned: HopPrices(reverse(topology) if turned else topology) for turned in {g.turned for g in groups}
+    }
+    reached = (hops_by_direction[group.turned].reached([group.root]) for group in groups)
+    return max(distance[sink] for distance in reached for sink in sinks)
+
+
+@dataclass(frozen=True)
+class InAndOut:
+    """`rate`: of the whole vector, bytes per second. No packing of such trees exceeds `bound`.
+
+    `trees_in` are trees of the turned machine (core.reshape.reverse: links keep their numbers): a hop leads from the
+    parent down, and what is reduced takes its path backwards, last link first.
+    """
+
+    rate: Fraction
+    trees_in: tuple[Tree, ...]
+    trees_out: tuple[Tree, ...]
+    bound: Fraction
+
+    @property
+    def proved(self) -> bool:
+        """Whether no packing of such trees is faster."""
+        return self.rate == self.bound
+
+    @property
+    def depth(self) -> int:
+        return max(max((tree.depth for tree in trees), default=0) for trees in (self.trees_in, self.trees_out))
+
+
+def pack_allreduce_lp(topology: Topology, members: Sequence[int]) -> InAndOut:
+    """Return the fastest trees in and out with common roots, then shallow; every member may be a root.
+
+    Each round solves a linear program of links + limits + 2 members rows and prices two trees per member.
+    """
+    roots = sorted(set(members))
+    if len(roots) < 2:
+        raise Invalid("allreduce: nothing must move among fewer than 2 ranks")
+    check_reach(topology, roots[:1], roots)
+    check_reach(reverse(topology), roots[:1], roots, back=True)
+    out, into = network_of(topology).degrees()
+    limit = Fraction(min(int(degree[rank]) for degree in (out, into) for rank in roots))  # all passes every member
+    row_of = View.plain(topology, roots).row_of
+    groups = [Rooted(root, turned) for turned in (False, True) for root in roots]
+    share = [{at: 1} for _ in range(2) for at in range(len(roots))]
+    search = Search(lambda: Generation(topology, groups, share, [1] * len(roots), roots, limit, row_of, 1), limit)
+    best = search.best(None, eccentricity(topology, groups, roots), False)
+    scale = topology.resources.scale
+    trees: dict[bool, list[Tree]] = {False: [], True: []}
+    for column, rate in best.rates:
+        group = groups[column.group]
+        trees[group.turned].append(Tree(group.root, rate * scale, column.tree))
+    up, down = (tuple(sorted(trees[turned], key=attrgetter("root"))) for turned in (True, False))
+    return InAndOut(best.value * scale, up, down, best.bound * scale)
+
+
+@dataclass(frozen=True)
+class Rooted:
+    """The trees from one root; `turned`: on the machine with all links turned round."""
+
+    root: int
+    turned: bool = False
+
+
+class Generation:
+    """One packing problem: rows (each resource belongs to one), groups of trees, and what is to be maximised.
+
+    `exact`: all ranks that could take part must be reached, so that cheapest trees are known exactly.
+
+    `alike[g]`: how many images of a tree load the rows (see shared/orbits); 1 without symmetry.
+    """
+
+    def __init__(
+        self, topology: Topology, groups: Sequence[Rooted], share: Sequence[dict[int, int]], gain: Sequence[int],
+        sinks: Sequence[int], unit: Fraction, row_of: NDArray[np.int64], alike: int,
+    ) -> None:  # fmt: skip
+        self.topology, self.groups, self.sinks, self.alike = topology, list(groups), sorted(set(sinks)), alike
+        self.fares = HopPrices(topology)
+        self.ranks = [_useful_ranks(topology, group, self.sinks) for group in self.groups]
+        self.exact = all(
+            len({group.root, *self.sinks}) == len(ranks) for group, ranks in zip(self.groups, self.ranks, strict=True)
+        )  # else relays make it Steiner trees
+        resources = topology.resources
+        self.row_of = row_of
+        table = np.array(resources.capacity, object)[resources.klass]
+        capacity = [0] * (int(self.row_of.max(initial=-1)) + 1)
+        for row, c in zip(self.row_of.tolist(), table.tolist(), strict=True):
+            capacity[row] += int(c)
+        self.master = Master(capacity, share, gain, unit)
+        self.tries = min(_TRIES, 2**12 // topology.ranks**2)
+        self.fine = min(_FINE, FAR // self.fares.most)
+        self.limits: list[list[int]] = [[] for _ in range(topology.links)]
+        for number, limit in enumerate(topology.limits):
+            for link in limit.links:
+                self.limits[link].append(topology.links + number)
+
+    def column(self, number: int, quote: PricedHops, parents: Parents) -> Column:
+        group = self.groups[number]
+        hops = quote.hops(parents, group.root, group.turned)
+        load: dict[int, int] = {}
+        for _, hop in hops:
+            for link in hop.path:
+                for resource in (link, *self.limits[link]):
+                    row = int(self.row_of[resource])
+                    load[row] = load.get(row, 0) + self.alike
+        rows = sorted(load)
+        return Column(number, tuple(rows), tuple(load[row] for row in rows), hops)
+
+    def tree(self, number: int, quote: PricedHops, hops: int | None, tries: int) -> tuple[int, Parents] | None:
+        """Return the cost and parents of the cheapest tree of a group found, at most `hops` deep."""
+        group = self.groups[number]
+        cost = quote.cost.T if group.turned else quote.cost
+        parents = tree_of(cost, group.root, hops, self.sinks, self.ranks[number], quote.far, tries)
+        return None if parents is None else (quote.price(cost, parents), parents)
+
+    def price_all(
+        self, prices: Sequence[int], hops: int | None, tries: int = 0
+    ) -> tuple[list[int], list[Column]] | None:
+        """Of every group its cheapest tree's cost at whole prices of rows, and that tree; None where there is none."""
+        big = max(prices, default=0) * self.fares.most >= FAR
+        quote = self.fares.at(np.array(prices, object if big else np.int64)[self.row_of])
+        costs, columns = [], []
+        for number in range(len(self.groups)):
+            cheapest_tree = self.tree(number, quote, hops, tries)
+            if cheapest_tree is None:
+                return None
+            costs.append(cheapest_tree[0] * self.alike)
+            columns.append(self.column(number, quote, cheapest_tree[1]))
+        return costs, columns
+
+    def warm(self, hops: int | None) -> bool:
+        """Columns to begin with: links grow dearer as trees load them. False if some root has no such tree."""
+        capacity = np.array([float(c) for c in self.master.capacity])
+        load = np.zeros(len(capacity))
+        for _ in range(_WARM):
+            steep = exp(3.0 * (load / capacity) / max(float((load / capacity).max()), 1e-12)) / capacity
+            priced = self.price_all(whole_prices(steep, 2**20), hops)
+            if priced is None:
+                return False
+            for column in priced[1]:
+                self.master.add(column)
+                load[list(column.rows)] += column.times
+        return True
+
+    def run(self, hops: int | None, target: Fraction, all_or_nothing: bool) -> tuple[Point, Fraction | None]:
+        """Columns are added until none helps or the target is met: the point, and the best bound on any packing.
+
+        The bound is proved where hops is None and trees are exactly cheapest. Few hops are given up once the value
+        stands still, or (all_or_nothing) the prices say, on trees not always the cheapest, that the target is out of
+        reach.
+        """
+        master, best = self.master, None
+        goal = float(target / master.unit) * (1 - TINY)
+        smooth: NDArray[np.float64] | None = None
+        still, before, doubts = 0, 0.0, 0
+        for _ in range(_MOST_ROUNDS):
+            point = master.solve()
+            still = 0 if point.value > before * (1 + 1e-6) else still + 1
+            before = max(point.value, before)
+            if point.value >= goal or (hops is not None and still >= _PATIENCE):
+                break
+            smooth = point.price if smooth is None else 0.6 * smooth + 0.4 * point.price
+            rounds = [(*self._price_round(point, price, hops, 0), price) for price in (smooth, point.price)]
+            added = any(helped for _, helped, _ in rounds)
+            bound, _, price = min(rounds, key=itemgetter(0))
+            if hops is None:
+                best = bound if best is None else min(best, bound)
+            doubtful = hops is not None and all_or_nothing and bound < target
+            if doubtful and self.tries:
+                bound, helped = self._price_round(point, price, hops, self.tries)
+                doubtful, added = bound < target, added or helped
+            if hops is not None and self.tries and not added:
+                added = self._price_round(point, point.price, hops, 4 * self.tries)[1]
+            doubts += doubtful
+            met = best is not None and point.value >= float(best / master.unit) * (1 - TINY)
+            if not added or doubts >= _DOUBTS or met:
+                break
+        return point, best
+
+    def _price_round(
+        self, point: Point, price: NDArray[np.float64], hops: int | None, tries: int
+    ) -> tuple[Fraction, bool]:
+        """The bound that the cheapest trees found prove, were there no cheaper, and whether some help as columns."""
+        ints = whole_prices(price, self.fine)
+        priced = self.price_all(ints, hops, tries)
+        assert priced is not None, "the first columns reached all sinks"
+        bound = self.master.dual_bound(ints, priced[0])
+        fresh = [self.master.add(column) for column in priced[1] if self._improves(point, column)]
+        return bound, any(fresh)
+
+    def _improves(self, point: Point, column: Column) -> bool:
+        cost = float(dot(point.price[list(column.rows)], np.array(column.times, float)))
+        return cost < point.worth[column.group] - _BETTER * max(point.value, 1e-30) / len(self.groups)
+
+
+def _useful_ranks(topology: Topology, group: Rooted, sinks: Sequence[int]) -> list[int]:
+    """The ranks that a tree of the group may pass: reached from its root, and from where some sink is reached."""
+    ahead = HopPrices(reverse(topology) if group.turned else topology)
+    behind = HopPrices(topology if group.turned else reverse(topology))
+    reached = ahead.reached([group.root])
+    return sorted({group.root, *sinks, *(reached.keys() & behind.reached(sinks).keys())})
+
+
+def whole_prices(prices: NDArray[np.float64], fine: int) -> list[int]:
+    """Float prices as whole numbers, the greatest `fine`."""
+    top = float(prices.max(initial=0.0)) or 1.0
+    return [int(v) for v in np.rint(np.maximum(prices, 0.0) / top * fine).tolist()]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A tree of a group: how often it loads which row."""
+
+    group: int
+    rows: tuple[int, ...]
+    times: tuple[int, ...]
+    tree: tuple[tuple[int, Hop], ...] = ()
+
+    @property
+    def depth(self) -> int:
+        return max((hop.depth for _, hop in self.tree), default=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A float optimum."""
+
+    value: float
+    x: NDArray[np.float64]
+    t: NDArray[np.float64]
+    price: NDArray[np.float64]  # per row
+    worth: NDArray[np.float64]  # per group: a tree that costs less is missing
+
+
+class Master:
+    """`share[g]`: the weights t_j of group g, by j; `gain`: what each t_j is worth. All whole numbers."""
+
+    def __init__(
+        self, capacity: Sequence[int], share: Sequence[dict[int, int]], gain: Sequence[int], unit: Fraction
+    ) -> None:
+        self.capacity, self.share, self.gain = list(capacity), list(share), list(gain)
+        self.columns: list[Column] = []
+        self._seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = set()
+        # floats see values in `unit`, about the optimum, and rows scaled to 1: else small links are lost among wide
+        self.unit = unit
+        self._weigh = np.array([float(unit / c) for c in self.capacity])
+
+    def add(self, column: Column) -> bool:
+        """Whether it is new: of trees of a group that load the same, the first is kept."""
+        key = (column.group, column.rows, column.times)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        self.columns.append(column)
+        return True
+
+    def solve(self) -> Point:
+        """HiGHS on the columns so far; every group must have one."""
+        from scipy.optimize import linprog
+        from scipy.sparse import csc_array
+
+        count, groups, free = len(self.columns), len(self.share), len(self.gain)
+        ptr = np.cumsum([0, *(len(c.rows) for c in self.columns)])
+        rows = np.array([r for c in self.columns for r in c.rows], np.int64)
+        times = np.array([v for c in self.columns for v in c.times], float) * self._weigh[rows]
+        loads = csc_array((times, rows, np.append(ptr, [ptr[-1]] * free)), shape=(len(self.capacity), count + free))
+        equal = np.zeros((groups, count + free))
+        equal[[c.group for c in self.columns], np.arange(count)] = 1
+        for group, shares in enumerate(self.share):
+            for j, weight in shares.items():
+                equal[group, count + j] = -weight
+        cost = np.append(np.zeros(count), -np.array(self.gain, float))
+        solution = linprog(
+            cost, loads, np.ones(len(self.capacity)), csc_array(equal), np.zeros(groups), method="highs-ds",
+            options={"primal_feasibility_tolerance": TINY, "dual_feasibility_tolerance": TINY},
+        )  # fmt: skip
+        if solution.status != 0:
+            raise ArithmeticError(f"HiGHS gave up on {len(self.capacity)} rows, {count} columns: {solution.message}")
+        price = -solution.ineqlin.marginals * self._weigh
+        return Point(-solution.fun, solution.x[:count], solution.x[count:], price, solution.eqlin.marginals)
+
+    def exact(self, point: Point) -> tuple[list[tuple[Column, Fraction]], list[Fraction]] | None:
+        """The rates of the basis behind a float optimum, and every t_j; None where that fails.
+
+        The columns used, the rows that are full: one square system, solved and then checked in all other rows.
+        """
+        min_rate = 10 * TINY * float(point.x.max(initial=0.0))
+        used = [i for i, rate in enumerate(point.x.tolist()) if rate > min_rate]
+        load = np.zeros(len(self.capacity))
+        for i in used:
+            load[list(self.columns[i].rows)] += np.array(self.columns[i].times) * point.x[i]
+        full = np.flatnonzero(load * self._weigh >= 1 - 1e-7)
+        at = {int(row): number for number, row in enumerate(full.tolist())}
+        matrix = np.zeros((len(full) + len(self.share), len(used) + len(self.gain)), np.int64)
+        for number, i in enumerate(used):
+            column = self.columns[i]
+            for row, times in zip(column.rows, column.times, strict=True):
+                if row in at:
+                    matrix[at[row], number] = times
+            matrix[len(full) + column.group, number] = 1
+        for group, shares in enumerate(self.share):
+            for j, weight in shares.items():
+                matrix[len(full) + group, len(used) + j] = -weight
+        right = [self.capacity[row] for row in full.tolist()] + [0] * len(self.share)
+        solution = solve(matrix, right)
+        if solution is None or any(rate < 0 for rate in solution):
+            return None
+        rates = [(self.columns[i], rate) for i, rate in zip(used, solution[: len(used)], strict=True) if rate > 0]
+        return (rates, solution[len(used) :]) if self._overload(rates) <= 1 else None
+
+    def _overload(self, rates: Sequence[tuple[Column, Fraction]]) -> Fraction:
+        """The greatest load over capacity."""
+        common = math.lcm(1, *(rate.denominator for _, rate in rates))
+        load = [0] * len(self.capacity)
+        for column, rate in rates:
+            amount = rate.numerator * (common // rate.denominator)
+            for row, times in zip(column.rows, column.times, strict=True):
+                load[row] += times * amount
+        return max(
+            (Fraction(v, c * common) for v, c in zip(load, self.capacity, strict=True) if v), default=Fraction(0)
+        )
+
+    def rounded(self, point: Point, fine: int = 10**6) -> tuple[list[tuple[Column, Fraction]], list[Fraction]]:
+        """A feasible rational solution near a float one: rates to one part in `fine`, groups made equal, all scaled."""
+        top = Fraction(float(point.t.max(initial=0.0))).limit_denominator(fine) or Fraction(1, fine)
+        t = [Fraction(round(float(v / float(top)) * fine), fine) * top for v in point.t.tolist()]
+        rates = [
+            (c, Fraction(round(v / float(top) * fine), fine) * top)
+            for c, v in zip(self.columns, point.x.tolist(), strict=True)
+        ]
+        rates = [(c, rate) for c, rate in rates if rate > 0]
+        have = [Fraction(0)] * len(self.share)
+        for column, rate in rates:
+            have[column.group] += rate
+        want = [sum((w * t[j] for j, w in shares.items()), Fraction(0)) for shares in self.share]
+        if any(w and not h for w, h in zip(want, have, strict=True)):
+            raise ArithmeticError("some root is left without trees by rounding")
+        even = [(c, rate * want[c.group] / have[c.group]) for c, rate in rates]
+        scale = 1 / self._overload(even)
+        return [(c, rate * scale) for c, rate in even if rate], [v * scale for v in t]
+
+    def dual_bound(self, price: Sequence[int], costs: Sequence[int]) -> Fraction:
+        """The greatest value any packing can have, by whole prices of rows and the cheapest tree of every group."""
+        paid = sum(p * c for p, c in zip(price, self.capacity, strict=True))
+        worth = [0] * len(self.gain)
+        for shares, cost in zip(self.share, costs, strict=True):
+            for j, weight in shares.items():
+                worth[j] += weight * cost
+        cheapest_value = min(Fraction(w, g) for w, g in zip(worth, self.gain, strict=True))
+        return paid / cheapest_value if cheapest_value > 0 else Fraction(paid + 1) * 10**30

@@ -1,13 +1,18 @@
-"""The fewest trees at the greatest rate, or within a stated loss of it; with a proof, or a bound; then shallow ones.
+"""The fewest trees at the greatest rate, or within a given loss of it, with a proof or a bound; then shallow ones.
 
 The greatest rate of given K trees is attained at a vertex of their linear program, so by weights a_i / D with whole
 a_i (capacities whole), where D is a determinant of zeros and ones of at most K rows: at most 1, 1, 2, 3, 5, 9, 32, ...
-(Hadamard's problem). So for every K there are finitely many weights to try, and `search` settles each completely.
-Some K go without any search: 24/7 needs D to be a multiple of 7, so at least 6 trees; and K trees cross a cut on at
-most K of its links, so at most at the sum of the K widest.
+(Hadamard's problem). So for every K there are finitely many weights to try, and `Search` settles each completely.
+Some K need no search: 24/7 needs D to be a multiple of 7, so at least 6 trees; and K trees cross a cut on at most K of
+its links, so at most at the sum of the K widest.
+
+`Search` assigns a set of the trees to every edge (or arc) in turn; trees of equal weight and equal history are
+interchangeable until they differ. It prunes trees that can no longer be joined up, and by slack: across a partition (or
+cut) whose capacity hardly exceeds what the trees must send across it, hardly anything may stay unused or be crossed
+needlessly.
 
 Effort is counted in nodes of the search, so the result is the same on every machine. Where the machine is too large for
-that, the trees are those of the exact packing, the lightest dropped as far as the loss allows.
+that, the trees are those of the exact packing, without the lightest as far as the loss allows.
 """
 
 from __future__ import annotations
@@ -17,28 +22,35 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 from antiphon.core.bounds.cuts import tightest_cut
 from antiphon.core.bounds.network import Network
 from antiphon.errors import Invalid
-from antiphon.planners.trees.both_ways import Directed, Undirected, hung, laid, merged, radius, weakest
-from antiphon.planners.trees.search import Arborescent, Plain, Search, Spent
-from antiphon.planners.trees.search import Undirected as Spanners
-from antiphon.planners.trees.spanning import Arborescences, pack
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.spanning import (
+    Arborescences,
+    Directed,
+    Undirected,
+    hang_arcs,
+    hang_edges,
+    merge_arcs,
+    pack,
+    radius,
+    weakest_partition_of,
+)
+from antiphon.planners.trees.to_schedule import Tree
 
 EFFORT = 20_000  # nodes
-PROOF = 400_000
 MOST_VERTICES = 16
 MOST_EDGES = 80
 MOST_VECTORS = 2000  # weights tried for one number of trees
 MOST_UNITS = 400  # in the greatest rate
 ROUNDS = (60, 600, 6000, 60_000, 10**6)  # nodes for one choice of weights
-
 # the greatest determinant of a K x K matrix of zeros and ones (OEIS A003432)
 DETERMINANTS = (1, 1, 1, 2, 3, 5, 9, 32, 56, 144, 320, 1458, 3645, 9477)
-
 Found = list[tuple[Fraction, tuple[int, ...]]]  # trees by their edges, with weights in units
+Chosen = list[tuple[int, ...]]  # per tree its edges
+Plain = tuple[int, int, int]  # a, b, capacity
 
 
 @dataclass(frozen=True)
@@ -61,94 +73,86 @@ class Fewest:
         )
 
 
-def fewest_spanning(
-    machine: Undirected, *, loss: Fraction = Fraction(0), prove: bool = False, effort: int | None = None
-) -> Fewest:
+def fewest_spanning(machine: Undirected, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
     """The fewest undirected trees for an allreduce at tau * (1 - loss), each hung from its middle."""
     n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
-    tau, parts = weakest(n, edges)
-    label = {v: i for i, part in enumerate(parts) for v in part}
-    partitions = [[label[v] for v in range(n)]] if len(parts) < n else []
+    tau, partition = weakest_partition_of(n, edges)
+    label = {v: i for i, side in enumerate(partition) for v in side}
+    partitions = [[label[v] for v in range(n)]] if len(partition) < n else []
     cuts = [[c for a, b, c in edges if v in (a, b)] for v in range(n)]
 
     def make(scale: int, deepest: int | None) -> Search:
-        return Spanners(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
+        return SpanningSearch(n, [(a, b, c * scale) for a, b, c in edges], partitions, deepest)
 
     def known() -> Found:
-        return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack(n, edges, tau, parts)]
+        return [(Fraction(w, tau.denominator), chosen) for w, chosen in pack(n, edges, tau, partition)]
 
     def depth(chosen: Sequence[int]) -> int:
         return radius(n, [edges[e][:2] for e in chosen])
 
-    hunt = _Hunt(n, edges, tau, loss, make, known, depth, cuts, _effort(prove, effort))
-    found, least = hunt.run()
-    trees = tuple(laid(machine, chosen, weight * machine.unit) for weight, chosen in found)
-    return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, least)
+    hunt = _Hunt(n, edges, tau, loss, make, known, depth, cuts, effort)
+    weighted, lower_bound = hunt.run()
+    trees = tuple(hang_edges(machine, chosen, weight * machine.unit) for weight, chosen in weighted)
+    return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), tau * machine.unit, lower_bound)
 
 
-def fewest_broadcast(
-    machine: Directed, root: int, *, loss: Fraction = Fraction(0), prove: bool = False, effort: int | None = None
-) -> Fewest:
+def fewest_broadcast(machine: Directed, root: int, *, loss: Fraction = Fraction(0), effort: int = EFFORT) -> Fewest:
     """The fewest arborescences from a root (a rank) at the greatest broadcast rate, times (1 - loss)."""
     n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
-    side, rate = tightest(machine, root)
+    side, rate = tightest_side(machine, root)
     inside = sum(1 << v for v in range(n) if v not in side)
     cuts = list(dict.fromkeys([*(1 << v for v in range(n) if v != top), (1 << n) - 1 - (1 << top), inside]))
     widths = [[c for a, b, c in arcs if cut >> b & 1 and not cut >> a & 1] for cut in cuts]
 
     def make(scale: int, deepest: int | None) -> Search:
         inner = [(a, b, c * scale) for a, b, c in arcs]
-        return Arborescent(n, inner, top, cuts, deepest)
+        return ArborescenceSearch(n, inner, top, cuts, deepest)
 
     def known() -> Found:
         usable = [c if b != top else 0 for _, b, c in arcs]
-        found = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).run(rate)
-        return [(Fraction(w), chosen) for w, chosen in found]
+        weighted = Arborescences(n, [(a, b) for a, b, _ in arcs], usable, top).run(rate)
+        return [(Fraction(w), chosen) for w, chosen in weighted]
 
     def depth(chosen: Sequence[int]) -> int:
-        return hung(machine, root, chosen, Fraction(1)).depth
+        return hang_arcs(machine, root, chosen, Fraction(1)).depth
 
-    hunt = _Hunt(n, arcs, Fraction(rate), loss, make, known, depth, widths, _effort(prove, effort))
-    found, least = hunt.run()
-    trees = tuple(hung(machine, root, chosen, weight * machine.unit) for weight, chosen in found)
-    return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), rate * machine.unit, least)
+    hunt = _Hunt(n, arcs, Fraction(rate), loss, make, known, depth, widths, effort)
+    weighted, lower_bound = hunt.run()
+    trees = tuple(hang_arcs(machine, root, chosen, weight * machine.unit) for weight, chosen in weighted)
+    return Fewest(trees, sum((tree.rate for tree in trees), Fraction(0)), rate * machine.unit, lower_bound)
 
 
-def tightest(machine: Directed, root: int) -> tuple[frozenset[int], int]:
+def tightest_side(machine: Directed, root: int) -> tuple[frozenset[int], int]:
     """The side (vertices) with the root of a least cut, and its capacity in units: the greatest rate of a broadcast."""
     n, top = machine.vertices, machine.members.index(root)
     if n < 2:
         raise Invalid("one rank alone has no trees to pack; give at least two ranks")
-    seen, queue = {top}, [top]
+    reached, queue = {top}, [top]
     for v in queue:
         for a, b, c, _ in machine.arcs:
-            if a == v and c and b not in seen:
-                seen.add(b)
+            if a == v and c and b not in reached:
+                reached.add(b)
                 queue.append(b)
-    lost = [str(rank) for v, rank in enumerate(machine.members) if v not in seen]
+    lost = [str(rank) for v, rank in enumerate(machine.members) if v not in reached]
     if lost:
         raise Invalid(
             f"rank {root} cannot reach rank{'s' * (len(lost) > 1)} {', '.join(lost)}; add links, or leave them out"
         )
-    tail, head, capacity = merged([arc[:3] for arc in machine.arcs])
+    tail, head, capacity = merge_arcs([arc[:3] for arc in machine.arcs])
     side, rate = tightest_cut(Network(n, n, tail, head, capacity), {(top,): 1}, [v for v in range(n) if v != top])
     return frozenset(v for v in range(n) if side[v]), int(rate)
 
 
-def _effort(prove: bool, effort: int | None) -> int:
-    return effort if effort is not None else PROOF if prove else EFFORT
-
-
 @dataclass
 class _Hunt:
-    """One machine and rate: what is left to try for each number of trees, and the best found."""
+    """The search on one machine and rate: the weights still to try for each number of trees, and the best trees."""
 
     vertices: int
     edges: Sequence[Plain]
     rate: Fraction
     loss: Fraction
     make: Callable[[int, int | None], Search]
-    known: Callable[[], Found]
+    pack_exactly: Callable[[], Found]
     depth: Callable[[Sequence[int]], int]
     cuts: Sequence[Sequence[int]]
     effort: int
@@ -158,81 +162,81 @@ class _Hunt:
         """The trees, and how many are needed at least."""
         if not 0 <= self.loss < 1:
             raise Invalid(f"loss: expected a fraction from 0 to below 1, got {self.loss}")
-        self.least = self.rate * (1 - self.loss)
-        self.best = self._known()
-        low = self._bound()
+        self.min_rate = self.rate * (1 - self.loss)
+        self.best = self._exact_packing()
+        low = self._lower_bound()
         if self.vertices > MOST_VERTICES or len(self.edges) > MOST_EDGES or self.rate > MOST_UNITS:
             return self.best, min(low, len(self.best))
         self.searches: dict[tuple[int, int | None], Search] = {}
-        low = self._fewer(low)
-        self._shallower()
+        low = self._try_fewer(low)
+        self._try_shallower()
         return sorted(self.best, key=lambda tree: (-tree[0], tree[1])), low
 
-    def _known(self) -> Found:
+    def _exact_packing(self) -> Found:
         """The exact packing, without its lightest trees as far as the loss allows."""
-        found = sorted(self.known(), key=lambda tree: (-tree[0], tree[1]))
-        spare = self.rate - self.least
-        while found[-1][0] <= spare:
-            spare -= found.pop()[0]
-        return found
+        packing = sorted(self.pack_exactly(), key=lambda tree: (-tree[0], tree[1]))
+        spare = self.rate - self.min_rate
+        while packing[-1][0] <= spare:
+            spare -= packing.pop()[0]
+        return packing
 
-    def _bound(self) -> int:
+    def _lower_bound(self) -> int:
         """Fewer trees than this cannot do, by cuts and by denominators."""
         low = 1
         for widths in self.cuts:
             total, count = 0, 0
             for width in sorted(widths, reverse=True):
-                if total >= self.least:
+                if total >= self.min_rate:
                     break
                 total, count = total + width, count + 1
             low = max(low, count)
-        while low < len(DETERMINANTS) and not any(True for _ in self._sums(low)):
+        while low < len(DETERMINANTS) and not any(True for _ in self._weight_sums(low)):
             low += 1
         return low
 
-    def _sums(self, count: int) -> Iterator[tuple[int, int]]:
+    def _weight_sums(self, count: int) -> Iterator[tuple[int, int]]:
         """Common denominators of the weights, and sums of the weights over them."""
         top = DETERMINANTS[count] if count < len(DETERMINANTS) else 10 * self.rate.denominator
         for scale in range(1, top + 1):
-            for total in range(math.floor(self.rate * scale), math.ceil(self.least * scale) - 1, -1):
+            for total in range(math.floor(self.rate * scale), math.ceil(self.min_rate * scale) - 1, -1):
                 yield scale, total
 
-    def _vectors(self, count: int) -> tuple[list[tuple[int, tuple[int, ...]]], bool]:
-        """Weights (scale, descending) for so many trees, and whether these are all: those of small scale first."""
-        wide = _bottleneck(self.vertices, self.edges)
+    def _weight_vectors(self, count: int) -> tuple[list[tuple[int, tuple[int, ...]]], bool]:
+        """Return weights (scale, descending) for `count` trees, small scales first, and whether these are all."""
+        wide = _widest_tree(self.vertices, self.edges)
         choices = (
             (scale, weights)
-            for scale, total in self._sums(count)
-            for weights in _parts(total, count, wide * scale)
+            for scale, total in self._weight_sums(count)
+            for weights in _partitions_of(total, count, wide * scale)
             if math.gcd(scale, *weights) == 1
         )
-        found = list(itertools.islice(choices, MOST_VECTORS + 1))
-        complete = len(found) <= MOST_VECTORS and count < len(DETERMINANTS)
-        found = found[:MOST_VECTORS]
-        return sorted(found, key=lambda x: (Fraction(-sum(x[1]), x[0]), x[0], x[1][0])), complete
+        vectors = list(itertools.islice(choices, MOST_VECTORS + 1))
+        complete = len(vectors) <= MOST_VECTORS and count < len(DETERMINANTS)
+        vectors = vectors[:MOST_VECTORS]
+        return sorted(vectors, key=lambda x: (Fraction(-sum(x[1]), x[0]), x[0], x[1][0])), complete
 
-    def _fewer(self, low: int) -> int:
+    def _try_fewer(self, low: int) -> int:
         """Try every number of trees, a little at first; what fits lowers the most, what cannot fit raises `low`."""
-        waiting = {count: self._vectors(count) for count in range(low, len(self.best))}
+        waiting = {count: self._weight_vectors(count) for count in range(low, len(self.best))}
         for limit in ROUNDS:
             for count in sorted(waiting):
                 if count < len(self.best):
                     vectors, complete = waiting[count]
-                    waiting[count] = self._round(vectors, limit, None), complete
+                    waiting[count] = self._try_weights(vectors, limit, None), complete
                 while low < len(self.best) and waiting[low] == ([], True):
                     low += 1
                 if low == len(self.best) or self.effort <= 0:
                     return low
         return low
 
-    def _round(
+    def _try_weights(
         self, vectors: list[tuple[int, tuple[int, ...]]], limit: int, deepest: int | None
     ) -> list[tuple[int, tuple[int, ...]]]:
         """Weights that this many nodes do not settle; [] where trees are found, which become the best."""
-        left: list[tuple[int, tuple[int, ...]]] = []
+        unsettled: list[tuple[int, tuple[int, ...]]] = []
         for i, (scale, weights) in enumerate(vectors):
             if self.effort <= 0:
-                return left + vectors[i:]
+                return unsettled + vectors[i:]
             search = self.searches.get((scale, deepest))
             if search is None:
                 search = self.searches[scale, deepest] = self.make(scale, deepest)
@@ -240,50 +244,337 @@ class _Hunt:
             try:
                 trees, nodes = search.run(weights, allowed)
             except Spent:
-                left.append((scale, weights))
+                unsettled.append((scale, weights))
                 self.effort -= allowed
                 continue
             self.effort -= nodes
             if trees is not None:
                 self.best = [(Fraction(w, scale), tree) for w, tree in zip(weights, trees, strict=True)]
                 return []
-        return left
+        return unsettled
 
-    def _shallower(self) -> None:
-        """As many trees, but with the deepest less deep, as long as a quarter of the effort lasts."""
+    def _try_shallower(self) -> None:
+        """Look for as many trees whose deepest is less deep, within a quarter of the effort."""
         self.effort = max(self.effort // 4, 0)
         while True:
             now = self.best
             deepest = max(self.depth(tree) for _, tree in now) - 1
-            vectors, _ = self._vectors(len(now))
+            vectors, _ = self._weight_vectors(len(now))
             for limit in ROUNDS:
-                vectors = self._round(vectors, limit, deepest)
+                vectors = self._try_weights(vectors, limit, deepest)
                 if not vectors or self.effort <= 0:
                     break
             if self.best is now:
                 return
 
 
-def _parts(total: int, count: int, most: int) -> Iterator[tuple[int, ...]]:
-    """A number as a sum of so many, descending, none above `most`: the most even sums first."""
+def _partitions_of(total: int, count: int, largest: int) -> Iterator[tuple[int, ...]]:
+    """Yield the partitions of a number into `count` descending parts, none above `largest`, the most even first."""
     if count == 1:
-        if 1 <= total <= most:
+        if 1 <= total <= largest:
             yield (total,)
         return
-    for first in range(-(-total // count), min(most, total - count + 1) + 1):
-        for rest in _parts(total - first, count - 1, first):
+    for first in range(-(-total // count), min(largest, total - count + 1) + 1):
+        for rest in _partitions_of(total - first, count - 1, first):
             yield (first, *rest)
 
 
-def _bottleneck(vertices: int, edges: Sequence[Plain]) -> int:
+def _widest_tree(vertices: int, edges: Sequence[Plain]) -> int:
     """No tree is heavier: the capacity at which the edges at least as wide join all vertices. (Arcs: as if edges.)"""
     label = list(range(vertices))
-    parts = vertices
+    components = vertices
     for a, b, capacity in sorted(edges, key=lambda edge: -edge[2]):
         if label[a] != label[b]:
             old, new = label[a], label[b]
             label = [new if x == old else x for x in label]
-            parts -= 1
-            if parts == 1:
+            components -= 1
+            if components == 1:
                 return capacity
     raise Invalid("these links do not join all ranks")
+
+
+class Spent(Exception):
+    """The search came to its limit of nodes."""
+
+
+class Alike(NamedTuple):
+    """Trees of one weight that are alike so far."""
+
+    state: Any
+    trees: tuple[int, ...]
+    weight: int
+
+
+class Search:
+    """Common to both: `ends` and `capacity` by position, `tracked`: the slacks an item left unused counts against."""
+
+    def __init__(self, items: Sequence[int], ends: Sequence[Plain], tracked: Sequence[tuple[int, ...]]) -> None:
+        self.items, self.ends, self.tracked = items, ends, tracked
+
+    def start(self) -> Any:
+        raise NotImplementedError
+
+    def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        """The state with item `at`, and the slacks it counts against; None if it may not be taken."""
+        raise NotImplementedError
+
+    def skip(self, state: Any, at: int) -> bool:
+        """Whether a tree can still be joined up without item `at`."""
+        raise NotImplementedError
+
+    def slacks(self, total: int) -> list[int]:
+        raise NotImplementedError
+
+    def run(self, weights: Sequence[int], limit: int) -> tuple[Chosen | None, int]:
+        """Trees of these weights (descending) or None, and the nodes looked at; Spent after `limit` of them.
+
+        Complete: None is a proof that there are none.
+        """
+        slack = self.slacks(sum(weights))
+        self._compute_waste(weights, len(slack))
+        self.limit, self.nodes = limit, 0
+        self.picked: list[tuple[int, ...]] = [()] * len(self.items)
+        if any(s < lost for s, lost in zip(slack, self.lost[0], strict=True)):
+            return None, 0
+        alike = itertools.groupby(range(len(weights)), key=lambda i: weights[i])
+        groups = [Alike(self.start(), tuple(trees), weight) for weight, trees in alike]
+        if not self._search_from(0, groups, slack):
+            return None, self.nodes
+        trees: list[list[int]] = [[] for _ in weights]
+        for at, picked in enumerate(self.picked):
+            for i in picked:
+                trees[i].append(self.items[at])
+        return [tuple(sorted(tree)) for tree in trees], self.nodes
+
+    def _compute_waste(self, weights: Sequence[int], slacks: int) -> None:
+        """What must stay unused from each item on, by slack: no set of these weights fills it."""
+        sums = {0}
+        for weight in weights:
+            sums |= {x + weight for x in sums}
+        reach = sorted(sums)
+        self.lost = [[0] * slacks]
+        for (_, _, capacity), tracked in zip(reversed(self.ends), reversed(self.tracked), strict=True):
+            row = list(self.lost[-1])
+            unused = capacity - max(x for x in reach if x <= capacity)
+            for t in tracked:
+                row[t] += unused
+            self.lost.append(row)
+        self.lost.reverse()
+
+    def _search_from(self, at: int, groups: list[Alike], slack: list[int]) -> bool:
+        self.nodes += 1
+        if self.nodes > self.limit:
+            raise Spent
+        if at == len(self.items):
+            return True
+        with_item = [self.take(group.state, at) for group in groups]
+        can_skip = [self.skip(group.state, at) for group in groups]
+        room = min((slack[t] - self.lost[at + 1][t] for t in self.tracked[at]), default=None)
+        for counts, unused in _assignments(groups, with_item, can_skip, self.ends[at][2], room):
+            new_slack = list(slack)
+            for t in self.tracked[at]:
+                new_slack[t] -= unused
+            new_groups: list[Alike] = []
+            picked: tuple[int, ...] = ()
+            for group, into, j in zip(groups, with_item, counts, strict=True):
+                if j:
+                    assert into is not None
+                    for t in into[1]:
+                        new_slack[t] -= j * group.weight
+                    new_groups.append(Alike(into[0], group.trees[:j], group.weight))
+                    picked += group.trees[:j]
+                if j < len(group.trees):
+                    new_groups.append(Alike(group.state, group.trees[j:], group.weight))
+            if all(s >= lost for s, lost in zip(new_slack, self.lost[at + 1], strict=True)):
+                self.picked[at] = picked
+                if self._search_from(at + 1, new_groups, new_slack):
+                    return True
+        return False
+
+
+def _assignments(
+    groups: Sequence[Alike], with_item: Sequence[Any], can_skip: Sequence[bool], capacity: int, room: int | None
+) -> list[tuple[tuple[int, ...], int]]:
+    """How many of each group may take an item, and the capacity that is left: fullest first, at most `room` left."""
+    choices: list[tuple[int, tuple[int, ...]]] = []
+    fillable = [0]  # what the groups from here on can fill
+    for group, into in zip(reversed(groups), reversed(with_item), strict=True):
+        fillable.append(fillable[-1] + (len(group.trees) * group.weight if into is not None else 0))
+    fillable.reverse()
+
+    def extend(g: int, unused: int, counts: tuple[int, ...]) -> None:
+        if room is not None and unused - fillable[g] > room:
+            return
+        if g == len(groups):
+            choices.append((unused, counts))
+            return
+        group = groups[g]
+        max_count = min(len(group.trees), unused // group.weight) if with_item[g] is not None else 0
+        min_count = 0 if can_skip[g] else len(group.trees)
+        for j in range(max_count, min_count - 1, -1):
+            extend(g + 1, unused - j * group.weight, (*counts, j))
+
+    extend(0, capacity, ())
+    choices.sort(key=lambda x: x[0])
+    return [(counts, unused) for unused, counts in choices]
+
+
+def _edge_order(vertices: int, edges: Sequence[Plain]) -> list[int]:
+    """Return edges vertex by vertex, those with the fewest remaining edges first, to complete vertices early."""
+    unordered = set(range(len(edges)))
+    at: list[list[int]] = [[e for e, edge in enumerate(edges) if v in edge[:2]] for v in range(vertices)]
+    order, waiting = [], set(range(vertices))
+    while waiting:
+        v = min(waiting, key=lambda v: (sum(e in unordered for e in at[v]), -len(at[v]), v))
+        waiting.discard(v)
+        vertex_edges = sorted((e for e in at[v] if e in unordered), key=lambda e: (-edges[e][2], e))
+        unordered.difference_update(vertex_edges)
+        order += vertex_edges
+    return order
+
+
+class SpanningSearch(Search):
+    """Spanning trees; `partitions` (labels by vertex) are those that the slack is kept of, beside the finest.
+
+    State: per partition and vertex the set of vertices joined with it (bits), and the edges taken (positions).
+    """
+
+    def __init__(
+        self, vertices: int, edges: Sequence[Plain], partitions: Sequence[Sequence[int]], deepest: int | None = None
+    ) -> None:
+        self.vertices, self.deepest = vertices, deepest
+        self.labels = [list(range(vertices)), *map(list, partitions)]
+        order = _edge_order(vertices, edges)
+        ends = [edges[e] for e in order]
+        tracked = [tuple(t for t, of in enumerate(self.labels) if of[a] != of[b]) for a, b, _ in ends]
+        super().__init__(order, ends, tracked)
+        self.later = [[0] * vertices]  # by position: the neighbours over items from there on
+        for a, b, _ in reversed(ends):
+            row = list(self.later[-1])
+            row[a] |= 1 << b
+            row[b] |= 1 << a
+            self.later.append(row)
+        self.later.reverse()
+        self.whole = (1 << vertices) - 1
+
+    def slacks(self, total: int) -> list[int]:
+        crossing = [0] * len(self.labels)
+        for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
+            for t in tracked:
+                crossing[t] += capacity
+        return [c - (len(set(of)) - 1) * total for c, of in zip(crossing, self.labels, strict=True)]
+
+    def start(self) -> Any:
+        alone = [1 << v for v in range(self.vertices)]
+        merged = [
+            sum(1 << w for w in range(self.vertices) if of[w] == of[v])
+            for of in self.labels
+            for v in range(self.vertices)
+        ]
+        return (
+            tuple(alone),
+            *(tuple(merged[t * self.vertices :][: self.vertices]) for t in range(1, len(self.labels))),
+            (),
+        )
+
+    def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        a, b, _ = self.ends[at]
+        joined, edges_taken = state[0], (*state[-1], at)
+        if joined[a] >> b & 1:
+            return None
+        union_of_ends = joined[a] | joined[b]
+        if union_of_ends == self.whole:
+            if (
+                self.deepest is not None
+                and radius(self.vertices, [self.ends[i][:2] for i in edges_taken]) > self.deepest
+            ):
+                return None
+        elif not self._has_exit(union_of_ends, at):
+            return None
+        new, again = [], []
+        for t, joined_by_partition in enumerate(state[:-1]):
+            if t not in self.tracked[at]:
+                new.append(joined_by_partition)
+            elif joined_by_partition[a] >> b & 1:
+                again.append(t)
+                new.append(joined_by_partition)
+            else:
+                union = joined_by_partition[a] | joined_by_partition[b]
+                new.append(tuple(union if union >> v & 1 else x for v, x in enumerate(joined_by_partition)))
+        return (*new, edges_taken), tuple(again)
+
+    def skip(self, state: Any, at: int) -> bool:
+        a, b, _ = self.ends[at]
+        joined = state[0]
+        return joined[a] == self.whole or (self._has_exit(joined[a], at) and self._has_exit(joined[b], at))
+
+    def _has_exit(self, inside: int, at: int) -> bool:
+        """Whether some edge after this position leaves these vertices."""
+        later = self.later[at + 1]
+        return any(inside >> v & 1 and later[v] & ~inside for v in range(self.vertices))
+
+
+class ArborescenceSearch(Search):
+    """Arborescences from a root; `cuts` (vertex sets without the root, as bits) are those that slack is kept of.
+
+    State: per vertex the top of its piece and how far below it is, and the cuts crossed (bits).
+    """
+
+    def __init__(
+        self, vertices: int, arcs: Sequence[Plain], root: int, cuts: Sequence[int], deepest: int | None = None
+    ) -> None:
+        self.vertices, self.root, self.cuts = vertices, root, list(cuts)
+        self.deepest = vertices if deepest is None else deepest
+        order = [e for v in _breadth_first(vertices, arcs, root) for e in _arcs_into(arcs, v)]
+        ends = [arcs[e] for e in order]
+        tracked = [
+            tuple(t for t, inside in enumerate(self.cuts) if inside >> b & 1 and not inside >> a & 1)
+            for a, b, _ in ends
+        ]
+        super().__init__(order, ends, tracked)
+        self.rest: list[tuple[int, ...]] = []  # by position: the tails of further arcs into the same vertex
+        for at, (_, b, _) in enumerate(ends):
+            self.rest.append(tuple(u for u, v, _ in ends[at + 1 :] if v == b))
+
+    def slacks(self, total: int) -> list[int]:
+        crossing = [0] * len(self.cuts)
+        for (_, _, capacity), tracked in zip(self.ends, self.tracked, strict=True):
+            for t in tracked:
+                crossing[t] += capacity
+        return [c - total for c in crossing]
+
+    def start(self) -> Any:
+        return tuple(range(self.vertices)), (0,) * self.vertices, 0
+
+    def take(self, state: Any, at: int) -> tuple[Any, tuple[int, ...]] | None:
+        a, b, _ = self.ends[at]
+        top, below, crossed = state
+        if top[b] != b or top[a] == b:
+            return None
+        added_depth = below[a] + 1
+        now = tuple(x + added_depth if t == b else x for x, t in zip(below, top, strict=True))
+        if max(now) > self.deepest:
+            return None
+        again = tuple(t for t in self.tracked[at] if crossed >> t & 1)
+        for t in self.tracked[at]:
+            crossed |= 1 << t
+        return (tuple(top[a] if t == b else t for t in top), now, crossed), again
+
+    def skip(self, state: Any, at: int) -> bool:
+        b = self.ends[at][1]
+        top = state[0]
+        return bool(top[b] != b or any(top[a] != b for a in self.rest[at]))
+
+
+def _breadth_first(vertices: int, arcs: Sequence[Plain], root: int) -> Iterator[int]:
+    visited, queue = {root}, [root]
+    for v in queue:
+        for a, b, _ in arcs:
+            if a == v and b not in visited:
+                visited.add(b)
+                queue.append(b)
+    return iter(queue[1:])
+
+
+def _arcs_into(arcs: Sequence[Plain], v: int) -> list[int]:
+    return sorted((e for e, arc in enumerate(arcs) if arc[1] == v), key=lambda e: (-arcs[e][2], e))

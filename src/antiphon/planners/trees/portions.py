@@ -16,16 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antiphon.core.columns import Bools
+from antiphon.core.columns import Bools, Floats
 from antiphon.core.portable import dot
 from antiphon.core.topology import Topology
 from antiphon.planners.trees.forest import fitted
-from antiphon.planners.trees.tree import Tree
-from antiphon.planners.trees.wires import Wires
+from antiphon.planners.trees.splitting import Wires
+from antiphon.planners.trees.to_schedule import Tree
 
-Floats = NDArray[np.float64]
 # the solver's pivots times rows, of all rounds: clusters and grids of 64 ranks take 2 to 4 times 10^7, some 3 s;
 # with dead links once in eight 16 times 10^7
 MOST_WORK = 25 * 10**7
@@ -42,10 +40,10 @@ MOST_TRIES = 20  # to make trees fewer
 
 @dataclass(frozen=True)
 class Portioned:
-    """Trees by direction, of whole weights that add up to `parts` in each."""
+    """Trees by direction, of whole weights that add up to `grain` in each."""
 
     trees: dict[bool, tuple[Tree, ...]]
-    parts: int
+    grain: int
 
 
 def portioned(topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> Portioned | None:
@@ -57,8 +55,8 @@ def portioned(topology: Topology, demand: Mapping[int, int] | None, turned: Sequ
     columns, and finds a maximum flow per rank and direction.
     """
     program = _Program(topology, demand, turned)
-    found = program.run()
-    return None if found is None else _whole_trees(program, *found)
+    solution = program.run()
+    return None if solution is None else _trees_of_loads(program, *solution)
 
 
 def at_full_rate(topology: Topology, trees: Sequence[Tree]) -> tuple[Tree, ...]:
@@ -81,94 +79,99 @@ class _Program:
     def __init__(self, topology: Topology, demand: Mapping[int, int] | None, turned: Sequence[bool]) -> None:
         self.topology, self.turned = topology, list(turned)
         self.roots = sorted(range(topology.ranks) if demand is None else demand)
-        self.links, self.ways = topology.links, len(turned)
-        given = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
-        self.least = sum(given) or 1  # parts of which all weights are whole numbers
-        self.weight = np.eye(len(self.roots)) if demand is None else np.array(given, float)[:, None] / self.least
-        self.width = self.links * self.ways + self.weight.shape[1]
+        self.links, self.directions = topology.links, len(turned)
+        demands = [] if demand is None else [demand[root] // math.gcd(*demand.values()) for root in self.roots]
+        self.unit = sum(demands) or 1  # parts of which all weights are whole numbers
+        self.weight = np.eye(len(self.roots)) if demand is None else np.array(demands, float)[:, None] / self.unit
+        self.width = self.links * self.directions + self.weight.shape[1]
         resources = topology.resources
         capacity = np.array([float(c * resources.scale) for c in resources.capacity])[resources.klass]
-        self.capacity: Floats = capacity / _narrowest(topology, capacity)
+        self.capacity: Floats = capacity / _narrowest_rank(topology, capacity)
         self.ends = [
             (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
             for back in self.turned
         ]
         self.work = 0
         self.cuts: dict[bytes, tuple[int, Bools]] = {}
-        for way in range(self.ways):
+        for direction in range(self.directions):
             for rank in range(topology.ranks):
                 alone = np.arange(topology.nodes) == rank
-                self._add(way, ~alone)
+                self._add_cut(direction, ~alone)
                 if rank in self.roots:
-                    self._add(way, alone)
+                    self._add_cut(direction, alone)
 
-    def _add(self, way: int, side: Bools) -> bool:
-        key = bytes([way]) + side.tobytes()
+    def _add_cut(self, direction: int, side: Bools) -> bool:
+        key = bytes([direction]) + side.tobytes()
         if key in self.cuts:
             return False
-        self.cuts[key] = way, side
+        self.cuts[key] = direction, side
         return True
 
     def run(self) -> tuple[Floats, Floats] | None:
         """By direction and link what is loaded, and the weight of every root."""
         while self.work < MOST_WORK:
-            answer = self._solved()
+            answer = self._solve_program()
             if answer is None:
                 return None
-            loads = answer[: self.links * self.ways].reshape(self.ways, self.links)
-            weight = dot(self.weight, answer[self.links * self.ways :])
+            loads = answer[: self.links * self.directions].reshape(self.directions, self.links)
+            weight = dot(self.weight, answer[self.links * self.directions :])
             rate = float(weight.sum())
             if not rate:
                 return None
             if not 1 / SCALED < rate < SCALED:
                 self.capacity = self.capacity / rate
-            elif not self._violated(loads, weight):
+            elif not self._add_violated_cuts(loads, weight):
                 return loads, weight
         return None
 
-    def _solved(self) -> Floats | None:
+    def _solve_program(self) -> Floats | None:
         import scipy.sparse as sp
         from scipy.optimize import linprog
 
-        rows = sp.vstack([*self._full(), *(sp.csr_array(self._cut(way, side)) for way, side in self.cuts.values())])
-        usable = np.minimum(self.capacity, SCALED * self.ways * self.topology.ranks)
-        most = np.concatenate([usable, np.zeros(len(self.cuts))])
+        rows = sp.vstack(
+            [
+                *self._capacity_rows(),
+                *(sp.csr_array(self._cut_row(direction, side)) for direction, side in self.cuts.values()),
+            ]
+        )
+        usable = np.minimum(self.capacity, SCALED * self.directions * self.topology.ranks)
+        row_limits = np.concatenate([usable, np.zeros(len(self.cuts))])
         cost = np.full(self.width, SHORT)
-        cost[self.links * self.ways :] = -1.0
-        even = self._balances()
-        found = linprog(
-            cost, A_ub=rows.tocsr(), b_ub=most, A_eq=even if even.shape[0] else None,
-            b_eq=np.zeros(even.shape[0]) if even.shape[0] else None, method="highs-ds",
+        cost[self.links * self.directions :] = -1.0
+        balances = self._balance_rows()
+        solution = linprog(
+            cost, A_ub=rows.tocsr(), b_ub=row_limits, A_eq=balances if balances.shape[0] else None,
+            b_eq=np.zeros(balances.shape[0]) if balances.shape[0] else None, method="highs-ds",
         )  # fmt: skip
-        self.work += found.nit * len(most)
-        return np.maximum(found.x, 0) if found.status == 0 else None
+        self.work += solution.nit * len(row_limits)
+        return np.maximum(solution.x, 0) if solution.status == 0 else None
 
-    def _full(self) -> list[Any]:
+    def _capacity_rows(self) -> list[Any]:
         """What links and shared limits carry."""
         import scipy.sparse as sp
 
         limits = self.topology.limits
         rows = [*range(self.links), *(self.links + n for n, limit in enumerate(limits) for _ in limit.links)]
         columns = [*range(self.links), *(link for limit in limits for link in limit.links)]
-        one = sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(self.capacity), self.links))
-        none = sp.csr_array((len(self.capacity), self.weight.shape[1]))
-        return [sp.hstack([*[one] * self.ways, none])]
+        link_rows = sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(self.capacity), self.links))
+        weight_columns = sp.csr_array((len(self.capacity), self.weight.shape[1]))
+        return [sp.hstack([*[link_rows] * self.directions, weight_columns])]
 
-    def _balances(self) -> Any:
+    def _balance_rows(self) -> Any:
         """As much enters a switch as leaves it, in each direction."""
         import scipy.sparse as sp
 
         topology = self.topology
-        one = balance(topology)
-        none = sp.csr_array((one.shape[0] * self.ways, self.weight.shape[1]))
-        return sp.csr_array(sp.hstack([sp.block_diag([one] * self.ways), none]))
+        switch_rows = balance_matrix(topology)
+        weight_columns = sp.csr_array((switch_rows.shape[0] * self.directions, self.weight.shape[1]))
+        return sp.csr_array(sp.hstack([sp.block_diag([switch_rows] * self.directions), weight_columns]))
 
-    def _cut(self, way: int, side: Bools) -> Floats:
+    def _cut_row(self, direction: int, side: Bools) -> Floats:
         """Not more weight inside than what leaves can carry."""
-        tail, head = self.ends[way]
+        tail, head = self.ends[direction]
         row = np.zeros(self.width)
-        row[self.links * way : self.links * (way + 1)] = -(side[tail] & ~side[head]).astype(float)
-        row[self.links * self.ways :] = dot(self.weight.T, side[self.roots].astype(float))
+        row[self.links * direction : self.links * (direction + 1)] = -(side[tail] & ~side[head]).astype(float)
+        row[self.links * self.directions :] = dot(self.weight.T, side[self.roots].astype(float))
         return row
 
     def slack(self, loads: Floats) -> Floats:
@@ -177,30 +180,30 @@ class _Program:
         free = np.maximum(self.capacity[: self.links] - used, 0)
         for number, limit in enumerate(limits):
             links = list(limit.links)
-            left = max(float(self.capacity[self.links + number] - used[links].sum()), 0.0)
-            free[links] = np.minimum(free[links], left / len(links))
-        return np.minimum(free, float(self.topology.ranks) * SCALED) / self.ways
+            spare = max(float(self.capacity[self.links + number] - used[links].sum()), 0.0)
+            free[links] = np.minimum(free[links], spare / len(links))
+        return np.minimum(free, float(self.topology.ranks) * SCALED) / self.directions
 
-    def _violated(self, loads: Floats, weight: Floats) -> bool:
+    def _add_violated_cuts(self, loads: Floats, weight: Floats) -> bool:
         """Whether some cuts that were not known are violated; they are known then."""
         import igraph
 
-        topology, whole = self.topology, float(weight.sum())
+        topology, total_weight = self.topology, float(weight.sum())
         fresh = False
-        for way, (tail, head) in enumerate(self.ends):
+        for direction, (tail, head) in enumerate(self.ends):
             arcs = [*zip(tail.tolist(), head.tolist(), strict=True), *((topology.nodes, root) for root in self.roots)]
             graph = igraph.Graph(topology.nodes + 1, arcs, directed=True)
-            amounts = [*loads[way].tolist(), *weight.tolist()]
+            amounts = [*loads[direction].tolist(), *weight.tolist()]
             for sink in range(topology.ranks):
-                found = graph.maxflow(topology.nodes, sink, amounts)
-                if found.value < whole * (1 - VIOLATED):
+                flow = graph.maxflow(topology.nodes, sink, amounts)
+                if flow.value < total_weight * (1 - VIOLATED):
                     side = np.zeros(topology.nodes + 1, bool)
-                    side[found.partition[0]] = True
-                    fresh |= self._add(way, side[: topology.nodes])
+                    side[flow.partition[0]] = True
+                    fresh |= self._add_cut(direction, side[: topology.nodes])
         return fresh
 
 
-def balance(topology: Topology) -> Any:
+def balance_matrix(topology: Topology) -> Any:
     """A row per switch: 1 for links into it, -1 for links out of it."""
     import scipy.sparse as sp
 
@@ -213,56 +216,64 @@ def balance(topology: Topology) -> Any:
     return sp.csr_array((values, (rows, columns)), shape=(topology.switches, topology.links))
 
 
-def _narrowest(topology: Topology, capacity: Floats) -> float:
+def _narrowest_rank(topology: Topology, capacity: Floats) -> float:
     """What enters or leaves the narrowest rank: no rate of all data is greater."""
     sums = [np.bincount(ends, weights=capacity[: topology.links], minlength=topology.nodes)[: topology.ranks]
             for ends in (topology.link_src, topology.link_dst)]  # fmt: skip
-    return float(min(one.min() for one in sums)) or 1.0
+    return float(min(rank_capacity.min() for rank_capacity in sums)) or 1.0
 
 
-def _whole_trees(program: _Program, loads: Floats, weight: Floats) -> Portioned | None:
+def _trees_of_loads(program: _Program, loads: Floats, weight: Floats) -> Portioned | None:
     """Loads and weights in whole parts of all data, as few as will do; then trees."""
-    whole, free = float(weight.sum()), program.slack(loads)
-    for parts in _tried(loads / whole, weight / whole, program.least):
-        wanted = dict(zip(program.roots, _largest(weight / whole, parts), strict=True))
+    total_weight, free = float(weight.sum()), program.slack(loads)
+    for grain in _grains(loads / total_weight, weight / total_weight, program.unit):
+        demand = dict(zip(program.roots, _round_shares(weight / total_weight, grain), strict=True))
         for room in ROOM:
-            made = {
-                back: _packed(program, way, loads[way] / whole * (parts + room), free / whole * parts, wanted)
-                for way, back in enumerate(program.turned)
+            packings = {
+                back: _pack_direction(
+                    program,
+                    direction,
+                    loads[direction] / total_weight * (grain + room),
+                    free / total_weight * grain,
+                    demand,
+                )
+                for direction, back in enumerate(program.turned)
             }
-            trees = {back: tuple(some) for back, some in made.items() if some is not None}
-            if len(trees) == program.ways:
-                return Portioned(trees, parts)
+            trees = {back: tuple(trees_found) for back, trees_found in packings.items() if trees_found is not None}
+            if len(trees) == program.directions:
+                return Portioned(trees, grain)
     return None
 
 
-def _tried(loads: Floats, weight: Floats, least: int) -> list[int]:
+def _grains(loads: Floats, weight: Floats, unit: int) -> list[int]:
     """So many parts that all amounts are whole numbers of them, if so few do; then many."""
     amounts = np.concatenate([loads.ravel(), weight])
-    some = range(least, max(SIMPLE, least) + 1, least)
-    simple = [k for k in some if np.abs(amounts * k - np.round(amounts * k)).max() < NEAR * k]
-    return [*simple[:1], -(-FINE // least) * least]
+    multiples = range(unit, max(SIMPLE, unit) + 1, unit)
+    simple = [k for k in multiples if np.abs(amounts * k - np.round(amounts * k)).max() < NEAR * k]
+    return [*simple[:1], -(-FINE // unit) * unit]
 
 
-def _largest(share: Floats, parts: int) -> list[int]:
-    """Whole numbers near these shares that add up to so many, by largest remainders."""
-    found = np.floor(share * parts + NEAR).astype(np.int64)
-    order = np.argsort(found - share * parts, kind="stable")
-    found[order[: parts - int(found.sum())]] += 1
-    return [int(amount) for amount in found]
+def _round_shares(share: Floats, total: int) -> list[int]:
+    """Return whole numbers near these shares that add up to `total`, by largest remainders."""
+    counts = np.floor(share * total + NEAR).astype(np.int64)
+    order = np.argsort(counts - share * total, kind="stable")
+    counts[order[: total - int(counts.sum())]] += 1
+    return [int(amount) for amount in counts]
 
 
-def _packed(program: _Program, way: int, amounts: Floats, free: Floats, wanted: Mapping[int, int]) -> list[Tree] | None:
+def _pack_direction(
+    program: _Program, direction: int, amounts: Floats, free: Floats, demand: Mapping[int, int]
+) -> list[Tree] | None:
     topology = program.topology
-    widths = _rounded(topology, amounts, free)
+    widths = _round_widths(topology, amounts, free)
     if widths is None:
         return None
-    tail, head = (tuple(ends.tolist()) for ends in program.ends[way])
+    tail, head = (tuple(ends.tolist()) for ends in program.ends[direction])
     wires = Wires(topology.ranks, topology.nodes, topology.links, tail, head, tuple(widths))
-    return fitted(wires, {root: amount for root, amount in wanted.items() if amount}, MOST_TRIES)
+    return fitted(wires, {root: amount for root, amount in demand.items() if amount}, MOST_TRIES)
 
 
-def _rounded(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:
+def _round_widths(topology: Topology, amounts: Floats, free: Floats) -> list[int] | None:
     """Whole numbers next to these or greater by what is free, as great as may be (which makes trees shallow), with as
     much into each switch as out of it. A link gets more than it has only where that is little to it: what is narrow
     against a part gets none. The program's matrix is that of a network, so its vertices are whole."""
@@ -270,13 +281,13 @@ def _rounded(topology: Topology, amounts: Floats, free: Floats) -> list[int] | N
 
     low, up = np.floor(amounts + NEAR), np.ceil(amounts - NEAR)
     high = np.maximum(np.where(up <= amounts * OVER, up, low), np.floor(amounts + free + NEAR))
-    even = balance(topology)
-    for less in LESS:
-        found = linprog(
-            -np.ones(len(amounts)), A_eq=even if topology.switches else None,
+    balances = balance_matrix(topology)
+    for shortfall in LESS:
+        solution = linprog(
+            -np.ones(len(amounts)), A_eq=balances if topology.switches else None,
             b_eq=np.zeros(topology.switches) if topology.switches else None,
-            bounds=np.stack([np.maximum(low - less, 0), high], axis=1), method="highs-ds",
+            bounds=np.stack([np.maximum(low - shortfall, 0), high], axis=1), method="highs-ds",
         )  # fmt: skip
-        if found.status == 0:
-            return [round(x) for x in found.x.tolist()]
+        if solution.status == 0:
+            return [round(x) for x in solution.x.tolist()]
     return None

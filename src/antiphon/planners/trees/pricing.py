@@ -1,11 +1,14 @@
-"""The cheapest trees under prices of links and shared limits: what column generation asks for.
+"""Exact arithmetic of column generation: cheapest trees at whole prices, and small linear systems solved exactly.
 
-Prices are whole numbers, so every answer is exact, and an exact pricing run proves a bound.
+Prices of links and shared limits are whole numbers, so every cheapest tree is exact, and an exact pricing run proves a
+bound.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -13,15 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.core.topology import Topology
-from antiphon.planners.shared.reach import Hop
+from antiphon.planners.shared.routing import Hop
 
 FAR = 2**60  # dearer than any tree of int64 prices
-
 Costs = NDArray[Any]  # ranks x ranks: what the cheapest hop costs
 Parents = list[int]  # per rank the rank it is reached from; -1 for the root and ranks left out
+PRIME = 2**26 - 5  # a row of a product stays below 2**63 for up to 2048 columns
+_MOST_DIGITS = 4000
+CLOSE = 1e-7
+Matrix = NDArray[np.int64]
 
 
-class Fares:
+class HopPrices:
     """A machine's hops between ranks, straight or through switches, with what each costs."""
 
     def __init__(self, topology: Topology) -> None:
@@ -39,7 +45,7 @@ class Fares:
         self.most = 4 * self.step * widest * topology.ranks * (topology.switches + 1)  # of any tree at prices of 1
         self.owner = np.repeat(np.arange(topology.links), np.diff(self.limit_ptr))
 
-    def at(self, price: NDArray[Any]) -> Quote:
+    def at(self, price: NDArray[Any]) -> PricedHops:
         """The cheapest hops at these prices, one per link and shared limit. O(switches * nodes^2)."""
         topology = self.topology
         nodes, ranks, links = topology.nodes, topology.ranks, topology.links
@@ -47,11 +53,16 @@ class Fares:
         if len(self.owner):
             np.add.at(each, self.owner, price[self.limit_of] * self.step)
         offered = each[self.order]
-        least = np.minimum.reduceat(offered, self.first)
-        chosen = self.order[self._first_least(offered, least)]
+        cheapest_of_pair = np.minimum.reduceat(offered, self.first)
+        place = self.first
+        if len(place) < len(offered):  # of parallel links the first of the cheapest
+            cheap = np.flatnonzero(offered == np.repeat(cheapest_of_pair, self.size))
+            pair = np.repeat(np.arange(len(cheapest_of_pair)), self.size)[cheap]
+            place = cheap[np.unique(pair, return_index=True)[1]]
+        chosen = self.order[place]
         far: Any = FAR if price.dtype != object else (int(each.sum()) + 1) * 4 * ranks
         cost = np.full(nodes * nodes, far, price.dtype)
-        cost[self.pairs] = least
+        cost[self.pairs] = cheapest_of_pair
         link = np.full(nodes * nodes, -1, np.int64)
         link[self.pairs] = chosen
         cost, via = cost.reshape(nodes, nodes), np.full((nodes, nodes), -1, np.int64)
@@ -65,42 +76,35 @@ class Fares:
             via[block] = np.where(better, switch, via[block])
         hops = cost[:ranks, :ranks].copy()
         hops[np.arange(ranks), np.arange(ranks)] = far
-        return Quote(self, hops, far, link.reshape(nodes, nodes), via)
+        return PricedHops(self, hops, far, link.reshape(nodes, nodes), via)
 
     def reached(self, starts: Sequence[int]) -> dict[int, int]:
         """The ranks that data from these can reach, and after how many hops. O(links)."""
         ranks, out = self.topology.ranks, self.out
-        seen, level, depth = dict.fromkeys(starts, 0), [*starts], 0
+        distance, level, depth = dict.fromkeys(starts, 0), [*starts], 0
         while level:
             depth += 1
             todo, level = level, []
             for node in todo:
                 for head in out[node]:
-                    if head not in seen:
-                        seen[head] = depth
+                    if head not in distance:
+                        distance[head] = depth
                         (todo if head >= ranks else level).append(head)
-        return {node: deep for node, deep in seen.items() if node < ranks}
+        return {node: deep for node, deep in distance.items() if node < ranks}
 
     @cached_property
     def out(self) -> list[list[int]]:
         """The nodes that links lead to, of every node."""
-        found: list[list[int]] = [[] for _ in range(self.topology.nodes)]
-        for tail, head in zip(*(part.tolist() for part in np.divmod(self.pairs, self.topology.nodes)), strict=True):
-            found[tail].append(head)
-        return found
-
-    def _first_least(self, offered: NDArray[Any], least: NDArray[Any]) -> NDArray[np.int64]:
-        if len(least) == len(offered):
-            return self.first
-        hit = np.flatnonzero(offered == np.repeat(least, self.size))
-        pair = np.repeat(np.arange(len(least)), self.size)[hit]
-        return hit[np.unique(pair, return_index=True)[1]]
+        heads: list[list[int]] = [[] for _ in range(self.topology.nodes)]
+        for tail, head in zip(*(column.tolist() for column in np.divmod(self.pairs, self.topology.nodes)), strict=True):
+            heads[tail].append(head)
+        return heads
 
 
-class Quote:
+class PricedHops:
     """All cheapest hops at some prices."""
 
-    def __init__(self, fares: Fares, cost: Costs, far: int, link: NDArray[np.int64], via: NDArray[np.int64]) -> None:
+    def __init__(self, fares: HopPrices, cost: Costs, far: int, link: Matrix, via: Matrix) -> None:
         self.fares, self.cost, self.far, self._link, self._via = fares, cost, far, link, via
         self._known: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -108,33 +112,28 @@ class Quote:
         """The links of the cheapest hop."""
         if (a, b) not in self._known:
             switch = int(self._via[a, b])
-            whole = (int(self._link[a, b]),) if switch < 0 else self.path(a, switch) + self.path(switch, b)
-            self._known[a, b] = whole
+            path = (int(self._link[a, b]),) if switch < 0 else self.path(a, switch) + self.path(switch, b)
+            self._known[a, b] = path
         return self._known[a, b]
 
     def price(self, cost: Costs, parents: Parents) -> int:
-        """What a tree costs, at the prices as they were given. `cost`: ours, or ours turned round."""
+        """Return the cost of a tree at the original prices. `cost`: of these hops, or transposed."""
         return sum(int(cost[p, v]) // self.fares.step for v, p in enumerate(parents) if p >= 0)
 
     def hops(self, parents: Parents, root: int, turned: bool = False) -> tuple[tuple[int, Hop], ...]:
         """The tree as hops, in order of ranks. `turned`: parents are those of the machine with all links turned."""
-        depth = {root: 0}
-
-        def deep(rank: int) -> int:
-            trail = []
-            while rank not in depth:
-                trail.append(rank)
-                rank = parents[rank]
-            for down, at in enumerate(reversed(trail), start=depth[rank] + 1):
-                depth[at] = down
-            return depth[trail[0]] if trail else depth[rank]
-
-        found = []
+        depth, tree_hops = {root: 0}, []
         for rank, parent in enumerate(parents):
-            if parent >= 0:
-                path = self.path(rank, parent)[::-1] if turned else self.path(parent, rank)
-                found.append((rank, Hop(parent, path, deep(rank))))
-        return tuple(found)
+            if parent < 0:
+                continue
+            trail = [rank]
+            while trail[-1] not in depth:
+                trail.append(parents[trail[-1]])
+            for node in reversed(trail[:-1]):
+                depth[node] = depth[parents[node]] + 1
+            path = self.path(rank, parent)[::-1] if turned else self.path(parent, rank)
+            tree_hops.append((rank, Hop(parent, path, depth[rank])))
+        return tuple(tree_hops)
 
 
 def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
@@ -164,14 +163,14 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
         # every node but the root takes its cheapest hop
         best = cost.argmin(axis=0)
         columns = np.arange(len(ids))
-        least = cost[best, columns]
+        cheapest_hop = cost[best, columns]
         start = ids.index(root)
-        if any(value >= far for at, value in enumerate(least.tolist()) if at != start):
+        if any(value >= far for at, value in enumerate(cheapest_hop.tolist()) if at != start):
             return None
         for at, node in enumerate(ids):
             if at != start:
                 hop[node] = (int(tail[best[at], at]), int(head[best[at], at]))
-        cycles = _cycles(best.tolist(), start)
+        cycles = _find_cycles(best.tolist(), start)
         if not cycles:
             break
         # each cycle becomes one node, in the row and column of its first
@@ -184,7 +183,7 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
                 up[ids[at]] = new
             rows = np.array(cycle)
             # into it: the formula above, by the cheapest entrance from each node
-            entering = cost[:, rows] - least[rows][None, :]
+            entering = cost[:, rows] - cheapest_hop[rows][None, :]
             entering[cost[:, rows] >= far] = far
             lead = rows[0]
             pick, all_rows = entering.argmin(axis=1), columns
@@ -197,22 +196,22 @@ def cheapest(cost: Costs, root: int, far: float) -> Parents | None:
             cost[lead, lead] = far
             keep[rows[1:]] = False
             ids[lead] = new
-        left = np.flatnonzero(keep)
-        block = np.ix_(left, left)
+        remaining = np.flatnonzero(keep)
+        block = np.ix_(remaining, remaining)
         cost, tail, head = cost[block], tail[block], head[block]
-        ids = [ids[at] for at in left.tolist()]
-    return _opened(count, root, up, inside, hop)
+        ids = [ids[at] for at in remaining.tolist()]
+    return _open_cycles(count, root, up, inside, hop)
 
 
-def _cycles(best: Sequence[int], start: int) -> list[list[int]]:
+def _find_cycles(best: Sequence[int], start: int) -> list[list[int]]:
     """The cycles of a map that takes every node to its parent, each in ascending order; `start` has none.
 
-    >>> _cycles([0, 2, 1, 1], 0)
+    >>> _find_cycles([0, 2, 1, 1], 0)
     [[1, 2]]
     """
     state = [0] * len(best)
     state[start] = -1
-    found = []
+    cycles = []
     for first in range(len(best)):
         at, mark = first, first + 1
         while state[at] == 0:
@@ -223,22 +222,22 @@ def _cycles(best: Sequence[int], start: int) -> list[list[int]]:
             while now != at:
                 cycle.append(now)
                 now = best[now]
-            found.append(sorted(cycle))
+            cycles.append(sorted(cycle))
         now = first
         while state[now] == mark:
             state[now] = -1
             now = best[now]
-    return found
+    return cycles
 
 
-def _opened(
+def _open_cycles(
     count: int, root: int, up: list[int], inside: dict[int, list[int]], hop: dict[int, tuple[int, int]]
 ) -> Parents:
     """The tree: the hop into a contracted node is that of the node of its cycle where it enters, which loses its own.
 
     The cycle 1, 2 of `cheapest` is node 3, entered by 0 -> 1:
 
-    >>> _opened(3, 0, [0, 3, 3, 3], {3: [1, 2]}, {1: (2, 1), 2: (1, 2), 3: (0, 1)})
+    >>> _open_cycles(3, 0, [0, 3, 3, 3], {3: [1, 2]}, {1: (2, 1), 2: (1, 2), 3: (0, 1)})
     [-1, 0, 1]
     """
     for node in sorted(inside, reverse=True):
@@ -250,63 +249,61 @@ def _opened(
     return [-1 if rank == root else hop[rank][0] for rank in range(count)]
 
 
-def shallow(cost: Costs, root: int, most: int, far: int, tries: int = 0) -> Parents | None:
-    """A cheap tree at most `most` hops deep; None if none is found.
+def shallow(cost: Costs, root: int, max_depth: int, far: int, tries: int = 0) -> Parents | None:
+    """A cheap tree at most `max_depth` hops deep; None if none is found.
 
     Not always the cheapest (that is NP-hard from two hops on): three are grown and made better hop by hop, and three
     more for each of `tries` at costs that are shaken a little. O(ranks^2) each, and for every betterment.
     """
-    best, least = None, far
-    rng = np.random.default_rng(most)
-    some = int(cost[cost < far].max(initial=0)) // 2
+    best, best_cost = None, far
+    rng = np.random.default_rng(max_depth)
+    shake = int(cost[cost < far].max(initial=0)) // 2
     for number in range(1 + tries):
-        seen = cost
+        shaken_cost = cost
         if number:
-            seen = cost + some * rng.integers(0, 64, cost.shape) // 64
-            seen[cost >= far] = far
-        for tree in _begun(seen, root, most, far):
-            parents = _bettered(cost, tree, most)
-            total = sum(int(cost[p, v]) for v, p in enumerate(parents) if p >= 0)
-            if total < least:
-                best, least = parents, total
+            shaken_cost = cost + shake * rng.integers(0, 64, cost.shape) // 64
+            shaken_cost[cost >= far] = far
+        for tree in _start_trees(shaken_cost, root, max_depth, far):
+            parents = _improve_tree(cost, tree, max_depth)
+            if tree_cost(cost, parents) < best_cost:
+                best, best_cost = parents, tree_cost(cost, parents)
     return best
 
 
-def _begun(cost: Costs, root: int, most: int, far: int) -> list[Parents]:
+def _start_trees(cost: Costs, root: int, max_depth: int, far: int) -> list[Parents]:
     """Trees to make better: in layers, grown hop by hop, and what of the cheapest of any depth is not too deep."""
     free = cheapest(cost, root, far)
     if free is None:
         return []
-    bare = [-1] * len(cost)
-    begun = [_layered(cost, root, most, far), *(_grown(cost, root, most, far, given) for given in (bare, free))]
-    return [tree for tree in begun if tree is not None]
+    grown = [_grow_by_price(cost, root, max_depth, far, start) for start in ([-1] * len(cost), free)]
+    return [tree for tree in (_grow_by_layer(cost, root, max_depth, far), *grown) if tree is not None]
 
 
-def _layered(cost: Costs, root: int, most: int, far: int) -> Parents | None:
+def _grow_by_layer(cost: Costs, root: int, max_depth: int, far: int) -> Parents | None:
     """Breadth first: every rank at its least depth, by the cheapest hop from the layer above.
 
-    >>> _layered(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
+    >>> _grow_by_layer(np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]]), 0, 2, 99)
     [-1, 0, 0, 2]
     """
     parents = np.full(len(cost), -1, np.int64)
-    left = np.ones(len(cost), bool)
-    left[root] = False
+    unreached = np.ones(len(cost), bool)
+    unreached[root] = False
     layer = np.array([root])
-    for _ in range(most):
-        if not left.any():
+    for _ in range(max_depth):
+        if not unreached.any():
             break
         offered = cost[layer]
         best = offered.argmin(axis=0)
-        near = left & (offered[best, np.arange(len(cost))] < far)
+        near = unreached & (offered[best, np.arange(len(cost))] < far)
         parents[near] = layer[best[near]]
-        left &= ~near
+        unreached &= ~near
         layer = np.flatnonzero(near)
         if not layer.size:
             break
-    return None if left.any() else parents.tolist()
+    return None if unreached.any() else parents.tolist()
 
 
-def _grown(cost: Costs, root: int, most: int, far: int, given: Parents) -> Parents | None:
+def _grow_by_price(cost: Costs, root: int, max_depth: int, far: int, start_parents: Parents) -> Parents | None:
     """Prim's way: the cheapest hop out of the tree, again and again; of equal ones the least deep.
 
     It begins with what of a given tree is not too deep.
@@ -315,35 +312,35 @@ def _grown(cost: Costs, root: int, most: int, far: int, given: Parents) -> Paren
     so that 3 is had from 1, at 6. With 2 from 0 given, 3 can be had from 2, at 1:
 
     >>> cost = np.array([[99, 2, 5, 99], [99, 99, 1, 6], [99, 99, 99, 1], [99, 99, 99, 99]])
-    >>> _grown(cost, 0, 2, 99, [-1, -1, -1, -1]), _grown(cost, 0, 2, 99, [-1, -1, 0, -1])
+    >>> _grow_by_price(cost, 0, 2, 99, [-1, -1, -1, -1]), _grow_by_price(cost, 0, 2, 99, [-1, -1, 0, -1])
     ([-1, 0, 1, 1], [-1, 0, 0, 2])
     """
     count = len(cost)
-    parents = np.array(given, np.int64)
+    parents = np.array(start_parents, np.int64)
     # what is in the tree: by its depth there; the others are out, at most + 1
-    depth = np.full(count, most + 1, np.int64)
+    depth = np.full(count, max_depth + 1, np.int64)
     depth[root] = 0
-    for deep in range(1, most + 1):
-        depth[(depth > most) & (parents >= 0) & (depth[parents] == deep - 1)] = deep
-    out = depth > most
+    for deep in range(1, max_depth + 1):
+        depth[(depth > max_depth) & (parents >= 0) & (depth[parents] == deep - 1)] = deep
+    out = depth > max_depth
     # rank that is out -> its cheapest hop from the tree: `offered`, by `parents`, to be at `depth`
-    grown = np.flatnonzero(depth < most)
+    grown = np.flatnonzero(depth < max_depth)
     best = grown[cost[grown].argmin(axis=0)]
     offered = np.where(out, cost[best, np.arange(count)], far)
     parents[out] = best[out]
     depth[out] = depth[best[out]] + 1
     for _ in range(int(out.sum())):
         at = int(offered.argmin())
-        least = offered[at]
-        if least >= far:
+        lowest = offered[at]
+        if lowest >= far:
             return None
-        ties = np.flatnonzero(offered == least)
+        ties = np.flatnonzero(offered == lowest)
         if len(ties) > 1:
             at = int(ties[depth[ties].argmin()])
         out[at] = False  # it joins, and offers its own hops to those that are out
         offered[at] = far
         deep = int(depth[at]) + 1
-        if deep <= most:
+        if deep <= max_depth:
             better = out & ((cost[at] < offered) | ((cost[at] == offered) & (deep < depth) & (offered < far)))
             offered[better] = cost[at][better]
             parents[better] = at
@@ -351,18 +348,18 @@ def _grown(cost: Costs, root: int, most: int, far: int, given: Parents) -> Paren
     return parents.tolist()
 
 
-def _bettered(cost: Costs, parents: Parents, most: int) -> Parents:
-    """Ranks are hung elsewhere, with all below them, as long as that makes the tree cheaper."""
+def _improve_tree(cost: Costs, parents: Parents, max_depth: int) -> Parents:
+    """Move ranks, with their subtrees, to other parents while that makes the tree cheaper."""
     count = len(cost)
     every = np.arange(count)
     tree = np.array(parents, np.int64)
     root = int(np.flatnonzero(tree < 0)[0])
     above = np.where(tree < 0, root, tree)
     for _ in range(4 * count):
-        depth, height, below = _shape(above, root)
+        depth, height, below = _tree_shape(above, root)
         now = cost[above, every]
         gain = now[None, :] - cost
-        gain[(depth[:, None] + 1 + height[None, :] > most) | below] = 0
+        gain[(depth[:, None] + 1 + height[None, :] > max_depth) | below] = 0
         gain[:, root] = 0
         where = gain.argmax(axis=0)
         worth = gain[where, every]
@@ -384,7 +381,7 @@ def _bettered(cost: Costs, parents: Parents, most: int) -> Parents:
     return above.tolist()
 
 
-def _shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def _tree_shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Depth and height of every rank, and below[u, v]: whether u lies under v (or is v)."""
     count, every = len(above), np.arange(len(above))
     below = np.zeros((count, count), bool)
@@ -398,3 +395,206 @@ def _shape(above: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], NDAr
         depth += at != root
         at = above[at]
         far += 1
+
+
+def tree_of(
+    cost: Costs, root: int, hops: int | None, sinks: Sequence[int], useful: Sequence[int], far: int, tries: int = 0
+) -> Parents | None:
+    """Return a cheap tree from the root to the sinks over `useful` ranks, at most `hops` deep; None if none is found.
+
+    Exactly the cheapest where every useful rank is root or sink and `hops` is None. Otherwise the cheapest of three
+    tries: without relays, with all of them and idle ones cut off, and (without a limit to hops) a tree over shortest
+    ways between sinks, grown again on the ranks it passes.
+    """
+    need = sorted({root, *sinks})
+    if len(need) == len(cost):
+        return cheapest(cost, root, far) if hops is None else shallow(cost, root, hops, far, tries)
+    trees = [_tree_within(cost, root, hops, need, far, tries)]
+    if len(useful) > len(need):
+        near = useful if hops is None else _near_ranks(cost, root, hops, need, useful, far)
+        trees.append(_prune(_tree_within(cost, root, hops, near, far, tries), need))
+    if len(useful) > len(need) and hops is None:
+        passed = _ranks_on_shortest_paths(cost, root, need, far)
+        if passed is not None:
+            trees.append(_prune(_tree_within(cost, root, hops, passed, far), need))
+    candidates = [parents for parents in trees if parents is not None]
+    return min(candidates, key=lambda parents: tree_cost(cost, parents)) if candidates else None
+
+
+def tree_cost(cost: Costs, parents: Parents) -> int:
+    return sum(int(cost[p, v]) for v, p in enumerate(parents) if p >= 0)
+
+
+def _tree_within(
+    cost: Costs, root: int, hops: int | None, ranks: Sequence[int], far: int, tries: int = 0
+) -> Parents | None:  # fmt: skip
+    """A tree over these ranks alone."""
+    inner, top = cost[np.ix_(ranks, ranks)], list(ranks).index(root)
+    tree = cheapest(inner, top, far) if hops is None else shallow(inner, top, hops, far, tries)
+    if tree is None:
+        return None
+    parents = [-1] * len(cost)
+    for rank, parent in zip(ranks, tree, strict=True):
+        parents[rank] = ranks[parent] if parent >= 0 else -1
+    return parents
+
+
+def _near_ranks(cost: Costs, root: int, hops: int, need: Sequence[int], useful: Sequence[int], far: int) -> list[int]:
+    """What is needed, and the useful ranks less than `hops` hops away."""
+    near_root = np.zeros(len(cost), bool)
+    near_root[root] = True
+    for _ in range(hops - 1):
+        near_root = near_root | (cost[near_root] < far).any(axis=0)
+    return sorted({*need, *(rank for rank in useful if near_root[rank])})
+
+
+def _prune(parents: Parents | None, need: Sequence[int]) -> Parents | None:
+    """Without what leads to no rank of `need`."""
+    if parents is None:
+        return None
+    needed: set[int] = set()
+    for rank in need:
+        at = rank
+        while at >= 0 and at not in needed:
+            needed.add(at)
+            at = parents[at]
+    return [parent if rank in needed else -1 for rank, parent in enumerate(parents)]
+
+
+def _ranks_on_shortest_paths(cost: Costs, root: int, need: Sequence[int], far: int) -> list[int] | None:
+    """The ranks on the cheapest tree over shortest ways between the ranks of `need`. O(ranks^3)."""
+    count = len(cost)
+    distance, via = cost.copy(), np.full((count, count), -1, np.int64)
+    for middle in range(count):
+        through = distance[:, middle][:, None] + distance[middle][None, :]
+        better = through < distance
+        distance = np.where(better, through, distance)
+        via[better] = middle
+    parents = _tree_within(distance, root, None, need, far)
+    if parents is None:
+        return None
+    ranks: set[int] = set(need)
+    todo = [(p, v) for v, p in enumerate(parents) if p >= 0]
+    while todo:
+        a, b = todo.pop()
+        middle = int(via[a, b])
+        if middle >= 0:
+            ranks.add(middle)
+            todo += [(a, middle), (middle, b)]
+    return sorted(ranks)
+
+
+def solve(rows: Matrix, right: Sequence[int]) -> list[Fraction] | None:
+    """The x with rows @ x == right; None where there is none, where it is not unique, or the prime is unlucky.
+
+    `rows` may be more than columns. Dixon's p-adic lifting: one inverse modulo a prime, then a digit of x at a time,
+    and rational reconstruction. The answer is checked in every row. O(columns^2 * rows + digits * columns^2).
+    """
+    count, width = rows.shape
+    if width == 0:
+        return [] if not any(right) else None
+    if count < width or width > 2000:
+        return None
+    picked = _independent_rows(rows % PRIME)
+    if picked is None:
+        return None
+    square = rows[picked]
+    inverse = _invert_modulo(square % PRIME)
+    wide = int(np.abs(rows).max(initial=0)) * width * PRIME >= 2**62
+    exact: NDArray[Any] = square.astype(object) if wide else square
+    residual: NDArray[Any] = np.array([int(right[i]) for i in picked], object)
+    # Hadamard's bound: numerators and denominators of x fit below it, so this many digits are enough
+    lengths = [math.isqrt(int(s)) + 1 for s in (square.astype(object) ** 2).sum(axis=1)]
+    limit = math.prod(lengths) * (math.isqrt(sum(int(v) ** 2 for v in residual)) + 1)
+    value, power = np.zeros(width, object), 1
+    next_attempt = 8
+    for digit in range(1, _MOST_DIGITS):
+        step = inverse @ (residual % PRIME).astype(np.int64) % PRIME
+        value = value + step.astype(object) * power
+        power *= PRIME
+        residual = (residual - (exact @ (step.astype(object) if wide else step)).astype(object)) // PRIME
+        enough_digits = power > 2 * limit * limit
+        if digit == next_attempt or enough_digits:
+            next_attempt *= 2
+            solution = _reconstruct_fractions(value.tolist(), power)
+            if solution is not None and _is_solution(rows, right, solution):
+                return solution
+        if enough_digits:
+            return None
+    return None
+
+
+def _independent_rows(matrix: Matrix) -> list[int] | None:
+    """Rows that make a regular square matrix modulo PRIME; None where the columns depend on each other."""
+    remaining = matrix.copy()
+    count, width = remaining.shape
+    free = np.ones(count, bool)
+    picked = []
+    for column in range(width):
+        at = np.flatnonzero(free & (remaining[:, column] != 0))
+        if not at.size:
+            return None
+        row = int(at[0])
+        picked.append(row)
+        free[row] = False
+        remaining[row] = remaining[row] * pow(int(remaining[row, column]), -1, PRIME) % PRIME
+        lower_rows = at[1:]
+        product = np.outer(remaining[lower_rows, column], remaining[row])
+        remaining[lower_rows] = (remaining[lower_rows] - product) % PRIME
+    return picked
+
+
+def _invert_modulo(matrix: Matrix) -> Matrix:
+    """Gauss and Jordan modulo PRIME; the matrix is known to be regular."""
+    width = len(matrix)
+    augmented = np.concatenate([matrix, np.eye(width, dtype=np.int64)], axis=1)
+    for column in range(width):
+        row = column + int(np.flatnonzero(augmented[column:, column])[0])
+        augmented[[column, row]] = augmented[[row, column]]
+        augmented[column] = augmented[column] * pow(int(augmented[column, column]), -1, PRIME) % PRIME
+        other_rows = np.flatnonzero(augmented[:, column])
+        other_rows = other_rows[other_rows != column]
+        augmented[other_rows] = (
+            augmented[other_rows] - np.outer(augmented[other_rows, column], augmented[column])
+        ) % PRIME
+    return augmented[:, width:]
+
+
+def _reconstruct_fractions(values: Sequence[int], modulus: int) -> list[Fraction] | None:
+    """The fractions of small numerator and denominator that these numbers are modulo `modulus`."""
+    bound = math.isqrt(modulus // 2)
+    common, out = 1, []
+    for value in values:
+        # most denominators divide the one found so far
+        before, now, low, high = modulus, value * common % modulus, 0, 1
+        while now > bound:
+            q = before // now
+            before, now, low, high = now, before - q * now, high, low - q * high
+        if abs(high) * common > bound or not high:
+            return None
+        sign = -1 if high < 0 else 1
+        common *= abs(high)
+        out.append(Fraction(sign * now, common))
+    return out
+
+
+def _is_solution(rows: Matrix, right: Sequence[int], x: Sequence[Fraction]) -> bool:
+    common = math.lcm(*(v.denominator for v in x))
+    numerators = [int(v * common) for v in x]
+    return all(
+        sum(int(row[i]) * numerators[i] for i in np.flatnonzero(row).tolist()) == want * common
+        for row, want in zip(rows, right, strict=True)
+    )
+
+
+def simple(values: NDArray[np.float64], max_denominator: int) -> list[int] | None:
+    """Return whole numbers in the ratio of these values to within CLOSE; None where the denominators are greater."""
+    top = float(values.max(initial=0.0))
+    if top <= 0:
+        return None
+    parts = (values / top).tolist()
+    ratios = [Fraction(part).limit_denominator(max_denominator) if part > CLOSE else Fraction(0) for part in parts]
+    if any(abs(float(ratio) - part) > CLOSE for ratio, part in zip(ratios, parts, strict=True)):
+        return None
+    common = math.lcm(*(ratio.denominator for ratio in ratios))
+    return [int(ratio * common) for ratio in ratios]

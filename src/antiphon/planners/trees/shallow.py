@@ -1,43 +1,53 @@
-"""The planner `shallow`: packed trees of bounded depth, the shallow with the fast (docs/planners/shallow.md)."""
+"""The planner `shallow`: packed trees of bounded depth, the shallow with the fast (docs/planners/shallow.md).
+
+For each depth from the least possible on, `bounded` packs trees no deeper than that. The forests found, each faster
+than the shallower one before, are pipelined together: `chosen` keeps the trees worth starting in steps, `quick_links`
+leaves out links with slow paths only, since a step lasts as long as its slowest path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from antiphon.core.bounds import bound
 from antiphon.core.collective import Collective
+from antiphon.core.columns import Longs
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.core.transform import compose, dual, invert
 from antiphon.errors import Invalid, Unsupported, quote
-from antiphon.planners.shared.backwards import backwards
-from antiphon.planners.shared.reach import Reach, centre
-from antiphon.planners.shared.staged import Asked, Ready, staged
-from antiphon.planners.trees.bounded import LARGE, SPENT, Machine, around, bounded
-from antiphon.planners.trees.choice import chosen
+from antiphon.planners.shared.pipelining import Asked, Ready, staged
+from antiphon.planners.shared.routing import Reach, centre
+from antiphon.planners.shared.rows import machine_for_dual
+from antiphon.planners.shared.uneven import Class, Floats, begins, by_kinds, distinct, entries
+from antiphon.planners.trees.bounded import LARGE, SPENT, Hops, Machine, bounded, symmetries_fixing_root
 from antiphon.planners.trees.columns import check_reach, pack_lp
-from antiphon.planners.trees.images import Mirrored
-from antiphon.planners.trees.out import out_of
-from antiphon.planners.trees.quick import quick_links
-from antiphon.planners.trees.rounding import Rounding, rounded_trees
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.trees.to_schedule import Mirrored, Rounding, Tree, rounded_trees
+from antiphon.planners.trees.trees import pack_trees
 
-DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible
-ENOUGH = Fraction(999, 1000)  # of the bound: what is deeper is not looked for
-LOST, FINE = Fraction(1, 1000), 16384  # of the rate by rounding shares; then the greatest denominator
-FINELY = 128  # trees up to which that is done
-FASTER = Fraction(101, 100)  # than what is shallower
+DEEPER = (0, 1, 2, 3, 4, 5, 6)  # depths tried beyond the least possible,
+DEEPER_LARGE = (1, 3, 6)  # and on machines of more than LARGE ranks
+ENOUGH = Fraction(999, 1000)  # of the bound: deeper trees are not tried
+FASTER = Fraction(101, 100)  # a deeper forest must be this much faster than a shallower one
+MAX_ROUNDING_LOSS, FINE = Fraction(1, 1000), 16384  # of the rate by rounding shares; then the greatest denominator,
+FINELY = 128  # with up to so many trees
 PRICED = 24  # ranks up to which depths are also tried by exact prices
-TWICE = 64  # ranks up to which symmetries are done without where they seem to cost rate
-LOSSES, PATIENT = 2, SPENT // 10  # depths in a row at which that was slower, and what it took: deeper it is not done
-LESS = (1, 3, 6)  # depths tried on machines of more than LARGE ranks
-SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))  # up to how many ranks what part of the bound
-# is slow: only then the forest of `trees` is made, which may take a minute on 64
+TWICE = 64  # ranks up to which forests are also packed without symmetries, where these seem to cost rate;
+LOSSES, PATIENT = 2, SPENT // 10  # not any more after so many depths in a row without gain, at so much effort
+# Up to so many ranks a fraction of the bound counts as slow: only then the forest of the planner `trees` is packed,
+# which may take a minute on 64 ranks.
+SLOW = ((32, Fraction(1)), (64, 1 / FASTER), (LARGE, Fraction(9, 10)))
+START_STEPS = 3  # times the deepest tree: steps of the program that compares trees
+MOST_CELLS = 100_000  # of that program: some two CPU seconds
+MIN_SHARE = 0.004  # of the data: a tree that carries less is not worth its chunks
+SAME = 1 + 1e-9  # tolerance of floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +63,13 @@ class _Forest:
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """Forests, the fastest first, and what may begin unevenly: of each kind of trees a schedule. The first `least`
-    kinds are those of one fast forest, without which the others are of no use."""
+class _Plans:
+    """Forests, the fastest first, and the schedules that may start unevenly: one per kind of tree. The first
+    `min_kinds` of them make one fast forest; the others are useless without it."""
 
     forests: list[_Forest]
     kinds: list[Schedule]
-    least: int
+    min_kinds: int
 
 
 def shallow(
@@ -72,192 +82,303 @@ def shallow(
     allreduce the reduce to the most central member, then the broadcast from it, in one pipeline.
     """
     topology, collective = request.topology, request.collective
-    _check(depth, collective)
-    most = bound(topology, collective)
-    limit = most.without_help.bytes_per_second
-    back = collective.kind == "reduce"
-    machine, links = backwards(topology) if back else (topology, None)
+    _check_request(depth, collective)
+    bounds = bound(topology, collective)
+    limit = bounds.without_help.bytes_per_second
+    reversed_plan = collective.kind == "reduce"
+    machine, links = machine_for_dual(topology) if reversed_plan else (topology, None)
     if collective.kind == "allreduce":
-        found = _up_and_down(request, depth, pieces is None)
+        plans = _up_and_down(request, depth, pieces is None)
     else:
-        spread_out = dual(collective)[0] if back else collective
-        check_reach(machine, [collective.roots[0]], collective.members, back)
-        found = _found(machine, spread_out, limit or Fraction(0), depth, request.seed, pieces is None)
-    forests = found.forests
-    told: dict[str, Any] = {
+        spread_out = dual(collective)[0] if reversed_plan else collective
+        check_reach(machine, [collective.roots[0]], collective.members, reversed_plan)
+        plans = _forests_by_depth(machine, spread_out, limit or Fraction(0), depth, request.seed, pieces is None)
+    forests = plans.forests
+    statement: dict[str, Any] = {
         "forests": [
-            {"depth": one.depth, "rate": str(one.rate / topology.unit), "trees": one.trees, "how": one.how}
-            for one in forests
+            {
+                "depth": candidate.depth,
+                "rate": str(candidate.rate / topology.unit),
+                "trees": candidate.trees,
+                "how": candidate.how,
+            }
+            for candidate in forests
         ],
     }
-    asked = Asked("shallow", pieces, steps, request.sizes, request.profile)
-    for one in staged(Ready([one.schedule for one in forests], machine, found.kinds, found.least), asked):
-        made = replace(invert(one.schedule, links), collective=collective) if back else one.schedule
-        most_of = forests[one.plan].depth if one.plan else depth
-        kept = {**({} if most_of is None else {"depth": most_of}), **one.options}
-        provenance = {"planner": "shallow", "options": kept, "seed": request.seed, "found": told}
-        yield replace(made, provenance={**provenance, "bound": most.without_help.stated()})
+    pipelining = Asked("shallow", pieces, steps, request.sizes, request.profile)
+    for candidate in staged(
+        Ready([candidate.schedule for candidate in forests], machine, plans.kinds, plans.min_kinds), pipelining
+    ):
+        schedule = (
+            replace(invert(candidate.schedule, links), collective=collective) if reversed_plan else candidate.schedule
+        )
+        max_depth = forests[candidate.plan].depth if candidate.plan else depth
+        stated = {**({} if max_depth is None else {"depth": max_depth}), **candidate.options}
+        provenance = {"planner": "shallow", "options": stated, "seed": request.seed, "found": statement}
+        yield replace(schedule, provenance={**provenance, "bound": bounds.without_help.stated()})
 
 
-def _check(depth: object, collective: Collective) -> None:
+def _check_request(depth: object, collective: Collective) -> None:
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 1):
         raise Invalid(f"option depth: expected a whole number of 1 or more, got {quote(depth)}")
     if len(collective.roots) > 1:
         raise Unsupported("planner shallow: takes one root; use planner trees")
 
 
-def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Found:
+def _up_and_down(request: Request, depth: int | None, begun: bool) -> _Plans:
     """Of an allreduce: what is reduced along a forest is spread along one as deep; where links lead both ways along the
     same. Else they are paired from the fastest on."""
-    topology, wanted = request.topology, request.collective
-    root = centre(Reach(topology), wanted.members)
-    spread_out = Collective("broadcast", wanted.ranks, wanted.members, (root,))
-    turned, links = backwards(topology)
-    ways: list[_Found] = []
+    topology, collective = request.topology, request.collective
+    root = centre(Reach(topology), collective.members)
+    spread_out = Collective("broadcast", collective.ranks, collective.members, (root,))
+    turned, links = machine_for_dual(topology)
+    plans: list[_Plans] = []
     for machine in [topology] if links is not None else [topology, turned]:
-        check_reach(machine, [root], wanted.members, machine is turned)
+        check_reach(machine, [root], collective.members, machine is turned)
         limit = bound(machine, spread_out).without_help.bytes_per_second
-        ways.append(_found(machine, spread_out, limit or Fraction(0), depth, request.seed, begun))
-    down, up = ways[0].forests, ways[-1].forests
+        plans.append(_forests_by_depth(machine, spread_out, limit or Fraction(0), depth, request.seed, begun))
+    down, up = plans[0].forests, plans[-1].forests
 
-    def met(one: Schedule, other: Schedule) -> Schedule:
-        return replace(compose(invert(one, links), other), collective=wanted)
+    def reduce_then_broadcast(up_forest: Schedule, down_forest: Schedule) -> Schedule:
+        return replace(compose(invert(up_forest, links), down_forest), collective=collective)
 
     forests = []
     for number in range(max(len(down), len(up))):
-        one, other = (some[min(number, len(some) - 1)] for some in (up, down))
-        made = met(one.schedule, other.schedule)
-        rate = throughput(made, topology) or Fraction(0)
-        forests.append(replace(other, schedule=made, depth=max(one.depth, other.depth), rate=rate))
-    return _Found(forests, [met(kind, kind) for kind in ways[0].kinds if links is not None], ways[0].least)
+        up_forest, down_forest = (direction[min(number, len(direction) - 1)] for direction in (up, down))
+        schedule = reduce_then_broadcast(up_forest.schedule, down_forest.schedule)
+        rate = throughput(schedule, topology) or Fraction(0)
+        forests.append(
+            replace(down_forest, schedule=schedule, depth=max(up_forest.depth, down_forest.depth), rate=rate)
+        )
+    return _Plans(
+        forests, [reduce_then_broadcast(kind, kind) for kind in plans[0].kinds if links is not None], plans[0].min_kinds
+    )
 
 
-def _found(
-    machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int, begun: bool = True
-) -> _Found:
-    """Of a broadcast: every forest shallower and slower than the one before. `begun`: what may begin unevenly, too."""
+def _forests_by_depth(
+    machine: Topology, collective: Collective, limit: Fraction, depth: int | None, seed: int, with_kinds: bool = True
+) -> _Plans:
+    """Return the forests of a broadcast, each shallower and slower than the one before.
+
+    `with_kinds`: also the trees that may start unevenly.
+    """
     root = collective.roots[0]
-    ranks = _spanned(machine, root, collective.members)
-    view = Machine(machine, root, ranks, around(machine, root, collective.members, seed))
-    found: list[_Forest] = []
-    alike: list[Mirrored] = []
-    for packed, how, seen in _by_depth(view, ranks, limit, depth):
-        forest = _laid(machine, collective, packed, how)
-        if not found or forest.rate > found[-1].rate * FASTER:
-            found.append(forest)
-        if seen is not None and (not alike or seen.rate > alike[-1].rate * FASTER):
-            alike.append(seen)
+    ranks = _spanned_ranks(machine, root, collective.members)
+    view = Machine(machine, root, ranks, symmetries_fixing_root(machine, root, collective.members, seed))
+    forests: list[_Forest] = []
+    symmetric_forests: list[Mirrored] = []
+    for packed, how, symmetric in _by_depth(view, ranks, limit, depth):
+        forest = _to_forest(machine, collective, packed, how)
+        if not forests or forest.rate > forests[-1].rate * FASTER:
+            forests.append(forest)
+        if symmetric is not None and (not symmetric_forests or symmetric.rate > symmetric_forests[-1].rate * FASTER):
+            symmetric_forests.append(symmetric)
         if packed.rate >= limit * ENOUGH:
             break
-    if not found:
+    if not forests:
         raise Unsupported(f"planner shallow: no tree reaches all ranks within depth {depth}; leave depth out")
     if view.plain:
-        alike = [one.packed for one in found]
-    elif not alike or alike[-1].rate * FASTER < found[-1].rate:
-        alike.append(Mirrored.of(machine, found[-1].packed.trees, view.group))
-    if not begun:
-        return _Found(found[::-1], [], 1)
-    quick = _quick(view, ranks, alike[-1], limit)
-    return _Found(found[::-1], *_kinds(collective, view, [quick or alike[-1], *alike[-2::-1]]))
+        symmetric_forests = [forest.packed for forest in forests]
+    elif not symmetric_forests or symmetric_forests[-1].rate * FASTER < forests[-1].rate:
+        symmetric_forests.append(Mirrored.of(machine, forests[-1].packed.trees, view.group))
+    if not with_kinds:
+        return _Plans(forests[::-1], [], 1)
+    quick = _without_slow_links(view, ranks, symmetric_forests[-1], limit)
+    return _Plans(
+        forests[::-1], *_tree_kinds(collective, view, [quick or symmetric_forests[-1], *symmetric_forests[-2::-1]])
+    )
 
 
-def _quick(view: Machine, ranks: Sequence[int], fastest: Mirrored, limit: Fraction) -> Mirrored | None:
-    """A forest as fast and as deep as this by quick ways alone, where not all are: a step lasts as long as its slowest
-    way."""
+def _without_slow_links(view: Machine, ranks: Sequence[int], fastest: Mirrored, limit: Fraction) -> Mirrored | None:
+    """Return a forest as fast and as deep as this one over quick paths alone, or None: a step lasts as long as its
+    slowest path."""
     links = quick_links(view.topology, view.root, ranks, float(limit)) if len(ranks) <= LARGE else None
     if links is None:
         return None
-    inside = Machine(view.topology, view.root, ranks, view.group, links)
-    found = bounded(inside, fastest.depth, float(limit))
-    if found is None or found.rate < fastest.rate * ENOUGH:
+    restricted = Machine(view.topology, view.root, ranks, view.group, links)
+    packing = bounded(restricted, fastest.depth, float(limit))
+    if packing is None or packing.rate < fastest.rate * ENOUGH:
         return None
-    view.known.update(inside.known)
-    return found
+    view.grown_trees.update(restricted.grown_trees)
+    return packing
 
 
-def _kinds(collective: Collective, view: Machine, alike: Sequence[Mirrored]) -> tuple[list[Schedule], int]:
-    """A schedule of every tree and its images, alone: all links that symmetries take to each other are loaded alike.
-    Those of the fastest forest, and how many they are; then what is worth beginning of all that was grown; then those
-    of other forests."""
-    firsts = [tree.hops for one in alike for tree in one.firsts]
-    fastest = len(alike[0].firsts)
-    some = [*firsts[:fastest], *chosen(view, [*firsts, *reversed(view.known)]), *firsts[fastest:]]
-    trees = Mirrored.of(view.topology, [Tree(view.root, Fraction(1), hops) for hops in some], view.group)
+def _tree_kinds(
+    collective: Collective, view: Machine, symmetric_forests: Sequence[Mirrored]
+) -> tuple[list[Schedule], int]:
+    """Return a schedule for every tree with its images (which load all equivalent links alike), and how many belong to
+    the fastest forest. These come first, then others worth starting, then those of other forests."""
+    firsts = [tree.hops for forest in symmetric_forests for tree in forest.firsts]
+    fastest = len(symmetric_forests[0].firsts)
+    kept_hops = [*firsts[:fastest], *choose_trees(view, [*firsts, *reversed(view.grown_trees)]), *firsts[fastest:]]
+    trees = Mirrored.of(view.topology, [Tree(view.root, Fraction(1), hops) for hops in kept_hops], view.group)
     return [trees.rated([tree]).schedule(collective) for tree in trees.firsts], fastest
 
 
-def _spanned(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
+def _spanned_ranks(machine: Topology, root: int, members: Sequence[int]) -> list[int]:
     """The members; all ranks where some relay must take part."""
     inside = Machine(machine, root, members)
     everyone = range(machine.ranks)
     alone = inside.tree(1 / inside.capacity, len(members)) is not None
-    return list(members) if alone else _reached(machine, root, everyone)
+    return list(members) if alone else _reachable(machine, root, everyone)
 
 
-def _reached(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
+def _reachable(machine: Topology, root: int, ranks: Sequence[int]) -> list[int]:
     """Those that some way leads to, by way of any others."""
     out: dict[int, list[int]] = {}
     for tail, head in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):
         out.setdefault(tail, []).append(head)
-    seen, todo = {root}, [root]
+    reachable, todo = {root}, [root]
     for node in todo:
         for head in out.get(node, []):
-            if head not in seen:
-                seen.add(head)
+            if head not in reachable:
+                reachable.add(head)
                 todo.append(head)
-    return [rank for rank in ranks if rank in seen]
+    return [rank for rank in ranks if rank in reachable]
 
 
 def _by_depth(
     view: Machine, ranks: Sequence[int], limit: Fraction, depth: int | None
 ) -> Iterator[tuple[Mirrored, str, Mirrored | None]]:
-    """Packings of growing depth, then one without a bound of it, unless `depth` is asked for: the fastest, how it was
-    found, and what there is of that depth as these symmetries see the machine."""
+    """Yield packings of growing depth (packing, how it was found, the packing of that depth under these symmetries),
+    then one of unbounded depth unless `depth` is set."""
     machine, root = view.topology, view.root
     plain = Machine(machine, root, ranks)
     goal = float(limit)
-    least = next(most for most in range(1, len(ranks) + 1) if plain.tree(1 / plain.capacity, most) is not None)
+    least_depth = next(
+        depth_limit
+        for depth_limit in range(1, len(ranks) + 1)
+        if plain.tree(1 / plain.capacity, depth_limit) is not None
+    )
     losses = 0
-    fastest, more = Fraction(0), DEEPER if len(ranks) <= LARGE else LESS
-    tried = [least + deeper for deeper in more]
+    fastest, extra_depths = Fraction(0), DEEPER if len(ranks) <= LARGE else DEEPER_LARGE
+    depths = [least_depth + deeper for deeper in extra_depths]
     if depth is not None:  # the same as without it, up to there: so it gives a shallower forest of several again
-        tried = [*(one for one in tried if one < depth), depth]
-    for most in sorted({min(one, max(len(ranks) - 1, 1)) for one in tried}):
-        seen = best = bounded(view, most, goal)
+        depths = [*(candidate_depth for candidate_depth in depths if candidate_depth < depth), depth]
+    for depth_limit in sorted({min(candidate_depth, max(len(ranks) - 1, 1)) for candidate_depth in depths}):
+        symmetric = best = bounded(view, depth_limit, goal)
         if best is None:
             continue
         how = "hubs"
         hopeless = losses >= LOSSES and plain.spent > PATIENT
         if best.rate < goal * float(ENOUGH) and not view.plain and len(ranks) <= TWICE and not hopeless:
-            other = bounded(plain, most, goal)
-            losses = losses + 1 if other is not None and other.rate < best.rate else 0
-            if other is not None and other.rate > best.rate:
-                seen = bounded(view, most, goal, other.firsts) or other
-                best = seen if seen.rate * ENOUGH > other.rate else other
+            plain_packing = bounded(plain, depth_limit, goal)
+            losses = losses + 1 if plain_packing is not None and plain_packing.rate < best.rate else 0
+            if plain_packing is not None and plain_packing.rate > best.rate:
+                symmetric = bounded(view, depth_limit, goal, plain_packing.firsts) or plain_packing
+                best = symmetric if symmetric.rate * ENOUGH > plain_packing.rate else plain_packing
         if best.rate < goal * float(ENOUGH) and len(ranks) <= PRICED:
-            exact = pack_lp(machine, {root: 1}, ranks, hops=most)
+            exact = pack_lp(machine, {root: 1}, ranks, hops=depth_limit)
             if float(exact.rate) > best.rate:
                 best, how = Mirrored.of(machine, exact.trees), "columns"
         fastest = max(fastest, best.rate)
-        yield best, how, seen
+        yield best, how, symmetric
         if view.spent + plain.spent >= SPENT:
             break
-    slow = next((limit * part for most, part in SLOW if len(ranks) <= most), Fraction(0))
+    slow = next((limit * fraction for depth_limit, fraction in SLOW if len(ranks) <= depth_limit), Fraction(0))
     if depth is None and (fastest < slow or not limit):
-        packed = out_of(machine, {root: 1}, ranks)
+        packed = pack_trees(machine, {root: 1}, ranks)
         yield Mirrored.of(machine, packed.trees), packed.how, None
 
 
-def _laid(machine: Topology, collective: Collective, packed: Mirrored, how: str) -> _Forest:
-    firsts, lost = _rounded(machine, collective, packed, None)
-    if lost is not None and lost.loss > LOST and len(firsts) <= FINELY:
-        firsts, _ = _rounded(machine, collective, packed, FINE)
+def _to_forest(machine: Topology, collective: Collective, packed: Mirrored, how: str) -> _Forest:
+    firsts, rounding = _round_shares(machine, collective, packed, None)
+    if rounding is not None and rounding.loss > MAX_ROUNDING_LOSS and len(firsts) <= FINELY:
+        firsts, _ = _round_shares(machine, collective, packed, FINE)
     trees = packed.rated(firsts)
-    made = trees.schedule(collective)
-    return _Forest(made, packed, trees.depth, len(trees), throughput(made, machine) or Fraction(0), how)
+    schedule = trees.schedule(collective)
+    return _Forest(schedule, packed, trees.depth, len(trees), throughput(schedule, machine) or Fraction(0), how)
 
 
-def _rounded(
-    machine: Topology, collective: Collective, packed: Mirrored, asked: int | None
+def _round_shares(
+    machine: Topology, collective: Collective, packed: Mirrored, max_denominator: int | None
 ) -> tuple[tuple[Tree, ...], Rounding | None]:
-    return rounded_trees(packed.firsts, {collective.roots[0]: 1}, collective.members, machine, asked, packed.group)
+    return rounded_trees(
+        packed.firsts, {collective.roots[0]: 1}, collective.members, machine, max_denominator, packed.group
+    )
+
+
+def choose_trees(machine: Machine, trees: Iterable[Hops]) -> list[Hops]:
+    """Return the trees that the best schedule of starts uses; earlier trees are preferred."""
+    link_latency = np.array([kind.latency for kind in machine.topology.types])[machine.topology.link_type]
+    candidates = list(trees)
+    classes = by_kinds([_tree_class(machine, number, hops, link_latency) for number, hops in enumerate(candidates)])
+    if not classes:
+        return []
+    deepest = max(tree_class.steps for tree_class in classes)
+    steps, kinds = START_STEPS * deepest, distinct(classes)
+    fits_program = np.cumsum([entries(tree_class, kinds, steps, deepest) for tree_class in classes]) <= MOST_CELLS
+    fitting = [tree_class for tree_class, fits in zip(classes, fits_program.tolist(), strict=True) if fits]
+    started = begins(fitting, kinds, steps) if fitting else None
+    if started is None:
+        return []
+    share = {tree_class.plan: float(begun.sum()) for tree_class, begun in zip(fitting, started, strict=True)}
+    return [candidates[plan] for plan in sorted(share, key=lambda plan: -share[plan]) if share[plan] > MIN_SHARE]
+
+
+def _tree_class(machine: Machine, number: int, hops: Hops, late: Floats) -> Class:
+    """A tree with all its images, as a class of its own: a row is an orbit of links."""
+    steps = max(hop.depth for _, hop in hops)
+    load, slowest = np.zeros((len(machine.capacity), steps)), np.zeros(steps)
+    for step in range(steps):
+        level_hops = [(rank, hop) for rank, hop in hops if hop.depth == step + 1]
+        load[:, step] = machine.load(level_hops)
+        slowest[step] = max(float(late[list(hop.path)].sum()) for _, hop in level_hops)
+    return Class(number, np.arange(1), load / machine.capacity[:, None], slowest)
+
+
+def quick_links(topology: Topology, root: int, ranks: Sequence[int], rate: float) -> Longs | None:
+    """The links on ways no slower than it takes for each of these ranks to receive at this rate; None where that takes
+    all."""
+    quickest = _least_latency(topology)
+    usable = np.isfinite(quickest)  # the others are on no way at all
+    latencies = np.unique(quickest[usable])
+    below, enough = -1, len(latencies) - 1  # more links carry no less, so the fewest are found by halves
+    while enough - below > 1:
+        middle = (below + enough) // 2
+        if has_flow(topology, root, ranks, np.flatnonzero(quickest <= latencies[middle] * SAME), rate):
+            enough = middle
+        else:
+            below = middle
+    selected = quickest <= latencies[enough] * SAME if len(latencies) else usable
+    return None if (selected == usable).all() else np.flatnonzero(selected)
+
+
+def has_flow(topology: Topology, root: int, ranks: Sequence[int], links: Longs, rate: float) -> bool:
+    """Whether so much could flow to each of these ranks alone."""
+    import igraph
+
+    ends = zip(topology.link_src[links].tolist(), topology.link_dst[links].tolist(), strict=True)
+    graph = igraph.Graph(topology.nodes, list(ends), directed=True)
+    capacity = [float(topology.bandwidth(link)) for link in links.tolist()]
+    return all(graph.maxflow_value(root, rank, capacity) * SAME >= rate for rank in ranks if rank != root)
+
+
+def _least_latency(topology: Topology) -> Floats:
+    """By link the least latency of a way from rank to rank through switches that takes it.
+
+    A rail and a spine above it, which the ways between rails take:
+
+    >>> from antiphon.topologies import topology
+    >>> rails = _least_latency(topology("cluster:box=hgx-h100,boxes=2,fabric=rail"))
+    >>> sorted(set((rails * 1e9).round().tolist()))
+    [700.0, 1700.0, 1960.0]
+    """
+    late = np.array([kind.latency for kind in topology.types])[topology.link_type]
+    return (
+        _node_latency(topology, late, False)[topology.link_src]
+        + late
+        + _node_latency(topology, late, True)[topology.link_dst]
+    )
+
+
+def _node_latency(topology: Topology, late: Floats, back: bool) -> Floats:
+    """By node the least latency of a way there from a rank; `back`: from there to a rank."""
+    tail, head = (topology.link_dst, topology.link_src) if back else (topology.link_src, topology.link_dst)
+    far = np.where(np.arange(topology.nodes) < topology.ranks, 0.0, np.inf)
+    while True:
+        nearer = far.copy()
+        np.minimum.at(nearer, head, far[tail] + late)
+        if (nearer == far).all():
+            return far
+        far = nearer

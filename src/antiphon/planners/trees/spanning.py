@@ -1,107 +1,327 @@
-"""Allreduce on links alike both ways: undirected spanning trees, packed exactly at the greatest rate.
+"""Allreduce on links alike in both directions: undirected spanning trees, packed exactly at the greatest rate.
 
 tau = min over partitions of capacity between the parts / (parts - 1) (Tutte; Nash-Williams; Cunningham): every tree
 crosses a partition at least parts - 1 times, and a fractional packing attains it. A tree is used up (reduce) and down
 (broadcast), so trees at rate tau make an allreduce at tau, which no schedule beats (core.bounds). The packing is found
 in whole numbers: with tau = p/q and capacities times q, there are trees of total weight p. It goes by orientation
-(Frank): within what is kept of the edges, as much as a forest may use, every vertex but a root can be given p of the
-capacity that meets it; then p arborescences exist (Edmonds), and are cut off one after the other, each as heavily as a
-flow allows (Lovász).
+(Frank): within the capacity that a forest may use, every vertex but a root can be given p of the capacity that meets
+it; then p arborescences exist (Edmonds), and are cut off one after the other, each as heavily as a flow allows
+(Lovász).
+
+Suitable machines have ranks joined directly, each link with an equal one back, no switches and no narrow shared limits.
+Elsewhere forests for reducescatter and allgather do better, or a linear program is needed.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
+from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from antiphon.core.bounds.maxflow import EXACT_DOUBLES, Flows
-from antiphon.planners.trees.both_ways import Undirected, laid, strength
-from antiphon.planners.trees.tree import Tree
+from antiphon.core.bounds.network import Network
+from antiphon.core.bounds.partition import weakest_partition
+from antiphon.core.columns import Longs
+from antiphon.core.topology import Topology
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.shared.routing import Hop
+from antiphon.planners.trees.to_schedule import Tree
 
 Weighted = tuple[int, tuple[int, ...]]  # a tree by its edges (or arcs), and its weight
 Plain = tuple[int, int, int]  # a, b, capacity
 
 
-@dataclass(frozen=True)
-class Spanning:
-    """Trees of total rate `tau` units (a unit = `unit` bytes/s), and the partition (of ranks) that bounds it."""
+class Edge(NamedTuple):
+    """Joins vertices a and b (numbers among the members); whole capacity in units; the link a to b and the one back."""
 
-    trees: tuple[Tree, ...]
-    tau: Fraction
+    a: int
+    b: int
+    capacity: int
+    forward: int
+    back: int
+
+
+class Arc(NamedTuple):
+    """From a vertex to a vertex, with whole capacity in units, over these links."""
+
+    a: int
+    b: int
+    capacity: int
+    path: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Undirected:
+    """Ranks (vertex i is rank members[i]) and the edges between them; capacity 1 is `unit` bytes/s."""
+
+    members: tuple[int, ...]
     unit: Fraction
-    parts: tuple[tuple[int, ...], ...]
+    edges: tuple[Edge, ...]
 
     @property
-    def rate(self) -> Fraction:
-        """Bytes per second of the allreduce."""
-        return self.tau * self.unit
+    def vertices(self) -> int:
+        return len(self.members)
 
 
-def spanning(machine: Undirected) -> Spanning:
-    """Trees that attain tau exactly, each hung from its middle; at most about as many as edges.
+@dataclass(frozen=True)
+class Directed:
+    """Ranks and the arcs between them; capacity 1 is `unit` bytes/s."""
+
+    members: tuple[int, ...]
+    unit: Fraction
+    arcs: tuple[Arc, ...]
+
+    @property
+    def vertices(self) -> int:
+        return len(self.members)
+
+
+def undirected(topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)) -> Undirected:
+    """The links between these ranks (default: all), in pairs there and back. O(links log links).
+
+    Unsupported where a switch or a narrow shared limit is met or a link has no equal one back; Invalid where some
+    rank is cut off.
+    """
+    machine = directed(topology, members, unit)
+    unpaired: dict[tuple[int, int, int], list[int]] = {}
+    edges = []
+    for arc in machine.arcs:
+        a, b, capacity, (link,) = arc
+        back = unpaired.get((b, a, capacity))
+        if back:
+            edges.append(Edge(b, a, capacity, back.pop(0), link))
+        else:
+            unpaired.setdefault((a, b, capacity), []).append(link)
+    alone = min((link for links in unpaired.values() for link in links), default=None)
+    if alone is not None:
+        ends = f"{topology.link_src[alone]} to {topology.link_dst[alone]}"
+        raise Unsupported(
+            f"link {alone} of {topology.name} (rank {ends}) has no equal link back, so no tree can be used both ways; "
+            f"use reducescatter and allgather instead"
+        )
+    edges.sort()
+    _check_connected(topology, machine.members, [(e.a, e.b) for e in edges])
+    return Undirected(machine.members, machine.unit, tuple(edges))
+
+
+def directed(topology: Topology, members: Iterable[int] | None = None, unit: Fraction = Fraction(0)) -> Directed:
+    """The links between these ranks (default: all) as arcs. O(links). Unsupported as for `undirected`.
+
+    The unit is the greatest of which all bandwidths, and `unit` if given, are whole multiples.
+    """
+    ranks = tuple(range(topology.ranks) if members is None else sorted(set(members)))
+    if not ranks or ranks[0] < 0 or ranks[-1] >= topology.ranks:
+        raise Invalid(f"members: expected ranks of {topology.name} (0 to {topology.ranks - 1})")
+    number = {rank: i for i, rank in enumerate(ranks)}
+    inner = []
+    for link, (a, b) in enumerate(zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)):
+        if a in number and b in number:
+            inner.append((number[a], number[b], link))
+        elif (a in number and b >= topology.ranks) or (b in number and a >= topology.ranks):
+            raise Unsupported(
+                f"{topology.name}: link {link} leads through a switch; trees over undirected links need ranks joined "
+                f"directly, use forests there"
+            )
+    _check_limits(topology, {link for *_, link in inner})
+    speeds = [topology.bandwidth(link) for *_, link in inner]
+    unit = reduce(_common_unit, speeds, unit) or Fraction(1)
+    arcs = [Arc(a, b, int(speed / unit), (link,)) for (a, b, link), speed in zip(inner, speeds, strict=True)]
+    return Directed(ranks, unit, tuple(arcs))
+
+
+def _common_unit(x: Fraction, y: Fraction) -> Fraction:
+    """Return the greatest number that divides both."""
+    denominator = x.denominator * y.denominator
+    return Fraction(gcd(x.numerator * y.denominator, y.numerator * x.denominator), denominator)
+
+
+def _check_limits(topology: Topology, links: set[int]) -> None:
+    for limit in topology.limits:
+        if sum((topology.bandwidth(link) for link in limit.links if link in links), Fraction(0)) > limit.bandwidth:
+            raise Unsupported(
+                f"shared limit {limit.name} of {topology.name} is narrower than its links; the linear program over "
+                f"pairs of ranks takes it into account"
+            )
+
+
+def _check_connected(topology: Topology, members: Sequence[int], pairs: Sequence[tuple[int, int]]) -> None:
+    near: list[list[int]] = [[] for _ in members]
+    for a, b in pairs:
+        near[a].append(b)
+        near[b].append(a)
+    reached, queue = {0}, [0]
+    for v in queue:
+        fresh = [w for w in dict.fromkeys(near[v]) if w not in reached]
+        reached.update(fresh)
+        queue.extend(fresh)
+    lost = [str(rank) for v, rank in enumerate(members) if v not in reached]
+    if lost:
+        shown = ", ".join(lost[:8]) + (", ..." if len(lost) > 8 else "")
+        raise Invalid(
+            f"{topology.name}: no links join rank {members[0]} to rank{'s' * (len(lost) > 1)} {shown}; add links, or "
+            f"leave them out"
+        )
+
+
+def weakest_partition_of(vertices: int, edges: Sequence[tuple[int, int, int]]) -> tuple[Fraction, list[list[int]]]:
+    """Return tau of a graph of edges (a, b, capacity), exactly, and a partition that attains it.
+
+    O(vertices * Newton rounds) maximum flows, by `core.bounds.partition`.
+    """
+    tail, head, capacity = merge_arcs([*edges, *((b, a, c) for a, b, c in edges)])
+    partition, ratio = weakest_partition(Network(vertices, vertices, tail, head, capacity), range(vertices))
+    return ratio / 2, sorted(sorted(side) for side in partition)
+
+
+def merge_arcs(arcs: Iterable[tuple[int, int, int]]) -> tuple[Longs, Longs, NDArray[Any]]:
+    """Tails, heads and capacities, one for each joined pair."""
+    total: dict[tuple[int, int], int] = {}
+    for a, b, capacity in arcs:
+        total[a, b] = total.get((a, b), 0) + capacity
+    pairs = sorted(total)
+    capacities = [total[pair] for pair in pairs]
+    small = sum(capacities) * 4 < 2**62
+    tail, head = (np.array([pair[i] for pair in pairs], np.int64) for i in (0, 1))
+    return tail, head, np.array(capacities, np.int64 if small else object)
+
+
+def ends(vertices: int, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """A longest path of a tree, and how far every vertex is from where it begins. O(vertices)."""
+    near: list[list[int]] = [[] for _ in range(vertices)]
+    for a, b in pairs:
+        near[a].append(b)
+        near[b].append(a)
+    start = 0
+    for _ in range(2):
+        depth, previous = [-1] * vertices, [-1] * vertices
+        depth[start] = 0
+        queue = [start]
+        for v in queue:
+            for w in near[v]:
+                if depth[w] < 0:
+                    depth[w], previous[w] = depth[v] + 1, v
+                    queue.append(w)
+        start = queue[-1]
+    path = [start]
+    while previous[path[-1]] >= 0:
+        path.append(previous[path[-1]])
+    return path, depth
+
+
+def radius(vertices: int, pairs: Sequence[tuple[int, int]]) -> int:
+    """The depth of a tree that hangs from its middle."""
+    return len(ends(vertices, pairs)[0]) // 2
+
+
+def hang_edges(machine: Undirected, chosen: Iterable[int], rate: Fraction, root: int | None = None) -> Tree:
+    """Make the tree of these edges, hung from a rank, or from its middle: the vertex with the least depth."""
+    edges = [machine.edges[e] for e in chosen]
+    if root is None:
+        path, _ = ends(machine.vertices, [(edge.a, edge.b) for edge in edges])
+        middle = path[len(path) // 2 : len(path) // 2 + 1] if len(path) % 2 else path[len(path) // 2 - 1 :][:2]
+        top = min(middle)
+    else:
+        top = machine.members.index(root)
+    near: list[list[tuple[int, int, int]]] = [[] for _ in machine.members]
+    for edge in edges:
+        near[edge.a].append((edge.b, edge.forward, edge.back))
+        near[edge.b].append((edge.a, edge.back, edge.forward))
+    depth, queue = {top: 0}, [top]
+    hops = []
+    for v in queue:
+        for w, down, up in sorted(near[v]):
+            if w not in depth:
+                depth[w] = depth[v] + 1
+                queue.append(w)
+                hops.append((machine.members[w], Hop(machine.members[v], (down,), depth[w], (up,))))
+    return Tree(machine.members[top], rate, tuple(sorted(hops)))
+
+
+def hang_arcs(machine: Directed, root: int, chosen: Iterable[int], rate: Fraction) -> Tree:
+    """The arborescence of these arcs from the root."""
+    into = {machine.arcs[e].b: machine.arcs[e] for e in chosen}
+    depth = {machine.members.index(root): 0}
+    hops = []
+    for v in into:
+        trail = [v]
+        while trail[-1] not in depth:
+            trail.append(into[trail[-1]].a)
+        for w in reversed(trail[:-1]):
+            depth[w] = depth[into[w].a] + 1
+            hops.append((machine.members[w], Hop(machine.members[into[w].a], into[w].path, depth[w])))
+    return Tree(root, rate, tuple(sorted(hops)))
+
+
+def spanning(machine: Undirected) -> tuple[Tree, ...]:
+    """Return trees whose rates sum to tau, each hung from its middle; at most about as many as edges.
 
     O(trees * vertices) maximum flows after those for tau.
     """
-    bound = strength(machine)
-    place = {rank: v for v, rank in enumerate(machine.members)}
-    parts = [[place[rank] for rank in part] for part in bound.parts]
-    weighted = pack(machine.vertices, [edge[:3] for edge in machine.edges], bound.tau, parts)
-    scale = machine.unit / bound.tau.denominator
-    trees = tuple(laid(machine, chosen, weight * scale) for weight, chosen in weighted)
-    return Spanning(trees, bound.tau, machine.unit, bound.parts)
+    if machine.vertices < 2:
+        raise Invalid("one rank alone has no trees to pack; give at least two ranks")
+    edges = [edge[:3] for edge in machine.edges]
+    tau, partition = weakest_partition_of(machine.vertices, edges)
+    scale = machine.unit / tau.denominator
+    weighted = pack(machine.vertices, edges, tau, partition)
+    return tuple(hang_edges(machine, chosen, weight * scale) for weight, chosen in weighted)
 
 
-def pack(vertices: int, edges: Sequence[Plain], tau: Fraction, parts: Sequence[Sequence[int]]) -> list[Weighted]:
+def pack(vertices: int, edges: Sequence[Plain], tau: Fraction, partition: Sequence[Sequence[int]]) -> list[Weighted]:
     """Spanning trees of weights that add up to tau.numerator, within tau.denominator times the capacities.
 
-    `parts` is a weakest partition, so all that crosses it is used up and each tree crosses it as seldom as it can:
+    `partition` is a weakest partition, so all that crosses it is used up and each tree crosses it as seldom as it can:
     what joins the parts and what lies in each are packed apart, and laid side by side.
     """
     goal, scale = tau.numerator, tau.denominator
-    owner = {v: i for i, part in enumerate(parts) for v in part}
+    owner = {v: i for i, side in enumerate(partition) for v in side}
     across = [e for e, (a, b, _) in enumerate(edges) if owner[a] != owner[b]]
     joint = [(owner[edges[e][0]], owner[edges[e][1]], edges[e][2] * scale) for e in across]
-    layers = [_named(_base(len(parts), joint, goal), across)]
-    for i, part in enumerate(parts):
-        if len(part) > 1:
-            number = {v: j for j, v in enumerate(part)}
+    layers = [_renumber(_pack_base(len(partition), joint, goal), across)]
+    for i, side in enumerate(partition):
+        if len(side) > 1:
+            number = {v: j for j, v in enumerate(side)}
             inner = [e for e, (a, b, _) in enumerate(edges) if owner[a] == owner[b] == i]
             plain = [(number[edges[e][0]], number[edges[e][1]], edges[e][2] * scale) for e in inner]
-            layers.append(_named(_base(len(part), plain, goal), inner))
+            layers.append(_renumber(_pack_base(len(side), plain, goal), inner))
     return side_by_side(layers)
 
 
-def _named(trees: list[Weighted], numbers: Sequence[int]) -> list[Weighted]:
+def _renumber(trees: list[Weighted], numbers: Sequence[int]) -> list[Weighted]:
     return [(weight, tuple(numbers[e] for e in chosen)) for weight, chosen in trees]
 
 
 def side_by_side(layers: Sequence[list[Weighted]]) -> list[Weighted]:
     """Packings of equal total weight as one: each tree joins one of every layer, by the common refinement."""
     stacks = [sorted(layer, reverse=True) for layer in layers]
-    merged: dict[tuple[int, ...], int] = {}
+    weight_of: dict[tuple[int, ...], int] = {}
     at = [0] * len(stacks)
-    left = [stack[0][0] for stack in stacks]
+    remaining = [stack[0][0] for stack in stacks]
     while True:
-        step = min(left)
+        step = min(remaining)
         chosen = tuple(sorted(e for stack, i in zip(stacks, at, strict=True) for e in stack[i][1]))
-        merged[chosen] = merged.get(chosen, 0) + step
+        weight_of[chosen] = weight_of.get(chosen, 0) + step
         for s, stack in enumerate(stacks):
-            left[s] -= step
-            if not left[s]:
+            remaining[s] -= step
+            if not remaining[s]:
                 at[s] += 1
                 if at[s] == len(stack):
-                    return [(weight, chosen) for chosen, weight in merged.items()]
-                left[s] = stack[at[s]][0]
+                    return [(weight, chosen) for chosen, weight in weight_of.items()]
+                remaining[s] = stack[at[s]][0]
 
 
-def _base(vertices: int, edges: Sequence[Plain], goal: int) -> list[Weighted]:
+def _pack_base(vertices: int, edges: Sequence[Plain], goal: int) -> list[Weighted]:
     """Spanning trees of total weight `goal`, where no partition forbids it."""
-    pull = _Orientation(vertices, edges, goal)
-    arcs, amount = pull.arcs()
-    found = Arborescences(vertices, arcs, amount, pull.root).run(goal)
-    return [(weight, tuple(e // 2 for e in chosen)) for weight, chosen in found]
+    orientation = _Orientation(vertices, edges, goal)
+    arcs, amount = orientation.arcs()
+    arborescences = Arborescences(vertices, arcs, amount, orientation.root).run(goal)
+    return [(weight, tuple(e // 2 for e in chosen)) for weight, chosen in arborescences]
 
 
 class _Orientation:
@@ -114,19 +334,19 @@ class _Orientation:
 
     def __init__(self, vertices: int, edges: Sequence[Plain], goal: int) -> None:
         self.vertices, self.edges, self.goal = vertices, edges, goal
-        self.root = _centre(vertices, edges)
+        self.root = _central_vertex(vertices, edges)
         total = sum(capacity for *_, capacity in edges)
         if total == goal * (vertices - 1):
-            self.held = self._at_once()
+            self.held = self._orient_all()
         else:
-            self.held = self._one_by_one()
+            self.held = self._orient_each()
 
     def arcs(self) -> tuple[list[tuple[int, int]], list[int]]:
         """Arcs 2e (a to b) and 2e + 1 (b to a) with their capacities."""
         pairs = [pair for a, b, _ in self.edges for pair in ((a, b), (b, a))]
         return pairs, [x for at_a, at_b in self.held for x in (at_b, at_a)]
 
-    def _at_once(self) -> list[tuple[int, int]]:
+    def _orient_all(self) -> list[tuple[int, int]]:
         """All of every edge to its ends, so that every vertex but the root has `goal`."""
         n, m = self.vertices, len(self.edges)
         source, sink = n + m, n + m + 1
@@ -142,38 +362,38 @@ class _Orientation:
         flow = arc_flows(n + m + 2, tail, head, capacity, source, sink)
         return [(flow[m + 2 * e], flow[m + 2 * e + 1]) for e in range(m)]
 
-    def _one_by_one(self) -> list[tuple[int, int]]:
+    def _orient_each(self) -> list[tuple[int, int]]:
         """The widest edges first. What an edge counts at one end may move to the other: an arc between them."""
         n, goal = self.vertices, self.goal
-        held = [(0, 0)] * len(self.edges)
+        kept_at_ends = [(0, 0)] * len(self.edges)
         order = sorted(range(len(self.edges)), key=lambda e: (-self.edges[e][2], e))
-        wanted = goal * (n - 1)
+        missing = goal * (n - 1)
         for e in order:
             a, b, capacity = self.edges[e]
-            held = self._gathered(held, (a, b), goal + capacity)
-            room_a, room_b = (goal - self._load(held, v) for v in (a, b))
+            kept_at_ends = self._gather_room(kept_at_ends, (a, b), goal + capacity)
+            room_a, room_b = (goal - self._vertex_load(kept_at_ends, v) for v in (a, b))
             keep = min(capacity, room_a + room_b - goal)
-            held[e] = (min(keep, room_a), keep - min(keep, room_a))
-            wanted -= keep
-            if not wanted:
+            kept_at_ends[e] = (min(keep, room_a), keep - min(keep, room_a))
+            missing -= keep
+            if not missing:
                 break
-        return self._gathered(held, (self.root,), goal)
+        return self._gather_room(kept_at_ends, (self.root,), goal)
 
-    def _load(self, held: list[tuple[int, int]], v: int) -> int:
-        return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, held, strict=True))
+    def _vertex_load(self, kept_at_ends: list[tuple[int, int]], v: int) -> int:
+        return sum((a == v) * x + (b == v) * y for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True))
 
-    def _gathered(self, held: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
+    def _gather_room(self, kept_at_ends: list[tuple[int, int]], at: Sequence[int], want: int) -> list[tuple[int, int]]:
         """Edges turned round until these vertices have `want` of room together, or as much as can be."""
         n, goal = self.vertices, self.goal
         load = [0] * n
-        for (a, b, _), (x, y) in zip(self.edges, held, strict=True):
+        for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
             load[a] += x
             load[b] += y
         missing = want - sum(goal - load[v] for v in at)
         if missing <= 0:
-            return list(held)
+            return list(kept_at_ends)
         tail, head, capacity = [n] * len(at), list(at), [load[v] for v in at]
-        for (a, b, _), (x, y) in zip(self.edges, held, strict=True):
+        for (a, b, _), (x, y) in zip(self.edges, kept_at_ends, strict=True):
             tail += [a, b]
             head += [b, a]
             capacity += [x, y]
@@ -186,7 +406,7 @@ class _Orientation:
         capacity.append(missing)
         flow = arc_flows(n + 3, tail, head, capacity, n + 2, n + 1)[len(at) :]
         turned = [flow[2 * e] - flow[2 * e + 1] for e in range(len(self.edges))]
-        return [(x - t, y + t) for (x, y), t in zip(held, turned, strict=True)]
+        return [(x - t, y + t) for (x, y), t in zip(kept_at_ends, turned, strict=True)]
 
 
 class Arborescences:
@@ -205,17 +425,17 @@ class Arborescences:
         self.left = list(capacity)
 
     def run(self, goal: int) -> list[Weighted]:
-        found: dict[tuple[int, ...], int] = {}
+        weight_of: dict[tuple[int, ...], int] = {}
         while goal:
-            weight, chosen = self._cut_off(goal)
-            found[chosen] = found.get(chosen, 0) + weight
+            weight, chosen = self._cut_tree(goal)
+            weight_of[chosen] = weight_of.get(chosen, 0) + weight
             goal -= weight
-        return [(weight, chosen) for chosen, weight in found.items()]
+        return [(weight, chosen) for chosen, weight in weight_of.items()]
 
-    def _live(self) -> None:
+    def _start_flows(self) -> None:
         """The arcs that are not yet used up, and the network of them."""
-        n, left = self.vertices, self.left
-        live = [e for e in range(len(self.arcs)) if left[e]]
+        n, remaining = self.vertices, self.left
+        live = [e for e in range(len(self.arcs)) if remaining[e]]
         self.place = {e: i for i, e in enumerate(live)}
         self.out: list[list[int]] = [[] for _ in range(n)]
         self.into: list[list[int]] = [[] for _ in range(n)]
@@ -223,14 +443,14 @@ class Arborescences:
             self.out[self.arcs[e][0]].append(e)
             self.into[self.arcs[e][1]].append(e)
         tail, head = [self.arcs[e][0] for e in live], [self.arcs[e][1] for e in live]
-        self.now = [left[e] for e in live]
+        self.now = [remaining[e] for e in live]
         self.flows = Flows(n + 1, tail + [n] * n, head + list(range(n)))  # n feeds any vertex, where opened
 
-    def _cut_off(self, goal: int) -> Weighted:
+    def _cut_tree(self, goal: int) -> Weighted:
         """One arborescence, as heavy as it grows: arcs near the root and wide ones first."""
-        self._live()
-        most = [max((self.left[e] for e in into), default=0) for into in self.into]
-        weight = min([goal, *(most[v] for v in range(self.vertices) if v != self.root)])
+        self._start_flows()
+        widest_in = [max((self.left[e] for e in into), default=0) for into in self.into]
+        weight = min([goal, *(widest_in[v] for v in range(self.vertices) if v != self.root)])
         depth = {self.root: 0}
         chosen: list[int] = []
         ready: list[tuple[int, int, int]] = []  # arcs out of the tree that may take all of the weight
@@ -248,21 +468,21 @@ class Arborescences:
             while ready:
                 e = heapq.heappop(ready)[2]
                 if self.arcs[e][1] not in depth:
-                    slack = self._spare(e, goal - weight, weight)
+                    slack = self._spare_flow(e, goal - weight, weight)
                     if slack >= weight:
                         break
                     aside[e] = slack
             else:  # all of the tree so far gets lighter
-                aside = {e: most for e, most in aside.items() if self.arcs[e][1] not in depth}
-                e, slack = self._widest(aside, goal - weight, weight)
+                aside = {e: widest_in for e, widest_in in aside.items() if self.arcs[e][1] not in depth}
+                e, slack = self._widest_arc(aside, goal - weight, weight)
                 for used in chosen:
-                    self._give(used, slack - weight)
+                    self._add_capacity(used, slack - weight)
                 weight = slack
                 again = [other for other in aside if other != e]
                 aside = {}
                 for other in again:
                     offer(other)
-            self._give(e, weight)
+            self._add_capacity(e, weight)
             chosen.append(e)
             v = self.arcs[e][1]
             depth[v] = depth[self.arcs[e][0]] + 1
@@ -271,22 +491,22 @@ class Arborescences:
                     offer(other)
         return weight, tuple(sorted(chosen))
 
-    def _give(self, e: int, weight: int) -> None:
+    def _add_capacity(self, e: int, weight: int) -> None:
         self.left[e] -= weight
         self.now[self.place[e]] -= weight
 
-    def _widest(self, aside: dict[int, int], rest: int, weight: int) -> tuple[int, int]:
+    def _widest_arc(self, aside: dict[int, int], rest: int, weight: int) -> tuple[int, int]:
         """The arc that takes most: what is known is at most what was found when the tree was smaller."""
-        best, most = -1, 0
+        best, max_slack = -1, 0
         for e in sorted(aside, key=lambda e: (-aside[e], e)):
-            if aside[e] <= most:
+            if aside[e] <= max_slack:
                 break
-            slack = min(self.left[e], self._spare(e, rest, weight))
-            if slack > most:
-                best, most = e, slack
-        return best, most
+            slack = min(self.left[e], self._spare_flow(e, rest, weight))
+            if slack > max_slack:
+                best, max_slack = e, slack
+        return best, max_slack
 
-    def _spare(self, e: int, rest: int, weight: int) -> int:
+    def _spare_flow(self, e: int, rest: int, weight: int) -> int:
         """How much more than `rest` flows to the head of an arc from its tail and the root: weight, if that much."""
         u, v = self.arcs[e]
         enough = rest + weight
@@ -306,7 +526,7 @@ class Arborescences:
         return min(weight, self.flows.value(self.now + opened, source, v) - rest)
 
 
-def _centre(vertices: int, edges: Sequence[Plain]) -> int:
+def _central_vertex(vertices: int, edges: Sequence[Plain]) -> int:
     """A vertex from which none is far; of these one that is met by most capacity."""
     near: list[list[int]] = [[] for _ in range(vertices)]
     width = [0] * vertices
@@ -339,7 +559,7 @@ def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int],
     pairs = list(zip(tail, head, strict=True))
     if sum(capacity) < EXACT_DOUBLES:
         return [int(x) for x in igraph.Graph(nodes, pairs, directed=True).maxflow(source, sink, capacity).flow]
-    both = igraph.Graph(nodes, pairs + [(b, a) for a, b in pairs], directed=True)
+    residual_graph = igraph.Graph(nodes, pairs + [(b, a) for a, b in pairs], directed=True)
     top = EXACT_DOUBLES // (4 * len(pairs))
     flow = [0] * len(pairs)
     shift = sum(capacity).bit_length()
@@ -347,8 +567,10 @@ def arc_flows(nodes: int, tail: list[int], head: list[int], capacity: list[int],
         shift = max(shift - 20, 0)
         while True:
             residual = [c - x for c, x in zip(capacity, flow, strict=True)] + flow
-            more = both.maxflow(source, sink, [min(x >> shift, top) for x in residual]).flow
-            gained = [int(x) - int(y) for x, y in zip(more[: len(pairs)], more[len(pairs) :], strict=True)]
+            augmentation = residual_graph.maxflow(source, sink, [min(x >> shift, top) for x in residual]).flow
+            gained = [
+                int(x) - int(y) for x, y in zip(augmentation[: len(pairs)], augmentation[len(pairs) :], strict=True)
+            ]
             if not any(gained):
                 break
             flow = [x + (y << shift) for x, y in zip(flow, gained, strict=True)]

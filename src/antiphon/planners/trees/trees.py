@@ -1,159 +1,267 @@
-"""The planner `trees`: packed trees at the greatest rate there is, with what proves it (docs/planners/trees.md)."""
+"""The planner `trees`: trees packed at the greatest possible rate, with a proof (docs/planners/trees.md).
+
+A request passes three stages. `pack_trees` packs trees out of the roots with the engine that suits the machine.
+`_best_packing` makes the schedule of a collective from them: an allreduce combines two packings, or uses undirected
+trees in both directions. `_pipeline` divides the schedule into pieces or uneven parts for the message size.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from antiphon.core.bounds import Bound, bound
 from antiphon.core.collective import Collective
 from antiphon.core.loads import throughput
 from antiphon.core.request import Request
+from antiphon.core.reshape import reverse
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
-from antiphon.core.transform import dual, invert
+from antiphon.core.transform import compose, dual, invert
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.options import parse_yes
-from antiphon.planners.shared.backwards import backwards
-from antiphon.planners.shared.instead import instead
-from antiphon.planners.shared.pieces import piped
-from antiphon.planners.shared.reach import Hop, Reach
-from antiphon.planners.shared.staged import Asked, Ready, Staged, staged
-from antiphon.planners.trees.allreduce import Made, allreduces, apart, in_halves, most, one_after_the_other
-from antiphon.planners.trees.columns import check_reach
-from antiphon.planners.trees.images import spread_images
-from antiphon.planners.trees.lay import spread
-from antiphon.planners.trees.out import out_of
-from antiphon.planners.trees.rounding import denominator_of, rounded_trees
-from antiphon.planners.trees.tree import Tree
+from antiphon.planners.shared.orbits import Table
+from antiphon.planners.shared.pipelining import Asked, Ready, Staged, piped, staged
+from antiphon.planners.shared.routing import Reach, instead
+from antiphon.planners.shared.rows import machine_for_dual
+from antiphon.planners.trees.columns import View, check_reach, pack_allreduce_lp, pack_lp, pack_orbits
+from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_spanning
+from antiphon.planners.trees.forest import forests
+from antiphon.planners.trees.portions import at_full_rate, portioned
+from antiphon.planners.trees.spanning import Directed, Undirected, directed, spanning, undirected
+from antiphon.planners.trees.to_schedule import (
+    Forest,
+    Pair,
+    Part,
+    Room,
+    Rounding,
+    Tree,
+    denominator_of,
+    parts_of,
+    reduce_and_spread,
+    refine,
+    round_shares,
+    rounded_trees,
+    spread,
+    spread_images,
+    trees_by_root,
+    with_shares,
+)
 
 SPREADING = ("broadcast", "allgather")
-NEARLY, FAR = 1.02, 2.0  # times the bound: from where on halves are tried, and until where
-HALVED = 128  # ranks up to which they are
-MOST_RANKS = 2048  # those that take part
+MOST_RANKS = 2048
+MOST_PAIRS = 2**18  # ranks times roots, or times roots that no symmetry takes to each other
+FEWEST_RANKS = 16  # up to which the fewest trees are searched for
+LP_FIRST_PAIRS = 2**9  # ranks times roots up to which the linear program is solved before the one over cuts is tried
+IN_AND_OUT_RANKS = 32  # up to which trees in and out are packed tree by tree: ten seconds on an irregular machine
+CUTS_RANKS = 256  # up to which they are packed by cuts
+HALVES_RANKS = 128  # up to which halves are tried without being requested,
+HALVES_FROM, HALVES_TO = 1.02, 2.0  # where the predicted time is between these multiples of the bound
+_TOO_MANY = (
+    "planner trees: {} ranks, {} of them roots, of which no symmetry that was found takes {} to each other: too many; "
+    "use compose, greedy or hierarchical-ring"
+)
 
 
 def trees(
     request: Request, *, pieces: int | None = None, steps: int | None = None, waits: bool | None = None,
     halves: bool | None = None, loss: float | str | Fraction = 0, denominator: int | None = None,
 ) -> Iterator[Schedule]:  # fmt: skip
-    """Yields the fastest packing of trees, in equal `pieces` or begun unevenly in so many `steps`: what is best for
-    `nbytes`, or several numbers of pieces if none is given. `waits`: in so many steps, every hop in a time of its own.
+    """Yield the fastest packing of trees, pipelined for each message size of the request.
 
-    Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards; allreduce
-    takes whichever is best of undirected trees used both ways, two forests, and trees in and out; with `halves` (left
-    out: where that is faster) one forest after the other. `loss`: the share of the rate that may be given up for fewer
-    trees (0.05), where one set of trees serves. `denominator`: the greatest of the trees' shares (left out: 1024, more
-    where that would lose over 0.5 %); what is lost is told. Growth: see docs.
+    Reduce and reducescatter are broadcast and allgather of the machine with all links turned, run backwards. Allreduce
+    is the best of: undirected trees used both ways, two forests, trees in and out of common roots.
+
+    Parameters
+    ----------
+    pieces, steps
+        Pipeline in so many equal pieces, or with uneven parts in so many steps. Default: whichever is fastest for
+        `nbytes`, or several numbers of pieces without a size.
+    waits
+        With `steps`: give every hop a start time of its own.
+    halves
+        Allreduce: one forest after the other. Default: where that is faster.
+    loss
+        Share of the rate that may be given up for fewer trees (0.05), where one set of trees serves.
+    denominator
+        Greatest denominator of the trees' shares. Default: 1024, more where that loses over 0.5 % of the rate.
     """
     topology, collective = request.topology, request.collective
-    given_up, most_of = _loss(loss), denominator_of(denominator)
-    waiting, halved = _yes(waits, "waits"), _yes(halves, "halves")
-    asked = Asked("trees", pieces, steps, request.sizes, request.profile, waiting)
+    task = PackingTask(topology, collective, _parse_loss(loss), request.seed, denominator_of(denominator))
+    pipelining = Asked("trees", pieces, steps, request.sizes, request.profile, _parse_switch(waits, "waits"))
+    use_halves = _parse_switch(halves, "halves")
     if len(collective.members) > MOST_RANKS:
         raise Unsupported(
             f"planner trees: {len(collective.members)} ranks; it takes up to {MOST_RANKS}; "
             + instead(topology, collective, "compose", "ring", "greedy")
         )
-    most = bound(topology, collective)
-    limit = most.without_help
-    made = _best(topology, collective, limit.bytes_per_second, given_up, request.seed, most_of)
-    kept: dict[str, Any] = {"loss": str(given_up)} if given_up else {}
-    kept |= {} if most_of is None else {"denominator": most_of}
-    for which, one in _timed(made, request, asked, halved, limit, most_of):
-        told = _told(which, topology, most)
-        proof = {"bound": (most if told["optimal"] else limit).stated()}
-        by = {"planner": "trees", "options": {**kept, **one.options}, "seed": request.seed}
-        yield replace(one.schedule, provenance={**by, "found": told, **proof})
+    bounds = bound(topology, collective)
+    limit = bounds.without_help
+    stated: dict[str, Any] = {"loss": str(task.max_loss)} if task.max_loss else {}
+    stated |= {} if task.max_denominator is None else {"denominator": task.max_denominator}
+    best = _best_packing(task, limit.bytes_per_second)
+    for packing, candidate in _pipeline(best, task, pipelining, use_halves, limit):
+        findings = _describe(packing, topology, bounds)
+        proof = {"bound": (bounds if findings["optimal"] else limit).stated()}
+        origin = {"planner": "trees", "options": {**stated, **candidate.options}, "seed": request.seed}
+        yield replace(candidate.schedule, provenance={**origin, "found": findings, **proof})
 
 
-def _told(made: Made, topology: Topology, most: Bound) -> dict[str, Any]:
-    """What a plan says of its trees."""
-    limit, rate = most.without_help, throughput(made.schedule, topology)
-    lost = made.rounding is not None and made.rounding.loss > 0
-    told: dict[str, Any] = {
-        "rate": str(rate / topology.unit) if rate is not None else None,
-        "optimal": rate == most.bytes_per_second,
-        **({"optimal_without_switches": rate == limit.bytes_per_second} if most.unaided else {}),
-        "best_of_its_kind": (made.best and not lost) or rate == limit.bytes_per_second,
-        "trees": made.count,
-        "deepest": max((tree.depth for tree in made.trees), default=0),
-        "how": made.how,
-    }
-    if made.few is not None:
-        told["few"] = made.few
-    if made.rounding is not None:
-        exact = made.exact_rate(topology)
-        told["how"] = f"{made.how}; {made.rounding.describe()}"
-        told["rounding"] = {
-            "denominator": made.rounding.denominator,
-            "loss": float(made.rounding.loss),
-            "exact_rate": None if exact is None else str(exact / topology.unit),
-        }
-    return told
+@dataclass(frozen=True)
+class PackingTask:
+    """What to pack trees for, and how much of the rate and how fine shares may be."""
+
+    topology: Topology
+    collective: Collective
+    max_loss: Fraction = Fraction(0)
+    seed: int = 0
+    max_denominator: int | None = None
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.collective.members
 
 
-def _timed(
-    made: Made, request: Request, asked: Asked, halves: bool | None, limit: Bound, most_of: int | None
-) -> Iterator[tuple[Made, Staged]]:
-    """The trees in pieces, or in uneven parts; or, where that is asked for or is faster, halves one after the other."""
-    topology, collective = request.topology, request.collective
-    if halves and collective.kind != "allreduce":
+@dataclass(frozen=True)
+class TreePlan:
+    """A schedule without pieces, the trees it uses, and how many of them serve one part of the data.
+
+    `best`: no packing of such trees is faster before its shares are rounded. `fewest`: what is known of the least
+    number of trees. `halves`: of an allreduce by two forests the allgather, and that on the machine with links turned.
+    """
+
+    schedule: Schedule
+    trees: tuple[Tree, ...]
+    count: int
+    how: str
+    best: bool
+    fewest: str | None = None
+    rounding: Rounding | None = None
+    halves: tuple[Schedule, Schedule] | None = None
+
+    def exact_rate(self, topology: Topology) -> Fraction | None:
+        """Return bytes of nbytes per second before shares were rounded."""
+        rate = throughput(self.schedule, topology)
+        return rate / (1 - self.rounding.loss) if rate is not None and self.rounding is not None else rate
+
+
+# ---- stage 3: pipelining ----
+
+
+def _pipeline(
+    packing: TreePlan, task: PackingTask, pipelining: Asked, use_halves: bool | None, limit: Bound
+) -> Iterator[tuple[TreePlan, Staged]]:
+    """Yield the schedule in pieces or uneven parts, or halves one after the other where requested or faster."""
+    topology, collective = task.topology, task.collective
+    if use_halves and collective.kind != "allreduce":
         raise Unsupported(f"planner trees: a {collective.kind} has no halves; leave the option out")
 
     @cache
-    def two() -> tuple[Made, tuple[Ready, Ready]]:
-        both = made if made.halves else in_halves(topology, collective, Fraction(0), request.seed, most_of)
-        return both, apart(both, topology)
+    def split_in_halves() -> tuple[TreePlan, Ready, Ready]:
+        split = packing if packing.halves else _two_forests(replace(task, max_loss=Fraction(0)))
+        assert split.halves is not None
+        gather, reversed_gather = split.halves
+        return split, Ready([gather], topology), Ready([reversed_gather], reverse(topology))
 
-    def in_turn(asked: Asked) -> list[tuple[Made, Staged]]:
-        both, halves = two()
-        return [(both, one) for one in one_after_the_other(halves, collective, asked)]
+    def pipeline_halves(pipelining: Asked) -> list[tuple[TreePlan, Staged]]:
+        split, gather, reversed_gather = split_in_halves()
+        return [
+            (split, candidate) for candidate in _one_after_the_other(gather, reversed_gather, collective, pipelining)
+        ]
 
-    if halves:
-        yield from in_turn(asked)
+    if use_halves:
+        yield from pipeline_halves(pipelining)
         return
-    whole = Ready([made.schedule], topology)
-    rooted = collective.kind in ("broadcast", "reduce")  # uneven parts of these: see shallow
-    for nbytes in request.sizes if asked.pieces is None else request.sizes[:1]:
-        mine = replace(asked, sizes=(nbytes,))
-        if asked.steps is None and (nbytes is None or rooted or asked.pieces is not None):
-            some = piped(made.schedule, topology, asked.pieces, mine.sizes, request.profile)
-            found = [(made, Staged(one, {"pieces": int(one.pieces)})) for one in some]
+    ready = Ready([packing.schedule], topology)
+    rooted = collective.kind in ("broadcast", "reduce")  # the planner `shallow` starts these unevenly
+    unset = pipelining.pieces is None and pipelining.steps is None
+    for nbytes in pipelining.sizes if pipelining.pieces is None else pipelining.sizes[:1]:
+        for_size = replace(pipelining, sizes=(nbytes,))
+        if pipelining.steps is None and (nbytes is None or rooted or pipelining.pieces is not None):
+            schedules = piped(packing.schedule, topology, pipelining.pieces, for_size.sizes, pipelining.profile)
+            candidates = [(packing, Staged(schedule, {"pieces": int(schedule.pieces)})) for schedule in schedules]
         else:
-            alone = mine if asked.steps is not None or collective.kind != "allreduce" else replace(mine, waits=False)
-            found = [(made, one) for one in staged(whole, alone)]  # halves wait better
-        if nbytes is not None and collective.kind == "allreduce" and asked.pieces is None and asked.steps is None:
-            found = [_faster(found[0], in_turn, mine, nbytes, topology, limit)]
-        yield from found
+            if unset and collective.kind == "allreduce":  # start times per hop gain more in halves
+                for_size = replace(for_size, waits=False)
+            candidates = [(packing, candidate) for candidate in staged(ready, for_size)]
+        if nbytes is not None and collective.kind == "allreduce" and unset:
+            for_size = replace(for_size, waits=pipelining.waits)
+            candidates = [_faster_with_halves(candidates[0], pipeline_halves, for_size, nbytes, topology, limit)]
+        yield from candidates
 
 
-def _faster(
-    one: tuple[Made, Staged], in_turn: Callable[[Asked], list[tuple[Made, Staged]]], asked: Asked, nbytes: int,
-    topology: Topology, limit: Bound,
-) -> tuple[Made, Staged]:  # fmt: skip
-    """Halves where both at once are not near the bound, though more of their time than not is the bound's."""
+def _faster_with_halves(
+    candidate: tuple[TreePlan, Staged], pipeline_halves: Callable[[Asked], list[tuple[TreePlan, Staged]]],
+    pipelining: Asked, nbytes: int, topology: Topology, limit: Bound,
+) -> tuple[TreePlan, Staged]:  # fmt: skip
+    """Return the fastest of the candidate and halves, tried where the candidate is neither near the bound nor far off
+    (there latency decides)."""
 
-    def seconds(made: tuple[Made, Staged]) -> float:
-        return alpha_beta(made[1].schedule, topology, profile=asked.profile)(nbytes).seconds
+    def seconds(option: tuple[TreePlan, Staged]) -> float:
+        return alpha_beta(option[1].schedule, topology, profile=pipelining.profile)(nbytes).seconds
 
-    taken, least = seconds(one), float(limit.seconds(nbytes))
-    if not NEARLY * least < taken < FAR * least or one[0].schedule.collective.ranks > HALVED:
-        return one
-    return min([one, *in_turn(asked)], key=seconds)
+    bound_seconds = float(limit.seconds(nbytes))
+    between = HALVES_FROM * bound_seconds < seconds(candidate) < HALVES_TO * bound_seconds
+    if not between or candidate[0].schedule.collective.ranks > HALVES_RANKS:
+        return candidate
+    return min([candidate, *pipeline_halves(pipelining)], key=seconds)
 
 
-def _yes(value: object, name: str) -> bool | None:
-    """None where it is left out."""
+def _one_after_the_other(
+    gather: Ready, reversed_gather: Ready, collective: Collective, pipelining: Asked
+) -> Iterator[Staged]:
+    """Yield a reducescatter, then an allgather, each pipelined on its own with the same options.
+
+    Both at once are no slower in ever finer pieces; but each alone is half as deep, so its pipeline fills sooner.
+    """
+    for second in staged(gather, pipelining):
+        pieces, steps, waits = (second.options.get(name) for name in ("pieces", "steps", "waits"))
+        same = replace(pipelining, pieces=pieces, steps=steps, waits=bool(waits), sizes=pipelining.sizes[:1])
+        try:
+            first = invert(next(iter(staged(reversed_gather, same))).schedule)
+        except Unsupported:  # takes more steps
+            continue
+        schedule = replace(compose(first, second.schedule), collective=collective)
+        yield Staged(schedule, {**second.options, "halves": True})
+
+
+def _describe(packing: TreePlan, topology: Topology, bounds: Bound) -> dict[str, Any]:
+    """Return what the provenance of a plan says about its trees."""
+    limit, rate = bounds.without_help, throughput(packing.schedule, topology)
+    lossy = packing.rounding is not None and packing.rounding.loss > 0
+    findings: dict[str, Any] = {
+        "rate": str(rate / topology.unit) if rate is not None else None,
+        "optimal": rate == bounds.bytes_per_second,
+        **({"optimal_without_switches": rate == limit.bytes_per_second} if bounds.unaided else {}),
+        "best_of_its_kind": (packing.best and not lossy) or rate == limit.bytes_per_second,
+        "trees": packing.count,
+        "deepest": max((tree.depth for tree in packing.trees), default=0),
+        "how": packing.how,
+    }
+    if packing.fewest is not None:
+        findings["few"] = packing.fewest
+    if packing.rounding is not None:
+        exact = packing.exact_rate(topology)
+        findings["how"] = f"{packing.how}; {packing.rounding.describe()}"
+        findings["rounding"] = {
+            "denominator": packing.rounding.denominator,
+            "loss": float(packing.rounding.loss),
+            "exact_rate": None if exact is None else str(exact / topology.unit),
+        }
+    return findings
+
+
+def _parse_switch(value: object, name: str) -> bool | None:
+    """None where the option is left out."""
     return None if value is None else parse_yes(value, f"option {name}")
 
 
-def _loss(loss: float | str | Fraction) -> Fraction:
+def _parse_loss(loss: float | str | Fraction) -> Fraction:
     try:
         value = Fraction(str(loss))
     except (ValueError, ZeroDivisionError):
@@ -163,50 +271,230 @@ def _loss(loss: float | str | Fraction) -> Fraction:
     return value
 
 
-def _best(
-    topology: Topology, collective: Collective, limit: Fraction | None, loss: Fraction, seed: int, most_of: int | None
-) -> Made:
-    if len(collective.members) < 2:
-        return Made(spread(collective, ()), (), 0, "nothing to move", True)
-    if collective.kind == "allreduce":
-        ways = list(allreduces(topology, collective, limit, loss, seed, most_of))
-        rates = [made.exact_rate(topology) or Fraction(0) for made in ways]
+# ---- stage 2: from packings to the schedule of a collective ----
+
+
+def _best_packing(task: PackingTask, limit: Fraction | None) -> TreePlan:
+    """`limit`: bytes/s that no plan exceeds."""
+    if len(task.members) < 2:
+        return TreePlan(spread(task.collective, ()), (), 0, "nothing to move", True)
+    if task.collective.kind == "allreduce":
+        packings = list(pack_allreduce(task, limit))
+        rates = [packing.exact_rate(task.topology) or Fraction(0) for packing in packings]
         top = max(rates)
-        enough = [(made, rate) for made, rate in zip(ways, rates, strict=True) if rate >= (1 - loss) * top]
-        made, rate = min(enough, key=lambda one: (one[0].count if loss else 0, one[0].schedule.steps))
-        proved = any(way.best and at == rate for way, at in zip(ways, rates, strict=True))
-        return replace(made, best=proved and rate == top)
-    if collective.kind in SPREADING:
-        return _spread(topology, collective, loss, seed, most_of)
-    machine, links = backwards(topology)
-    turned = _spread(machine, dual(collective)[0], loss, seed, most_of, back=True)
-    return replace(turned, schedule=replace(invert(turned.schedule, links), collective=collective))
+        rated = [pair for pair in zip(packings, rates, strict=True) if pair[1] >= (1 - task.max_loss) * top]
+        packing, rate = min(rated, key=lambda pair: (pair[0].count if task.max_loss else 0, pair[0].schedule.steps))
+        proved = any(packing.best and proved_rate == rate for packing, proved_rate in zip(packings, rates, strict=True))
+        return replace(packing, best=proved and rate == top)
+    if task.collective.kind in SPREADING:
+        return _spread(task)
+    machine, links = machine_for_dual(task.topology)
+    plan = _spread(replace(task, topology=machine, collective=dual(task.collective)[0]), back=True)
+    return replace(plan, schedule=replace(invert(plan.schedule, links), collective=task.collective))
 
 
-def _spread(
-    topology: Topology, collective: Collective, loss: Fraction, seed: int, most_of: int | None, back: bool = False
-) -> Made:
-    """`back`: what is made will be run backwards."""
+def _spread(task: PackingTask, back: bool = False) -> TreePlan:
+    """Plan a broadcast or allgather. `back`: it will be run backwards."""
+    topology, collective = task.topology, task.collective
     relation = collective.relation
-    demand: Counter[int] = Counter()
+    weight_of: Counter[int] = Counter()
     for block, rank in zip(relation.pre_block.tolist(), relation.pre_rank.tolist(), strict=True):
-        demand[rank] += int(collective.weights[block])
-    wanted = {root: weight for root, weight in demand.items() if weight}
-    light = [root for root in demand if root not in wanted]  # no weight, and yet sent: whoever waits for it must get it
-    check_reach(topology, light, collective.members, back)
-    found = out_of(topology, wanted, collective.members, loss, seed)
-    if found.forest is not None and collective.blocks == len(wanted):
-        forest, who = found.forest, collective.members
-        firsts, rounding = rounded_trees(forest.firsts, wanted, who, topology, most_of, forest.group)
-        made = spread_images(collective, replace(forest, firsts=firsts))
-        return Made(made, firsts, most(firsts), found.how, found.optimal, found.few, rounding)
-    reach = Reach(topology)
-    empty = [Tree(root, Fraction(1), tuple(_hops(reach, root))) for root in light]
-    kept, rounding = rounded_trees(found.trees, wanted, collective.members, topology, most_of)
-    made = spread(collective, [*kept, *empty])
-    return Made(made, kept, most(kept), found.how, found.optimal, found.few, rounding)
+        weight_of[rank] += int(collective.weights[block])
+    demand = {root: weight for root, weight in weight_of.items() if weight}
+    weightless = [root for root in weight_of if root not in demand]  # still sent: receivers wait for the block
+    check_reach(topology, weightless, task.members, back)
+    packed = pack_trees(topology, demand, task.members, task.max_loss, task.seed)
+    if packed.forest is not None and collective.blocks == len(demand):
+        forest = packed.forest
+        trees, rounding = rounded_trees(
+            forest.firsts, demand, task.members, topology, task.max_denominator, forest.group
+        )
+        schedule = spread_images(collective, replace(forest, firsts=trees))
+    else:
+        reach = Reach(topology)
+        idle_trees = [
+            Tree(root, Fraction(1), tuple(hop for hop in reach.of(root).items() if hop[0] != root))
+            for root in weightless
+        ]
+        trees, rounding = rounded_trees(packed.trees, demand, task.members, topology, task.max_denominator)
+        schedule = spread(collective, [*trees, *idle_trees])
+    return TreePlan(schedule, trees, _trees_per_root(trees), packed.how, packed.optimal, packed.fewest, rounding)
 
 
-def _hops(reach: Reach, root: int) -> Iterator[tuple[int, Hop]]:
-    """A tree of shortest paths, for blocks that weigh nothing."""
-    return ((rank, hop) for rank, hop in reach.of(root).items() if rank != root)
+def pack_allreduce(task: PackingTask, limit: Fraction | None = None) -> Iterator[TreePlan]:
+    """Yield allreduces, the likeliest best first; stop after one whose rate is within the loss of `limit` (bytes/s)."""
+    many_pairs = len(task.members) ** 2 > MOST_PAIRS
+    for pack in (_two_forests,) if many_pairs else (_undirected_trees, _two_forests, _trees_in_and_out):
+        packing = pack(task)
+        if packing is not None:
+            yield packing
+            rate = packing.exact_rate(task.topology)
+            if limit is not None and rate is not None and rate >= (1 - task.max_loss) * limit:
+                return
+
+
+def _undirected_trees(task: PackingTask) -> TreePlan | None:
+    """Pack undirected trees, used up and down the same links (Blink, 3.3), at tau; None with switches or limits."""
+    try:
+        machine = undirected(task.topology, task.members)
+    except Unsupported:
+        return None
+    except Invalid:
+        if len(task.members) == task.topology.ranks:
+            raise
+        return None  # ranks that take no part may relay
+    best, description = True, None
+    if machine.vertices <= FEWEST_RANKS:
+        fewest = _fewest(machine, task.max_loss)
+        packed, best, description = fewest.trees, fewest.rate == fewest.optimum, fewest.describe()
+    else:
+        packed = spanning(machine)
+    trees, rounding = rounded_trees(packed, {}, task.members, task.topology, task.max_denominator)
+    schedule = reduce_and_spread(task.collective, [Pair.of(tree) for tree in trees])
+    return TreePlan(schedule, trees, len(trees), "undirected spanning trees", best, description, rounding)
+
+
+@lru_cache(maxsize=64)
+def _fewest(machine: Undirected, loss: Fraction) -> Fewest:
+    """Cached: the same machine recurs with other pieces, sizes and baselines."""
+    return fewest_spanning(machine, loss=loss)
+
+
+def _two_forests(task: PackingTask) -> TreePlan:
+    """Pack a reducescatter and an allgather, each by a forest with trees of every rank.
+
+    Each alone may be the fastest, but together they need not be: they share the links, and roots need not weigh the
+    same.
+    """
+    topology, members = task.topology, task.members
+    gather = Collective("allgather", task.collective.ranks, members)
+    demand = dict.fromkeys(members, 1)
+    out = pack_trees(topology, demand, members, seed=task.seed)
+    group = None if out.forest is None else out.forest.group
+    into = pack_trees(reverse(topology), demand, members, seed=task.seed, group=group)
+    if out.forest is None or into.forest is None:
+        out_trees, in_trees, group = out.trees, into.trees, None
+    else:
+        out_trees, in_trees = out.firsts, into.firsts
+    portions = [*parts_of(out_trees, demand, members, "out"), *parts_of(in_trees, demand, members, "into")]
+    rounding = round_shares(portions, Room.seen(topology, group), task.max_denominator)
+    in_trees = with_shares(in_trees, rounding, len(out_trees))
+    out_trees = with_shares(out_trees, rounding)
+    halves = [
+        spread(gather, trees) if group is None else spread_images(gather, Forest(topology, group, trees))
+        for trees in (out_trees, in_trees)
+    ]
+    return TreePlan(
+        compose(invert(halves[1]), halves[0]), (*in_trees, *out_trees), _trees_per_root(out_trees),
+        f"reducescatter and allgather by {out.how}", False, rounding=rounding, halves=(halves[0], halves[1]),
+    )  # fmt: skip
+
+
+def _trees_in_and_out(task: PackingTask) -> TreePlan | None:
+    """Pack trees in and out of common roots: for links that differ by direction, and for shared limits."""
+    topology, ranks = task.topology, len(task.members)
+    how, proved = "trees in and out with common roots", False
+    if ranks <= IN_AND_OUT_RANKS:
+        packing = pack_allreduce_lp(topology, task.members)
+        proved, into, out = packing.proved, packing.trees_in, packing.trees_out
+    else:
+        by_cuts = portioned(topology, None, (False, True)) if ranks == topology.ranks <= CUTS_RANKS else None
+        if by_cuts is None:
+            return None
+        into, out = by_cuts.trees[True], by_cuts.trees[False]
+        how += ", parts of the links by cuts"
+    pairs = pairs_of(into, out)
+    total = sum((pair.rate for pair in pairs), Fraction(0))
+    portions = [
+        Part(None, pair.rate / total, 1, tuple(link for *_, path, _ in (*pair.up, *pair.down) for link in path))
+        for pair in pairs
+    ]
+    rounding = round_shares(portions, Room.seen(topology), task.max_denominator)
+    if rounding is not None:
+        pairs = [replace(p, rate=Fraction(n)) for p, n in zip(pairs, rounding.counts, strict=True) if n]
+    schedule = reduce_and_spread(task.collective, pairs)
+    return TreePlan(schedule, (*into, *out), len(pairs), how, proved, rounding=rounding)
+
+
+def pairs_of(trees_in: tuple[Tree, ...], trees_out: tuple[Tree, ...]) -> list[Pair]:
+    """Match trees in and out of every root, by the common refinement of their rates."""
+    up, down = trees_by_root(trees_in), trees_by_root(trees_out)
+    pairs = []
+    for root in sorted(up):
+        total = sum((tree.rate for tree in up[root]), Fraction(0))
+        pairs += [Pair.met(share * total, *matched) for share, matched in refine([up[root], down[root]])]
+    return pairs
+
+
+def _trees_per_root(trees: Iterable[Tree]) -> int:
+    """Return the most trees that one root has."""
+    return max(Counter(tree.root for tree in trees).values(), default=0)
+
+
+# ---- stage 1: packing ----
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Root r's trees carry demand[r] * rate in all. `optimal`: no trees are faster; `fewest`: what is known of the
+    least number of trees. With a `forest`, `firsts` are trees of one root per orbit."""
+
+    firsts: tuple[Tree, ...]
+    rate: Fraction
+    how: str
+    optimal: bool
+    fewest: str | None = None
+    forest: Forest | None = None
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        return self.firsts if self.forest is None else self.forest.trees
+
+
+def pack_trees(
+    topology: Topology, demand: Mapping[int, int], members: Sequence[int], loss: Fraction = Fraction(0), seed: int = 0,
+    group: Table | None = None,
+) -> Packed:  # fmt: skip
+    """Return the fastest trees from every root to all members, as few and shallow as possible.
+
+    Engines, first that applies: the fewest trees (one root, small machine of direct links), columns by symmetry,
+    forests that reach the cut bound, forests in parts of the links, columns.
+
+    `loss`: share of the rate given up to have fewer trees; only the first engine uses it. `group`: symmetries of the
+    machine, if known.
+    """
+    if len(demand) == 1:
+        linked = {*topology.link_src.tolist(), *topology.link_dst.tolist()}
+        machine = _direct(topology, members) if len(members) <= FEWEST_RANKS and linked <= set(members) else None
+        if machine is not None:
+            (root,) = demand
+            fewest = fewest_broadcast(machine, root, loss=loss)
+            optimal = fewest.rate == fewest.optimum
+            return Packed(fewest.trees, fewest.rate / demand[root], "fewest trees", optimal, fewest.describe())
+    else:
+        view = View.of(topology, demand, members, seed, group)
+        too_many_pairs = len(members) * len(demand) > MOST_PAIRS
+        if too_many_pairs and len(view.roots) * len(members) > MOST_PAIRS // FEWEST_RANKS:
+            raise Unsupported(_TOO_MANY.format(len(members), len(demand), len(view.roots)))
+        symmetric = pack_orbits(topology, demand, members, view)
+        if symmetric is not None and (symmetric.proved or too_many_pairs):
+            how = "columns, by the machine's symmetries"
+            return Packed(symmetric.firsts, symmetric.rate, how, symmetric.proved, forest=symmetric.forest)
+    cut = forests(topology, demand, members)
+    if cut is not None:
+        return Packed(tuple(cut[1]), cut[0], "Edmonds' forests, switches split off", True)
+    if len(demand) * len(members) > LP_FIRST_PAIRS and len(members) == topology.ranks:
+        in_parts = portioned(topology, demand, (False,))
+        if in_parts is not None:
+            trees = at_full_rate(topology, in_parts.trees[False])
+            rate = sum((tree.rate for tree in trees), Fraction(0)) / sum(demand.values())
+            return Packed(trees, rate, "Edmonds' forests, parts of the links by cuts", False)
+    packing = pack_lp(topology, demand, members)
+    return Packed(packing.trees, packing.rate, "columns over logical pairs of ranks", packing.proved)
+
+
+def _direct(topology: Topology, members: Sequence[int]) -> Directed | None:
+    try:
+        return directed(topology, members)
+    except Unsupported:
+        return None

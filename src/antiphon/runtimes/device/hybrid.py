@@ -23,8 +23,7 @@ from antiphon.core.routes import resolve
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Infeasible, Invalid, Unsupported
-from antiphon.planners.trees.hybrid import split
-from antiphon.planners.trees.restrict import of_kinds
+from antiphon.planners.trees.blink_packing import of_kinds, split
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.select import plan
 

@@ -1,0 +1,589 @@
+"""Pipeline a plan for a message size: equal pieces, uneven parts, or a start time for every hop.
+
+`staged` tries all three and yields the fastest. `piped` only chooses the number of equal pieces. `Pipeline` adds a few
+smaller parts before and behind equal pieces, which fill and drain the pipeline sooner: while the first piece is on its
+way most links are idle, and again while the last one is. Their sizes come from a small linear program over the steps at
+both ends; the steps in between are alike, so it does not grow with the number of pieces.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from antiphon.core.loads import pipelined_steps, throughput
+from antiphon.core.portable import convolve
+from antiphon.core.schedule import Schedule
+from antiphon.core.topology import Topology
+from antiphon.core.transform import merge
+from antiphon.cost.barriers.alpha_beta import alpha_beta
+from antiphon.errors import Invalid, Unsupported, quote
+from antiphon.planners.shared.hop_timing import Flow, Hops, Waits
+from antiphon.planners.shared.uneven import MOST_ROWS, Sizes, Uneven, load_by_step, longest_chunk, undominated
+
+STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+EXTRA_STEPS = (0, 1, 2, 3, 5, 8, 16, 32, 48, 64, 96, 128)  # beyond the fewest: tried where no size is given
+USUAL_BYTES = 2**20  # the size that steps are chosen for where none is given
+MIN_GAIN_UNEVEN = 1.005  # uneven parts multiply the chunks, so they must be this much faster than equal pieces
+MIN_GAIN_TIMED = 1.001  # and hop timing than uneven parts
+MOST_FEWER_STEPS = 5  # uneven parts take fewer steps than equal pieces, but at least one in so many of them
+QUIET = ((0, 0), (1, 1), (1, 0), (0, 1))  # quiet steps (first, last) that are tried,
+MOST_QUIET = 12  # with up to so many steps
+PATIENCE = 2  # numbers of steps tried beyond the best
+FEW_STEPS = 24  # up to which all numbers are tried in turn; above, only those that the trend of the time suggests
+MIN_GAIN_STEPS = 5e-4  # of the time: what another number of steps must be likely to save
+TIMED_FROM, TIMED_TO = 1.005, 2.0  # hop timing is tried between these multiples of the time at the full rate
+MOST_PLACES = 7000  # classes of hops times steps of its program: four CPU seconds
+MOST_TIMED_ROWS = 300_000  # transfers with hop timing
+DEEP = 5  # classes are chosen for so many times the fewest steps or more; the search begins with half as many
+RANGE = (1, 4, 16, 64, 256, 1024)  # numbers of pieces where no size is given
+MOST_PIECES = 2**20
+LEAST_BYTES = 64  # of a piece
+GRID = 4  # pieces grow fourfold until the time does, too; the best then lies within two of these steps
+MOST_CELLS = 50_000  # of the linear program of `Pipeline`
+DENOMINATORS = (32, 128, 512, 2048, 8192, 32768)  # of its sizes
+MAX_ROUNDING_LOSS = 1e-3  # of the time, by rounding the sizes
+LOAD_DECIMALS = 9  # by which loads are distinguished
+ENDS = (0, 1, 2)  # parts at each end that are tried
+MIN_GAIN_ENDS = 1.003  # every part repeats all transfers, so it must be this much faster
+MOST_END_ROWS = 2**23
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Options `pieces`, `steps` and `waits` (None: if that is faster), the sizes, and the measured profile of the
+    machine."""
+
+    planner: str
+    pieces: int | None = None
+    steps: int | None = None
+    sizes: tuple[int | None, ...] = (None,)
+    profile: Any = None
+    waits: bool | None = False
+
+    def __post_init__(self) -> None:
+        if self.pieces is not None and self.steps is not None:
+            raise Invalid(f"planner {self.planner}: give pieces (equal ones) or steps (uneven parts), not both")
+        if self.waits and self.steps is None:
+            raise Invalid(f"planner {self.planner}: waits is for a given number of steps; give steps, too")
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A schedule, its options, and, in equal pieces, the number of its plan."""
+
+    schedule: Schedule
+    options: dict[str, int]
+    plan: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Plans to pipeline for several sizes; intermediate results are cached. `kinds`: started unevenly instead of the
+    plans, each as a whole; the first `min_kinds` of them are used together or not at all."""
+
+    plans: Sequence[Schedule]
+    topology: Topology
+    kinds: Sequence[Schedule] = ()
+    min_kinds: int = 1
+
+    @cached_property
+    def uneven(self) -> Uneven:
+        return Uneven(self.kinds or self.plans, self.topology, together=bool(self.kinds), min_plans=self.min_kinds)
+
+    @cached_property
+    def waits(self) -> Waits | None:
+        """None where there are several plans."""
+        return None if self.kinds or len(self.plans) > 1 else Waits(self.plans[0], self.topology)
+
+
+def staged(ready: Ready, options: Asked) -> Iterator[Staged]:
+    """Yield schedules with their options: every plan in equal pieces (with `pieces`: the first), and all together
+    unevenly."""
+    for nbytes in options.sizes if options.pieces is None else options.sizes[:1]:
+        yield from _stage_size(nbytes, ready, options)
+
+
+def _stage_size(nbytes: int | None, ready: Ready, options: Asked) -> Iterator[Staged]:
+    plans, topology = ready.plans, ready.topology
+    if options.steps is not None:
+        moving = ready.uneven.classes
+        yield Staged(
+            _in_steps(ready, options, nbytes) if moving else plans[0], _step_options(options.steps, bool(options.waits))
+        )
+        return
+    equal = [
+        Staged(piece_schedule, {"pieces": int(piece_schedule.pieces)}, number)
+        for number, plan in enumerate(plans if options.pieces is None else plans[:1])
+        for piece_schedule in piped(plan, topology, _piece_option(options, number, nbytes), [nbytes], options.profile)
+    ]
+    if options.pieces is not None or max(plan.steps for plan in plans) < 2:
+        yield from equal
+    elif nbytes is None:
+        yield from equal
+        yield from _step_variants(ready.uneven)
+    else:
+        yield _fastest_variant(equal, ready, options, nbytes)
+
+
+def _step_options(steps: int, waits: bool) -> dict[str, int]:
+    return {"steps": steps, "waits": True} if waits else {"steps": steps}
+
+
+def _piece_option(options: Asked, number: int, nbytes: int | None) -> int | None:
+    """Without a size, all plans but the first stay in one piece: the shallow ones serve small messages."""
+    return 1 if number and nbytes is None else options.pieces
+
+
+def _step_variants(uneven: Uneven) -> Iterator[Staged]:
+    for extra_steps in EXTRA_STEPS:
+        steps = uneven.least_steps + extra_steps
+        best = _best_sizes(uneven, steps, USUAL_BYTES)
+        if best is not None:
+            yield Staged(uneven.schedule(best[1]), {"steps": steps})
+
+
+def _fastest_variant(equal: Sequence[Staged], ready: Ready, options: Asked, nbytes: int) -> Staged:
+    """Return the fastest of equal pieces, uneven parts and hop timing. Where equal pieces reach the lower bound, the
+    others are not tried."""
+    topology = ready.topology
+
+    def seconds(candidate: Staged) -> float:
+        return alpha_beta(candidate.schedule, topology, profile=options.profile)(nbytes).seconds
+
+    best = min(equal, key=seconds)
+    if (
+        ready.waits is not None
+        and options.profile is None
+        and seconds(best) <= MIN_GAIN_UNEVEN * _time_floor(ready.plans[0], topology, nbytes)
+    ):
+        return best
+    rate = throughput(ready.plans[0], topology)
+    full = float(nbytes / rate) if rate else 0.0
+    timed, sure = None, False
+    if ready.waits is not None and options.waits is None and TIMED_FROM * full < seconds(best) < TIMED_TO * full:
+        timed, sure = best_hop_timing(ready.waits, nbytes, full)
+    uneven_plan = None
+    if not sure:
+        equal_steps = pipelined_steps(best.schedule)
+        min_steps = max(equal_steps // MOST_FEWER_STEPS, ready.uneven.least_steps)
+        uneven_plan = _fastest_uneven(
+            ready.uneven, nbytes, [steps for steps in STEPS if min_steps <= steps <= equal_steps], full
+        )
+        if uneven_plan is not None and seconds(uneven_plan) * MIN_GAIN_UNEVEN < seconds(best):
+            best = uneven_plan
+    if timed is not None and seconds(timed) * (MIN_GAIN_TIMED if best is uneven_plan else MIN_GAIN_UNEVEN) < seconds(
+        best
+    ):
+        best = timed
+    return best
+
+
+def _time_floor(plan: Schedule, topology: Topology, nbytes: int) -> float:
+    """Return a lower bound on the time of uneven parts of the plan: its load, and the latency of its longest chunk."""
+    rate = throughput(plan, topology)
+    quickest = min((kind.latency for kind in topology.types), default=0.0)
+    return longest_chunk(plan) * quickest + (float(nbytes / rate) if rate else 0.0)
+
+
+def _in_steps(ready: Ready, options: Asked, nbytes: int | None) -> Schedule:
+    steps = options.steps
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 1024:
+        raise Invalid(f"option steps: expected a whole number from 1 to 1024, got {quote(steps)}")
+    if steps < ready.uneven.least_steps:
+        raise Unsupported(f"planner {options.planner}: takes {ready.uneven.least_steps} steps or more; give as many")
+    if options.waits:
+        return _in_time(ready.waits, steps, options)
+    best = _best_sizes(ready.uneven, steps, USUAL_BYTES if nbytes is None else nbytes)
+    if best is None:
+        raise Unsupported(f"planner {options.planner}: too large for uneven parts in {steps} steps; use pieces instead")
+    return ready.uneven.schedule(best[1])
+
+
+def _in_time(waits: Waits | None, steps: int, options: Asked) -> Schedule:
+    if waits is None or waits.plan.joint is not None:
+        raise Unsupported(f"planner {options.planner}: hops of such a plan have no time of their own; leave waits out")
+    if waits.plan.transfers > MOST_TIMED_ROWS:
+        raise Unsupported(
+            f"planner {options.planner}: {waits.plan.transfers} transfers; up to {MOST_TIMED_ROWS} may wait; "
+            "leave waits out"
+        )
+    class_levels = list(_class_levels(waits, steps))
+    flow = _hop_flow(waits, steps)
+    if flow is not None:
+        return waits.schedule(flow)
+    min_steps = min((hops.steps for hops in class_levels), default=0)
+    if steps < min_steps:
+        raise Unsupported(f"planner {options.planner}: hops that wait take {min_steps} steps or more; give as many")
+    why = (
+        "too large for"
+        if all(waits.flow(hops, steps) is not None for hops in class_levels)
+        else "no solution was found for"
+    )
+    raise Unsupported(f"planner {options.planner}: {why} hops that wait in {steps} steps; leave waits out")
+
+
+def _class_levels(waits: Waits, steps: int) -> Iterator[Hops]:
+    """Yield the classes of hops that make a small enough program, the finest first. For few steps, no finer ones than
+    the search for the best number of steps uses: so the steps alone determine the classes."""
+    yield from waits.levels(MOST_PLACES // max(steps, DEEP * waits.plan.steps))
+
+
+def _hop_flow(waits: Waits, steps: int) -> Flow | None:
+    """Return the flow of the finest classes that do not cut chunks into too many; None where none fits."""
+    if waits.plan.transfers > MOST_TIMED_ROWS or waits.plan.joint is not None:
+        return None
+    for hops in _class_levels(waits, steps):
+        flow = waits.flow(hops, steps)
+        if flow is not None and waits.rows(flow) <= MOST_TIMED_ROWS:
+            return flow
+    return None
+
+
+def best_hop_timing(waits: Waits, nbytes: int, full: float) -> tuple[Staged | None, bool]:
+    """Find the best number of steps for the size, from few on, until more cannot gain what they cost. Also return
+    whether the best lies between numbers tried: then uneven parts need not be tried, as hop timing covers them. `full`:
+    seconds of links that are never idle."""
+    best: tuple[float, int, Flow] | None = None
+    first, between = 0, False
+    for steps, next_steps in pairwise(STEPS):
+        if 2 * steps < DEEP * waits.plan.steps:
+            continue
+        flow = _hop_flow(waits, steps)
+        if flow is None:
+            break
+        predicted, first = flow.time * nbytes + flow.latency, first or steps
+        if best is not None and predicted >= best[0]:
+            between = best[1] > first
+            break
+        best = (predicted, steps, flow)
+        if flow.time * nbytes - full < flow.latency * (next_steps - steps) / steps:
+            between = steps > first
+            break
+    return (None, False) if best is None else (Staged(waits.schedule(best[2]), _step_options(best[1], True)), between)
+
+
+def _sizes(uneven: Uneven, steps: int, quiet: tuple[int, int] = (0, 0)) -> Sizes | None:
+    """Return the sizes for `steps` steps; None where it takes more steps, or would be too large."""
+    if sum(plan.transfers for plan in uneven.plans) > MOST_ROWS:
+        return None
+    sizes = uneven.sizes(steps, quiet)
+    return sizes if sizes is not None and uneven.rows(sizes) <= MOST_ROWS else None
+
+
+def _fastest_uneven(uneven: Uneven, nbytes: int, step_numbers: Sequence[int], full: float) -> Staged | None:
+    """Return the best of these numbers of steps for the size: the time falls, then grows with their latency. `full`:
+    seconds of links that are never idle."""
+    results: dict[int, tuple[float, Sizes]] = {}
+    worse, untried = 0, list(step_numbers)
+    few_steps = bool(step_numbers) and step_numbers[-1] <= FEW_STEPS
+    while untried:
+        steps = untried[0] if few_steps else _next_steps(results, untried, nbytes, full)
+        if steps is None:
+            break
+        untried.remove(steps)
+        result = _best_sizes(uneven, steps, nbytes)
+        if result is None:
+            continue
+        worse = 0 if all(result[0] < time for time, _ in results.values()) else worse + 1
+        results[steps] = result
+        if few_steps and worse == PATIENCE:
+            break
+    best = min(results, key=lambda steps: results[steps][0], default=None)
+    return None if best is None else Staged(uneven.schedule(results[best][1]), {"steps": best})
+
+
+def _next_steps(
+    results: Mapping[int, tuple[float, Sizes]], untried: Sequence[int], nbytes: int, full: float
+) -> int | None:
+    """Return the untried number of steps that is probably best, or a neighbour of the best tried; None where none could
+    be better. The time without latency falls as 1 / steps towards `full`, as the two nearest numbers show, and latency
+    grows as steps do."""
+    if not results:
+        return untried[len(untried) // 2]
+
+    def seconds(steps: int) -> float:
+        near = sorted(results, key=lambda tried: (abs(math.log(tried / steps)), tried))[:2]
+        moving = [results[tried][1].time * nbytes for tried in near]
+        late = results[near[0]][1].latency * steps / near[0]
+        slope = (moving[0] - (full if len(near) < 2 else moving[1])) / (1 / near[0] - (1 / near[1] if near[1:] else 0))
+        return late + max(moving[0] + slope * (1 / steps - 1 / near[0]), full)
+
+    at = min(results, key=lambda steps: results[steps][0])
+    enough, sizes = (1 - MIN_GAIN_STEPS) * results[at][0], results[at][1]
+    steps = min(untried, key=seconds)
+    if seconds(steps) < enough:
+        return steps
+    for tried in (max((n for n in untried if n < at), default=at), min((n for n in untried if n > at), default=at)):
+        between = any(min(tried, at) < n < max(tried, at) for n in results)
+        floor = sizes.time * nbytes if tried < at else full
+        if tried != at and not between and floor + sizes.latency * tried / at < enough:
+            return tried
+    return None
+
+
+def _best_sizes(uneven: Uneven, steps: int, nbytes: int) -> tuple[float, Sizes] | None:
+    """Return the fastest sizes. With few steps it may pay to use no slow paths at the start and at the end."""
+    sizes_found = [_sizes(uneven, steps, quiet) for quiet in (QUIET if steps <= MOST_QUIET else QUIET[:1])]
+    results = [(sizes.time * nbytes + sizes.latency, sizes) for sizes in sizes_found if sizes is not None]
+    return min(results, key=itemgetter(0), default=None)
+
+
+def check_number(option: str, number: object, minimum: int) -> None:
+    """Check an option that is a number, if set."""
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < minimum):
+        raise Invalid(f"option {option}: expected a whole number of {minimum} or more, got {quote(number)}")
+
+
+def piped(
+    schedule: Schedule, topology: Topology, pieces: int | None, sizes: Sequence[int | None], profile: Any
+) -> Iterator[Schedule]:
+    """Yield the schedule in `pieces`; without these, in the best number for every size, and for None in several
+    numbers."""
+    check_number("pieces", pieces, 1)
+    if pieces is not None:
+        yield replace(schedule, pieces=pieces)
+        return
+    usual = RANGE if schedule.steps > 1 else (1,)
+    piece_numbers: dict[int, None] = {}
+    for nbytes in sizes:
+        piece_numbers |= dict.fromkeys(usual if nbytes is None else [best_pieces(schedule, topology, nbytes, profile)])
+    yield from (replace(schedule, pieces=number) for number in piece_numbers)
+
+
+def best_pieces(schedule: Schedule, topology: Topology, nbytes: int, profile: Any = None) -> int:
+    """Return the number of pieces with which model alpha-beta is fastest, to within a few thousandths of the time."""
+
+    def seconds(pieces: int) -> float:
+        return alpha_beta(replace(schedule, pieces=pieces), topology, profile=profile)(nbytes).seconds
+
+    return least_of(seconds, most_pieces(schedule, nbytes))
+
+
+def most_pieces(schedule: Schedule, nbytes: int) -> int:
+    """Return the number of pieces that leaves LEAST_BYTES of the smallest chunk; 1 for a single step."""
+    if schedule.steps < 2:
+        return 1
+    weights, total_weight = schedule.chunks.weights(schedule.collective)
+    smallest = min((weight for weight in weights.tolist() if weight), default=1)
+    return max(1, min(MOST_PIECES, nbytes * smallest // (total_weight * LEAST_BYTES)))
+
+
+def least_of(seconds: Callable[[int], float], top: int) -> int:
+    """The number from 1 to `top` that takes least, to within some thousandths of the time.
+
+    Latency grows with pieces and the wait for the first piece falls: the time has one dip. Some 20 are tried.
+    """
+    seconds = cache(seconds)
+    low = at = 1
+    while at < top and seconds(min(at * GRID, top)) <= seconds(at):
+        low, at = at, min(at * GRID, top)
+    high = min(at * GRID, top)
+    while high - low > 3 and high > 1.02 * low:  # golden section on a logarithmic scale
+        span = math.log(high / low)
+        lower = min(max(round(low * math.exp(0.382 * span)), low + 1), high - 2)
+        upper = min(max(round(low * math.exp(0.618 * span)), lower + 1), high - 1)
+        low, high = (low, upper) if seconds(lower) <= seconds(upper) else (lower, high)
+    tried = range(low, high + 1) if high - low <= 3 else (low, (low + high) // 2, high)
+    return min(tried, key=lambda number: (seconds(number), number))
+
+
+@dataclass(frozen=True)
+class EndSizes:
+    """Sizes before the `pieces` equal ones (one part a step), in these together, and behind them, in parts of the sum.
+    Seconds per byte of nbytes, and of latency."""
+
+    before: tuple[int, ...]
+    middle: int
+    behind: tuple[int, ...]
+    pieces: int
+    time: float
+    latency: float
+
+    def seconds(self, nbytes: int) -> float:
+        return self.time * nbytes + self.latency
+
+
+class Pipeline:
+    """A schedule in one piece, and what it loads in each of its steps."""
+
+    def __init__(self, schedule: Schedule, topology: Topology) -> None:
+        unpiped = isinstance(schedule.pieces, int) and schedule.pieces == 1
+        self.schedule = schedule if unpiped else replace(schedule, pieces=1)
+        self.topology = topology
+        self.steps = schedule.steps
+        load, self.latency = load_by_step(self.schedule, topology, self.steps)
+        self.load = undominated(load, LOAD_DECIMALS)
+
+    @cached_property
+    def full(self) -> float:
+        """Seconds per byte in ever finer pieces."""
+        return float(self.load.sum(axis=1).max(initial=0.0))
+
+    def sizes(self, pieces: int, ends: int = 0) -> EndSizes:
+        """Return the best sizes with `ends` parts at each end; without where the program is too large or unsolved."""
+        exact = self._solve_sizes(pieces, ends) if ends else None
+        if exact is None:
+            return self._to_sizes(Exact((), 1.0, ()), pieces)
+        goal = self._seconds_per_byte(exact, pieces)
+        for denominator in DENOMINATORS:
+            sizes = self._to_sizes(exact.rounded(denominator), pieces)
+            if sizes.time <= goal * (1 + MAX_ROUNDING_LOSS):
+                break
+        return sizes
+
+    def chosen(self, nbytes: int, pieces: int | None, ends: int | None) -> EndSizes | None:
+        """Return the fastest sizes for the message, choosing what is None; more parts at the ends only if they pay.
+        None where the given `ends` are impossible."""
+        if ends is not None:
+            return self.given(
+                self.best(nbytes, ends, self._max_pieces(ends)).pieces if pieces is None else pieces, ends
+            )
+        best: EndSizes | None = None
+        for number in ENDS:
+            if best is not None and self._rows(number) > MOST_END_ROWS:
+                break
+            sizes = self.best(nbytes, number) if pieces is None else self.sizes(pieces, number)
+            if best is not None and sizes.seconds(nbytes) * MIN_GAIN_ENDS > best.seconds(nbytes):
+                break
+            best = sizes
+        return best
+
+    def given(self, pieces: int, ends: int) -> EndSizes | None:
+        """Return the sizes with exactly `ends` parts at each end, or None where that is impossible."""
+        if ends and self._rows(ends) > MOST_END_ROWS:
+            return None
+        sizes = self.sizes(pieces, ends)
+        return sizes if len(sizes.before) == ends else None
+
+    def best(self, nbytes: int, ends: int, max_pieces: int = MOST_PIECES) -> EndSizes:
+        """With the number of pieces, up to `max_pieces`, that is fastest for the size.
+
+        The time falls as pieces grow in number, then rises with latency.
+        """
+
+        @cache
+        def sizes(pieces: int) -> EndSizes:
+            return self.sizes(pieces, ends)
+
+        top = min(max_pieces, most_pieces(self.schedule, nbytes))
+        return sizes(least_of(lambda pieces: sizes(pieces).seconds(nbytes), top))
+
+    def _rows(self, ends: int) -> int:
+        """Transfers, with every part at the ends."""
+        return (2 * ends + 1) * self.schedule.transfers
+
+    def _max_pieces(self, ends: int) -> int:
+        """Return the most pieces that keep the linear program small enough; 1, where none does."""
+        pieces = MOST_CELLS // ((len(self.load) + 1) * max(self.steps, 1)) - 2 * ends
+        return MOST_PIECES if pieces >= self.steps or not ends else max(pieces, 1)
+
+    def laid(self, sizes: EndSizes) -> tuple[Schedule, EndSizes]:
+        """Return the schedule with a copy for every part; those in the middle are one copy with pieces."""
+        if not sizes.before and not sizes.behind:
+            return replace(self.schedule, pieces=sizes.pieces), sizes
+        nonempty = [part_row for part_row in _part_rows(sizes) if part_row[1]]
+        first = nonempty[0][0]
+        each = [
+            replace(self.schedule, step=self.schedule.step + np.int32(start - first), pieces=pieces)
+            for start, _, pieces in nonempty
+        ]
+        return merge(each, [size for _, size, _ in nonempty]), sizes
+
+    def _to_sizes(self, exact: Exact, pieces: int) -> EndSizes:
+        before, behind = (tuple(int(size) for size in end) for end in (exact.before, exact.behind))
+        time = self._seconds_per_byte(exact, pieces)
+        return EndSizes(before, int(exact.middle), behind, pieces, time, self._latency_seconds(exact, pieces))
+
+    def _solve_sizes(self, pieces: int, ends: int) -> Exact | None:
+        """Variables: the parts before, one piece of the middle, the parts behind; then how long steps last."""
+        import scipy.sparse as sp
+        from scipy.optimize import linprog
+
+        shown_pieces = min(pieces, self.steps)
+        if (len(self.load) + 1) * self.steps * (2 * ends + shown_pieces) > MOST_CELLS:
+            return None
+        starts = [*range(ends), *range(ends, ends + shown_pieces), *range(ends + shown_pieces, 2 * ends + shown_pieces)]
+        which = [*range(ends), *[ends] * shown_pieces, *range(ends + 1, 2 * ends + 1)]
+        kinds, slots, sizes = len(self.load), starts[-1] + self.steps, 2 * ends + 1
+        top = float(self.load.max(initial=0.0))
+        if not top:
+            return None
+        kind, step = np.nonzero(self.load)
+        rows = np.concatenate([kind * slots + step + start for start in starts])
+        columns = np.repeat(which, len(kind))
+        values = np.tile(self.load[kind, step] / top, len(starts))
+        clock = np.arange(kinds * slots)
+        middle = np.arange(kinds)  # a step in the middle, all of whose parts are equal pieces
+        upper = sp.coo_array(
+            (
+                np.concatenate([values, -np.ones(len(clock)), self.load.sum(axis=1) / top, -np.ones(kinds)]),
+                (
+                    np.concatenate([rows, clock, kinds * slots + middle, kinds * slots + middle]),
+                    np.concatenate(
+                        [columns, sizes + clock % slots, np.full(kinds, ends), np.full(kinds, sizes + slots)]
+                    ),
+                ),
+            ),
+            shape=(kinds * (slots + 1), sizes + slots + 1),
+        )
+        cost = np.zeros(sizes + slots + 1)
+        cost[sizes:-1], cost[-1] = 1, pieces - shown_pieces
+        equal = np.zeros((1, len(cost)))
+        equal[0, :sizes], equal[0, ends] = 1, pieces
+        solution = linprog(
+            cost, A_ub=upper.tocsr(), b_ub=np.zeros(upper.shape[0]), A_eq=equal, b_eq=[1.0], method="highs"
+        )
+        if solution.status != 0:
+            return None
+        size = np.maximum(solution.x[:sizes], 0.0).tolist()
+        return Exact(tuple(size[:ends]), size[ends] * pieces, tuple(size[ends + 1 :]))
+
+    def _seconds_per_byte(self, exact: Exact, pieces: int) -> float:
+        """Add up the lengths of the steps at the ends and, multiplied, of those in the middle."""
+        shown_pieces = min(pieces, self.steps)
+        size = np.array([*exact.before, *[exact.middle / pieces] * shown_pieces, *exact.behind]) / exact.total
+        full = convolve(self.load, size) if len(self.load) else np.zeros((1, 1))
+        return float(full.max(axis=0).sum() + (pieces - shown_pieces) * self.full * exact.middle / pieces / exact.total)
+
+    def _latency_seconds(self, exact: Exact, pieces: int) -> float:
+        shown_pieces = min(pieces, self.steps)
+        nonempty = np.array([*exact.before, *[exact.middle] * shown_pieces, *exact.behind]) > 0
+        slowest = np.zeros(len(nonempty) + self.steps - 1)
+        for start in np.flatnonzero(nonempty).tolist():
+            slowest[start : start + self.steps] = np.maximum(slowest[start : start + self.steps], self.latency)
+        between = (pieces - shown_pieces) * self.latency.max(initial=0.0) if exact.middle else 0.0
+        return float(slowest.sum() + between)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Sizes in parts of their sum, all of the middle as one."""
+
+    before: tuple[float, ...]
+    middle: float
+    behind: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(self.before) + self.middle + sum(self.behind)
+
+    def rounded(self, denominator: int) -> Exact:
+        """Round to whole numbers that add up to `denominator`; the middle takes the remainder."""
+        before, behind = (tuple(float(round(size * denominator)) for size in end) for end in (self.before, self.behind))
+        return Exact(before, max(denominator - sum(before) - sum(behind), 0.0), behind)
+
+
+def _part_rows(sizes: EndSizes) -> Iterator[tuple[int, int, int]]:
+    """Of every part the step in which it begins, its size, and its pieces."""
+    yield from ((start, size, 1) for start, size in enumerate(sizes.before))
+    begin = len(sizes.before)
+    yield begin, sizes.middle, sizes.pieces
+    yield from ((start, size, 1) for start, size in enumerate(sizes.behind, begin + sizes.pieces))

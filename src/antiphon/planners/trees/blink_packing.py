@@ -1,0 +1,438 @@
+"""The parts of Blink: tree packing, three phases over servers, and two kinds of links at once.
+
+Packing (3.2, 3.3): lengths of edges grow with their load. The tree of least length is taken as heavily as its narrowest
+edge allows, its edges get longer by (1 + epsilon * weight / capacity), until the total, scaled down to fit, is within
+epsilon of what the lengths prove possible (Garg and Könemann). Then (3.2.1) an integer program gives weights of 0 or 1
+to the trees; where its best misses the optimum by more than the threshold, weights are relaxed: whole numbers, then
+halves, thirds and so on, at last fractions. How many trees come out of the first part says little (10 to 299 on one
+machine, by epsilon and ties). Results are exact rationals that fit; floats only guide.
+
+Three phases (3.5), for any number of servers of any size: every server packs trees of its own. Their shares of the data
+differ from server to server, so the data are cut where any server's shares end (common refinement). A part is reduced
+over its tree in every server to that tree's root; then the roots exchange it over one-hop trees, one for every server,
+which carries one n-th of the part; then it goes down the same trees. Undirected trees can be hung from any rank: so the
+data are also cut where the shares of a server's network cards end, each proportional to the card's rate, and a part's
+root is a rank at its card. GPUs on a switch, as in DGX-2, have one-hop trees: every GPU is the root of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from antiphon.core.collective import Collective
+from antiphon.core.schedule import COPY, MAX_DENOMINATOR, REDUCE, Schedule
+from antiphon.core.topology import SharedLimit, Topology
+from antiphon.core.transform import Part, Spans, laid
+from antiphon.errors import Invalid, Unsupported
+from antiphon.planners.shared.routing import Hop, Path, Reach, hung_from
+from antiphon.planners.shared.rows import Row, schedule_of
+from antiphon.planners.trees.fewest import tightest_side
+from antiphon.planners.trees.pricing import cheapest
+from antiphon.planners.trees.spanning import Directed, Undirected, hang_arcs, hang_edges, weakest_partition_of
+from antiphon.planners.trees.to_schedule import Tree, refine
+
+Chosen = tuple[int, ...]
+Weighted = list[tuple[Fraction, Chosen]]
+Plain = tuple[int, int, int]  # a, b, capacity
+FINEST = 8  # weights in parts of a unit that are tried before fractions
+GRAIN = 2**20  # fractions are rounded down to such parts
+NODES = 100  # of the integer program
+Local = Callable[[Sequence[int]], list[Tree]]
+
+
+@dataclass(frozen=True)
+class Blink:
+    """Trees of summed `rate` bytes/s, of `optimum`. `packed` trees came out of the weights; `weights` says what the
+    integer program was allowed: "0 or 1", "whole", "1/2", ..., "fractions"."""
+
+    trees: tuple[Tree, ...]
+    rate: Fraction
+    optimum: Fraction
+    packed: int
+    packed_rate: Fraction
+    weights: str
+
+
+def blink_broadcast(
+    machine: Directed, root: int, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)
+) -> Blink:
+    """Arborescences from a root (a rank) by least-cost arborescences (3.2)."""
+    n, arcs, top = machine.vertices, [arc[:3] for arc in machine.arcs], machine.members.index(root)
+    _, optimum = tightest_side(machine, root)
+    usable = [e for e, (_, b, _) in enumerate(arcs) if b != top]
+    ends = [arcs[e][:2] for e in usable]
+
+    def least(lengths: Sequence[float]) -> Chosen:
+        return least_arborescence(n, ends, lengths, top)
+
+    packed = multiplicative_weights([arcs[e][2] for e in usable], least, epsilon)
+    selected, weights = select_few_trees(packed, [arcs[e][2] for e in usable], Fraction(optimum), threshold)
+    trees = tuple(hang_arcs(machine, root, [usable[e] for e in chosen], w * machine.unit) for w, chosen in selected)
+    return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
+
+
+def blink_allreduce(machine: Undirected, *, epsilon: float = 0.05, threshold: Fraction = Fraction(1, 20)) -> Blink:
+    """Undirected spanning trees, for reduce one way and broadcast the other (3.3)."""
+    n, edges = machine.vertices, [edge[:3] for edge in machine.edges]
+    optimum, _ = weakest_partition_of(n, edges)
+    ends = [edge[:2] for edge in edges]
+
+    def least(lengths: Sequence[float]) -> Chosen:
+        return least_spanning_tree(n, ends, lengths)
+
+    packed = multiplicative_weights([c for *_, c in edges], least, epsilon)
+    selected, weights = select_few_trees(packed, [c for *_, c in edges], optimum, threshold)
+    trees = tuple(hang_edges(machine, chosen, w * machine.unit) for w, chosen in selected)
+    return _blink_result(trees, optimum * machine.unit, packed, machine.unit, weights)
+
+
+def _blink_result(trees: tuple[Tree, ...], optimum: Fraction, packed: Weighted, unit: Fraction, weights: str) -> Blink:
+    rate = sum((tree.rate for tree in trees), Fraction(0))
+    return Blink(trees, rate, optimum, len(packed), sum((w for w, _ in packed), Fraction(0)) * unit, weights)
+
+
+def multiplicative_weights(
+    capacity: Sequence[int], find_least_tree: Callable[[Sequence[float]], Chosen], epsilon: float
+) -> Weighted:
+    """Trees with exact weights that fit, in total within epsilon of the most. O(edges ln(edges) / epsilon^2) trees."""
+    if not 0 < epsilon < 1:
+        raise Invalid(f"epsilon: expected a number between 0 and 1, got {epsilon}")
+    length = [1.0 / c for c in capacity]
+    load = [0] * len(capacity)
+    times: dict[Chosen, int] = {}
+    total, proved = 0, float("inf")
+    for _ in range(1000 + ceil(4 * len(capacity) * (1 + log(len(capacity) + 1)) / epsilon**2)):
+        tree = find_least_tree(length)
+        tree_length = sum(length[e] for e in tree)
+        proved = min(proved, sum(x * c for x, c in zip(length, capacity, strict=True)) / tree_length)
+        weight = min(capacity[e] for e in tree)
+        times[tree] = times.get(tree, 0) + weight
+        total += weight
+        for e in tree:
+            load[e] += weight
+            length[e] *= 1 + epsilon * weight / capacity[e]
+        if tree_length > 1e200:
+            length = [x * 2.0**-600 for x in length]
+        fullest = max(x / c for x, c in zip(load, capacity, strict=True))
+        if total / fullest >= (1 - epsilon) * proved:
+            break
+    scale = max(Fraction(x, c) for x, c in zip(load, capacity, strict=True))  # what no edge exceeds after it
+    return sorted(((Fraction(w) / scale, tree) for tree, w in times.items()), key=lambda x: (-x[0], x[1]))
+
+
+def least_spanning_tree(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float]) -> Chosen:
+    """Kruskal; of equal lengths the first. O(edges log edges)."""
+    label = list(range(vertices))
+    chosen = []
+    for e in sorted(range(len(ends)), key=lambda e: (length[e], e)):
+        a, b = (label[v] for v in ends[e])
+        if a != b:
+            label = [b if x == a else x for x in label]
+            chosen.append(e)
+            if len(chosen) == vertices - 1:
+                break
+    return tuple(sorted(chosen))
+
+
+def least_arborescence(vertices: int, ends: Sequence[tuple[int, int]], length: Sequence[float], root: int) -> Chosen:
+    """The cheapest arborescence (Chu and Liu; Edmonds). Every vertex must be within reach. O(vertices^3) at worst."""
+    cost = np.full((vertices, vertices), np.inf)
+    arc = np.zeros((vertices, vertices), np.int64)
+    for e, (a, b) in enumerate(ends):
+        if length[e] < cost[a, b]:
+            cost[a, b], arc[a, b] = length[e], e
+    parents = cheapest(cost, root, np.inf)
+    assert parents is not None
+    return tuple(sorted(int(arc[parent, v]) for v, parent in enumerate(parents) if parent >= 0))
+
+
+def select_few_trees(
+    packed: Weighted, capacity: Sequence[int], optimum: Fraction, threshold: Fraction = Fraction(1, 20)
+) -> tuple[Weighted, str]:
+    """Fewer of the trees, with coarse weights (in units), at (1 - threshold) of the optimum; and how coarse (3.2.1)."""
+    if not 0 <= threshold < 1:
+        raise Invalid(f"threshold: expected a fraction from 0 to below 1, got {threshold}")
+    selected, weights = _select_trees(tuple(packed), tuple(capacity), optimum, threshold)
+    return [*selected], weights
+
+
+@lru_cache(maxsize=64)
+def _select_trees(
+    packed: tuple[tuple[Fraction, Chosen], ...], capacity: tuple[int, ...], optimum: Fraction, threshold: Fraction
+) -> tuple[Weighted, str]:
+    """Kept, since collectives that go both ways ask for the same trees, and integer programs take most of the time."""
+    trees = [tree for _, tree in packed]
+    uses = np.zeros((len(capacity), len(trees)))
+    for i, tree in enumerate(trees):
+        uses[list(tree), i] = 1
+    widest = [min(capacity[e] for e in tree) for tree in trees]
+    min_total = (1 - threshold) * optimum
+    best: tuple[Fraction, Weighted, str] = (sum((w for w, _ in packed), Fraction(0)), [*packed], "fractions")
+    for grain in range(FINEST + 1):  # 0: weights of 0 or 1
+        scale = max(grain, 1)
+        max_weight = [1 if grain == 0 else width * scale for width in widest]
+        chosen = _integer_weights(uses, [c * scale for c in capacity], max_weight, None)
+        if chosen is not None and sum(chosen) >= min_total * scale:
+            if grain:
+                chosen = (
+                    _integer_weights(uses, [c * scale for c in capacity], max_weight, ceil(min_total * scale)) or chosen
+                )
+            return _weighted_trees(
+                chosen, scale, trees
+            ), "0 or 1" if not grain else "whole" if grain == 1 else f"1/{grain}"
+    fractions = _fractional_weights(uses, capacity, trees)
+    total = sum((w for w, _ in fractions), Fraction(0))
+    if total >= min(min_total, best[0]):
+        return fractions, "fractions"
+    return best[1], "fractions"
+
+
+def _weighted_trees(chosen: Sequence[int], scale: int, trees: Sequence[Chosen]) -> Weighted:
+    weighted_trees = [(Fraction(w, scale), tree) for w, tree in zip(chosen, trees, strict=True) if w]
+    return sorted(weighted_trees, key=lambda x: (-x[0], x[1]))
+
+
+def _integer_weights(
+    uses: Any, capacity: Sequence[int], max_weight: Sequence[int], enough: int | None
+) -> list[int] | None:
+    """Whole weights that fit, of the greatest sum; or, of sum `enough`, on the fewest trees. None if none was found."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    count = uses.shape[1]
+    limits = np.array(capacity, float)
+    if enough is None:
+        program = milp(
+            -np.ones(count),
+            constraints=LinearConstraint(uses, -np.inf, limits),
+            bounds=Bounds(0, np.array(max_weight, float)),
+            integrality=np.ones(count),
+            options={"node_limit": NODES},
+        )
+    else:
+        zero = np.zeros_like(uses)
+        allowed = np.hstack([np.eye(count), -np.diag(np.array(max_weight, float))])
+        total = np.hstack([np.ones((1, count)), np.zeros((1, count))])
+        program = milp(
+            np.concatenate([np.zeros(count), np.ones(count)]),
+            constraints=[
+                LinearConstraint(np.hstack([uses, zero]), -np.inf, limits),
+                LinearConstraint(allowed, -np.inf, 0),
+                LinearConstraint(total, enough, np.inf),
+            ],
+            bounds=Bounds(0, np.concatenate([np.array(max_weight, float), np.ones(count)])),
+            integrality=np.ones(2 * count),
+            options={"node_limit": NODES},
+        )
+    if program.x is None:
+        return None
+    weights = [round(x) for x in program.x[:count]]
+    fits = all(
+        sum(w for w, use in zip(weights, row, strict=True) if use) <= c for row, c in zip(uses, capacity, strict=True)
+    )
+    return weights if fits and min(weights) >= 0 and (enough is None or sum(weights) >= enough) else None
+
+
+def _fractional_weights(uses: Any, capacity: Sequence[int], trees: Sequence[Chosen]) -> Weighted:
+    """A vertex of the linear program, so at most as many trees as edges; rounded down, so that it fits."""
+    from scipy.optimize import linprog
+
+    program = linprog(-np.ones(len(trees)), A_ub=uses, b_ub=np.array(capacity, float), method="highs-ds")
+    weights = [int(max(x, 0) * (1 - 1e-9) * GRAIN) for x in program.x]
+    loads = [sum(w for w, use in zip(weights, row, strict=True) if use) for row in uses]
+    scale = max(Fraction(x, c * GRAIN) for x, c in zip(loads, capacity, strict=True))
+    weighted_trees = _weighted_trees(weights, GRAIN, trees)
+    return weighted_trees if scale <= 1 else [(w / scale, tree) for w, tree in weighted_trees]
+
+
+def one_hop(topology: Topology, members: Sequence[int]) -> list[Tree]:
+    """A tree of one hop from every member; Unsupported where two are not joined directly or over switches."""
+    reach = Reach(topology)
+    trees = []
+    for root in members:
+        hops = []
+        for rank in sorted(set(members) - {root}):
+            to_rank, back = reach.neighbours(root).get(rank), reach.neighbours(rank).get(root)
+            if not to_rank or not back:
+                raise Unsupported(
+                    f"planner blink: ranks {root} and {rank} of {topology.name} are joined neither directly nor "
+                    "through switches; use planner trees"
+                )
+            hops.append((rank, Hop(root, to_rank[0], 1, back[0])))
+        trees.append(Tree(root, Fraction(1), tuple(hops)))
+    return trees
+
+
+@dataclass(frozen=True)
+class _Exit:
+    """Ranks of a server that leave it by the same card, and how fast that is."""
+
+    ranks: tuple[int, ...]
+    rate: Fraction
+
+
+def three_phases(
+    topology: Topology, collective: Collective, servers: Sequence[Sequence[int]], local: Local
+) -> tuple[Schedule, int]:
+    """An allreduce, and of how many parts. `local` packs the undirected trees of one server's ranks. O(rows)."""
+    reach = Reach(topology)
+    packed = [local(ranks) if len(ranks) > 1 else [Tree(ranks[0], Fraction(1), ())] for ranks in servers]
+    exits = [_network_exits(reach, servers, at) for at in range(len(servers))] if len(servers) > 1 else []
+    lists: list[Sequence[Tree | _Exit]] = [*packed, *exits]
+    refinement = refine(lists)
+    denominator = len(servers) * math.lcm(*(share.denominator for share, _ in refinement))
+    if denominator >= MAX_DENOMINATOR:
+        raise Unsupported(
+            "the shares of the trees have no common denominator below 2^62; use planner trees, which rounds them"
+        )
+    data = Spans.side_by_side(np.array([int(share * denominator) for share, _ in refinement]))
+    load: dict[int, Fraction] = defaultdict(Fraction)
+    stages: list[Part] = []
+    for number, (share, items) in enumerate(refinement):
+        trees = [item for item in items if isinstance(item, Tree)]
+        cards = [item for item in items if isinstance(item, _Exit)]
+        tops = []
+        for server, tree in enumerate(trees):
+            tops.append(_choose_root(tree, cards[server].ranks, load) if cards else tree.root)
+            load[tops[-1]] += share
+        hung = [hung_from(tree.hops, top) for tree, top in zip(trees, tops, strict=True)]
+        stages += _part_stages(
+            reach, collective.ranks, list(zip(tops, hung, strict=True)), data.take(np.array([number]))
+        )
+    return laid(stages, collective, Spans.side_by_side(np.array([denominator]))), len(refinement)
+
+
+def _part_stages(reach: Reach, ranks: int, trees: Sequence[tuple[int, dict[int, Hop]]], data: Spans) -> list[Part]:
+    """Reduce in all servers, each over its tree; exchange between the roots, an equal part each; spread."""
+    start = max(_tree_height(hops) for _, hops in trees)
+    servers = [_tree_schedules(ranks, top, hops) for top, hops in trees if hops]
+    stages = [replace(Part.alone(up, data), start=start - up.steps) for up, _ in servers]
+    if len(trees) > 1:
+        edge = np.arange(len(trees) + 1) * (int(data.lengths[0]) // len(trees))
+        for number, (middle, _) in enumerate(trees):
+            other_tops = [top for top, _ in trees if top != middle]
+            star = {
+                top: Hop(middle, _one_hop_path(reach, middle, top), 1, _one_hop_path(reach, top, middle))
+                for top in other_tops
+            }
+            own_data = data.cut(np.zeros(1, np.int64), edge[number : number + 1], edge[number + 1 : number + 2])
+            stages += [
+                replace(Part.alone(phase, own_data), start=start + i)
+                for i, phase in enumerate(_tree_schedules(ranks, middle, star))
+            ]
+        start += 2
+    return [*stages, *(replace(Part.alone(down, data), start=start) for _, down in servers)]
+
+
+def _tree_schedules(ranks: int, top: int, hops: dict[int, Hop]) -> tuple[Schedule, Schedule]:
+    """A reduce to the root of a tree, and a broadcast from there."""
+    high, members = _tree_height(hops), (top, *hops)
+    up: list[Row] = [(high - hop.depth, 0, rank, hop.parent, REDUCE, hop.back) for rank, hop in hops.items()]
+    down: list[Row] = [(hop.depth - 1, 0, hop.parent, rank, COPY, hop.path) for rank, hop in hops.items()]
+    shares = [(0, Fraction(1))]
+    return (
+        schedule_of(Collective("reduce", ranks, members, (top,)), shares, up),
+        schedule_of(Collective("broadcast", ranks, members, (top,)), shares, down),
+    )
+
+
+def _choose_root(tree: Tree, ranks: Sequence[int], load: dict[int, Fraction]) -> int:
+    """Of the ranks at a card that which has been a root least, then that from which the tree is least deep."""
+    return min(ranks, key=lambda rank: (load[rank], _tree_height(hung_from(tree.hops, rank)), rank))
+
+
+def _network_exits(reach: Reach, servers: Sequence[Sequence[int]], at: int) -> list[_Exit]:
+    """The ranks of a server by what their ways out have in common with each other's; each card gets as much of the
+    data as it is fast."""
+    topology = reach.topology
+    outside = servers[at - 1][0]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    speed: dict[tuple[int, ...], Fraction] = {}
+    for rank in servers[at]:
+        first = _one_hop_path(reach, rank, outside)[0]
+        limits = [limit for limit in topology.limits if first in limit.links]
+        key = tuple(sorted({link for limit in limits for link in limit.links})) or (first,)
+        groups.setdefault(key, []).append(rank)
+        narrowest = min([limit.bandwidth for limit in limits], default=topology.bandwidth(first))
+        speed[key] = min(narrowest, speed.get(key, Fraction(0)) + topology.bandwidth(first))
+    return [_Exit(tuple(ranks), speed[key]) for key, ranks in groups.items()]
+
+
+def _one_hop_path(reach: Reach, src: int, dst: int) -> Path:
+    one_hop_paths = reach.neighbours(src).get(dst)
+    if not one_hop_paths:
+        raise Unsupported(
+            f"planner blink: servers exchange over one-hop trees, and rank {src} of {reach.topology.name} has no link "
+            f"or path through switches to rank {dst}; use planner trees"
+        )
+    return one_hop_paths[0]
+
+
+def _tree_height(hops: dict[int, Hop]) -> int:
+    return max((hop.depth for hop in hops.values()), default=0)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Same ranks and switches, fewer links: link i is link `links[i]` of the whole machine."""
+
+    topology: Topology
+    links: tuple[int, ...]
+
+    def path(self, path: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self.links[link] for link in path)
+
+    def tree(self, tree: Tree) -> Tree:
+        """The same tree in the links of the whole machine."""
+        hops = tuple(
+            (rank, Hop(hop.parent, self.path(hop.path), hop.depth, self.path(hop.back))) for rank, hop in tree.hops
+        )
+        return replace(tree, hops=hops)
+
+
+def with_links(topology: Topology, keep: NDArray[np.bool_]) -> Slice:
+    """Return the machine with these links only; shared limits keep their remaining links. O(links)."""
+    links = np.flatnonzero(keep)
+    place = np.cumsum(keep) - 1
+    limits = []
+    for limit in topology.limits:
+        remaining = tuple(int(place[link]) for link in limit.links if keep[link])
+        if remaining:
+            limits.append(SharedLimit(limit.name, remaining, limit.bandwidth))
+    subset = replace(
+        topology, link_src=topology.link_src[links], link_dst=topology.link_dst[links],
+        link_type=topology.link_type[links], limits=tuple(limits),
+    )  # fmt: skip
+    return Slice(subset, tuple(links.tolist()))
+
+
+def of_kinds(topology: Topology, kinds: Iterable[str]) -> Slice:
+    """Only the links of these kinds."""
+    kept_kinds = set(kinds)
+    keep = np.array([kind.kind in kept_kinds for kind in topology.types])[topology.link_type]
+    return with_links(topology, keep)
+
+
+def within(topology: Topology, place: str) -> Slice:
+    """Only the links between nodes at this place or inside it, such as host0."""
+    inside = np.array([name == place or name.startswith(place + "/") for name in topology.places])
+    return with_links(topology, inside[topology.link_src] & inside[topology.link_dst])
+
+
+def split(total: Fraction, fast: Fraction, slow: Fraction, waiting: Fraction) -> Fraction:
+    """Equation 8: how much of `total` goes over the slow set (PCIe), so that both are through at once.
+
+    `fast`, `slow`: the rates of the sets; `waiting`: T_dpa, how long it takes until the slow one may begin. Small data
+    go over the fast set alone: what the paper leaves open, where the equation is negative. O(1).
+    """
+    share = (total * slow - waiting * slow * fast) / (slow + fast)
+    return max(share, Fraction(0))
