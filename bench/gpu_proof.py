@@ -33,10 +33,10 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import AntiphonError, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.planners.table import TABLE
-from antiphon.runtimes.device.beside import Library
+from antiphon.runtimes.device.call_choices import TABLES, Choice, list_choices
 from antiphon.runtimes.device.functions import Device, device
 from antiphon.runtimes.device.group import WAYS, DevicePlan, Group
-from antiphon.runtimes.device.shares import TABLES, Choice, list_choices
+from antiphon.runtimes.device.nccl_library import Library
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import How, Runtime
 from antiphon.runtimes.measure.device import Cuda, Hip, Threads

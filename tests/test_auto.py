@@ -22,7 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.errors import AntiphonError, Invalid, Unsupported
 from antiphon.formats.probe.found import Probed
-from antiphon.runtimes.auto import alike
+from antiphon.runtimes.auto import isomorphic
 from antiphon.runtimes.auto.allocation import find_allocation
 from antiphon.runtimes.auto.answering import answer_question
 from antiphon.runtimes.auto.planning import book_of, plan_collectives
@@ -110,9 +110,9 @@ def test_hosts_of_a_cluster_in_the_order_in_which_processes_are_on_them() -> Non
     [
         (["-"] * 9, "", {}, "there are 9 processes"),
         (["=0", "=0"], "", {}, "which GPU each process uses"),
-        (["=0,1", "-"], "", {}, "by some alone"),
+        (["=0,1", "-"], "", {}, "only some processes set"),
         (["=8"] * 1 + ["=9"], "", {}, "has 8"),
-        (["-"] * 2, "ab", {}, "2 hosts, and nothing tells how they are joined"),
+        (["-"] * 2, "ab", {}, "2 hosts, and their network is unknown"),
         (["-"] * 4, "", {"ANTIPHON_RANKS": "1,4"}, "names 2 ranks"),
         (["-"] * 2, "", {"ANTIPHON_RANKS": "0,8"}, "needed is one of the 8"),
         (["-"] * 2, "", {"ANTIPHON_RANKS": "0;1"}, "expected ranks such as"),
@@ -207,9 +207,9 @@ def test_kept_plans_serve_machines_alike_under_any_numbers(tmp_path_factory: Any
     folder.chmod(0o700)
     machine = asked(["=1,4,5,6"] * 4).machine
     plan = antiphon.plan("broadcast", machine, planner="trees", root=1)
-    alike.cache_plans(machine, [plan], "much", folder)
+    isomorphic.cache_plans(machine, [plan], "much", folder)
     other = asked([f"={','.join(str(PART[i]) for i in order)}"] * 4).machine
-    found = alike.find_plans(other, folder)
+    found = isomorphic.find_plans(other, folder)
     assert found is not None
     (mine,), gain = found
     assert gain == "much"
@@ -222,31 +222,31 @@ def test_other_allocations_of_the_same_shape_take_the_kept_plan(tmp_path: Path) 
     """Blink counts allocations of a DGX-1V by their shape: {0,1,2,3} looks like {4,5,6,7}."""
     tmp_path.chmod(0o700)
     first, second, third = (asked([f"={ranks}"] * 4).machine for ranks in ("0,1,2,3", "4,5,6,7", "1,4,5,6"))
-    alike.cache_plans(first, [antiphon.plan("allreduce", first, planner="trees")], "", tmp_path)
-    assert alike.find_plans(second, tmp_path) is not None
-    assert alike.find_plans(third, tmp_path) is None
+    isomorphic.cache_plans(first, [antiphon.plan("allreduce", first, planner="trees")], "", tmp_path)
+    assert isomorphic.find_plans(second, tmp_path) is not None
+    assert isomorphic.find_plans(third, tmp_path) is None
 
 
 def test_damaged_and_foreign_plans_are_not_believed(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     machine = asked(["=1,4,5,6"] * 4).machine
     plan = antiphon.plan("allreduce", machine, planner="trees")
-    alike.cache_plans(machine, [plan], "", tmp_path)
-    path = alike.path_of(machine, tmp_path)
+    isomorphic.cache_plans(machine, [plan], "", tmp_path)
+    path = isomorphic.path_of(machine, tmp_path)
     good = path.read_bytes()
     for bad in (b"", good[:-9], good[: len(good) // 2], b"{}", b"\xff" * 9):
         path.write_bytes(bad)
         with pytest.raises(Invalid, match="damaged"):
-            alike.find_plans(machine, tmp_path)
+            isomorphic.find_plans(machine, tmp_path)
     path.write_bytes(good)
-    assert alike.find_plans(machine, tmp_path) is not None
+    assert isomorphic.find_plans(machine, tmp_path) is not None
     path.chmod(0o666)
     with pytest.raises(Invalid, match="others may write"):
-        alike.find_plans(machine, tmp_path)
+        isomorphic.find_plans(machine, tmp_path)
     path.chmod(0o600)
     tmp_path.chmod(0o777)
     with pytest.raises(Invalid, match="others may write"):
-        alike.find_plans(machine, tmp_path)
+        isomorphic.find_plans(machine, tmp_path)
 
 
 def test_a_wrong_schedule_in_a_kept_file_is_found(tmp_path: Path) -> None:
@@ -256,9 +256,9 @@ def test_a_wrong_schedule_in_a_kept_file_is_found(tmp_path: Path) -> None:
     schedule = plan.entries[0].schedule
     less = schedule.take(np.arange(schedule.transfers - 1))
     wrong = replace(plan, entries=(replace(plan.entries[0], schedule=less),))
-    alike.cache_plans(machine, [wrong], "", tmp_path)
+    isomorphic.cache_plans(machine, [wrong], "", tmp_path)
     with pytest.raises(Invalid, match="a schedule is wrong"):
-        alike.find_plans(machine, tmp_path)
+        isomorphic.find_plans(machine, tmp_path)
 
 
 # ---- an answer, and the file that keeps it ----

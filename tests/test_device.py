@@ -31,9 +31,9 @@ from antiphon.errors import Invalid, Missing, TimedOut, Unsupported
 from antiphon.formats.device.statements import statements
 from antiphon.lower.device.table import Table, tables, tables_of
 from antiphon.lower.lowering import lower
+from antiphon.runtimes.device.call_choices import Choice, list_choices
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, Group
-from antiphon.runtimes.device.shares import Choice, list_choices
 from antiphon.runtimes.engine.build import DEVICE
 from antiphon.runtimes.measure.device import Cuda, Threads
 

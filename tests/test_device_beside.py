@@ -11,7 +11,7 @@ import pytest
 
 import antiphon
 from antiphon.cli import run
-from antiphon.runtimes.device import beside
+from antiphon.runtimes.device import nccl_library
 from antiphon.runtimes.measure.device import Cuda, Hip, Threads
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None or shutil.which("c++") is None, reason="needs compilers")
@@ -41,7 +41,7 @@ def test_all_that_it_can_is_measured_beside_ours(made: Made, in_place: bool) -> 
         (row,) = antiphon.run(plan, "4KB", on="threads", dtype="float32", in_place=in_place)
         assert (row["correct"], row["agree"]) == (True, True), kind
         theirs = row["reference_seconds"] is not None
-        assert theirs == (not in_place or kind not in beside.WHOLE), kind
+        assert theirs == (not in_place or kind not in nccl_library.WHOLE), kind
         assert row["reference_wrong"] == (0 if theirs else None), kind
 
 
@@ -84,4 +84,4 @@ def test_the_table_has_both(
 
 def test_where_wheels_have_it() -> None:
     assert (Cuda.library, Hip.library) == ("libnccl.so.2", "librccl.so.1")
-    assert beside.path_of("libnosuchlibrary.so.9") == "libnosuchlibrary.so.9"
+    assert nccl_library.path_of("libnosuchlibrary.so.9") == "libnosuchlibrary.so.9"

@@ -16,9 +16,9 @@ from antiphon.core.program.kinds import INPUT, OUTPUT
 from antiphon.errors import AntiphonError, Invalid, TimedOut, Unsupported
 from antiphon.lower.device.table import tables
 from antiphon.registry import table
+from antiphon.runtimes.device.call_choices import Choice
 from antiphon.runtimes.device.functions import threads
 from antiphon.runtimes.device.group import CALLS, WAYS, DevicePlan, Group
-from antiphon.runtimes.device.shares import Choice
 from antiphon.runtimes.measure.device import Cuda, Threads
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")

@@ -1,14 +1,17 @@
-"""The built-in runtimes by name. To add one: a file with a class of `_case.Runtime`, and a line here.
+"""The built-in runtimes by name. To add one: a file with a subclass of `measure.case.Runtime`, and an entry here.
 
-can["library"]: beside whose own collectives it measures; "" where there are none. can["modules"],
-can["programs"]: what must be installed. can["options"]: those of `How` that mean something to it. can["in_place"]: the
-collectives it has in place (left out: all). can["use"]: how programs come to run by a table that was measured there,
-with {table} and {ranks}. can["cuts"]: how it cuts messages of which a schedule does not say the pieces, as the fields
-of `core.transform.Cuts`, so that models price what really runs; left out: not at all.
-can["algorithms"]: whether the library can be told which of its own algorithms to take (tune --library-only).
-can["trace"]: whether a run can tell when everything happened (--trace).
-can["in_switches"]: whether it lets switches multicast and combine (joints); left out: it cannot, and tune for it leaves
-out what would.
+Keys of `can`:
+    library      the library whose own collectives are measured beside ours; "" for none
+    modules      modules that must be installed
+    programs     programs that must be installed
+    options      the options of `How` that it supports
+    in_place     the collectives that it supports in place; default: all
+    use          how programs use a table that was measured there, with {table} and {ranks}
+    cuts         how it cuts messages for which a schedule does not set the pieces, as fields of `core.transform.Cuts`,
+                 so that models price the real messages; default: not at all
+    algorithms   whether the library's own algorithm can be selected (tune --library-only)
+    trace        whether it can record a run (--trace)
+    in_switches  whether switches can multicast and combine (joints); default: no, and `tune` leaves out such schedules
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 
 from antiphon.registry import Entry
 
-_ENGINE: dict[str, Any] = {  # engine/native/layout.c, plan.c
+_ENGINE: dict[str, Any] = {  # as in engine/native/layout.c and plan.c
     "trace": True,
     "cuts": {"collectives": ("broadcast", "reduce", "allreduce", "reducescatter", "custom"), "piece": 2**17, "most": 4},
 }

@@ -49,7 +49,7 @@ def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], look: L
     if len(boots) == 1:
         return box
     if not environment.get("SLURM_JOB_ID"):
-        raise Unsupported(f"{len(boots)} hosts, and nothing tells how they are joined; name the machine by {MACHINE}")
+        raise Unsupported(f"{len(boots)} hosts, and their network is unknown; name the machine by {MACHINE}")
     fabric = look("slurm")
     names = [next(process.host for process in job if process.boot == boot) for boot in boots]
     short = replace(fabric, names=tuple(name.partition(".")[0] for name in fabric.names))
@@ -95,13 +95,13 @@ def _assign_gpus(box: Sequence[int], members: Sequence[Process]) -> list[int]:
         return list(box[: len(members)])  # no numbers, or those of a larger host
     first = listed[0]
     if len(listed) < len(members):
-        raise Unsupported(f"what GPUs processes see is told by some alone; set it for all, or {RANKS}")
+        raise Unsupported(f"only some processes set which GPUs they see; set it for all, or {RANKS}")
     if all(numbers == first for numbers in listed) and len(first) >= len(members):
         chosen = first[: len(members)]
     elif all(len(numbers) == 1 for numbers in listed) and len({numbers[0] for numbers in listed}) == len(members):
         chosen = [numbers[0] for numbers in listed]
     else:
-        raise Unsupported(f"which GPU each process uses cannot be told; say so by {RANKS}=0,1,...")
+        raise Unsupported(f"which GPU each process uses is unclear; set {RANKS}=0,1,...")
     if max(chosen) >= len(box):
         raise Invalid(f"GPU {max(chosen)} is named to be seen, but the host has {len(box)}")
     return [box[number] for number in chosen]

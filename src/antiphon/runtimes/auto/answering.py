@@ -13,7 +13,7 @@ from antiphon.core.files import is_ours
 from antiphon.core.plan import Plan
 from antiphon.errors import AntiphonError, Infeasible, Invalid, TimedOut
 from antiphon.formats.probe.found import Probed
-from antiphon.runtimes.auto import alike
+from antiphon.runtimes.auto import isomorphic
 from antiphon.runtimes.auto.allocation import find_allocation
 from antiphon.runtimes.auto.planning import Gain, book_of, plan_collectives
 from antiphon.runtimes.serve.auto_question import ALIKE, PLANNED, Answer
@@ -60,7 +60,7 @@ def _find_answer(question: str, cache_file: Path | None) -> Answer:
     cached = None
     if folder is not None:
         try:
-            cached = alike.find_plans(probed.machine, folder)
+            cached = isomorphic.find_plans(probed.machine, folder)
         except Invalid as error:
             notes.append(f"planned anew: {error}")
     if cached is not None:
@@ -68,7 +68,7 @@ def _find_answer(question: str, cache_file: Path | None) -> Answer:
     plans, gain = _plan_within_budget(probed, notes)
     if folder is not None and not any("was stopped" in note for note in notes):
         with suppress(OSError):
-            alike.cache_plans(probed.machine, plans, gain, folder)
+            isomorphic.cache_plans(probed.machine, plans, gain, folder)
     return _make_answer(probed, PLANNED, plans, gain, notes)
 
 

@@ -19,11 +19,18 @@ from antiphon.core.schedule import Schedule
 from antiphon.errors import Missing, Unsupported
 from antiphon.lower.device.packets import PACKED
 from antiphon.lower.device.table import Table, tables
-from antiphon.runtimes.device.beside import Library
+from antiphon.runtimes.device.call_choices import (
+    TABLES,
+    Choice,
+    list_choices,
+    pareto_frontier,
+    select_choice,
+    time_choices,
+)
 from antiphon.runtimes.device.functions import Device, device
 from antiphon.runtimes.device.group import DevicePlan, Group
 from antiphon.runtimes.device.hybrid import Hybrid, slow_plan, work_of
-from antiphon.runtimes.device.shares import TABLES, Choice, list_choices, pareto_frontier, select_choice, time_choices
+from antiphon.runtimes.device.nccl_library import Library
 from antiphon.runtimes.engine.build import library
 from antiphon.runtimes.measure.case import Case, How, Row, RowCallback, Runnable, Runtime, Stop, group_cases, never
 from antiphon.runtimes.measure.local import AllBuffers, refuse_too_large

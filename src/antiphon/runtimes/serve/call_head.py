@@ -39,7 +39,7 @@ def _kind_codes(kind: str, op: str) -> tuple[int, int]:
 class CallHead:
     """The header in memory, which the engine reads when a call begins. `number` counts the calls of the group.
 
-    `common`: bytes that must be the same at all processes, of which the header has a digest."""
+    `common`: bytes that must be the same at all processes; the header has their digest."""
 
     def __init__(self, rank: int, common: bytes) -> None:
         self.rank, self.number = rank, 0

@@ -40,7 +40,7 @@ NEAR: dict[str, tuple[tuple[int, str], ...]] = {
     "broadcast": ((0, "direct"),),
 }
 MAX_NEAR_RANKS = 32  # beyond, the many messages of NEAR are slower than more steps
-MAX_CACHED_RANKS = 16  # books for so many ranks are cached, at most 0.2 MB each
+MAX_CACHED_RANKS = 16  # larger books than for these (0.2 MB) are not cached
 MAX_CACHED_FILES = 512
 
 

@@ -59,7 +59,7 @@ class Processes:
     places: Sequence[int]
     everyone: int
     strict: bool = True
-    timeout: float = 1800.0  # seconds without any progress in which plans are asked for (table "auto")
+    timeout: float = 1800.0  # seconds without any progress while asking for plans (table "auto")
 
 
 class WireSetup(Protocol):

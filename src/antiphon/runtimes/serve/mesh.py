@@ -75,15 +75,15 @@ class _Card:
         return b"door " + bytes.fromhex(self.secret)
 
 
-def _read_card(text: str, who: str) -> _Card:
-    fields = fields_of(text, who)
+def _read_card(text: str, sender: str) -> _Card:
+    fields = fields_of(text, sender)
     match fields:
         case {"tcp": [str(host), int(port)], "host": str(), "path": str(), "secret": str(token)} if 0 < port < 2**16:
-            hex_of(token, who)
+            hex_of(token, sender)
             if not _is_ip_address(host):
-                raise no_message(who, "expected the number of a host")
+                raise no_message(sender, "expected the number of a host")
             return _Card((host, port), fields["host"], fields["path"], token)
-    raise no_message(who, "expected the addresses of its doors")
+    raise no_message(sender, "expected the addresses of its doors")
 
 
 def _is_ip_address(host: str) -> bool:

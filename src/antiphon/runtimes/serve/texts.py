@@ -28,45 +28,45 @@ def send_text(connection: socket.socket, text: str, end: float) -> None:
     connection.sendall(data)
 
 
-def receive_text(connection: socket.socket, end: float, who: str) -> str:
+def receive_text(connection: socket.socket, end: float, sender: str) -> str:
     (length,) = _LENGTH.unpack(_receive_bytes(connection, _LENGTH.size, end))
     if length > _MAX_BYTES:
-        raise no_message(who, f"a length of {length} bytes")
+        raise no_message(sender, f"a length of {length} bytes")
     data = _receive_bytes(connection, length, end)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise no_message(who, str(error)) from None
+        raise no_message(sender, str(error)) from None
 
 
-def parse_json(text: str, who: str) -> Any:
+def parse_json(text: str, sender: str) -> Any:
     """Parse the JSON that a process sent; Invalid, naming the process, if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise no_message(who, str(error)) from None
+        raise no_message(sender, str(error)) from None
 
 
-def texts_of(text: str, count: int, who: str) -> list[str]:
+def texts_of(text: str, count: int, sender: str) -> list[str]:
     """Return `count` texts that were sent as one."""
-    texts = parse_json(text, who)
+    texts = parse_json(text, sender)
     if not isinstance(texts, list) or len(texts) != count or not all(isinstance(item, str) for item in texts):
-        raise no_message(who, f"expected {count} texts")
+        raise no_message(sender, f"expected {count} texts")
     return texts
 
 
-def fields_of(text: str, who: str) -> dict[str, Any]:
-    fields = parse_json(text, who)
+def fields_of(text: str, sender: str) -> dict[str, Any]:
+    fields = parse_json(text, sender)
     if not isinstance(fields, dict):
-        raise no_message(who, "expected names and values")
+        raise no_message(sender, "expected names and values")
     return fields
 
 
-def hex_of(text: str, who: str) -> bytes:
+def hex_of(text: str, sender: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        raise no_message(who, str(error)) from None
+        raise no_message(sender, str(error)) from None
 
 
 def text_of(data: bytes) -> str:
@@ -74,16 +74,18 @@ def text_of(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def base64_of(text: Any, who: str) -> bytes:
+def base64_of(text: Any, sender: str) -> bytes:
     try:
         return base64.b64decode(text)
     except (TypeError, ValueError) as error:
-        raise no_message(who, str(error)) from None
+        raise no_message(sender, str(error)) from None
 
 
-def no_message(who: str, why: str) -> Invalid:
+def no_message(sender: str, why: str) -> Invalid:
     why = " ".join(why.split())[:120]
-    return Invalid(f"{who} sent what is no message of this program ({why}); do all run the same version of Antiphon?")
+    return Invalid(
+        f"{sender} sent what is no message of this program ({why}); do all run the same version of Antiphon?"
+    )
 
 
 def _receive_bytes(connection: socket.socket, count: int, end: float) -> bytearray:

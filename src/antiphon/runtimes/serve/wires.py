@@ -129,22 +129,22 @@ class Connecting:
                 connection.detach()  # the wire owns it
 
 
-def _read_rails(text: str, who: str) -> int:
+def _read_rails(text: str, sender: str) -> int:
     """Return how many networks a process can use side by side."""
-    match fields_of(text, who):
+    match fields_of(text, sender):
         case {"rails": int(rails)} if 0 < rails <= MAX_RAILS:
             return rails
-    raise no_message(who, f"expected how many networks it uses, 1 to {MAX_RAILS}")
+    raise no_message(sender, f"expected how many networks it uses, 1 to {MAX_RAILS}")
 
 
-def _read_offer(text: str, who: str) -> tuple[Place | None, bytes]:
+def _read_offer(text: str, sender: str) -> tuple[Place | None, bytes]:
     """Return where the pipe of a process is, and the name of its memory."""
-    match fields_of(text, who):
+    match fields_of(text, sender):
         case {"once": str(), "life": [int(process), int(number), int(pipe)], "memory": str(memory)}:
-            return (process, number, pipe), hex_of(memory, who)
+            return (process, number, pipe), hex_of(memory, sender)
         case {"once": str(), "life": None, "memory": str(memory)}:
-            return None, hex_of(memory, who)
-    raise no_message(who, "expected how it is to be noticed")
+            return None, hex_of(memory, sender)
+    raise no_message(sender, "expected how it is to be noticed")
 
 
 def engine_over_sockets(compiler: str = "") -> Engine:
