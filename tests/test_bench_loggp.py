@@ -156,6 +156,6 @@ def test_impossible_wishes_are_refused(fake: Machine, wish: dict[str, Any], comp
 
 def test_it_is_measured_between_two(fake: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMI_SIZE", "3")
-    monkeypatch.setattr(bench, "processes", lambda ranks: 3)
+    monkeypatch.setattr(bench, "count_processes", lambda ranks: 3)
     with pytest.raises(Invalid, match="the launcher started 3 processes: this is measured between 2"):
         bench.bench_loggp([64], on="fake")

@@ -182,7 +182,7 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
     """What is tried and timed; larger data is not even tried."""
     tried: list[Choice] = []
 
-    def random_data(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def fake_times(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
         found = []
         for one in some:
             call(one)
@@ -194,7 +194,7 @@ def test_small_data_goes_by_packets_where_that_is_faster(monkeypatch: pytest.Mon
     go = Group.go
     monkeypatch.setattr(Threads, "tables", Cuda.tables)
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
-    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", random_data)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", fake_times)
 
     def seen(self: Any, plan: Any, *rest: Any, **how: Any) -> Any:
         gone.append(plan.packets)
@@ -216,13 +216,13 @@ def test_a_runtime_takes_the_order_of_arrival_where_that_is_faster(monkeypatch: 
     monkeypatch.setattr(Threads, "choices", Cuda.choices)
     tried: list[Choice] = []
 
-    def random_data(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
+    def fake_times(call: Callable[[Choice], None], some: Iterator[Choice]) -> list[tuple[Choice, float]]:
         for one in some:
             call(one)
             tried.append(one)
         return [(one, 1.0 if (one.tables, one.way) == ("arrival", "copies") else 2.0) for one in tried]
 
-    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", random_data)
+    monkeypatch.setattr(sys.modules[Threads.__module__], "time_choices", fake_times)
     for planner, way in (("permrecmult", "copies"), ("recmult", "kernel")):
         tried.clear()
         plan = antiphon.plan("allgather", "full:ranks=9", planner=planner, options={"k": 3})

@@ -37,9 +37,9 @@ TABLES = {"plain": {}, "packets": {"packets": True}, "arrival": {"arrival": True
 def list_choices(streams: int, blocks: int, sliced: bool, nbytes: int, tables: str = "plain") -> Iterator[Choice]:
     """Yield the choices to try for these tables, with at most `blocks` blocks.
 
-    >>> [one.lanes for one in choices(2, 8, True, 1000)]
+    >>> [choice.lanes for choice in list_choices(2, 8, True, 1000)]
     [1, 2, 4, 1, 2, 4, 1]
-    >>> list(choices(4, 8, True, 2**20, "packets"))
+    >>> list(list_choices(4, 8, True, 2**20, "packets"))
     []
     """
     lanes = [1 << power for power in range(max(1, blocks // max(streams, 1)).bit_length())]
@@ -76,7 +76,7 @@ def pareto_frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choi
     """Return the choices that no other beats with as few blocks, from few to many.
 
     >>> one, two, four = Choice(lanes=1), Choice(lanes=2), Choice(lanes=4)
-    >>> [found.lanes for found, _ in frontier([(four, 3.0), (one, 9.0), (two, 3.0)])]
+    >>> [choice.lanes for choice, _ in pareto_frontier([(four, 3.0), (one, 9.0), (two, 3.0)])]
     [1, 2]
     """
     best: list[tuple[Choice, float]] = []
@@ -89,7 +89,7 @@ def pareto_frontier(measured: Sequence[tuple[Choice, float]]) -> list[tuple[Choi
 def select_choice(measured: Sequence[tuple[Choice, float]]) -> Choice:
     """Return the choice with the fewest blocks that is about as fast as the best.
 
-    >>> chosen([(Choice(lanes=8), 1.0), (Choice(lanes=2), 1.02), (Choice(lanes=1), 1.9)]).lanes
+    >>> select_choice([(Choice(lanes=8), 1.0), (Choice(lanes=2), 1.02), (Choice(lanes=1), 1.9)]).lanes
     2
     """
     line = pareto_frontier(measured)

@@ -131,9 +131,9 @@ def idle_links(schedule: Schedule, topology: Topology) -> Topology:
     """Return the machine with only the kinds of links that this schedule does not use.
 
     >>> from antiphon.api.plans import plan
-    >>> made = plan("allreduce", "dgx1v:pcie=true", planner="blink")
-    >>> found = idle_links(made.at(2**20).schedule, made.topology)
-    >>> sorted({found.types[number].kind for number in found.link_type.tolist()})
+    >>> blink = plan("allreduce", "dgx1v:pcie=true", planner="blink")
+    >>> idle = idle_links(blink.at(2**20).schedule, blink.topology)
+    >>> sorted({idle.types[number].kind for number in idle.link_type.tolist()})
     ['pcie', 'socket']
     """
     used = resolve(topology, schedule.src, schedule.dst, schedule.route, schedule.routes)
