@@ -23,7 +23,7 @@ from antiphon.core.topology import Topology
 from antiphon.planners.trees.blink import blink
 from antiphon.planners.trees.forest import forests
 from antiphon.planners.trees.trees import trees
-from antiphon.reproduce.blink_allocations import unique
+from antiphon.reproduce.blink_allocations import unique_allocations
 
 A100, MI250 = "cluster:box=dgx-a100,boxes={}", "cluster:box=mi250,boxes={}"
 FORESTS = {  # CPU seconds that each may take
@@ -87,7 +87,7 @@ def bench_growth() -> dict[str, Any]:
 
 
 def bench_dgx1() -> dict[str, Any]:
-    machines = [one.machine for name in ("dgx1v", "dgx1p") for one in unique(antiphon.topology(name))]
+    machines = [one.machine for name in ("dgx1v", "dgx1p") for one in unique_allocations(antiphon.topology(name))]
     found = {}
     for planner in (trees, blink):
         took = medians(

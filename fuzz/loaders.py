@@ -41,14 +41,14 @@ from antiphon.formats.chakra.nodes import COLLECTIVE, attribute, head, node, rea
 from antiphon.formats.chakra.read import collectives_of, plan_of, read_traces
 from antiphon.formats.chakra.wire import octets
 from antiphon.formats.chakra.write import chakra
-from antiphon.formats.chrome import Read, merge
+from antiphon.formats.chrome import Read, merge_traces
 from antiphon.formats.jobs import read_recording
 from antiphon.formats.piccl import readers as piccl
 from antiphon.formats.piccl.write import piccl_xml
 from antiphon.formats.probe.joining import joined
 from antiphon.formats.probe.joining import read_machine as named_machine
 from antiphon.formats.probe.table import read as read_machine
-from antiphon.formats.probe.table import recognised
+from antiphon.formats.probe.table import recognise_source
 from antiphon.formats.program import both
 from antiphon.runtimes.serve.book import decode_book, encode_book, make_book, read_table
 from antiphon.select import dump_tables, load_plans
@@ -145,7 +145,7 @@ def use_machine(source: str) -> Callable[[Path], None]:
 
     def use(path: Path) -> None:
         with contextlib.suppress(AntiphonError):
-            recognised(str(path))
+            recognise_source(str(path))
         found = read_machine([str(path)], source)
         same(found.machine, serialize.loads(serialize.dumps(found.machine)))
         if found.machine.links < MOST_TRANSFERS:
@@ -180,7 +180,7 @@ def use_book(path: Path) -> None:
 
 def use_trace(path: Path) -> None:
     """Beside itself; what comes of that reads as a trace again."""
-    whole, rows = merge([path, path])
+    whole, rows = merge_traces([path, path])
     again = Read("again", whole)
     same(len(rows), len(again.about["traces"]))
 

@@ -12,7 +12,7 @@ import antiphon
 from antiphon.core.topology import Topology
 from antiphon.planners.trees.spanning import Arc, Directed, Edge, Undirected
 from antiphon.planners.trees.to_schedule import Tree
-from antiphon.reproduce.blink_allocations import unique
+from antiphon.reproduce.blink_allocations import unique_allocations
 
 Plain = tuple[int, int, int]  # a, b, capacity
 
@@ -54,7 +54,7 @@ OPTIMA = (
 @cache
 def allocations(name: str) -> tuple[tuple[int, ...], ...]:
     """All sets of 3 to 8 GPUs of a box that NVLinks connect, one of each kind (up to renumbering)."""
-    return tuple(one.gpus for one in unique(antiphon.topology(name)))
+    return tuple(one.gpus for one in unique_allocations(antiphon.topology(name)))
 
 
 def connected(vertices: int, edges: Sequence[Plain]) -> bool:

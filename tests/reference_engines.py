@@ -19,7 +19,7 @@ from later import Later
 
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance, Kind
-from antiphon.formats.points.smtlib import Weighted, loads, once, script
+from antiphon.formats.points.smtlib import Weighted, at_most_one, load_constraints, smt_lines
 from antiphon.planners.synth.group import Renamings, orbits
 from antiphon.planners.synth.task import Answer, Effort, Move, Task, images, tidy
 
@@ -37,7 +37,7 @@ def z3(task: Task, group: Renamings, effort: Effort) -> Answer:
     there the order of the times weighs more, which the arithmetic of its core takes best.
     """
     free = task.split is None and task.rounds > task.steps
-    model, none = _ask(script(task.instance, _question(task), _counted), free, effort)
+    model, none = _ask(smt_lines(task.instance, _question(task), _counted), free, effort)
     if model is None:
         return Answer(None, refuted=none)
     arcs, moves = task.instance.arcs, list[Move]()
@@ -84,7 +84,7 @@ def _direct(task: Task) -> Iterator[str]:
     head = task.instance.arcs.head.tolist()
     coming = [[c for c, kind in enumerate(kinds) if b not in kind.holders] for b in head]
     sends = lambda arc, step: [f"x{c}_{arc}_{step}" for c in coming[arc]]  # noqa: E731
-    yield from loads(task.instance, _question(task), sends, _counted)
+    yield from load_constraints(task.instance, _question(task), sends, _counted)
 
 
 def _direct_chunk(task: Task, c: int, kind: Kind) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _direct_chunk(task: Task, c: int, kind: Kind) -> Iterator[str]:
     for rank, coming in enumerate(into):
         sends = [f"x{c}_{arc}_{step}" for step in steps for arc in coming]
         yield from (f"(declare-const {name} Bool)" for name in sends)
-        yield from once(sends, _counted)
+        yield from at_most_one(sends, _counted)
         if rank in kind.dests:
             yield f"(assert (or {' '.join(sends)} false))"
     for arc, (a, b) in enumerate(zip(arcs.tail.tolist(), arcs.head.tolist(), strict=True)):

@@ -17,7 +17,7 @@ from antiphon.core.collective import KINDS
 from antiphon.core.example import of_rows
 from antiphon.core.plan import Entry, Plan
 from antiphon.errors import AntiphonError, Invalid, Unsupported
-from antiphon.formats.stock.circles import orders
+from antiphon.formats.stock.circles import find_orders
 from antiphon.select import plan as planned
 
 RINGS = ("ring", "multi-ring")
@@ -197,7 +197,7 @@ def _blocks() -> list[tuple[int, int, int]]:
 def forms(schedule: Any) -> set[str]:
     """What it goes along; nothing where that is refused."""
     try:
-        return {one.form for one in orders(schedule)}
+        return {one.form for one in find_orders(schedule)}
     except Unsupported:
         return set()
 

@@ -12,7 +12,7 @@ from probe_text import Case, cpu, gpu, limits_of, links_of, nic, pci, system, to
 from quick import in_turn
 
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.table import read, recognised
+from antiphon.formats.probe.table import read, recognise_source
 from antiphon.topologies.nvswitch import NVLS
 
 CASES = {
@@ -42,7 +42,7 @@ def test_the_machine_that_a_person_draws(source: str, case: Case, tmp_path: Path
     path = written(tmp_path, case.text)
     for name, text in case.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert recognised(path) == source
+    assert recognise_source(path) == source
     found = read([path], options=case.options)
     machine = found.machine
     assert (machine.ranks, machine.switches) == (case.ranks, case.switches)

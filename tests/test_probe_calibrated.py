@@ -19,7 +19,7 @@ from antiphon.cost.nccl.calls import shipped_calls
 from antiphon.cost.nccl.gpus import generation_of
 from antiphon.cost.nccl.place import place_of
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.here import look
+from antiphon.formats.probe.here import look_at_machine
 from antiphon.formats.probe.table import read
 
 BUSES = [f"{0x10 + i:02x}" for i in range(8)]
@@ -165,7 +165,7 @@ def test_this_machine_without_the_vendors_program(
             for other in set(range(8)) - {rank}:
                 link = f"node_to {other}\ntype 11\nweight 15\nmax_bandwidth 64000\n"
                 linux.put(f"{nodes}/{rank}/io_links/{other}", properties=link)
-    box = look("", str(linux.root), {})
+    box = look_at_machine("", str(linux.root), {})
     assert box.machine.name == f"8 x {NAMES[machine]}"
     assert not any("--model" in note for note in box.notes)
     if amd:

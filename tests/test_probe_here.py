@@ -14,7 +14,7 @@ from antiphon.core.reshape import keep
 from antiphon.core.symmetry import canonical
 from antiphon.errors import Invalid, Missing
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.here import look, visible
+from antiphon.formats.probe.here import look_at_machine, visible_gpus
 from antiphon.topologies import topology
 
 EMPTY: Mapping[str, str] = {}
@@ -91,7 +91,7 @@ def program(linux: Linux, name: str, answers: Mapping[str, str], code: int = 0) 
 
 
 def seen(linux: Linux, environment: Mapping[str, str] = EMPTY, source: str = "") -> Probed:
-    return look(source, str(linux.root), environment)
+    return look_at_machine(source, str(linux.root), environment)
 
 
 def alike(found: Probed, spec: str) -> bool:
@@ -216,7 +216,7 @@ def test_variables_that_show_all_none_or_names(linux: Linux) -> None:
     has(seen(linux, {"CUDA_VISIBLE_DEVICES": "GPU-12ab"}), "names no GPU by its number; all are shown")
     with pytest.raises(Invalid, match="CUDA_VISIBLE_DEVICES is '': it shows no GPU"):
         seen(linux, {"CUDA_VISIBLE_DEVICES": ""})
-    assert visible("0,9,1", 8) == [0]
+    assert visible_gpus("0,9,1", 8) == [0]
 
 
 def test_a_program_that_fails_is_told(linux: Linux) -> None:
@@ -304,4 +304,4 @@ def test_the_hosts_of_a_job(linux: Linux) -> None:
 
 def test_no_such_place(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="nowhere: is no directory"):
-        look("", str(tmp_path / "nowhere"), {})
+        look_at_machine("", str(tmp_path / "nowhere"), {})

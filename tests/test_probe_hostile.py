@@ -11,8 +11,8 @@ import probe_boxes
 import pytest
 
 from antiphon.errors import Invalid
-from antiphon.formats.probe.slurm import hostlist
-from antiphon.formats.probe.table import SOURCES, read, recognised
+from antiphon.formats.probe.slurm import expand_hosts
+from antiphon.formats.probe.table import SOURCES, read, recognise_source
 from antiphon.formats.xml import read_xml
 
 SMI, ROCM, NCCL, HWLOC, IB, SLURM, NET = (
@@ -128,7 +128,7 @@ class _Nothing:
 
 def test_what_nobody_knows_is_told_with_who_there_is(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="unrecognised file; pass --from ") as told:
-        recognised(written(tmp_path, "hello\n"))
+        recognise_source(written(tmp_path, "hello\n"))
     assert all(name in str(told.value) for name in SOURCES)
     with pytest.raises(Invalid, match="cannot be read: No such file"):
         read([str(tmp_path / "nowhere")])
@@ -161,4 +161,4 @@ def test_names_from_files_stay_printable(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_lists_of_hosts(text: str, names: list[str]) -> None:
-    assert hostlist(text) == names
+    assert expand_hosts(text) == names

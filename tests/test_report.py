@@ -214,10 +214,10 @@ def test_messages_are_those_of_the_core_and_say_what_their_rows_do() -> None:
 def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
     for made, spec in ((one("allreduce", "ring:ranks=5"), "ring:ranks=5"), (one("broadcast", "dgx1v"), "dgx1v")):
         machine = topology(spec)
-        amounts = flow.matrix(made)
+        amounts = flow.traffic_matrix(made)
         weights, scale = made.chunks.weights(made.collective)
         assert sum(amounts.values()) == pytest.approx(float(np.sum(weights[made.chunk])) / scale)
-        busy = flow.busiest(made, machine)
+        busy = flow.busiest_links(made, machine)
         assert busy["used"] == len({(int(a), int(b)) for a, b in zip(made.src, made.dst, strict=True)})
         assert max(b for _, b, _ in busy["bars"]) <= 1 + 1e-9
         marks, times = step_times(made, machine, 10**6)
@@ -226,7 +226,7 @@ def test_figures_of_links_and_lanes_agree_with_the_schedule() -> None:
         latency = max(t.latency for t in machine.types) * pipelined_steps(made)
         assert times[-1] == pytest.approx(line + latency)
         deep = pieces_of(made)[made.chunk]
-        for rank, op, spans in flow.lanes(made):
+        for rank, op, spans in flow.send_lanes(made):
             mine = (made.src == rank) & (made.op == op)
             steps = {
                 s + k for s, d in zip(made.step[mine].tolist(), deep[mine].tolist(), strict=True) for k in range(d)

@@ -15,7 +15,7 @@ import antiphon
 from antiphon.cli import run
 from antiphon.errors import Infeasible, Invalid
 from antiphon.reproduce import names, reproduce, sccl, sccl_plans
-from antiphon.reproduce.sccl_optimality import judge
+from antiphon.reproduce.sccl_optimality import judge_all
 from antiphon.reproduce.sccl_plans import Family, Synthesized, family
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, Z52, Published, of_kind
 from antiphon.reproduce.table import TABLE
@@ -142,7 +142,7 @@ def test_what_an_engine_alone_says_is_no_proof(monkeypatch: pytest.MonkeyPatch) 
 def test_without_duals_nothing_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     made_otherwise(monkeypatch, least=None)
     group = square()
-    (standing,) = judge(group, [group.make(2, 2, 3)])
+    (standing,) = judge_all(group, [group.make(2, 2, 3)])
     assert standing.pareto is None
     assert standing.text == "undecided"
     assert not rows_of(group, (2, 2, 3, "both"))[0]["ok"]

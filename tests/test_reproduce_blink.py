@@ -20,7 +20,7 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.reproduce import blink, reproduce
 from antiphon.reproduce import blink_rates as rates
 from antiphon.reproduce import blink_servers as servers
-from antiphon.reproduce.blink_allocations import allocation, joined, unique
+from antiphon.reproduce.blink_allocations import allocation, is_joined, unique_allocations
 from antiphon.reproduce.blink_rates import MeasuredPlan
 
 # ---- allocations ----
@@ -56,7 +56,7 @@ def test_allocations_against_renumbering(name: str) -> None:
             part = [[table[a][b] for b in gpus] for a in gpus]
             if connected(size, [(i, j, 1) for i in range(size) for j in range(i) if part[i][j]]):
                 kinds.setdefault(least(part), []).append(gpus)
-    found = unique(antiphon.topology(name))
+    found = unique_allocations(antiphon.topology(name))
     assert [(one.gpus, one.alike) for one in found] == [(sets[0], len(sets)) for sets in kinds.values()]
     assert len(found) == {"dgx1v": 46, "dgx1p": 14}[name]
     assert all(widths(one.machine) == [[table[a][b] for b in one.gpus] for a in one.gpus] for one in found)
@@ -64,11 +64,11 @@ def test_allocations_against_renumbering(name: str) -> None:
 
 def test_gpus_without_links_between_them_are_no_allocation() -> None:
     box = antiphon.topology("dgx1v")
-    assert not joined(allocation(box, (0, 5)).machine)
-    assert not joined(allocation(box, (0, 1, 6, 7)).machine)
-    assert [one.gpus for one in unique(box, [2])] == [(0, 1), (0, 3)]
+    assert not is_joined(allocation(box, (0, 5)).machine)
+    assert not is_joined(allocation(box, (0, 1, 6, 7)).machine)
+    assert [one.gpus for one in unique_allocations(box, [2])] == [(0, 1), (0, 3)]
     kind = LinkType("nvlink", Fraction(10), 0.0)
-    assert not joined(build("away", 2, [(1, 0, kind)]))
+    assert not is_joined(build("away", 2, [(1, 0, kind)]))
 
 
 # ---- rings and rates ----
@@ -100,8 +100,8 @@ def most_rings(table: Sequence[Sequence[int]]) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", in_turn(["dgx1v", "dgx1p"], 2))
 def test_rings_against_listing(name: str) -> None:
-    for one in unique(antiphon.topology(name), range(3, 7)):
-        found = rates.rings(one.machine)
+    for one in unique_allocations(antiphon.topology(name), range(3, 7)):
+        found = rates.pack_rings(one.machine)
         assert found.optimal
         assert len(found.cycles) == 2 * most_rings(widths(one.machine)), one.name
 
@@ -110,22 +110,25 @@ def test_a_wide_link_holds_several_rings() -> None:
     """Also where all links are wide alike, and where several links lead the same way."""
     kind = LinkType("nvlink", Fraction(20), 0.0)
     pairs = [(0, 1), (1, 2), (2, 0)]
-    assert len(rates.rings(build("wide", 3, both_ways(pairs, kind), unit=Fraction(10))).cycles) == 4
-    assert len(rates.rings(build("twice", 3, both_ways(pairs + pairs, kind), unit=Fraction(10))).cycles) == 8
+    assert len(rates.pack_rings(build("wide", 3, both_ways(pairs, kind), unit=Fraction(10))).cycles) == 4
+    assert len(rates.pack_rings(build("twice", 3, both_ways(pairs + pairs, kind), unit=Fraction(10))).cycles) == 8
 
 
 def test_rates_of_allocations() -> None:
     for name, gpus, broadcast, tau in OPTIMA:
         machine = allocation(antiphon.topology(name), map(int, gpus)).machine
-        assert rates.optimum(machine, "broadcast")[0] == broadcast
-        assert rates.optimum(machine, "allreduce")[0] == Fraction(tau)
+        assert rates.rate_bound(machine, "broadcast")[0] == broadcast
+        assert rates.rate_bound(machine, "allreduce")[0] == Fraction(tau)
 
 
 def test_why_names_the_gpus() -> None:
     one = allocation(antiphon.topology("dgx1v"), (0, 2, 6))
-    assert rates.why(rates.optimum(one.machine, "broadcast")[1], one.gpus) in ("cut 0 | 2,6", "cut 0,2 | 6")
+    assert rates.explain_bound(rates.rate_bound(one.machine, "broadcast")[1], one.gpus) in (
+        "cut 0 | 2,6",
+        "cut 0,2 | 6",
+    )
     one = allocation(antiphon.topology("dgx1v"), (0, 2, 3))
-    assert rates.why(rates.optimum(one.machine, "allreduce")[1], one.gpus) == "parts 0 | 2 | 3"
+    assert rates.explain_bound(rates.rate_bound(one.machine, "allreduce")[1], one.gpus) == "parts 0 | 2 | 3"
 
 
 def test_ring_rates() -> None:
@@ -137,8 +140,8 @@ def test_ring_rates() -> None:
 
 def test_spread() -> None:
     values = [Fraction(x) for x in (4, 1, 2)]
-    assert rates.spread(values) == {"min": 1.0, "median": 2.0, "p95": 3.8, "max": 4.0, "mean": 2.0}
-    assert rates.spread([Fraction(3, 2)])["p95"] == 1.5
+    assert rates.summarize(values) == {"min": 1.0, "median": 2.0, "p95": 3.8, "max": 4.0, "mean": 2.0}
+    assert rates.summarize([Fraction(3, 2)])["p95"] == 1.5
 
 
 # ---- the tables ----
@@ -200,7 +203,7 @@ def test_slower_trees_are_not_reproduced(monkeypatch: pytest.MonkeyPatch) -> Non
         return replace(one, rate=one.rate * Fraction(94, 100))
 
     box = antiphon.topology("dgx1p")
-    found = unique(box, [3])
+    found = unique_allocations(box, [3])
     assert blink.of_allocations("dgx1p", "broadcast", found, ())["ok"]
     monkeypatch.setattr(blink, "measured_plan", slower)
     row = blink.of_allocations("dgx1p", "broadcast", found, ())

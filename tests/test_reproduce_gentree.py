@@ -16,7 +16,7 @@ from antiphon.reproduce import gentree_figures as figures
 from antiphon.reproduce import gentree_plans as making
 from antiphon.reproduce import gentree_table7 as seven
 from antiphon.reproduce import gentree_tables as tables
-from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, form, least_error
+from antiphon.reproduce.gentree_fit import GENMODEL, PLAIN, closed_form, least_error
 from antiphon.reproduce.rows import NEAR
 from antiphon.topologies import topology
 
@@ -95,10 +95,10 @@ def test_figure_10(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_closed_forms_price_what_the_schedules_do() -> None:
     seen = making.testbed().incast["ethernet"]
     for servers in figures.DRAWN:
-        for name, terms in figures.priced(servers, "genmodel").items():
+        for name, terms in figures.price_plans(servers, "genmodel").items():
             tier = tier_of(seen.epsilon, seen.w_t)
             server = server_of()
-            want = form(name, servers, 4 * tables.TABLE3_SIZE, tier, server)
+            want = closed_form(name, servers, 4 * tables.TABLE3_SIZE, tier, server)
             assert terms == pytest.approx({term: getattr(want, term) for term in GENMODEL}, rel=1e-9)
 
 
@@ -125,7 +125,7 @@ def test_least_error_of_times_that_contradict_one_another() -> None:
 def test_least_error_of_times_that_the_model_made() -> None:
     tier, server = tier_of(1e-9, 3), server_of()
     plans = [(n, name) for n in (4, 8, 12) for name in ("Ring", "CPS", "RHD")] + [(12, "6x2")]
-    cells = {(n, name): form(name, n, 1e6, tier, server).total for n, name in plans}
+    cells = {(n, name): closed_form(name, n, 1e6, tier, server).total for n, name in plans}
     assert least_error(cells, 1e6, GENMODEL, 3).error == pytest.approx(0, abs=1e-9)
     assert least_error(cells, 1e6, GENMODEL, 9).error > 0.01  # of another w_t
     assert least_error(cells, 1e6, PLAIN, 3).error > 0.01
@@ -239,7 +239,7 @@ def test_without_rearrangement_sums_cross_the_data_centres_once() -> None:
     machine = topology("cdc384")
     kinds = np.array([machine.types[kind].kind for kind in machine.link_type.tolist()])
     for rearrange in ("auto", "never"):
-        entries = loads(making.planned(machine, 10**8, rearrange=rearrange), machine)
+        entries = loads(making.gentree_plan(machine, 10**8, rearrange=rearrange), machine)
         crossing = sum(entries.load[kinds[entries.resource] == "wan"].tolist()) / entries.scale
         assert crossing == pytest.approx(2)  # of nbytes, both ways together: one side's sum there, the whole back
 

@@ -6,8 +6,8 @@ import pytest
 from reproduced import by_name
 
 from antiphon.reproduce import reproduce
-from antiphon.reproduce.blink_allocations import unique
-from antiphon.reproduce.gentree_figures import priced
+from antiphon.reproduce.blink_allocations import unique_allocations
+from antiphon.reproduce.gentree_figures import price_plans
 from antiphon.reproduce.rows import is_near
 from antiphon.topologies import topology
 
@@ -18,7 +18,7 @@ def test_figure_9_parts_time_into_calculation_and_communication() -> None:
     assert all(row["ok"] for row in found.values())
     assert less["ok"] is None
     assert less["ours"]["part of memory access alone"] == pytest.approx(0.61, abs=0.01)
-    slow, fast = (priced(12, "genmodel", beta)["Ring"] for beta in ("3.2e-9", "3.2e-10"))
+    slow, fast = (price_plans(12, "genmodel", beta)["Ring"] for beta in ("3.2e-9", "3.2e-10"))
     assert slow["beta"] == pytest.approx(10 * fast["beta"])
     assert slow["gamma"] + slow["delta"] == pytest.approx(fast["gamma"] + fast["delta"])
 
@@ -35,7 +35,7 @@ def test_blink_over_nccl_says_what_is_calibrated() -> None:
     assert found["dgx1v, a training step, most"]["ours"]["saved"] == pytest.approx(0.5 * (1 - 1 / 6.4), abs=1e-3)
     # 24/7 of 6 links, both ways of making it
     assert found["dgx1v, an allreduce over a broadcast on 8 GPUs"]["ours"] == {"blink": 0.571, "nccl": 0.571}
-    assert len(unique(topology("dgx1v"))) == 46
+    assert len(unique_allocations(topology("dgx1v"))) == 46
 
 
 def test_a_dgx2_gains_most_where_calls_are_small() -> None:

@@ -14,7 +14,7 @@ from quick import in_turn
 from antiphon.core.topology import LinkType, SharedLimit, Topology, build
 from antiphon.errors import Unsupported
 from antiphon.registry import table
-from antiphon.show.pictures.graph import RANK, STACK, Graph, folded, graph_of
+from antiphon.show.pictures.graph import RANK, STACK, Graph, fold_nodes, graph_of
 from antiphon.show.pictures.layout import Drawing, arrange
 from antiphon.show.pictures.svg import MAX_NODES, topology_svg
 from antiphon.show.text import topology_text
@@ -36,7 +36,7 @@ MORE = [
 def drawn(spec: str) -> tuple[Graph, Drawing]:
     """The graph that is drawn for a machine, and where its nodes are."""
     graph = graph_of(topology(spec))
-    graph = folded(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MAX_NODES)
+    graph = fold_nodes(graph, 64 if graph.is_tree(range(len(graph.nodes))) else MAX_NODES)
     return graph, arrange(graph)
 
 

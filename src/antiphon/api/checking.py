@@ -43,7 +43,7 @@ def check(
     from antiphon.core.files import name_of, read_bytes, reading
     from antiphon.errors import unknown
     from antiphon.formats import refuse_chooser
-    from antiphon.formats.checked import check_file, check_plan, several
+    from antiphon.formats.checked import check_file, check_plan, note_several_files
     from antiphon.formats.foreign import reader_of
     from antiphon.formats.lint.form import Call
     from antiphon.formats.lint.table import RUNTIMES
@@ -66,7 +66,7 @@ def check(
             if reader_of(data) is not None:
                 return [check_file(data, os.path.basename(name), rules, call)]
     rows = check_plan(_given.right(plan, collective, "checked"), rules, call)
-    finding = several(rows)
+    finding = note_several_files(rows)
     if finding is not None:
         next(row for row in rows if row["runs"])["findings"].append(finding)
     return rows

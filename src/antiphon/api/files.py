@@ -73,13 +73,13 @@ def _read(name: str) -> Any:
 def _read_foreign(name: str, data: bytes) -> Any:
     """A plan in a file for a runtime of GPUs, checked, on no machine."""
     from antiphon.core.files import reading
-    from antiphon.formats.foreign import judged, plan_of, reader_of
+    from antiphon.formats.foreign import check_correct, plan_of, reader_of
 
     reader = reader_of(data)
     assert reader is not None
     with reading(name):
         written = reader(data, os.path.basename(name))
-        judged(written)
+        check_correct(written)
         return plan_of(written)
 
 

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 def topologies() -> list[Row]:
     """The machines in the catalogue: name, about, the ranks each can have, an example."""
-    from antiphon.show.listing import listed
+    from antiphon.show.listing import list_entries
 
-    return listed("topology")
+    return list_entries("topology")
 
 
 def planners() -> list[Row]:
     """The planners: name, about, and for which collectives, on which machines, with which options."""
-    from antiphon.show.listing import listed
+    from antiphon.show.listing import list_entries
 
-    return listed("planner")
+    return list_entries("planner")
 
 
 def models() -> list[Row]:
     """The cost models: name, about, and what each can price."""
-    from antiphon.show.listing import listed
+    from antiphon.show.listing import list_entries
 
-    return listed("model")
+    return list_entries("model")
 
 
 def formats() -> list[Row]:
@@ -51,9 +51,9 @@ def runtimes() -> list[Row]:
 def _with_missing(kind: str) -> list[Row]:
     from antiphon.formats import lacks
     from antiphon.registry import table
-    from antiphon.show.listing import listed
+    from antiphon.show.listing import list_entries
 
-    rows = listed(kind)
+    rows = list_entries(kind)
     for row in rows:
         row["missing"] = lacks(table(kind)[row["name"]])
         row["available"] = not row["missing"]
@@ -92,9 +92,9 @@ def degrade(
     `drop_ranks`: ranks that are gone; the others are renumbered from 0.
     `fraction`: of all links that are gone, 0.02 for 2 %, chosen by `seed`: the same on every machine.
     """
-    from antiphon.topologies.degraded import degraded
+    from antiphon.topologies.degraded import degrade_machine
 
-    return degraded(
+    return degrade_machine(
         _given.machine(topology), drop_links=drop_links or (), slow=slow or {},  # type: ignore[arg-type]
         drop_ranks=drop_ranks or (), fraction=fraction, seed=seed,
     )  # fmt: skip

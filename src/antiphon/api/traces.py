@@ -39,7 +39,7 @@ def merge(files: Sequence[Path], output: Path) -> list[Row]:
     `output`: the file for all of them.
     """
     from antiphon.core.files import write_bytes
-    from antiphon.formats.chrome import merge as merged
+    from antiphon.formats.chrome import merge_traces as merged
 
     content, rows = merged(_several(files))
     write_bytes(path_of(output, "output"), content)

@@ -11,7 +11,7 @@ from antiphon.api import machines
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import emit
 from antiphon.errors import unknown
-from antiphon.show.columns import wrapped
+from antiphon.show.columns import wrap_table
 from antiphon.show.listing import entry_row, entry_text, listed_text, runtimes_text
 
 LISTED = {
@@ -47,4 +47,4 @@ def _formats_text(rows: list[dict[str, Any]]) -> str:
         about += [f"writes {', '.join(row['files'])}"] if row.get("files") else []
         about += [f"missing: {row['missing']}"] if row["missing"] else []
         lines.append([row["name"], "\n".join(about)])
-    return "\n".join(wrapped(["format", ""], lines))
+    return "\n".join(wrap_table(["format", ""], lines))

@@ -22,7 +22,7 @@ from antiphon.core.topology import Topology
 from antiphon.errors import Invalid, Unsupported
 from antiphon.formats.probe import here, joining
 from antiphon.formats.probe.found import Probed, ranks_named
-from antiphon.formats.probe.slurm import hostlist
+from antiphon.formats.probe.slurm import expand_hosts
 from antiphon.formats.probe.table import SOURCES, read
 from antiphon.options import parse_options, plain_value
 from antiphon.show.pictures.svg import topology_svg
@@ -107,7 +107,7 @@ def probe_command(
         probed = read(files, source, options)
     elif source or not options.keys() - {"pcie"}:
         with working("looking at this machine"):
-            probed = here.look(source, sysfs, pcie=options.get("pcie"))
+            probed = here.look_at_machine(source, sysfs, pcie=options.get("pcie"))
     else:
         raise Invalid(f"--option {min(options)}=: is for a file; name one")
     if only:
@@ -121,7 +121,7 @@ def _named(probed: Probed, only: str) -> list[int]:
     """Ranks by number, or hosts by name."""
     if re.fullmatch(r"[0-9, -]+", only):
         return parse_ranks(only, "--only")
-    return ranks_named(probed, hostlist(only, "--only"), "--only")
+    return ranks_named(probed, expand_hosts(only, "--only"), "--only")
 
 
 def _report(probed: Probed, out: Path | None, profile: Path | None, json: bool) -> None:
@@ -194,7 +194,7 @@ def join_command(
     if only:
         network = network.only(_named(network, only), f"only {only[:100]}")
     elif network.hosts:
-        network = here.allocated(network, os.environ)
+        network = here.keep_allocated(network, os.environ)
     with working("joining"):
         probed = joining.joined(joining.read_machine(box), network, name)
     _report(probed, out, None, json)

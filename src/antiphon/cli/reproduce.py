@@ -10,7 +10,7 @@ import typer
 from antiphon.cli.arguments import Json
 from antiphon.cli.output import StoppedEarly, emit, working
 from antiphon.reproduce import names, reproduce
-from antiphon.show.columns import paragraph, wrapped
+from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_bandwidth
 
 
@@ -44,7 +44,7 @@ def reproduce_command(
 
 
 def names_text(rows: Sequence[dict[str, str]]) -> str:
-    return "\n".join(wrapped([], [[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
+    return "\n".join(wrap_table([], [[row["name"], f"{row['about']}\n{row['source']}"] for row in rows]))
 
 
 def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
@@ -53,7 +53,7 @@ def reproduced_text(rows: Sequence[dict[str, Any]]) -> str:
     figures = [row for row in rows if row not in several and not _is_point(row)]
     plain = [row for row in rows if row not in several and row not in figures]
     head = ["", "published", "ours, CPU seconds", "by", ""]
-    lines = wrapped(head, [_cells(row) for row in plain]) if plain else []
+    lines = wrap_table(head, [_cells(row) for row in plain]) if plain else []
     for row in several:
         lines += _several(row)
     for row in figures:

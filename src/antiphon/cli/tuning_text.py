@@ -37,11 +37,11 @@ def tuning_text(tuning: Tuning) -> str:
     ]
     if tuning.ranges:
         lines += [*paragraph(f"time, gap, speedup: {words.WHEN}", rest="    "), *marks]
-        lines += paragraph(f"gap: time over the bound, which {words.unbeaten(tuning)}", rest="    ")
+        lines += paragraph(f"gap: time over the bound, which {words.bound_text(tuning)}", rest="    ")
         if any(tuning.baselines.values()):
             lines += paragraph(f"speedup: over what NCCL would do: {_baselines(tuning)}", rest="    ")
         lines += [line for text in words.use_lines(tuning) for line in paragraph(text, rest="    ")]
-        lines += [line for note in words.notes(tuning) for line in paragraph(note, rest="    ")]
+        lines += [line for note in words.all_notes(tuning) for line in paragraph(note, rest="    ")]
     missing = [kind for kind in tuning.collectives if kind not in tuning.plans]
     if missing and tuning.plans:
         lines += paragraph(f"no planner could plan {', '.join(missing)}", rest="    ")
@@ -76,12 +76,12 @@ def tunings_text(family: Tunings) -> str:
     lines = [*paragraph(title, ""), "", *top, *under_names(rows, body)]
     lines += ["", *paragraph(f"time, gap, speedup: {words.WHEN}", rest="    "), *marks]
     if first is not None:
-        lines += paragraph(f"gap: time over the bound, which {words.unbeaten(first)}", rest="    ")
+        lines += paragraph(f"gap: time over the bound, which {words.bound_text(first)}", rest="    ")
     values_of: dict[str, list[str]] = {}  # of a note
     for value, tuning in tunings.items():
         names = _baselines(tuning) if any(tuning.baselines.values()) else ""
         notes = [f"speedup: over what NCCL would do: {names}"] if names else []
-        notes += words.use_lines(tuning) + words.notes(tuning)
+        notes += words.use_lines(tuning) + words.all_notes(tuning)
         notes += [] if tuning.plans else ["nothing could be planned"]
         for note in notes:
             values_of.setdefault(note, []).append(str(value))
@@ -238,7 +238,7 @@ def _unplanned(tuning: Tuning) -> list[str]:
         lines += paragraph(f"refused {where}: {', '.join(names)} (--json and --report say why)", rest="    ")
     if not tuning.plans:
         planners_by_reason: dict[str, list[str]] = {}
-        for planner, reason in words.decisive(refused).items():
+        for planner, reason in words.decisive_reasons(refused).items():
             planners_by_reason.setdefault(_without(reason, planner), []).append(planner)
         for reason, planners in planners_by_reason.items():
             lines += paragraph(f"refused: {', '.join(planners)}: {reason}", rest="    ")

@@ -8,7 +8,7 @@ from typing import Any
 
 from antiphon.core.plan import Plan
 from antiphon.errors import Invalid, NotFound, Unsupported
-from antiphon.formats.foreign import judged, reader_of
+from antiphon.formats.foreign import check_correct, reader_of
 from antiphon.formats.lint.form import WILL_NOT, Call, Finding, Runtime
 from antiphon.formats.written import Wrong
 from antiphon.registry import find
@@ -40,7 +40,7 @@ def check_file(data: bytes, name: str, runtime: Runtime, call: Call) -> Row:
         raise Invalid(f"{name}: is no file that a runtime of GPUs reads; give a plan, MSCCL's XML or a plan of MSCCL++")
     try:
         written = reader(data, name)
-        judged(written)
+        check_correct(written)
     except Wrong as error:
         outcome = "hangs" if error.kind in ("hang", "left") else "wrong"
         return _result_row(name, [Finding(outcome, str(error), "mend the file, or write it anew from a plan")])
@@ -52,7 +52,7 @@ def _result_row(name: str, findings: list[Finding]) -> Row:
     return {"file": name, "runs": runs, "findings": [finding.as_json() for finding in findings]}
 
 
-def several(rows: list[Row]) -> Mapping[str, str] | None:
+def note_several_files(rows: list[Row]) -> Mapping[str, str] | None:
     """What is to be known where more than one file serves a call."""
     serving = [row["file"] for row in rows if row["runs"]]
     if len(serving) < 2:

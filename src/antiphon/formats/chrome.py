@@ -69,7 +69,7 @@ def _look_at(event: dict[str, Any], number: int) -> None:
         raise Invalid(f"event {number}: args are no object")
 
 
-def merge(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str, Any]]]:
+def merge_traces(files: Sequence[str | os.PathLike[str]]) -> tuple[bytes, list[dict[str, Any]]]:
     """One trace with all that these have, each from its own beginning on: its processes under its title, beside those
     of the others; and what was taken from each (file, title, events, start_us).
 

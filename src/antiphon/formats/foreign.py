@@ -45,7 +45,7 @@ def written_for_others(path: str | os.PathLike[str]) -> bool:
         return reader_of(read_bytes(path)) is not None
 
 
-def judged(written: Written) -> None:
+def check_correct(written: Written) -> None:
     """Raise Wrong unless the program is correct for all buffers that it serves."""
     for places, code in written.codes.items():
         fault = judge(code)
@@ -54,8 +54,9 @@ def judged(written: Written) -> None:
 
 
 def plan_of(written: Written, machine: Topology | None = None) -> Plan:
-    """Convert a `judged` program to a plan on this machine; without one, on a machine with a link wherever the file
-    sends, whose times mean nothing. If only a subset of the machine's ranks has links, these count, in order."""
+    """Convert a program (see `check_correct`) to a plan on this machine; without one, on a machine with a link wherever
+    the file sends, whose times mean nothing. If only a subset of the machine's ranks has links, these count, in order.
+    """
     head, code = written.head, next(iter(written.codes.values()))
     schedule = schedule_of(code)
     if machine is None:

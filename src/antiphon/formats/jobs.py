@@ -10,7 +10,7 @@ from antiphon.core.files import name_of, read_bytes, reading
 from antiphon.cost.replay.job import Job
 from antiphon.cost.replay.recorded import Recorded, join
 from antiphon.errors import Invalid
-from antiphon.formats.nccl_profile import Call, inspected, is_inspected, is_profile, profiled, together
+from antiphon.formats.nccl_profile import Call, is_inspected, is_profile, join_profiles, read_inspector, read_profile
 
 MAX_FILES = 1024
 Profile = dict[int, list[Call]]  # of each rank in a file
@@ -33,7 +33,7 @@ def read_recording(files: Sequence[str | os.PathLike[str]]) -> Job:
                 profiles.append(recording)
             else:
                 recordings += recording
-    return join([*recordings, *together(profiles)])
+    return join([*recordings, *join_profiles(profiles)])
 
 
 def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -50,13 +50,13 @@ def _list_paths(files: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 def _read_file(name: str, data: bytes) -> list[Recorded] | Profile:
     if is_inspected(data):
-        return inspected(data)
+        return read_inspector(data)
     from antiphon.formats.chrome import Read
-    from antiphon.formats.kineto.read import is_kineto, rank_of, recorded
+    from antiphon.formats.kineto.read import is_kineto, rank_of, record_rank
 
     read = Read(name, data)
     if is_profile(read.events):
-        return profiled(read.events)
+        return read_profile(read.events)
     if not is_kineto(read):
         raise Invalid("is neither of PyTorch's profiler nor of a profiler of NCCL; Chakra's end in .et")
-    return [recorded(read, rank_of(name))]
+    return [record_rank(read, rank_of(name))]

@@ -43,7 +43,7 @@ def is_profile(events: Sequence[Mapping[str, Any]]) -> bool:
 Call = tuple[float, float, str, int, str]  # begin, end, kind, bytes as NCCL counts them, communicator
 
 
-def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
+def read_profile(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
     """What each rank called, of one file."""
     ends = {
         _name_of(event): event["ts"]
@@ -64,7 +64,7 @@ def profiled(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Call]]:
     return calls
 
 
-def together(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
+def join_profiles(files: Sequence[Mapping[int, Sequence[Call]]]) -> list[Recorded]:
     """All ranks. The size of a communicator is not recorded: it is the number of ranks that use it in these files."""
     ranks: dict[int, list[Call]] = {}
     for file in files:
@@ -132,7 +132,7 @@ def is_inspected(data: bytes) -> bool:
     return b'"coll_perf"' in data[:MAX_LINE]
 
 
-def inspected(data: bytes) -> list[Recorded]:
+def read_inspector(data: bytes) -> list[Recorded]:
     """A line for each collective; without stamps of time they are taken one after another, as their numbers are."""
     lines = [line for line in data.splitlines() if line.strip()]
     if len(lines) > MAX_LINES or len(data) < LEAST_LINE * (len(lines) - FEW_LINES):

@@ -16,19 +16,19 @@ from antiphon.planners.trees.fewest import Fewest, fewest_broadcast, fewest_span
 from antiphon.planners.trees.spanning import directed, undirected
 from antiphon.planners.trees.trees import trees as exact
 from antiphon.reproduce import blink_servers as cluster
-from antiphon.reproduce.blink_allocations import Allocation, allocation, unique
+from antiphon.reproduce.blink_allocations import Allocation, allocation, unique_allocations
 from antiphon.reproduce.blink_rates import (
     MeasuredPlan,
-    measured_plan,
-    optimum,
+    explain_bound,
+    join_rates,
+    measure_plan,
+    pack_rings,
+    rate_bound,
     ring_rate,
-    rings,
     speedup,
-    spread,
-    weighed,
-    why,
+    summarize,
 )
-from antiphon.reproduce.rows import Row, is_near, judged, row
+from antiphon.reproduce.rows import Row, is_near, judge_row, row
 from antiphon.topologies import topology
 
 MACHINES = ("dgx1v", "dgx1p")
@@ -63,7 +63,7 @@ def counts() -> Iterator[Row]:
 
 def _allocation_rows() -> Iterator[Row]:
     for name in MACHINES:
-        allocations = unique(topology(name))
+        allocations = unique_allocations(topology(name))
         sizes = {str(size): sum(len(each.gpus) == size for each in allocations) for size in range(3, 9)}
         sets = sum(each.alike for each in allocations)
         yield row(
@@ -84,17 +84,17 @@ def _allocation_rows() -> Iterator[Row]:
 def _ring_rows() -> Iterator[Row]:
     for name, gpus, count, idle, where in RINGS:
         job = allocation(topology(name), map(int, gpus))
-        packing = rings(job.machine)
+        packing = pack_rings(job.machine)
         ours = {"rings": len(packing.cycles), "unused": len(_unused_links(job.machine, packing))}
         published = {"rings": count, "unused": idle} if idle is not None else {"rings": count}
-        rate, _ = optimum(job.machine, "broadcast")
+        rate, _ = rate_bound(job.machine, "broadcast")
         yield row(
             f"{name} {job.name}, rings", published, ours if idle is not None else {"rings": len(packing.cycles)},
             packing.optimal and published.items() <= ours.items(),
             note=f"{where}; a broadcast over trees has rate {rate}", engine="packing of rings",
         )  # fmt: skip
     box = topology("dgx1p")
-    count = len(rings(box).cycles)
+    count = len(pack_rings(box).cycles)
     rate = ring_rate("allreduce", count, box.ranks)
     yield row(
         "dgx1p, allreduce over rings", {"rings": 4, "rate": "32/14"}, {"rings": count, "rate": str(rate)},
@@ -120,7 +120,7 @@ def _weight_rows() -> Iterator[Row]:
     counts = ", ".join(f"{packing.packed} at {epsilon}" for epsilon, packing in packings.items())
     yield row(
         "dgx1v broadcast, trees before minimising", {"trees": 181}, {"trees": usual.packed},
-        judged(usual.packed == 181, near and usual.packed > len(usual.trees)), note="3.2: many more than are needed",
+        judge_row(usual.packed == 181, near and usual.packed > len(usual.trees)), note="3.2: many more than are needed",
         deviation=f"a draw, by epsilon and by which of equal trees comes first: {counts}", engine="blink",
     )  # fmt: skip
     each = _tree_rates(usual)
@@ -142,7 +142,7 @@ def _tree_rates(packing: Blink) -> str:
 
 def _chunk_row() -> Row:
     chain = topology("line:ranks=4")
-    chain_plan = measured_plan(exact, chain, "broadcast").schedule
+    chain_plan = measure_plan(exact, chain, "broadcast").schedule
     unpipelined, pipelined = (timeline(replace(chain_plan, pieces=pieces), chain).total for pieces in (1, 2))
     ratio = pipelined / unpipelined
     return row(
@@ -159,16 +159,16 @@ def figure14() -> Iterator[Row]:
     compared."""
     everything: list[tuple[Fraction, str]] = []
     for name in MACHINES:
-        allocations = unique(topology(name))
+        allocations = unique_allocations(topology(name))
         for kind in KINDS:
             gains = [speedup(allocation.machine, kind) for allocation in allocations]
             everything += [
                 (gain, f"{name} {allocation.name} {kind}") for gain, allocation in zip(gains, allocations, strict=True)
             ]
-            without_rings = sum(not rings(allocation.machine).cycles for allocation in allocations)
+            without_rings = sum(not pack_rings(allocation.machine).cycles for allocation in allocations)
             proof = [_explain_gain(allocation, kind, gain) for allocation, gain in zip(allocations, gains, strict=True)]
             yield row(
-                f"{name} {kind}", {"min": 1}, spread(gains), min(gains) == 1,
+                f"{name} {kind}", {"min": 1}, summarize(gains), min(gains) == 1,
                 note=f"5.1: at least as fast; {len(allocations)} allocations, {without_rings} of them without a ring",
                 engine="cuts, packing of rings", proof=proof,
             )  # fmt: skip
@@ -183,11 +183,11 @@ def figure14() -> Iterator[Row]:
 
 
 def _explain_gain(allocation: Allocation, kind: str, gain: Fraction) -> str:
-    rate, limit = optimum(allocation.machine, kind)
-    count = len(rings(allocation.machine).cycles)
+    rate, limit = rate_bound(allocation.machine, kind)
+    count = len(pack_rings(allocation.machine).cycles)
     over = f"{count} rings" if count else "PCIe"
     slow = ring_rate(kind, count, allocation.machine.ranks)
-    return f"{allocation.name}: {gain} = {rate} ({why(limit, allocation.gpus)}) over {slow} ({over})"
+    return f"{allocation.name}: {gain} = {rate} ({explain_bound(limit, allocation.gpus)}) over {slow} ({over})"
 
 
 # ---- trees ----
@@ -201,10 +201,10 @@ def trees() -> Iterator[Row]:
             full_plans[name, kind] = []
             yield from of_machine(name, kind, full_plans[name, kind])
     for name in MACHINES:
-        allocations = unique(topology(name))
+        allocations = unique_allocations(topology(name))
         for kind in KINDS:
             yield of_allocations(name, kind, allocations, full_plans[name, kind])
-    dgx2 = measured_plan(blink, topology("dgx2"), "allreduce")
+    dgx2 = measure_plan(blink, topology("dgx2"), "allreduce")
     published = {"trees": 16, "hops": 1}
     ours = {"trees": dgx2.count, "hops": dgx2.schedule.steps // 2}
     yield row(
@@ -216,17 +216,17 @@ def trees() -> Iterator[Row]:
 def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator[Row]:
     """Blink's method; exactly; and the fewest trees if 5 % may be given up. The first two are added to `full_plans`."""
     box = topology(name)
-    best, limit = optimum(box, kind)
-    proof = [f"rate <= {best}: {why(limit, range(box.ranks))}"]
+    best, limit = rate_bound(box, kind)
+    proof = [f"rate <= {best}: {explain_bound(limit, range(box.ranks))}"]
     published = {"trees": 6, "rate": "6"} if (name, kind) == ("dgx1v", "broadcast") else None
-    packed = measured_plan(blink, box, kind)
+    packed = measure_plan(blink, box, kind)
     ours = {"trees": packed.count, "rate": str(packed.rate), "of_optimum": _round_share(packed.rate / best)}
     yield row(
         f"{name} {kind}, blink", published or {"of_optimum": _round_share(MIN_SHARE)}, ours,
         MIN_SHARE <= packed.rate / best <= 1 and (published is None or published.items() <= ours.items()),
         note=f"optimum {best}; {packed.summary}", engine="blink", proof=proof,
     )  # fmt: skip
-    exact_plan = measured_plan(exact, box, kind)
+    exact_plan = measure_plan(exact, box, kind)
     ours = {"trees": exact_plan.count, "rate": str(exact_plan.rate)}
     more_than_six = f"trees of weights {exact_plan.weights} reach it; 6 is how many of weight 1 are needed"
     yield row(
@@ -237,7 +237,7 @@ def of_machine(name: str, kind: str, full_plans: list[MeasuredPlan]) -> Iterator
     full_plans += [exact_plan, packed]
     fewest = _fewest_trees(box, kind)
     rate = fewest.rate / box.unit
-    weights = weighed(tree.rate / box.unit for tree in fewest.trees)
+    weights = join_rates(tree.rate / box.unit for tree in fewest.trees)
     yield row(
         f"{name} {kind}, fewest within 5 %", None, {"trees": len(fewest.trees), "rate": str(rate)},
         MIN_SHARE <= rate / best <= 1 and fewest.proved, note=f"{fewest.describe()}; weights {weights}", engine="trees",
@@ -255,17 +255,17 @@ def of_allocations(name: str, kind: str, allocations: Sequence[Allocation], full
     """Every allocation: exactly at the optimum, and how near Blink's method comes. `full_plans`: both, of all GPUs."""
     shares, proof, reached, integral = [], [], 0, 0
     for each in allocations:
-        best, limit = optimum(each.machine, kind)
+        best, limit = rate_bound(each.machine, kind)
         all_gpus = len(each.gpus) == topology(name).ranks
         exact_plan, packed = (
-            full_plans if all_gpus else (measured_plan(planner, each.machine, kind) for planner in (exact, blink))
+            full_plans if all_gpus else (measure_plan(planner, each.machine, kind) for planner in (exact, blink))
         )
         reached += exact_plan.rate == best
         shares.append(packed.rate / best)
         integral += packed.summary.endswith("weights 0 or 1")
         proof.append(
-            f"{each.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {best}: {why(limit, each.gpus)}; "
-            f"blink: rate {packed.rate}, trees {packed.count}"
+            f"{each.name}: rate {exact_plan.rate}, trees {exact_plan.count}; <= {best}: "
+            f"{explain_bound(limit, each.gpus)}; blink: rate {packed.rate}, trees {packed.count}"
         )
     least_share = min(shares)
     return row(

@@ -32,7 +32,7 @@ def allocation(box: Topology, gpus: Iterable[int]) -> Allocation:
     return Allocation(chosen, keep(box, chosen).topology)
 
 
-def unique(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...]:
+def unique_allocations(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...]:
     """Every kind of allocation whose GPUs their own links join, by its first set; by size, then by numbers.
 
     Two are of one kind if a renumbering takes links to links as wide. One canonical form for each joined set.
@@ -41,14 +41,14 @@ def unique(box: Topology, sizes: Iterable[int] = SIZES) -> tuple[Allocation, ...
     for size in sizes:
         for gpus in combinations(range(box.ranks), size):
             candidate = allocation(box, gpus)
-            if joined(candidate.machine):
+            if is_joined(candidate.machine):
                 key = canonical(candidate.machine)[1]
                 first, alike = kinds.get(key, (candidate, 0))
                 kinds[key] = first, alike + 1
     return tuple(Allocation(candidate.gpus, candidate.machine, alike) for candidate, alike in kinds.values())
 
 
-def joined(machine: Topology) -> bool:
+def is_joined(machine: Topology) -> bool:
     """Whether links lead from rank 0 to all ranks, without switches."""
     near: dict[int, list[int]] = {}
     for a, b in zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True):

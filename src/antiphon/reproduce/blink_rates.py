@@ -26,13 +26,13 @@ def from_zero(kind: str, ranks: int) -> Collective:
     return Collective(kind, ranks, (), (0,) if kind in ROOTED else ())
 
 
-def optimum(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
+def rate_bound(machine: Topology, kind: str) -> tuple[Fraction, Bound]:
     """Upper bound on the rate of any schedule, in links, with its proof."""
     limit = bound(machine, from_zero(kind, machine.ranks))
     return (limit.bytes_per_second or Fraction(0)) / machine.unit, limit
 
 
-def why(limit: Bound, gpus: Sequence[int]) -> str:
+def explain_bound(limit: Bound, gpus: Sequence[int]) -> str:
     """The sets of GPUs between which the links are too few."""
     witness = limit.witness
     if isinstance(witness, Cut):
@@ -48,7 +48,7 @@ def _join_gpus(ranks: Sequence[int], gpus: Sequence[int]) -> str:
     return ",".join(str(gpus[rank]) for rank in ranks if rank < len(gpus))
 
 
-def rings(machine: Topology) -> CyclePacking:
+def pack_rings(machine: Topology) -> CyclePacking:
     """The most directed rings at one link each that the links hold together: twice the undirected ones."""
     width: Capacity = {}
     ends = zip(machine.link_src.tolist(), machine.link_dst.tolist(), strict=True)
@@ -68,10 +68,10 @@ def ring_rate(kind: str, count: int, ranks: int) -> Fraction:
 
 def speedup(machine: Topology, kind: str) -> Fraction:
     """Speedup of packed trees over rings in theory."""
-    return optimum(machine, kind)[0] / ring_rate(kind, len(rings(machine).cycles), machine.ranks)
+    return rate_bound(machine, kind)[0] / ring_rate(kind, len(pack_rings(machine).cycles), machine.ranks)
 
 
-def spread(values: Sequence[Fraction]) -> dict[str, float]:
+def summarize(values: Sequence[Fraction]) -> dict[str, float]:
     """Least, median, 95th percentile (between the two nearest values, in proportion), greatest, geometric mean."""
     ordered = sorted(values)
     mean = math.exp(math.fsum(math.log(value) for value in ordered) / len(ordered))
@@ -112,15 +112,15 @@ class MeasuredPlan:
     def weights(self) -> str:
         """The rates of the trees, in links: each carries one chunk."""
         chunks = self.schedule.chunks
-        return weighed(self.rate * int(share) / chunks.denominator for share in chunks.share.tolist())
+        return join_rates(self.rate * int(share) / chunks.denominator for share in chunks.share.tolist())
 
 
-def weighed(rates: Iterable[Fraction]) -> str:
+def join_rates(rates: Iterable[Fraction]) -> str:
     """Rates as text, the greatest first."""
     return ", ".join(map(str, sorted(rates, reverse=True)))
 
 
-def measured_plan(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
+def measure_plan(planner: Planner, machine: Topology, kind: str) -> MeasuredPlan:
     """Plan and verify; the rate is computed from the loads of the schedule, not taken from the planner."""
     schedule = next(iter(planner(Request(machine, from_zero(kind, machine.ranks)), pieces=1)))
     verify(schedule, machine).or_raise()

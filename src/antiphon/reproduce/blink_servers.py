@@ -20,8 +20,8 @@ from antiphon.core.topology import Topology
 from antiphon.core.verify import verify
 from antiphon.cost.barriers.alpha_beta import alpha_beta
 from antiphon.planners.trees.blink import blink
-from antiphon.reproduce.blink_allocations import unique
-from antiphon.reproduce.blink_rates import PCIE, optimum, ring_rate
+from antiphon.reproduce.blink_allocations import unique_allocations
+from antiphon.reproduce.blink_rates import PCIE, rate_bound, ring_rate
 from antiphon.topologies import topology
 
 GPUS = (0, 1, 2), (0, 1, 2, 3, 4)
@@ -74,6 +74,6 @@ def knees() -> Counter[Fraction]:
     """For every pair of a 3-GPU and a 5-GPU allocation the rate, in links, of the slower server's trees."""
     box = topology("dgx1v")
     smaller, larger = (
-        [optimum(job.machine, "allreduce")[0] for job in unique(box, [len(gpus)])] for gpus in GPUS
+        [rate_bound(job.machine, "allreduce")[0] for job in unique_allocations(box, [len(gpus)])] for gpus in GPUS
     )  # fmt: skip
     return Counter(min(a, b) for a in smaller for b in larger)

@@ -13,11 +13,11 @@ from antiphon.reproduce.gentree_plans import (
     BETA,
     TABLE5,
     chosen,
+    gentree_plan,
     one_switch,
     plan,
-    planned,
+    predict_times,
     testbed,
-    times,
     verified_plan,
 )
 from antiphon.reproduce.gentree_tables import (
@@ -31,7 +31,17 @@ from antiphon.reproduce.gentree_tables import (
     TABLE6,
     W_T,
 )
-from antiphon.reproduce.rows import NEAR, Row, Times, apart, judged, near, percents, rounded, row
+from antiphon.reproduce.rows import (
+    NEAR,
+    Row,
+    Times,
+    judge_row,
+    near,
+    percent_text,
+    relative_deviations,
+    round_seconds,
+    row,
+)
 from antiphon.topologies import topology
 
 PLAIN = "alpha-beta"
@@ -70,7 +80,7 @@ def table3() -> Iterator[Row]:
     profile = testbed()
     for servers in SERVERS:
         machine = one_switch(servers)
-        kind = chosen(planned(machine, TABLE3_SIZE, profile))
+        kind = chosen(gentree_plan(machine, TABLE3_SIZE, profile))
         (ours,) = kind.values()
         yield row(
             f"{servers} servers, plan", {"plan": TABLE3_PLANS[servers]}, {"plan": ours}, ours == TABLE3_PLANS[servers],
@@ -82,11 +92,11 @@ def table3() -> Iterator[Row]:
         for servers in SERVERS:
             name = TABLE3_PLANS[servers] if algorithm == "GenTree" else algorithm
             machine = one_switch(servers)
-            seconds |= times(plan(name, machine), machine, {str(servers): TABLE3_SIZE}, "genmodel", profile)
-        off = apart(list(seconds.values()), published)
+            seconds |= predict_times(plan(name, machine), machine, {str(servers): TABLE3_SIZE}, "genmodel", profile)
+        off = relative_deviations(list(seconds.values()), published)
         yield row(
             f"{algorithm}, times", {"seconds": dict(zip(map(str, SERVERS), published, strict=True))},
-            {"seconds": rounded(seconds)}, near(off), deviation=percents(SERVERS, off),
+            {"seconds": round_seconds(seconds)}, near(off), deviation=percent_text(SERVERS, off),
             note="by number of servers; measured, with parameters that are not printed: Table 5 is the simulator's",
             engine="genmodel",
         )  # fmt: skip
@@ -125,18 +135,19 @@ def table4() -> Iterator[Row]:
         machine = topology(f"cluster:box=dgx-a100,boxes={boxes},nics=4,nic=200Gbit/s")
         yield _chosen_row(gpus, machine)
         plans = [verified_plan(hierarchical_ps, machine, fanins=f"{BOX}x{boxes}", pieces=depth) for depth in DEPTHS]
-        by_depth = [times(schedule, machine, TABLE4_SIZES, PLAIN, None) for schedule in plans]
+        by_depth = [predict_times(schedule, machine, TABLE4_SIZES, PLAIN, None) for schedule in plans]
         ours = {size: min(seconds[size] for seconds in by_depth) for size in TABLE4_SIZES}
-        nccl = times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN, None)
+        nccl = predict_times(verified_plan(multi_ring, machine), machine, TABLE4_SIZES, PLAIN, None)
         gains[gpus] = {size: nccl[size] / ours[size] for size in TABLE4_SIZES}
         theirs = {name: dict(zip(TABLE4_SIZES, seconds, strict=True)) for name, seconds in published.items()}
         ratio = {size: theirs["NCCL"][size] / theirs["GenTree"][size] for size in TABLE4_SIZES}
-        off = apart(list(gains[gpus].values()), list(ratio.values()))
+        off = relative_deviations(list(gains[gpus].values()), list(ratio.values()))
         yield row(
             f"{gpus} GPUs, {BOX} x {boxes} over rings",
             {"speedup": _round3(ratio), "GenTree": theirs["GenTree"], "NCCL": theirs["NCCL"]},
-            {"speedup": _round3(gains[gpus]), "GenTree": rounded(ours), "NCCL": rounded(nccl)},
-            judged(near(off), min(gains[gpus].values()) > 1), deviation=f"speedup {percents(list(TABLE4_SIZES), off)}",
+            {"speedup": _round3(gains[gpus]), "GenTree": round_seconds(ours), "NCCL": round_seconds(nccl)},
+            judge_row(near(off), min(gains[gpus].values()) > 1),
+            deviation=f"speedup {percent_text(list(TABLE4_SIZES), off)}",
             note="seconds; assumed: nominal speeds, the catalogue's latencies, no incast, reducing for nothing, pieces "
             "that overlap; what is published was measured, and holds what software costs",
             engine="hierarchical-ps, multi-ring, alpha-beta",
@@ -151,7 +162,7 @@ def table4() -> Iterator[Row]:
 def _chosen_row(gpus: int, machine: Topology) -> Row:
     """GenTree's own choice: a plan type in every server, one among them."""
     boxes = gpus // BOX
-    kinds = {size: chosen(planned(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
+    kinds = {size: chosen(gentree_plan(machine, floats, profile=None)) for size, floats in TABLE4_SIZES.items()}
     as_published = all(len(plan) == boxes + 1 and set(plan.values()) == {"CPS"} for plan in kinds.values())
     ours = f"{BOX} x {boxes}" if as_published else "; ".join(f"{size}: {plan}" for size, plan in kinds.items())
     return row(
@@ -179,7 +190,7 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
     cells = dict(same)
     for network in networks:
         machine = topology(network.lower())
-        chosen_kinds = {size: chosen(planned(machine, floats)) for size, floats in SIZES.items()}
+        chosen_kinds = {size: chosen(gentree_plan(machine, floats)) for size, floats in SIZES.items()}
         for switch, printed in TABLE6[network].items():
             published = dict(zip(SIZES, printed, strict=True))
             ours = {
@@ -198,7 +209,7 @@ def table6(networks: Sequence[str] = tuple(TABLE6)) -> Iterator[Row]:
                 engine="gentree",
             )  # fmt: skip
     enough = cells["hierarchical"] * MIN_EQUAL_CELLS / CELLS
-    ok = judged(same == cells, same["one switch"] == cells["one switch"] and same["hierarchical"] >= enough)
+    ok = judge_row(same == cells, same["one switch"] == cells["one switch"] and same["hierarchical"] >= enough)
     yield row(
         "cells that are the same", dict(cells), dict(same), ok, note="hierarchical ones without ACPS", engine="gentree",
     )  # fmt: skip
@@ -224,7 +235,7 @@ def slower(
     seconds: list[float] = []
     for fan in fan_ins:
         schedule = verified_plan(hierarchical_ps, machine, fanins=fan)
-        seconds += times(schedule, machine, {size: SIZES[size]}, "genmodel", TABLE5).values()
+        seconds += predict_times(schedule, machine, {size: SIZES[size]}, "genmodel", TABLE5).values()
     beside = "; Table 6 itself has 8x4 for SS32, the same switch" if servers == 32 and kinds[1] == "8x4" else ""
     comparison = f"{size}: {kinds[1]} takes {seconds[1]:.4g} s {where}, {kinds[0]} {seconds[0]:.4g} s{beside}"
     return seconds[1] < seconds[0], comparison

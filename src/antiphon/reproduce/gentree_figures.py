@@ -18,7 +18,7 @@ from antiphon.reproduce.gentree_tables import (
     TABLE3_SIZE,
     W_T,
 )
-from antiphon.reproduce.rows import Row, apart, claim, is_near, judged, row
+from antiphon.reproduce.rows import Row, claim, is_near, judge_row, relative_deviations, row
 
 MODELS = {"genmodel": GENMODEL, "alpha-beta-gamma": PLAIN}
 DRAWN = {12: ("Ring", "2x6", "3x4", "4x3", "6x2", "CPS"), 15: ("Ring", "3x5", "5x3", "CPS")}  # by growing fan-in
@@ -27,7 +27,7 @@ BETA_100G = "3.2e-10"  # seconds per float
 Terms = Mapping[str, float]
 
 
-def priced(servers: int, model: str, beta: str = BETA_10G) -> dict[str, Terms]:
+def price_plans(servers: int, model: str, beta: str = BETA_10G) -> dict[str, Terms]:
     """Seconds by term, of every plan drawn."""
     machine = one_switch(servers, beta)
     terms_by_plan: dict[str, Terms] = {}
@@ -58,7 +58,7 @@ def figure8() -> Iterator[Row]:
     """
     for servers in DRAWN:
         for model in MODELS:
-            terms_by_plan = priced(servers, model)
+            terms_by_plan = price_plans(servers, model)
             ours, right = _best_plan(terms_by_plan), TABLE3_PLANS[servers]
             should_agree = model == "genmodel"
             yield row(
@@ -77,7 +77,7 @@ def figure8() -> Iterator[Row]:
             "greatest_error_by_table_5": round(_greatest_error(model), 4),
         }
         yield row(
-            f"greatest error of {model}", {"greatest_error": printed}, errors, judged(False, reached),
+            f"greatest error of {model}", {"greatest_error": printed}, errors, judge_row(False, reached),
             deviation="only in words: the parameters are not printed, and the measured times only of these "
             f"{len(measured)} cells",
             note=f"whatever its parameters are, with w_t = {W_T}, {model} errs by at least the first; "
@@ -99,10 +99,10 @@ def _measured_cells() -> dict[Cell, float]:
 
 def _greatest_error(model: str) -> float:
     """With Table 5's parameters, 10 Gbit/s and 1 alpha per step."""
-    priced_by_servers = {servers: priced(servers, model) for servers in DRAWN}
+    priced_by_servers = {servers: price_plans(servers, model) for servers in DRAWN}
     measured = _measured_cells()
     ours = [_total_seconds(priced_by_servers[servers][name]) for servers, name in measured]
-    return max(map(abs, apart(ours, list(measured.values()))))
+    return max(map(abs, relative_deviations(ours, list(measured.values()))))
 
 
 # ---- Figure 10 ----
@@ -110,7 +110,7 @@ def _greatest_error(model: str) -> float:
 
 def figure10() -> Iterator[Row]:
     """The terms on 12 servers at 10 Gbit/s, with Table 5's parameters; then the text's claims about them."""
-    terms_by_plan = priced(12, "genmodel")
+    terms_by_plan = price_plans(12, "genmodel")
     for name, terms in terms_by_plan.items():
         ours = {"seconds": round(_total_seconds(terms), 4), **{term: round(value, 4) for term, value in terms.items()}}
         yield row(f"12 servers, {name}", None, ours, True, note="drawn only", engine="genmodel")
@@ -142,7 +142,7 @@ REDUCED = 0.61  # 5.1: by so much co-located PS computes less than ring
 def figure9() -> Iterator[Row]:
     """Measurements on 12 servers, split into calculation and communication, and the text's claims about them."""
     for speed, beta in LINKS.items():
-        terms_by_plan = priced(12, "genmodel", beta)
+        terms_by_plan = price_plans(12, "genmodel", beta)
         seconds_by_plan = {
             name: (_sum_terms(terms, CALCULATION), _sum_terms(terms, COMMUNICATION))
             for name, terms in terms_by_plan.items()
@@ -166,7 +166,7 @@ def figure9() -> Iterator[Row]:
             ours = {"part": round(saved, 3), "part of memory access alone": round(memory, 3)}
             yield row(
                 f"{speed}, CPS calculates less than ring by", {"part": REDUCED}, ours,
-                judged(is_near(saved, REDUCED), saved > 0), note="5.1, Figure 9", engine="genmodel",
+                judge_row(is_near(saved, REDUCED), saved > 0), note="5.1, Figure 9", engine="genmodel",
                 proof=proof,
                 deviation=f"memory access alone falls by {memory:.3f}; additions, which both make as many of, take as "
                 "long again with the gamma of Table 5, and are hardly there in what was measured",

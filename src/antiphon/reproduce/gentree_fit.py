@@ -25,7 +25,7 @@ class MinimaxFit:
     binding: tuple[Cell, ...]
 
 
-def form(plan: str, servers: int, floats: float, tier: Tier, server: Server) -> Terms:
+def closed_form(plan: str, servers: int, floats: float, tier: Tier, server: Server) -> Terms:
     """The closed form of a plan; `floats` and what tier and server say per float."""
     named = {"CPS": cps, "Ring": ring, "RHD": rhd}
     if plan in named:
@@ -39,7 +39,7 @@ def least_error(times: Mapping[Cell, float], floats: float, terms: tuple[str, ..
 
     unit = {name: _unit_parameter(name, w_t) for name in terms}
     rows = [
-        [getattr(form(plan, n, floats, *unit[name]), name) / seconds for name in terms]
+        [getattr(closed_form(plan, n, floats, *unit[name]), name) / seconds for name in terms]
         for (n, plan), seconds in times.items()
     ]
     share = np.array(rows)

@@ -44,7 +44,7 @@ def plan(name: str, machine: Topology) -> Schedule:
     return verified_plan(hierarchical_ps, machine, fanins=name)
 
 
-def planned(machine: Topology, floats: int, profile: Profile | str | None = TABLE5, **options: Any) -> Schedule:
+def gentree_plan(machine: Topology, floats: int, profile: Profile | str | None = TABLE5, **options: Any) -> Schedule:
     """GenTree's plan for `floats` floats."""
     return verified_plan(gentree, machine, nbytes=FLOAT * floats, profile=profile, **options)
 
@@ -54,7 +54,7 @@ def chosen(schedule: Schedule) -> dict[str, str]:
     return {switch: kind.split()[0].rstrip(",") for switch, kind in schedule.provenance["found"]["plan"].items()}
 
 
-def times(
+def predict_times(
     schedule: Schedule | Mapping[str, Schedule], machine: Topology, sizes: Mapping[str, int], model: str,
     profile: Profile | str | None = TABLE5,
 ) -> Times:  # fmt: skip

@@ -8,9 +8,19 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.planners.classic.halving_doubling import halving_doubling
 from antiphon.planners.classic.hierarchical import hierarchical_ring
-from antiphon.reproduce.gentree_plans import ALPHA, BETA, plan, planned, times, verified_plan
+from antiphon.reproduce.gentree_plans import ALPHA, BETA, gentree_plan, plan, predict_times, verified_plan
 from antiphon.reproduce.gentree_tables import SIZES, TABLE7
-from antiphon.reproduce.rows import NEAR, Row, Times, apart, judged, near, percents, rounded, row
+from antiphon.reproduce.rows import (
+    NEAR,
+    Row,
+    Times,
+    judge_row,
+    near,
+    percent_text,
+    relative_deviations,
+    round_seconds,
+    row,
+)
 from antiphon.topologies import topology
 
 CLOSE, MIN_CLOSE = 0.03, 20  # of the 21 cells of one switch
@@ -41,11 +51,11 @@ def table7(networks: Sequence[str] = tuple(TABLE7)) -> Iterator[Row]:
 def _one_switch(network: str) -> Iterator[tuple[Row, list[float]]]:
     machine = topology(network.lower())
     for name, published in TABLE7[network].items():
-        seconds = times(_plan_sizes(name, machine), machine, SIZES, "genmodel")
-        deviations = apart(list(seconds.values()), published)
+        seconds = predict_times(_plan_sizes(name, machine), machine, SIZES, "genmodel")
+        deviations = relative_deviations(list(seconds.values()), published)
         yield row(
-            f"{network}, {name}", {"seconds": _by_size(published)}, {"seconds": rounded(seconds)}, near(deviations),
-            deviation=percents(list(SIZES), deviations), engine="genmodel",
+            f"{network}, {name}", {"seconds": _by_size(published)}, {"seconds": round_seconds(seconds)},
+            near(deviations), deviation=percent_text(list(SIZES), deviations), engine="genmodel",
         ), deviations  # fmt: skip
 
 
@@ -67,7 +77,7 @@ def cells(deviations: Sequence[float]) -> Row:
 def _plan_sizes(name: str, machine: Topology) -> Schedule | Plans:
     if name in ("GenTree", "GenTree*"):
         rearrange = "auto" if name == "GenTree" else "never"
-        return {size: planned(machine, floats, rearrange=rearrange) for size, floats in SIZES.items()}
+        return {size: gentree_plan(machine, floats, rearrange=rearrange) for size, floats in SIZES.items()}
     if name == "hierarchical ring":
         return verified_plan(hierarchical_ring, machine, directions=1)
     if name == "RHD, large parts near":
@@ -88,14 +98,14 @@ def _hierarchical_rows(network: str) -> Iterator[Row]:
     simulated: dict[str, Times] = {}
     for name in dict.fromkeys(("GenTree", *TABLE7[network], *BESIDE)):
         schedules = _plan_sizes(name, machine)
-        simulated[name] = times(schedules, machine, SIZES, "flows")
-        modelled = times(schedules, machine, SIZES, "genmodel")
+        simulated[name] = predict_times(schedules, machine, SIZES, "flows")
+        modelled = predict_times(schedules, machine, SIZES, "genmodel")
         published = TABLE7[network].get(name)
-        deviations = apart(list(simulated[name].values()), published) if published else [0.0]
+        deviations = relative_deviations(list(simulated[name].values()), published) if published else [0.0]
         yield row(
             f"{network}, {name}", {"seconds": _by_size(published)} if published else None,
-            {"simulated": rounded(simulated[name]), "by_genmodel": rounded(modelled)}, near(deviations),
-            deviation=f"simulated {percents(list(SIZES), deviations)}" if published else None,
+            {"simulated": round_seconds(simulated[name]), "by_genmodel": round_seconds(modelled)}, near(deviations),
+            deviation=f"simulated {percent_text(list(SIZES), deviations)}" if published else None,
             note=_explain(network, name, machine.ranks, published, list(simulated[name].values())),
             engine="flows, genmodel",
         )  # fmt: skip
@@ -115,10 +125,11 @@ def fastest(network: str, simulated: Mapping[str, Times]) -> Row:
     for size in SIZES:
         second[size] = min(BESIDE, key=lambda name: simulated[name][size])
         ours[size] = simulated[second[size]][size] / simulated["GenTree"][size]
+    deviations = relative_deviations(list(ours.values()), list(theirs.values()))
     return row(
-        f"{network}, GenTree against the fastest other", {"speedup": rounded(theirs)}, {"speedup": rounded(ours)},
-        judged(_are_near(ours, theirs), min(ours.values()) >= 1),
-        deviation=f"speedup {percents(list(SIZES), apart(list(ours.values()), list(theirs.values())))}",
+        f"{network}, GenTree against the fastest other", {"speedup": round_seconds(theirs)},
+        {"speedup": round_seconds(ours)}, judge_row(_are_near(ours, theirs), min(ours.values()) >= 1),
+        deviation=f"speedup {percent_text(list(SIZES), deviations)}",
         note=f"next here: {', '.join(dict.fromkeys(second.values()))}; simulated",
     )  # fmt: skip
 
@@ -129,8 +140,8 @@ def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
     theirs = {size: 1 - a / b for size, a, b in zip(SIZES, with_it, without, strict=True)}
     ours = {size: 1 - simulated["GenTree"][size] / simulated["GenTree*"][size] for size in SIZES}
     return row(
-        f"{network}, data rearrangement saves time", {"saves": rounded(theirs)}, {"saves": rounded(ours)},
-        judged(_are_near(ours, theirs), min(ours.values()) > 0),
+        f"{network}, data rearrangement saves time", {"saves": round_seconds(theirs)}, {"saves": round_seconds(ours)},
+        judge_row(_are_near(ours, theirs), min(ours.values()) > 0),
         deviation="the text says 54 to 60 %, Table 7 itself 40 to 46 %; ours saves less, as the plan without it sends "
         "each sum between the data centres only once, too",
         note="part of the time; simulated",
@@ -138,7 +149,7 @@ def rearranged(network: str, simulated: Mapping[str, Times]) -> Row:
 
 
 def _are_near(ours: Times, theirs: Times) -> bool:
-    return near(apart([ours[size] for size in SIZES], [theirs[size] for size in SIZES]))
+    return near(relative_deviations([ours[size] for size in SIZES], [theirs[size] for size in SIZES]))
 
 
 # ---- why ours differ ----

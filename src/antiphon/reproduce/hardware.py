@@ -16,10 +16,10 @@ from antiphon.cost.basis import together
 from antiphon.cost.nccl.library import Library, library_here
 from antiphon.planners.classic.direct import direct
 from antiphon.planners.classic.parameter_server import colocated_ps
-from antiphon.reproduce.blink_allocations import Allocation, unique
-from antiphon.reproduce.blink_rates import PCIE, optimum, ring_rate, rings, speedup, spread
+from antiphon.reproduce.blink_allocations import Allocation, unique_allocations
+from antiphon.reproduce.blink_rates import PCIE, pack_rings, rate_bound, ring_rate, speedup, summarize
 from antiphon.reproduce.gentree_plans import verified_plan
-from antiphon.reproduce.rows import Row, claim, is_near, judged, row
+from antiphon.reproduce.rows import Row, claim, is_near, judge_row, row
 from antiphon.reproduce.sccl_plans import Synthesized, family
 from antiphon.topologies import topology
 
@@ -50,7 +50,7 @@ def sccl_figures() -> Iterator[Row]:
         for name, published, ours in zip(("small", "large"), SCCL_SAID[kind], (small, large), strict=True):
             yield row(
                 f"DGX-1 {kind}, {name} sizes", {"speedup": published}, {"speedup": round(ours, 3)},
-                judged(is_near(ours, published), ours > 1), engine="calls", proof=proof,
+                judge_row(is_near(ours, published), ours > 1), engine="calls", proof=proof,
                 note=f"5.5: up to {published} times as fast as NCCL; {basis}",
                 deviation=None if is_near(ours, published) else f"{BOTH_PAID}; lowering to copies is not priced",
             )  # fmt: skip
@@ -114,14 +114,14 @@ def blink_figures() -> Iterator[Row]:
     """Trees over NCCL's rings on all allocations of a DGX-1 at 500 MB, where bytes are all that counts; how much less
     an allreduce gets than a broadcast; and how much communication that saves a training."""
     share, link = _wire_share()
-    boxes = {name: unique(topology(name)) for name in ("dgx1v", "dgx1p")}
+    boxes = {name: unique_allocations(topology(name)) for name in ("dgx1v", "dgx1p")}
     for (name, kind), (greatest, mean, where) in BLINK_SAID.items():
-        speedups = spread([speedup(allocation.machine, kind) for allocation in boxes[name]])
+        speedups = summarize([speedup(allocation.machine, kind) for allocation in boxes[name]])
         exact = is_near(speedups["max"], greatest) and is_near(speedups["mean"], mean)
         yield row(
             f"{name} {kind} over NCCL", {"max": greatest, "mean": mean},
             {"max": speedups["max"], "mean": speedups["mean"]},
-            judged(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
+            judge_row(exact, speedups["max"] > 1 and speedups["mean"] > 1), engine="cuts, packing of rings",
             note=f"5.2, {where}: up to {greatest:g} times, {mean:g} in the geometric mean; "
             + ("calibrated by v100: " + BOTH_PAID if name == "dgx1v" else "P100s are not calibrated"),
             deviation=None if exact else "rings that leave NVLink are taken to get half a link of PCIe (5.1): measured "
@@ -143,12 +143,13 @@ def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[R
     """GB/s that an allreduce gets less than a broadcast on 3 and 4 GPUs, on average."""
     machines = [allocation.machine for allocation in boxes if len(allocation.gpus) in (3, 4)]
     losses = [
-        float(optimum(machine, "broadcast")[0] - optimum(machine, "allreduce")[0]) * link / 1e9 for machine in machines
+        float(rate_bound(machine, "broadcast")[0] - rate_bound(machine, "allreduce")[0]) * link / 1e9
+        for machine in machines
     ]
     mean = math.fsum(losses) / len(losses)
     yield row(
         "dgx1v, an allreduce below a broadcast on 3 and 4 GPUs", {"GB_per_second": [20, 30]},
-        {"GB_per_second": round(mean, 1)}, judged(20 <= mean <= 30, mean > 0), engine="cuts",
+        {"GB_per_second": round(mean, 1)}, judge_row(20 <= mean <= 30, mean > 0), engine="cuts",
         note=f"5.2.2: 20 to 30 GB/s less on average; links at {link / 1e9:.1f} GB/s, as calibrated",
         deviation=None if 20 <= mean <= 30 else f"{mean:.1f} GB/s: the two differ by less than measured",
     )  # fmt: skip
@@ -157,13 +158,13 @@ def _less_than_broadcast(boxes: Sequence[Allocation], link: float) -> Iterator[R
 def _half_row() -> Row:
     """8 GPUs: an allreduce gets half of what a broadcast gets."""
     machine = topology("dgx1v")
-    blink = float(optimum(machine, "allreduce")[0] / optimum(machine, "broadcast")[0])
-    count = len(rings(machine).cycles)
+    blink = float(rate_bound(machine, "allreduce")[0] / rate_bound(machine, "broadcast")[0])
+    count = len(pack_rings(machine).cycles)
     nccl = float(ring_rate("allreduce", count, machine.ranks) / ring_rate("broadcast", count, machine.ranks))
     exact = is_near(blink, 0.5) and is_near(nccl, 0.5)
     return row(
         "dgx1v, an allreduce over a broadcast on 8 GPUs", {"blink": 0.5, "nccl": 0.5},
-        {"blink": round(blink, 3), "nccl": round(nccl, 3)}, judged(exact, blink < 1 and nccl < 1),
+        {"blink": round(blink, 3), "nccl": round(nccl, 3)}, judge_row(exact, blink < 1 and nccl < 1),
         note="5.2.2: only half, for both", engine="cuts",
         deviation=None if exact else "8/14, as of 8 parts a rank keeps one: both send 2 x 7/8 of the data",
     )  # fmt: skip
@@ -171,12 +172,12 @@ def _half_row() -> Row:
 
 def _training_row(boxes: Sequence[Allocation]) -> Row:
     """Figure 18: how much of the time of communication goes; of a step nothing, as what it computes is not printed."""
-    gains = spread([speedup(allocation.machine, "allreduce") for allocation in boxes])
+    gains = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])
     greatest, mean = 1 - 1 / gains["max"], 1 - 1 / gains["mean"]
     return row(
         "dgx1v, communication saved in a training", {"max": 0.87, "mean": 0.31},
         {"max": round(greatest, 3), "mean": round(mean, 3)},
-        judged(is_near(greatest, 0.87) and is_near(mean, 0.31), greatest > mean > 0),
+        judge_row(is_near(greatest, 0.87) and is_near(mean, 0.31), greatest > mean > 0),
         note="5.4, Figure 18: up to 87 %, 31 % in the geometric mean",
         deviation="ours is of all 46 allocations, the paper's of some that it does not name",
         engine="cuts, packing of rings",
@@ -187,11 +188,11 @@ def _step_row(boxes: Sequence[Allocation]) -> Row:
     """The most of a training step that goes, where half of it is communication that nothing hides (2.1: as high as 50 %
     of an iteration on a DGX-1V), which then takes so much less: no step is replayed. Shares below that, and their mean,
     nobody printed."""
-    gain = spread([speedup(allocation.machine, "allreduce") for allocation in boxes])["max"]
+    gain = summarize([speedup(allocation.machine, "allreduce") for allocation in boxes])["max"]
     saved = EXPOSED * (1 - 1 / gain)
     return row(
         "dgx1v, a training step, most", {"saved": 0.4}, {"saved": round(saved, 3)},
-        judged(is_near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
+        judge_row(is_near(saved, 0.4), saved > 0.2), engine="cuts, packing of rings",
         note="5.4, Figure 18: up to 40 % of an iteration; 2.1, Figure 5: communication is as much as 50 % of one",
         deviation=None if is_near(saved, 0.4) else "the greatest share and the greatest gain need not be of one "
         "allocation; the geometric mean, 6.3 %, is of shares that are not printed",
@@ -217,7 +218,7 @@ def dgx2_figures() -> Iterator[Row]:
     ):  # fmt: skip
         exact = is_near(ours, published)
         yield row(
-            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, judged(exact, ours > 1),
+            f"dgx2, {name} over NCCL", {"speedup": published}, {"speedup": round(ours, 3)}, judge_row(exact, ours > 1),
             note=f"5.2.3, {where}: up to {published} times; {basis}", engine="calls",
             proof=proof,
             deviation=None if exact else "the paper's NCCL chooses double binary trees as well, with fewer hops than "
@@ -235,7 +236,7 @@ def _hybrid_row() -> Row:
     gained = float(PCIE) * link * share / 1e9
     return row(
         "dgx1v, PCIe beside NVLinks in a broadcast", {"GB_per_second": [2, 5]}, {"GB_per_second": round(gained, 1)},
-        judged(2 <= gained <= 5, gained > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
+        judge_row(2 <= gained <= 5, gained > 0), note="5.3, Figure 21: 2 to 5 GB/s more", engine="rates",
         deviation=None if 2 <= gained <= 5 else "half a link at the share of an NVLink: what switching between the two "
         "costs, and what PCIe really gives, no table tells",
     )  # fmt: skip

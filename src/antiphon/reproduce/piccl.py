@@ -20,14 +20,14 @@ from antiphon.reproduce.piccl_plans import (
     Family,
     Plans,
     Times,
-    choices,
     delta,
-    planned,
-    ranges,
-    short,
+    fastest_k,
+    merge_equal,
+    plan_family,
+    round_values,
     speedups,
 )
-from antiphon.reproduce.rows import Row, judged, row
+from antiphon.reproduce.rows import Row, judge_row, row
 from antiphon.units import format_size
 
 KIB, MIB = 2**10, 2**20
@@ -53,7 +53,7 @@ MULTIPLYING_KS = (2, 4, 8)  # what the paper compares of recursive multiplying (
 
 def figure4() -> Iterator[Row]:
     """The speedup of k-ring with k = 2 over ring, on two nodes of four GPUs, with and without contention."""
-    plans = planned(KRING, "allgather", delta(FIGURE4_NODES), (1, 2))
+    plans = plan_family(KRING, "allgather", delta(FIGURE4_NODES), (1, 2))
     curves: dict[str, list[float]] = {}
     uncontended: list[float] = []
     for fidelity, model in (("by packets", PACKETS), ("by whole messages", MESSAGES)):
@@ -74,7 +74,9 @@ def _by_size(
     curve: Sequence[float], sizes: Sequence[int] = FIGURE4_SIZES, only: Sequence[int] = FIGURE4_SIZES
 ) -> dict[str, float]:
     """By size; a row shows a few of the sizes, its proof all of them."""
-    return short({format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only})
+    return round_values(
+        {format_size(size): speedup for size, speedup in zip(sizes, curve, strict=True) if size in only}
+    )
 
 
 def _all_speedups(times: Times, sizes: Sequence[int]) -> list[str]:
@@ -140,7 +142,7 @@ def figure8() -> Iterator[Row]:
     machine, sizes = delta(FIGURE8_NODES), FIGURE8_SIZES
     times: dict[str, Times] = {}
     for family in FAMILIES:
-        plans = planned(family, "allgather", machine)
+        plans = plan_family(family, "allgather", machine)
         times[family.name] = plans.times(sizes, PACKETS)
         yield best_k(family, times[family.name], sizes)
     yield near_each_other(times[RECMULT.name], sizes)
@@ -151,7 +153,7 @@ def figure8() -> Iterator[Row]:
 
 def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     """k-ring: 4 for small and medium sizes. Permuted: 8 for the smaller, 4 for medium. Not permuted: 4 or 8."""
-    best = choices(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
+    best = fastest_k(times if family is KRING else {k: times[k] for k in MULTIPLYING_KS})
     small = [k for size, k in zip(sizes, best, strict=True) if size <= SMALL]
     medium = [k for size, k in zip(sizes, best, strict=True) if SMALL < size <= MEDIUM]
     claims: Mapping[str, tuple[str, bool]] = {
@@ -162,12 +164,12 @@ def best_k(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     claim, ok = claims[family.name]
     of = "" if family is KRING else ", the best of 2, 4 and 8, which the paper compares"
     gain = {f"k {k}": _by_size(curve, sizes, FIGURE8_TOLD) for k, curve in speedups(times).items() if k != family.plain}
-    all_factors = ranges(sizes, choices(times))
+    all_factors = merge_equal(sizes, fastest_k(times))
     return row(
         f"{family.name}, the best k", {"best": claim},
-        {"best": ranges(sizes, best), **gain}, ok,
+        {"best": merge_equal(sizes, best), **gain}, ok,
         note=f"speedup over k = {family.plain}{of}; small: up to 32 KiB, medium: up to 1 MiB (V.C); {ASSUMED}",
-        deviation=None if all_factors == ranges(sizes, best) else
+        deviation=None if all_factors == merge_equal(sizes, best) else
         f"of all factors: {', '.join(f'{span}: {k}' for span, k in all_factors.items())}",
         engine="loggp by packets", proof=_all_speedups(times, sizes),
     )  # fmt: skip
@@ -203,13 +205,14 @@ def falls_off(family: Family, times: Times, sizes: Sequence[int]) -> Row:
     last = {k: gain[k][-1] for k in gain}
     falls = max(drops.values()) >= DROP
     behind = max(last[k] for k in large) <= (1 - DROP) * max(last.values())
-    ok = judged(min(drops.values()) >= DROP and behind, falls)
+    ok = judge_row(min(drops.values()) >= DROP and behind, falls)
     plain = "k = 64 is the ring itself, at any figures: 1.000; those between, whose groups span nodes, fall off"
     return row(
         f"{family.name}, large k fall off", {"fall_off": True},
         {
-            "fall_off": falls, f"at {format_size(sizes[-1])}": short({f"k {k}": value for k, value in last.items()}),
-            "greatest": short({f"k {k}": max(gain[k]) for k in large}),
+            "fall_off": falls,
+            f"at {format_size(sizes[-1])}": round_values({f"k {k}": value for k, value in last.items()}),
+            "greatest": round_values({f"k {k}": max(gain[k]) for k in large}),
         }, ok,
         deviation=None if ok
         else f"by {', '.join(f'{drop:.0%}'.replace('%', ' %') + f' for k = {k}' for k, drop in drops.items())}"
@@ -246,7 +249,7 @@ def _of_all(times: Mapping[str, Times], sizes: Sequence[int]) -> Iterator[Row]:
     missed = [size for size, ok in as_published.items() if not ok]
     why = ": with these figures the latency of a ring's rounds still counts there" if "large" in missed else ""
     yield row(
-        "Figure 5 (a), the fastest family", {"fastest": named}, {"fastest": ranges(sizes, fastest)}, not missed,
+        "Figure 5 (a), the fastest family", {"fastest": named}, {"fastest": merge_equal(sizes, fastest)}, not missed,
         deviation=f"not for {', '.join(missed)} sizes{why}" if missed else None,
         note="those within 5 % of the fastest; large, by the paper: modest speedups in some cases",
         engine="loggp by packets",

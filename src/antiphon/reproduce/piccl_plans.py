@@ -75,7 +75,7 @@ class Plans:
     def _closed_form(self, k: int, nbytes: int) -> float:
         """Section III. A round takes the figures of its farthest partners: those within a host, or those beyond."""
         ranks, profile = self.machine.ranks, as_profile(PROFILE)
-        host, beyond = levels()
+        host, beyond = profile_levels()
         block = max(1.0, nbytes / ranks)
         if self.family is KRING:
             inter = beyond if ranks > PER_NODE else host
@@ -92,7 +92,7 @@ class Plans:
 
 
 @cache
-def levels() -> tuple[Level, Level]:
+def profile_levels() -> tuple[Level, Level]:
     """The figures within a host, and those between hosts."""
     figures = as_profile(PROFILE).loggp
     assert figures is not None
@@ -104,7 +104,7 @@ def delta(nodes: int) -> Topology:
     return topology(f"delta:nodes={nodes}")
 
 
-def planned(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
+def plan_family(family: Family, kind: str, machine: Topology, ks: Sequence[int] = ()) -> Plans:
     """Verified schedules for these k; by default for all factors of the number of ranks."""
     ranks = machine.ranks
     candidates = ks or [family.plain, *(k for k in range(2, ranks + 1) if ranks % k == 0 and k != family.plain)]
@@ -133,7 +133,7 @@ def speedups(times: Times) -> dict[int, list[float]]:
     return {k: [a / b for a, b in zip(plain, seconds, strict=True)] for k, seconds in times.items()}
 
 
-def choices(times: Times) -> list[int]:
+def fastest_k(times: Times) -> list[int]:
     """The k that is fastest for every size; of equally fast ones the first."""
     fastest = []
     for column in zip(*times.values(), strict=True):
@@ -146,7 +146,7 @@ def geomean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def ranges(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
+def merge_equal(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
     """Runs of the same choice: {"16 B to 256 KiB": 8, ...}."""
     spans: dict[str, object] = {}
     start = 0
@@ -158,6 +158,6 @@ def ranges(sizes: Sequence[int], chosen: Sequence[object]) -> dict[str, object]:
     return spans
 
 
-def short(values: Mapping[Any, float]) -> dict[str, float]:
+def round_values(values: Mapping[Any, float]) -> dict[str, float]:
     """For a row: three digits behind the point."""
     return {str(key): round(value, 3) for key, value in values.items()}

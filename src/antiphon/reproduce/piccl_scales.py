@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from antiphon.reproduce.piccl_plans import ASSUMED, FAMILIES, KRING, MESSAGES, PERMUTED, RECMULT, delta, planned, ranges
+from antiphon.reproduce.piccl_plans import (
+    ASSUMED,
+    FAMILIES,
+    KRING,
+    MESSAGES,
+    PERMUTED,
+    RECMULT,
+    delta,
+    merge_equal,
+    plan_family,
+)
 from antiphon.reproduce.rows import Row, claim, row
 from antiphon.units import format_size
 
@@ -55,7 +65,7 @@ def _gain_curve(count: int) -> tuple[dict[int, float], list[str]]:
     plain: list[float] = []
     best: list[tuple[float, str]] = []
     for family in FAMILIES:
-        for k, seconds in planned(family, "allgather", delta(count)).times(SIZES, MESSAGES).items():
+        for k, seconds in plan_family(family, "allgather", delta(count)).times(SIZES, MESSAGES).items():
             candidates = [(value, family.name) for value in seconds]
             best = [min(a, b) for a, b in zip(best, candidates, strict=True)] if best else candidates
             if k == family.plain:
@@ -75,7 +85,7 @@ def _family_row(names: Sequence[str]) -> Row:
     ok = small == {RECMULT.name} and medium == {PERMUTED.name} and large == KRING.name
     mixed = RECMULT.name in small and PERMUTED.name in medium and large == KRING.name
     return row(
-        f"allgather on {MAIN} nodes, the fastest family", published, {"by_size": ranges(SIZES, names)},
+        f"allgather on {MAIN} nodes, the fastest family", published, {"by_size": merge_equal(SIZES, names)},
         True if ok else None if mixed else False, engine="loggp",
         note="V.C: recursive multiplying for 32 B to 32 KB, permuted to 1 MB, k-ring in some cases beyond",
         deviation=None if ok else "simulated, permuting costs memory bandwidth and no launch of a kernel, so that "

@@ -23,15 +23,15 @@ from antiphon.reproduce.piccl_plans import (
     Family,
     Plans,
     Times,
-    choices,
     delta,
+    fastest_k,
     geomean,
-    planned,
+    plan_family,
     radices_of,
-    short,
+    round_values,
     speedups,
 )
-from antiphon.reproduce.rows import NEAR, Row, judged, row
+from antiphon.reproduce.rows import NEAR, Row, judge_row, row
 
 NODES = (1, 2, 4, 8, 16, 32)
 SIZES = tuple(2**e for e in range(4, 22))  # up to 2 MB
@@ -66,7 +66,7 @@ class Bar:
     by_method: Mapping[str, Times]
 
     def best(self) -> list[int]:
-        return choices(self.truth)
+        return fastest_k(self.truth)
 
     def gained(self, chosen: Sequence[int]) -> float:
         """The geometric mean over sizes of the speedup over the algorithm without a parameter."""
@@ -74,11 +74,11 @@ class Bar:
         return geomean([gain[k][at] for at, k in enumerate(chosen)])
 
     def captured(self, method: str) -> float:
-        return self.gained(choices(self.by_method[method])) / self.gained(self.best())
+        return self.gained(fastest_k(self.by_method[method])) / self.gained(self.best())
 
 
 def bar(kind: str, family: Family, nodes: int, sizes: Sequence[int] = SIZES) -> Bar:
-    plans = planned(family, kind, delta(nodes))
+    plans = plan_family(family, kind, delta(nodes))
     by_model = {model: plans.times(sizes, model) for model in dict.fromkeys(METHODS.values())}
     by_method = {method: by_model[model] for method, model in METHODS.items()}
     by_method[BY_PORTS] = {k: seconds for k, seconds in by_model[CLOSED].items() if _has_ports(plans, k)}
@@ -102,9 +102,9 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
             yield row(
                 f"{kind}, {family.name}", None,
                 {
-                    "best": short({str(each.nodes): each.gained(each.best()) for each in family_bars}),
+                    "best": round_values({str(each.nodes): each.gained(each.best()) for each in family_bars}),
                     **{
-                        method: short({str(each.nodes): each.captured(method) for each in family_bars})
+                        method: round_values({str(each.nodes): each.captured(method) for each in family_bars})
                         for method in METHODS
                     },
                 }, True,
@@ -118,7 +118,7 @@ def selection(nodes: Sequence[int] = NODES, sizes: Sequence[int] = SIZES) -> Ite
 
 def overall(method: str, bars: Sequence[Bar]) -> Row:
     """Geometric means over all bars, as the paper's 20 % and 98 %, which it has of a simulation with contention."""
-    chosen = geomean([bar.gained(choices(bar.by_method[method])) for bar in bars])
+    chosen = geomean([bar.gained(fastest_k(bar.by_method[method])) for bar in bars])
     best = geomean([bar.gained(bar.best()) for bar in bars])
     worst = min(bars, key=lambda bar: bar.captured(method))
     where = f"{worst.captured(method):.3f} for {worst.kind}, {worst.family.name}, {worst.nodes} nodes"
@@ -127,7 +127,7 @@ def overall(method: str, bars: Sequence[Bar]) -> Row:
     return row(
         f"chosen by {method}", published,
         {"speedup": round(chosen, 3), "best": round(best, 3), "captured": round(chosen / best, 4), "least": where},
-        published is None or judged(abs(chosen / SPEEDUP - 1) <= NEAR and captures, chosen >= SPEEDUP and captures),
+        published is None or judge_row(abs(chosen / SPEEDUP - 1) <= NEAR and captures, chosen >= SPEEDUP and captures),
         deviation=f"speedup {chosen / SPEEDUP - 1:+.0%}".replace("%", " %") if published else None,
         note=f"geometric means; {NOTES.get(method, CROWDED)}; {ASSUMED}", engine="loggp",
     )  # fmt: skip
@@ -150,7 +150,7 @@ def _with_families(bars: Sequence[Bar]) -> Row:
                 shares.append(min(seconds[at] for seconds in truth.values()) / truth[choice][at])
         ours[method] = geomean(shares)
     return row(
-        "family and k chosen together", None, {"captured": short(ours)}, True,
+        "family and k chosen together", None, {"captured": round_values(ours)}, True,
         note="for every collective, number of nodes and size the fastest of all", engine="loggp",
     )  # fmt: skip
 

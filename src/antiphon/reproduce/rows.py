@@ -15,7 +15,7 @@ def row(
     name: str, published: Row | None, ours: Row | None, ok: bool | None, *, deviation: str | None = None,
     note: str = "", engine: str = "", proof: Sequence[str] = (),
 ) -> Row:  # fmt: skip
-    """`ok`: see `judged`. `reproduce` fills in the seconds."""
+    """`ok`: see `judge_row`. `reproduce` fills in the seconds."""
     return {
         "name": name, "published": published, "ours": ours, "deviation": deviation, "ok": ok, "note": note,
         "engine": engine, "seconds": 0.0, "proof": list(proof),
@@ -27,7 +27,7 @@ def claim(name: str, holds: bool, **details: Any) -> Row:
     return row(name, {"so": True}, {"so": holds}, holds, **details)
 
 
-def judged(figures: bool, shape: bool) -> bool | None:
+def judge_row(figures: bool, shape: bool) -> bool | None:
     """True where ours are the published figures; None where only their shape agrees (which is faster, what grows, what
     is at least some value); else False."""
     return True if figures else None if shape else False
@@ -37,16 +37,16 @@ def is_near(ours: float | Fraction, published: float) -> bool:
     return abs(ours - published) <= NEAR * published
 
 
-def rounded(seconds_by_size: Times) -> Times:
+def round_seconds(seconds_by_size: Times) -> Times:
     """To a figure more than the paper prints."""
     return {key: float(f"{seconds:.4g}") for key, seconds in seconds_by_size.items()}
 
 
-def apart(values: Sequence[float], published: Sequence[float]) -> list[float]:
+def relative_deviations(values: Sequence[float], published: Sequence[float]) -> list[float]:
     return [ours / theirs - 1 for ours, theirs in zip(values, published, strict=True)]
 
 
-def percents(keys: Sequence[object], deviations: Sequence[float]) -> str:
+def percent_text(keys: Sequence[object], deviations: Sequence[float]) -> str:
     """Such as "1e7 +0.3 %, 1e8 -1.2 %"."""
     return ", ".join(
         f"{key} {deviation:+.1%}".replace("%", " %") for key, deviation in zip(keys, deviations, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.core.collective import KINDS
 from antiphon.core.topology import Topology
 from antiphon.errors import AntiphonError, Missing
-from antiphon.reproduce.sccl_optimality import K, Point, Standing, judge
+from antiphon.reproduce.sccl_optimality import K, Point, Standing, judge_all
 from antiphon.reproduce.sccl_plans import Family, Synthesized, cpu_seconds, family, roots_of
 from antiphon.reproduce.sccl_tables import DGX1, DUALS, NCCL_DGX1, NCCL_PIPELINED, Z52, Published, Rows, of_kind
 from antiphon.select import plan
@@ -70,7 +70,7 @@ def of_family(group: Family, published: Rows) -> Iterator[Row]:
             raise
         except AntiphonError as error:  # one row that fails is a result, too
             missing[number] = str(error)
-    standings = iter(zip(synthesized, judge(group, synthesized), strict=True))
+    standings = iter(zip(synthesized, judge_all(group, synthesized), strict=True))
     for number, row in enumerate(published):
         if number in missing:
             yield _missing_row(group, row, missing[number])

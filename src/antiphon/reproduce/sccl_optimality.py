@@ -40,7 +40,7 @@ class Standing:
         return f"dominated by {self.better}" if self.better is not None else "undecided"
 
 
-def judge(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
+def judge_all(family: Family, rows: Sequence[Synthesized]) -> list[Standing]:
     """The standing of each. Where neither another row nor the duals decide, better algorithms are looked for."""
     limits = family.limits()
     candidates: list[Synthesized] = list(rows)

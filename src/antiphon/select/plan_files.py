@@ -64,7 +64,7 @@ def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) ->
     The last are checked as they stand (`formats.written.Wrong`) and put on `machine`. All others name their machine,
     and are not verified.
     """
-    from antiphon.formats.foreign import judged, plan_of, reader_of
+    from antiphon.formats.foreign import check_correct, plan_of, reader_of
 
     name = name_of(path)
     with reading(name):
@@ -72,7 +72,7 @@ def load_plans(path: str | os.PathLike[str], machine: Topology | None = None) ->
         reader = reader_of(data)
         if reader is not None:
             written = reader(data, os.path.basename(name))
-            judged(written)
+            check_correct(written)
             plan = plan_of(written, machine)
             return {plan.collective.kind: plan}
     if name.endswith(".xml"):

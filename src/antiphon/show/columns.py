@@ -47,7 +47,7 @@ def under_names(rows: Mapping[str, Sequence[Sequence[str]]], lines: Iterable[lis
     return text_lines
 
 
-def wrapped(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def wrap_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Texts in columns, to the left, the last broken to fit, at its own line ends too. No head: []."""
     cells = [list(row) for row in (head, *rows) if row]
     columns = list(zip(*cells, strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 
 from antiphon.core.collective import KINDS
 from antiphon.registry import find, table
-from antiphon.show.columns import paragraph, wrapped
+from antiphon.show.columns import paragraph, wrap_table
 from antiphon.units import format_size
 
 # Pages that several planners share.
@@ -30,7 +30,7 @@ def _page_of_planner(name: str) -> str:
     return f"docs/planners/{name}.md"
 
 
-def listed(kind: str) -> list[dict[str, Any]]:
+def list_entries(kind: str) -> list[dict[str, Any]]:
     """A row per entry of a table, by name: name, about, and what it declares that it can do."""
     rows = []
     for name, entry in sorted(table(kind).items()):
@@ -40,9 +40,9 @@ def listed(kind: str) -> list[dict[str, Any]]:
 
 
 def entry_row(kind: str, name: str) -> dict[str, Any]:
-    """One row of `listed`, with the defaults of its options (null: chosen by itself) and what its function says."""
+    """One row of `list_entries`, with the defaults of its options (null: automatic) and its function's docstring."""
     entry = find(kind, name)
-    (row,) = (row for row in listed(kind) if row["name"] == name)
+    (row,) = (row for row in list_entries(kind) if row["name"] == name)
     function = entry.load()
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     options = [p for p in keywords if p.name != "profile" and p.name not in entry.can.get("needs", ())]
@@ -67,7 +67,7 @@ def entry_text(kind: str, row: Mapping[str, Any]) -> str:
         ("example", row.get("example", "")),
         ("page", row.get("page", "")),
     ]
-    lines = wrapped([], [[f"{name}:", text] for name, text in rows if text])
+    lines = wrap_table([], [[f"{name}:", text] for name, text in rows if text])
     return "\n".join([*paragraph(f"{row['name']}: {row['about']}", ""), *lines, "", *paragraph(row["details"])])
 
 
@@ -86,20 +86,20 @@ def _join_names(names: Any) -> str:
 
 def listed_text(kind: str) -> str:
     """The same for people, as wide as the terminal."""
-    rows = listed(kind)
+    rows = list_entries(kind)
     if kind == "topology":
-        lines = wrapped(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
+        lines = wrap_table(["topology", "ranks", ""], [[row["name"], row["ranks"], row["about"]] for row in rows])
         return "\n".join([*lines, "", *paragraph(_SIZES)])
     if kind == "model":
         head = ["model", "collectives", "topologies", ""]
         return "\n".join(
-            wrapped(head, [[row["name"], row["collectives"], row["topologies"], row["about"]] for row in rows])
+            wrap_table(head, [[row["name"], row["collectives"], row["topologies"], row["about"]] for row in rows])
         )
     machines = dict.fromkeys(str(row["topologies"]) for row in rows)
     lines = []
     for where in machines:
         lines += ["", *paragraph(f"machines: {where}", "")]
-        lines += wrapped([], [[row["name"], _planner_text(row)] for row in rows if row["topologies"] == where])
+        lines += wrap_table([], [[row["name"], _planner_text(row)] for row in rows if row["topologies"] == where])
     return "\n".join(lines[1:])
 
 
@@ -116,7 +116,7 @@ def runtimes_text(rows: Sequence[Mapping[str, Any]]) -> str:
         texts += [f"options: {', '.join(f'--{name}' for name in row['options'])}"] if row["options"] else []
         texts += [f"missing: {row['missing']}"] if row["missing"] else []
         lines.append([row["name"], "\n".join(texts)])
-    return "\n".join(wrapped(["runtime", ""], lines))
+    return "\n".join(wrap_table(["runtime", ""], lines))
 
 
 _SIZES = (

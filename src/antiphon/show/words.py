@@ -56,7 +56,7 @@ def assumed_text(assumes: Sequence[str]) -> str:
     return f"{', '.join(assumes)}: {ASSUMED}"
 
 
-def unbeaten(tuning: Tuning) -> str:
+def bound_text(tuning: Tuning) -> str:
     """What can be said of the bound; and by collective what it is without the help of switches."""
     kinds_by_rate: dict[str, list[str]] = {}
     for kind, limit in tuning.limits.items():
@@ -129,7 +129,7 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def notes(tuning: Tuning) -> list[str]:
+def all_notes(tuning: Tuning) -> list[str]:
     """What must be known to read the figures right; where nothing could stand for NCCL, what it would do itself."""
     texts = list(tuning.notes)
     nobody = [kind for kind, why in tuning.no_speedup.items() if why.endswith(NOBODY) and kind in tuning.plans]
@@ -142,7 +142,7 @@ def notes(tuning: Tuning) -> list[str]:
     return texts
 
 
-def decisive(refused: Mapping[str, str]) -> Mapping[str, str]:
+def decisive_reasons(refused: Mapping[str, str]) -> Mapping[str, str]:
     """Of the reasons by planner those that rule out every planner, if there are such: the rest would mislead."""
     final = {planner: reason for planner, reason in refused.items() if reason.endswith("no planner can do that")}
     return final or refused

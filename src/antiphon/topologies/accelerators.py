@@ -12,7 +12,7 @@ from antiphon.core.topology import LinkType, Topology, both_ways, build
 from antiphon.errors import Invalid, quote
 from antiphon.options import parse_yes
 from antiphon.topologies.links import GB
-from antiphon.topologies.options import MAX_LISTED, check_link_count, dimensions
+from antiphon.topologies.options import MAX_LISTED, check_link_count, parse_dimensions
 
 HOP = 1e-6  # assumed, between neighbours
 Pairs = list[tuple[int, int]]
@@ -47,7 +47,7 @@ def tpu_v6e(*, dims: str | int = "4x4") -> Topology:
 
 
 def _tpu_slice(name: str, dims: str | int, axes: int, each: int) -> Topology:
-    sizes = dimensions(name, dims, None)
+    sizes = parse_dimensions(name, dims, None)
     if len(sizes) > axes or (axes == 2 and max(sizes) > 16):
         limit = "2 sizes of at most 16" if axes == 2 else "3 sizes"
         raise Invalid(f"dims={quote(dims)}: {name} has at most {limit}, such as {'x'.join(['4'] * axes)}")

@@ -7,9 +7,9 @@ from fractions import Fraction
 from antiphon.core.topology import FORWARDS, Ability, Topology, both_ways, build
 from antiphon.errors import Invalid
 from antiphon.options import parse_yes
-from antiphon.topologies.joined import Cards, Fabric, above, connected, one_switch
+from antiphon.topologies.joined import Cards, Fabric, connect_boxes, one_switch, trunks_above
 from antiphon.topologies.links import NVLINK, nvlink
-from antiphon.topologies.options import Bandwidth, as_text, check_integer, factor, one_of
+from antiphon.topologies.options import Bandwidth, as_text, check_integer, one_of, parse_factor
 from antiphon.topologies.spec import is_file, machine_of
 from antiphon.units import parse_bandwidth
 
@@ -67,7 +67,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     made_of = machine_of(box, "+")
     check_integer(boxes, "boxes", 1, 100_000)
     one_of(fabric, "fabric", FABRICS)
-    thinner = factor(oversubscription, "oversubscription")
+    thinner = parse_factor(oversubscription, "oversubscription")
     if fabric == "switch" and thinner != 1:
         raise Invalid("fabric=switch has no uplinks to be oversubscribed; use fabric=leaf-spine, fat-tree or rail")
     check_integer(spines, "spines", 0 if fabric == "rail" else 1, 1024)
@@ -99,7 +99,7 @@ def cluster(  # noqa: PLR0913 (an option of a machine each)
     if is_file(box):  # its path says nothing elsewhere; by the name of the box its GPUs are known
         name = f"{boxes} x {made_of.name} on {fabric}"
     ability = SHARP if parse_yes(sharp, "sharp") else FORWARDS
-    return connected(name[:200], made_of, boxes, cards, switches, ability)
+    return connect_boxes(name[:200], made_of, boxes, cards, switches, ability)
 
 
 def sold_with_cards(name: str) -> bool:
@@ -124,7 +124,7 @@ def _rail_fabric(boxes: int, cards: Cards, spines: int, thinner: Fraction) -> Fa
     rails = [f"rail{r}" for r in range(cards.rails)]
     tops = [f"spine{s}" for s in range(spines)] if cards.rails > 1 else []
     below = boxes * cards.count * cards.bandwidth / cards.rails
-    trunks = above([(rail, below) for rail in rails], tops, thinner) if tops else ()
+    trunks = trunks_above([(rail, below) for rail in rails], tops, thinner) if tops else ()
     return Fabric((*rails, *tops), {(b, r): rail for b in range(boxes) for r, rail in enumerate(rails)}, trunks)
 
 
@@ -143,14 +143,14 @@ def _tree_fabric(boxes: int, cards: Cards, per_leaf: int, per_pod: int, spines: 
     pods = [below[i : i + per_pod] for i in range(0, len(below), per_pod)]
     if len(pods) == 1:
         tops = [f"spine{s}" for s in range(spines)]
-        return Fabric((*leaves, *tops), first, above(below, tops, thinner))
+        return Fabric((*leaves, *tops), first, trunks_above(below, tops, thinner))
     trunks: list[tuple[str, str, Fraction]] = []
     middles: list[str] = []
     cores = [f"core{s}" for s in range(spines)]
     for number, pod in enumerate(pods):
         pod_switches = [f"pod{number}.{s}" if spines > 1 else f"pod{number}" for s in range(spines)]
         middles += pod_switches
-        trunks += above(pod, pod_switches, thinner)
+        trunks += trunks_above(pod, pod_switches, thinner)
         uplink = sum((speed for _, speed in pod), Fraction(0)) / thinner / spines
         trunks += [(middle, core, uplink) for middle, core in zip(pod_switches, cores, strict=True)]
     return Fabric((*leaves, *middles, *cores), first, tuple(trunks))
@@ -179,7 +179,7 @@ def ec2(*, instance: str = "p5", instances: int = 2) -> Topology:
     machine = machine_of(box, "+")
     adapters = Cards(cards, Fraction(gigabits * 10**9, 8), tuple(range(machine.ranks)), "efa")
     name = f"ec2:instance={instance},instances={instances}"
-    return connected(name, machine, instances, adapters, one_switch(instances, adapters.rails, "efa"))
+    return connect_boxes(name, machine, instances, adapters, one_switch(instances, adapters.rails, "efa"))
 
 
 # ---- the clusters of the parameterized-collectives paper (section V): NCSA Delta and Argonne Polaris ----
@@ -207,4 +207,4 @@ def _paper_cluster(name: str, nodes: int, cards: int) -> Topology:
     pairs = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     box = build("quad", 4, both_ways(pairs, nvlink(4)), places=[f"gpu{i}" for i in range(4)], unit=NVLINK)
     adapters = Cards(cards, SLINGSHOT, (0, 1, 2, 3), "slingshot")
-    return connected(f"{name}:nodes={nodes}", box, nodes, adapters, one_switch(nodes, cards, "slingshot"))
+    return connect_boxes(f"{name}:nodes={nodes}", box, nodes, adapters, one_switch(nodes, cards, "slingshot"))

@@ -19,7 +19,7 @@ Pair = tuple[int, int]
 DEGRADED = " degraded"  # behind the name
 
 
-def degraded(
+def degrade_machine(
     topology: Topology,
     *,
     drop_links: Sequence[str] = (),

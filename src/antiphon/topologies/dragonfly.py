@@ -13,7 +13,7 @@ from antiphon.topologies.options import (
     check_link_count,
     check_node_count,
     link_type,
-    named,
+    name_with_options,
 )
 from antiphon.units import parse_bandwidth
 
@@ -64,7 +64,7 @@ def dragonfly(
     )
     places = [f"group{r // (hosts * routers)}/router{r // hosts % routers}/rank{r}" for r in range(ranks)]
     places += [f"group{g}/router{a}" for g in range(groups) for a in range(routers)]
-    name = named(
+    name = name_with_options(
         f"dragonfly:groups={groups},routers={routers},hosts={hosts}", bandwidth=(bandwidth, BANDWIDTH),
         local_bandwidth=(local_bandwidth, None), global_bandwidth=(global_bandwidth, None), latency=(latency, LATENCY),
     )  # fmt: skip

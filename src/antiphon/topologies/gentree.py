@@ -11,7 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from antiphon.core.topology import LinkType, Topology, both_ways, build
-from antiphon.topologies.trees import grow, read_shape
+from antiphon.topologies.trees import grow_tree, read_shape
 
 _ALPHA, _ALPHA_WAN = 6.58e-3, 3e-2
 
@@ -53,7 +53,7 @@ def asy384() -> Topology:
 def cdc384() -> Topology:
     """Two data centres, 8 middle switches each, of 32 servers in one and of 16 in the other; one link joins their
     roots."""
-    sides = [grow(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
+    sides = [grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server") for fanouts in ("8x32", "8x16")]
     ranks = sum(side.ranks for side in sides)
     links, first = [], [(0, ranks), (sides[0].ranks, ranks + sides[0].switches)]
     places = [""] * (ranks + sum(side.switches for side in sides))
@@ -68,5 +68,5 @@ def cdc384() -> Topology:
 
 
 def _build_tree(name: str, fanouts: str) -> Topology:
-    grown = grow(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
+    grown = grow_tree(read_shape(fanouts), _SERVER, lambda *_: _ROOT, "server")
     return build(name, grown.ranks, grown.links, switches=grown.switches, places=grown.places, unit=_SERVER.bandwidth)

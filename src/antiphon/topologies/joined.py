@@ -56,7 +56,7 @@ class Fabric:
     trunks: tuple[tuple[str, str, Fraction], ...] = ()
 
 
-def connected(
+def connect_boxes(
     name: str, box: Topology, boxes: int, cards: Cards, fabric: Fabric, ability: Ability = FORWARDS
 ) -> Topology:
     """`boxes` equal boxes on a fabric, whose switches have this ability. Places are host3/..., limits host3/nic0 out
@@ -102,7 +102,7 @@ def one_switch(boxes: int, rails: int, name: str = "fabric") -> Fabric:
     return Fabric((name,), {(b, r): name for b in range(boxes) for r in range(rails)})
 
 
-def above(
+def trunks_above(
     lows: Sequence[tuple[str, Fraction]], highs: Sequence[str], thinner: Fraction
 ) -> tuple[tuple[str, str, Fraction], ...]:
     """Every low switch joined with every high one: what it has below, thinner, spread over them."""

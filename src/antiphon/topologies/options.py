@@ -44,7 +44,7 @@ def one_of(value: object, option: str, names: tuple[str, ...]) -> str:
     return value
 
 
-def factor(value: object, option: str) -> Fraction:
+def parse_factor(value: object, option: str) -> Fraction:
     """A number of 1 or more: 2, 1.5 or 3/2."""
     number = exact(value, option)
     if not 1 <= number <= 10**6:
@@ -59,7 +59,7 @@ def link_type(kind: str, bandwidth: Bandwidth, latency: Latency, option: str = "
     return LinkType(kind, parse_bandwidth(bandwidth, f"{where}bandwidth"), parse_seconds(latency, f"{where}latency"))
 
 
-def named(name: str, **options: tuple[object, object]) -> str:
+def name_with_options(name: str, **options: tuple[object, object]) -> str:
     """A name with the options, each (given, default), that are not what they are by default, as they were given: so
     that it is the spec of the machine. "100GB/s" and 10**11 are the same bandwidth."""
     changed = ((key, value) for key, (value, default) in options.items() if not _is_default(key, value, default))
@@ -83,7 +83,7 @@ def _is_default(key: str, value: object, default: object) -> bool:
     return parse_seconds(value) == parse_seconds(default) if key == "latency" else value == default  # type: ignore[arg-type]
 
 
-def dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
+def parse_dimensions(name: str, dims: object, ranks: object) -> tuple[int, ...]:
     """The sizes along each axis, from dims=4x8, from ranks= (two axes, as equal as they can be), or both.
 
     A size of 1 adds nothing and is refused, unless it is the smaller of two found for a prime number of ranks.

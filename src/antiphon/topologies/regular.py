@@ -23,9 +23,9 @@ from antiphon.topologies.options import (
     Latency,
     check_link_count,
     check_node_count,
-    dimensions,
     link_type,
-    named,
+    name_with_options,
+    parse_dimensions,
     ranks_of,
 )
 
@@ -72,7 +72,7 @@ def star(*, ranks: int, bandwidth: Bandwidth = BANDWIDTH, latency: Latency = LAT
     members, middle = np.arange(ranks_of(ranks)), np.full(ranks, ranks)
     src, dst = np.concatenate([members, middle]), np.concatenate([middle, members])
     kind = (link_type("link", bandwidth, latency),)
-    name = named(f"star:ranks={ranks}", bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
+    name = name_with_options(f"star:ranks={ranks}", bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     return Topology(name, ranks, 1, narrow(src), narrow(dst), np.zeros(2 * ranks, np.int32), kind)
 
 
@@ -88,7 +88,7 @@ def mesh(
 
     dims=4x8 gives the sizes; ranks= alone gives two sizes as equal as they can be.
     """
-    return _build_grid("mesh", dimensions("mesh", dims, ranks), False, bandwidth, latency, routers)
+    return _build_grid("mesh", parse_dimensions("mesh", dims, ranks), False, bandwidth, latency, routers)
 
 
 def torus(
@@ -100,7 +100,7 @@ def torus(
     routers: Switch = False,
 ) -> Topology:
     """A mesh whose every axis closes to a ring (a size of 2 does already, and keeps one link each way)."""
-    return _build_grid("torus", dimensions("torus", dims, ranks), True, bandwidth, latency, routers)
+    return _build_grid("torus", parse_dimensions("torus", dims, ranks), True, bandwidth, latency, routers)
 
 
 def hypercube(
@@ -174,7 +174,7 @@ def _build_network(
     ([2, 3, 0, 1, 2, 3], [3, 2, 2, 3, 0, 1], [0, 0, 1, 1, 1, 1])
     """
     kind = link_type("link", bandwidth, latency)
-    name = named(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
+    name = name_with_options(name, bandwidth=(bandwidth, BANDWIDTH), latency=(latency, LATENCY))
     if not parse_yes(routers, "routers"):
         return Topology(name, ranks, 0, narrow(src), narrow(dst), np.zeros(len(src), np.int32), (kind,), (), places)
     check_link_count(len(src) + 2 * ranks, f"{name} with routers")

@@ -24,7 +24,7 @@ def machine_of(spec: str, separator: str = ",") -> Topology:
     name, _, tail = spec.partition(":")
     _refuse_file(name, tail)
     make = find("topology", name).load()
-    machine: Topology = call("topology", name, make, options(spec, tail, separator))
+    machine: Topology = call("topology", name, make, parse_spec_options(spec, tail, separator))
     return machine
 
 
@@ -42,7 +42,7 @@ def _refuse_file(name: str, tail: str) -> None:
     raise Invalid(f"{name}: no machine of the catalogue; if the file there holds one, write ./{name}")
 
 
-def options(spec: str, tail: str, separator: str = ",") -> Options:
+def parse_spec_options(spec: str, tail: str, separator: str = ",") -> Options:
     """The options behind the colon."""
     # a "+" parts options only where a key follows: it also stands in values such as 2x(3+5)
     texts = re.split(rf"{re.escape(separator)}(?=[a-z_]+=)", tail) if separator != "," else tail.split(",")

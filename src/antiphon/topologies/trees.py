@@ -15,9 +15,9 @@ from antiphon.topologies.options import (
     Bandwidth,
     Latency,
     check_node_count,
-    factor,
     link_type,
-    named,
+    name_with_options,
+    parse_factor,
 )
 
 EXAMPLE = "4x8 (4 switches of 8 ranks), 2x(3+5) (2 switches, of 3 and of 5) or 16x(8*32+8*16)"
@@ -128,7 +128,7 @@ class Grown:
     switches: int
 
 
-def grow(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> Grown:
+def grow_tree(shape: Shape, leaf: LinkType, uplink: Uplink, word: str = "rank") -> Grown:
     """Ranks and switches numbered depth first. The place of switch 3 below switch 1 is "sw1/sw3". O(nodes)."""
     ranks = shape.ranks
     places = [""] * shape.nodes
@@ -173,7 +173,7 @@ def tree(
     """
     shape = read_shape(fanouts)
     leaf = link_type("link", bandwidth, latency)
-    thinner = factor(oversubscription, "oversubscription")
+    thinner = parse_factor(oversubscription, "oversubscription")
     if uplink is not None and thinner != 1:
         raise Invalid(f"uplink={quote(uplink)}: fixes what oversubscription={oversubscription} would; leave one out")
     levels = uplink.split("+") if isinstance(uplink, str) else [] if uplink is None else [uplink]
@@ -184,8 +184,8 @@ def tree(
             return uplinks[min(height, len(uplinks)) - 1]
         return LinkType("uplink", below / thinner, leaf.latency)
 
-    grown = grow(shape, leaf, above)
-    name = named(
+    grown = grow_tree(shape, leaf, above)
+    name = name_with_options(
         f"tree:fanouts={fanouts}", bandwidth=(bandwidth, BANDWIDTH), uplink=(uplink, None),
         oversubscription=(oversubscription, oversubscription if thinner == 1 else 1), latency=(latency, LATENCY),
     )  # fmt: skip

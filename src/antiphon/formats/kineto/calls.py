@@ -47,12 +47,12 @@ def is_call(name: str) -> bool:
     return name.startswith(CALL_PREFIXES)
 
 
-def elements(dims: object, depth: int = 0) -> int:
+def count_elements(dims: object, depth: int = 0) -> int:
     """Of a tensor, or of all in a list, as "Input Dims" tells them."""
     if not isinstance(dims, list) or depth > MAX_DEPTH:
         return 0
     if any(isinstance(item, list) for item in dims):
-        return sum(elements(item, depth + 1) for item in dims)
+        return sum(count_elements(item, depth + 1) for item in dims)
     count = 1
     for item in dims:
         if not isinstance(item, int) or item < 0:
@@ -63,7 +63,7 @@ def elements(dims: object, depth: int = 0) -> int:
     return count if dims else 0
 
 
-def counted(kind: str, sent: int, received: int, size: int) -> int:
+def count_as_nccl_tests(kind: str, sent: int, received: int, size: int) -> int:
     """Elements as nccl-tests counts them, from those that a rank sends and receives."""
     if kind == "allgather":
         return received or sent * size
@@ -78,9 +78,9 @@ def counted(kind: str, sent: int, received: int, size: int) -> int:
 
 def both_sides(kind: str, dims: Sequence[object]) -> tuple[int, int]:
     """Elements that a call of c10d gives, and that it gets: outputs come first, where there are two."""
-    first = elements(dims[0]) if dims else 0
+    first = count_elements(dims[0]) if dims else 0
     if kind in ("allgather", "gather", "reducescatter", "scatter", "alltoall"):
-        return (elements(dims[1]) if len(dims) > 1 else 0), first
+        return (count_elements(dims[1]) if len(dims) > 1 else 0), first
     return first, first
 
 
@@ -106,7 +106,7 @@ def call_of(event: Event, groups: Groups, size: int | None, notes: list[str]) ->
     if group is None or group.size != members:
         key = f"{key or 'group'} of {members}" if group is not None or not key else key
         groups.setdefault(key, ProcessGroup(key, members, _parse_members(args.get("Process Group Ranks"), members)))
-    return kind, counted(kind, input_elements, output_elements, members) * item, key
+    return kind, count_as_nccl_tests(kind, input_elements, output_elements, members) * item, key
 
 
 def _parse_members(listed: object, count: int) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from antiphon.formats.kineto.calls import (
     both_sides,
     bytes_of,
     call_of,
-    counted,
+    count_as_nccl_tests,
     is_call,
     kind_of,
 )
@@ -244,7 +244,7 @@ def _c10d_call(call: _Call, groups: Groups, notes: list[str]) -> Called:
     item = next((type_name for type_name in types if type_name), None)
     if item is None and kind != "barrier":
         notes.append("no type is told of some calls: 4 bytes for an element are assumed")
-    nbytes = counted(kind, *both_sides(kind, dims), groups[group].size) * (item or 4)
+    nbytes = count_as_nccl_tests(kind, *both_sides(kind, dims), groups[group].size) * (item or 4)
     return kind, nbytes, group
 
 

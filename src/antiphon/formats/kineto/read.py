@@ -26,7 +26,7 @@ def is_kineto(read: Read) -> bool:
     )
 
 
-def recorded(read: Read, named: int | None) -> Recorded:
+def record_rank(read: Read, named: int | None) -> Recorded:
     """`named`: the rank in the file's name, used if the trace has none."""
     about: Mapping[str, Any] = read.job if isinstance(read.job, dict) else {}
     rank, size = _checked_number(about.get("rank")), _checked_number(about.get("world_size"))

@@ -86,7 +86,7 @@ class Runtime:
         return findings + [Finding("note", note) for note in head.notes]
 
 
-def sizes(head: Head, call: Call) -> Iterator[Finding]:
+def check_sizes(head: Head, call: Call) -> Iterator[Finding]:
     """Whether the size lies in the range of the file. `antiphon export` writes one file for every range of a table."""
     if call.nbytes < head.least or (head.most is not None and call.nbytes > head.most):
         end = "without end" if head.most is None else f"to {format_size(head.most)}"
@@ -97,7 +97,7 @@ def sizes(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def whom(head: Head, call: Call) -> Iterator[Finding]:
+def check_ranks(head: Head, call: Call) -> Iterator[Finding]:
     if call.ranks != head.ranks:
         yield Finding(
             "ignored",
@@ -106,7 +106,7 @@ def whom(head: Head, call: Call) -> Iterator[Finding]:
         )
 
 
-def places(head: Head, call: Call) -> Iterator[Finding]:
+def check_places(head: Head, call: Call) -> Iterator[Finding]:
     has = {True: head.in_place, False: head.out_of_place}
     for place, name in ((True, "in place"), (False, "out of place")):
         if call.in_place in (None, place) and not has[place]:

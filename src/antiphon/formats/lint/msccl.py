@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, sizes, whom
+from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_places, check_ranks, check_sizes
 from antiphon.units import format_size
 
 OPERATORS = ("sum", "prod", "max", "min")
@@ -27,7 +27,7 @@ def _executor_call(head: Head, call: Call) -> Call:
 
 
 def _check_size(head: Head, call: Call) -> Iterator[Finding]:
-    yield from sizes(head, _executor_call(head, call))
+    yield from check_sizes(head, _executor_call(head, call))
 
 
 def _check_divisible(head: Head, call: Call) -> Iterator[Finding]:
@@ -142,7 +142,16 @@ def _note_process(head: Head, call: Call) -> Iterator[Finding]:
     yield Finding("note", "the executor is off where one process drives several GPUs", "start a process for each GPU")
 
 
-COMMON = (whom, _check_operator, _check_type, _check_divisible, _check_size, places, _check_root, _check_scratch)
+COMMON = (
+    check_ranks,
+    _check_operator,
+    _check_type,
+    _check_divisible,
+    _check_size,
+    check_places,
+    _check_root,
+    _check_scratch,
+)
 
 MSCCL = Runtime(
     "msccl",

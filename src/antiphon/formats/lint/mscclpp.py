@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.formats.lint.form import Call, Finding, Head, Runtime, places, sizes, whom
+from antiphon.formats.lint.form import Call, Finding, Head, Runtime, check_places, check_ranks, check_sizes
 from antiphon.units import format_size
 
 TYPES = ("float16", "float32", "bfloat16", "int32", "uint32", "float8_e4m3fn", "float8_e5m2")
@@ -71,6 +71,6 @@ def _note_registration(head: Head, call: Call) -> Iterator[Finding]:
 
 MSCCLPP = Runtime(
     "mscclpp-0.9", "MSCCL++ 0.9, its executor and NCCL interface", "mscclpp-json",
-    (_check_collective, whom, _check_operator, _check_type, _check_switches, sizes, _check_divisible, places,
-     _note_registration),
+    (_check_collective, check_ranks, _check_operator, _check_type, _check_switches, check_sizes, _check_divisible,
+     check_places, _note_registration),
 )  # fmt: skip

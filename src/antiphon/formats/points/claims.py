@@ -25,7 +25,7 @@ class Claim:
     about: tuple[str, ...]
 
 
-def claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None) -> list[Claim]:
+def list_claims(plan: Plan, chunks: int | None, steps: int | None, rounds: int | None) -> list[Claim]:
     """That there are algorithms of the points of its schedules ("sat"), and by what their labels say none of more
     chunks ("unsat"). Where a point is given just that, be it right or not ("asked").
 
@@ -98,7 +98,7 @@ def _make_claim(instance: Instance, answer: str, point: Point) -> Claim:
     return Claim(name, instance, Question(instance.parts_of(chunks), steps, rounds, full=True), about)
 
 
-def legend(instance: Instance, parts: int) -> Iterator[str]:
+def legend_lines(instance: Instance, parts: int) -> Iterator[str]:
     """What every chunk is, and every arc, in the order in which they are numbered."""
     chunks = ((kind, *chunk) for kind in instance.kinds for chunk in instance.chunks(kind, parts))
     for c, (kind, block, slice_) in enumerate(chunks):

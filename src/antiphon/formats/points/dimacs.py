@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from antiphon.core.ksync.cnf import Formula, formula
 from antiphon.core.plan import Plan
-from antiphon.formats.points.claims import Claim, claims, legend
+from antiphon.formats.points.claims import Claim, legend_lines, list_claims
 
 
 def dimacs(
@@ -21,12 +21,12 @@ def dimacs(
     """
     return {
         f"{claim.name}.cnf": _write_file(claim, formula(claim.instance, claim.question))
-        for claim in claims(plan, chunks, steps, rounds)
+        for claim in list_claims(plan, chunks, steps, rounds)
     }
 
 
 def _write_file(claim: Claim, encoding: Formula) -> Iterator[bytes]:
-    for line in (*claim.about, *legend(claim.instance, claim.question.parts)):
+    for line in (*claim.about, *legend_lines(claim.instance, claim.question.parts)):
         yield f"c {line}\n".encode()
     for chunk, sends in enumerate(encoding.sends):
         for (arc, step), variable in sends.items():

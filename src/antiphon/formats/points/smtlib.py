@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from antiphon.core.ksync.cnf import Question
 from antiphon.core.ksync.instance import Instance, Kind
 from antiphon.core.plan import Plan
-from antiphon.formats.points.claims import claims, legend
+from antiphon.formats.points.claims import legend_lines, list_claims
 
 Weighted = Sequence[tuple[int, str]]  # formulas, each with what it counts if it is true
 Sums = Callable[[Weighted, int], str]  # "these count so much at most", as a formula
@@ -31,16 +31,16 @@ def smtlib(
     """
     return {
         f"{claim.name}.smt2": _write_file(claim.instance, claim.question, claim.about)
-        for claim in claims(plan, chunks, steps, rounds)
+        for claim in list_claims(plan, chunks, steps, rounds)
     }
 
 
 def _write_file(instance: Instance, question: Question, about: Sequence[str]) -> Iterator[bytes]:
     symbols = "t{c}_{n}: when chunk c comes to rank n; x{c}_{a}: whether over arc a; r{s}: the rounds of step s"
-    for line in (*about, symbols, *legend(instance, question.parts)):
+    for line in (*about, symbols, *legend_lines(instance, question.parts)):
         yield f"; {line}\n".encode()
     yield b"(set-logic QF_LIA)\n"
-    for line in script(instance, question):
+    for line in smt_lines(instance, question):
         yield f"{line}\n".encode()
     yield b"(check-sat)\n"
 
@@ -50,7 +50,7 @@ def plain_sum(weighted: Weighted, limit: int) -> str:
     return f"(<= (+ {' '.join(f'(ite {x} {weight} 0)' for weight, x in weighted)} 0) {limit})"
 
 
-def script(instance: Instance, question: Question, sums: Sums = plain_sum) -> Iterator[str]:
+def smt_lines(instance: Instance, question: Question, sums: Sums = plain_sum) -> Iterator[str]:
     """What is declared and asserted, a line each. O(chunks * arcs * steps) terms."""
     chunks = [kind for kind in instance.kinds for _ in range(kind.weight * question.parts)]
     for c, kind in enumerate(chunks):
@@ -61,7 +61,7 @@ def script(instance: Instance, question: Question, sums: Sums = plain_sum) -> It
     def sends(arc: int, step: int) -> list[str]:
         return [f"(and x{c}_{arc} (= t{c}_{head[arc]} {step + 1}))" for c in coming[arc]]
 
-    yield from loads(instance, question, sends, sums)
+    yield from load_constraints(instance, question, sends, sums)
 
 
 def _chunk_constraints(instance: Instance, steps: int, c: int, kind: Kind, sums: Sums) -> Iterator[str]:
@@ -77,18 +77,18 @@ def _chunk_constraints(instance: Instance, steps: int, c: int, kind: Kind, sums:
             if a in into:
                 yield f"(assert (=> x{c}_{arc} (< t{c}_{a} t{c}_{b})))"  # C4
     for rank, sent in into.items():  # C3
-        yield from once(sent, sums)
+        yield from at_most_one(sent, sums)
         comes = "true" if rank in kind.dests else f"(<= t{c}_{rank} {steps})"
         yield f"(assert (= {comes} (or {' '.join(sent)} false)))"
 
 
-def once(formulas: Sequence[str], sums: Sums) -> Iterator[str]:
+def at_most_one(formulas: Sequence[str], sums: Sums) -> Iterator[str]:
     """One of them at most."""
     if len(formulas) > 1:
         yield f"(assert {sums([(1, x) for x in formulas], 1)})"
 
 
-def loads(
+def load_constraints(
     instance: Instance, question: Question, sends: Callable[[int, int], Sequence[str]], sums: Sums
 ) -> Iterator[str]:
     """C5 and C6: every step takes a round or more, together R at most; in each step a resource carries as many chunks

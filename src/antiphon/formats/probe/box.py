@@ -82,7 +82,7 @@ class Box:
             self.notes.append(f"slow network cards are left out: {named}")
 
 
-def drawn(box: Box, pcie: object = None) -> Probed:
+def draw_box(box: Box, pcie: object = None) -> Probed:
     """The machine. `pcie`: with its PCIe or without (yes or no); None: only where the faster links do not join all
     GPUs."""
     count = len(box.gpus)
@@ -147,8 +147,8 @@ class _Drawing:
         """Whether what is drawn so far joins all ranks."""
         group = list(range(len(self.places)))
         for a, b, _ in self.links:
-            unite(group, a, b)
-        return len({root(group, rank) for rank in range(self.ranks)}) <= 1
+            join_groups(group, a, b)
+        return len({find_group(group, rank) for rank in range(self.ranks)}) <= 1
 
     def tree(self) -> None:
         """PCIe: switches that several branches with GPUs meet at, below the bridges of the sockets."""
@@ -292,7 +292,7 @@ def ports_of_card(ports: Sequence[int], number: int, cards: int) -> tuple[int, .
     return tuple(port for i, port in enumerate(ports) if i * cards // len(ports) == number)
 
 
-def root(group: list[int], member: int) -> int:
+def find_group(group: list[int], member: int) -> int:
     """The representative of a member's group (union-find with path halving)."""
     while group[member] != member:
         group[member] = group[group[member]]
@@ -300,7 +300,7 @@ def root(group: list[int], member: int) -> int:
     return member
 
 
-def unite(group: list[int], a: int, b: int) -> None:
+def join_groups(group: list[int], a: int, b: int) -> None:
     """Merge the groups of both; the lower number represents the result."""
-    low, high = sorted((root(group, a), root(group, b)))
+    low, high = sorted((find_group(group, a), find_group(group, b)))
     group[high] = low

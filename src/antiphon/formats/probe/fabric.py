@@ -8,9 +8,17 @@ from fractions import Fraction
 
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Port, Probed
-from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.net import MAX_HOSTS, MAX_PORTS, MAX_SWITCHES, Net, counted, drawn, natural
-from antiphon.formats.probe.speeds import infiniband
+from antiphon.formats.probe.lines import read_lines
+from antiphon.formats.probe.net import (
+    MAX_HOSTS,
+    MAX_PORTS,
+    MAX_SWITCHES,
+    Net,
+    draw_network,
+    natural_key,
+    sort_naturally,
+)
+from antiphon.formats.probe.speeds import cable_speed
 
 _HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]{1,5}\s+"([SHR])-([0-9a-fA-F]{1,32})"\s*#?\s*(?:"([^"]{0,200})")?')
 _PORT = re.compile(
@@ -26,9 +34,9 @@ def read(paths: Iterable[str], name: str) -> Probed:
     """The network, a rank per host."""
     reader = _Reader()
     for path in paths:
-        for number, line in numbered(path):
+        for number, line in read_lines(path):
             reader.line(line.strip(), number)
-    return drawn(reader.net(name))
+    return draw_network(reader.net(name))
 
 
 class _Reader:
@@ -80,14 +88,14 @@ class _Reader:
         cabled = {number for number, _ in ends if number not in at}
         helpers = {number for number in cabled if _is_helper(self.labels[number])}
         cards = {number: _host_and_card(self.labels[number], names[number][2:]) for number in sorted(cabled - helpers)}
-        net.hosts = natural(list({host for host, _ in cards.values()}))
+        net.hosts = sort_naturally(list({host for host, _ in cards.values()}))
         place = {host: number for number, host in enumerate(net.hosts)}
         unknown: set[str] = set()
         for (a, b), cable in zip(zip(ends[::2], ends[1::2], strict=True), self.cables.values(), strict=True):
-            speed = infiniband(cable)
+            speed = cable_speed(cable)
             if speed is None:
                 unknown.add(cable)
-                speed = infiniband("4xHDR") or Fraction(0)
+                speed = cable_speed("4xHDR") or Fraction(0)
             if a[0] in at and b[0] in at:
                 low, high = sorted((at[a[0]], at[b[0]]))
                 if low != high:
@@ -104,7 +112,7 @@ class _Reader:
         if unknown:
             examples = ", ".join(sorted(map(repr, unknown))[:4])
             net.notes.append(f"cables without a known speed ({examples}): 4xHDR is assumed")
-        net.ports.sort(key=lambda port: (port.host, counted(port.card)))
+        net.ports.sort(key=lambda port: (port.host, natural_key(port.card)))
         return net
 
 

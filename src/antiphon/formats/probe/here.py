@@ -19,11 +19,11 @@ from pathlib import Path
 
 from antiphon.errors import AntiphonError, Invalid, Missing, unknown
 from antiphon.formats.probe import nvidia
-from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, drawn
+from antiphon.formats.probe.box import BRIDGE, GPU, NIC, SWITCH, Box, Device, draw_box
 from antiphon.formats.probe.cores import Core, of_cores
 from antiphon.formats.probe.found import Probed, ranks_named
-from antiphon.formats.probe.slurm import hostlist
-from antiphon.formats.probe.speeds import MI200, Make, device_name, generation, named, pcie
+from antiphon.formats.probe.slurm import expand_hosts
+from antiphon.formats.probe.speeds import MI200, Make, device_name, make_by_generation, make_by_name, pcie
 from antiphon.formats.probe.table import SOURCES, read
 
 SYSFS = "/sys"
@@ -34,11 +34,13 @@ _XGMI = "11"  # the type of such a link in the driver's topology
 Environment = Mapping[str, str]
 
 
-def look(source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None) -> Probed:
+def look_at_machine(
+    source: str = "", sysfs: str = SYSFS, environment: Environment | None = None, pcie: object = None
+) -> Probed:
     """The machine as far as this process may use it. `source`: by this tool alone."""
     variables = os.environ if environment is None else environment
     probed = _printed_machine(source) if source else _look_at_all(sysfs, pcie)
-    return allocated(probed, variables)
+    return keep_allocated(probed, variables)
 
 
 # ---- programs ----
@@ -64,7 +66,7 @@ def _run_programs(source: str, folder: str) -> list[str]:
     """What each program of a source prints, in a file of its own; those that fail are passed over but for the first."""
     paths = []
     for number, command in enumerate(SOURCES[source].programs):
-        text, fault = run(command)
+        text, fault = run_program(command)
         if fault and not number:
             raise Missing(f"{' '.join(command)}: {fault}")
         if text.strip() and not fault:
@@ -74,7 +76,7 @@ def _run_programs(source: str, folder: str) -> list[str]:
     return paths
 
 
-def run(command: tuple[str, ...]) -> tuple[bytes, str]:
+def run_program(command: tuple[str, ...]) -> tuple[bytes, str]:
     """What a program prints, and why it failed ("": it did not)."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False, stdin=subprocess.DEVNULL)
@@ -112,7 +114,7 @@ def _look_at_all(sysfs: str, pcie: object) -> Probed:
         return of_cores(linux.cores(), "this machine", notes)
     box.name = box.name or (f"{len(box.gpus)} x {box.model}" if box.model else "this machine")
     box.notes = [*notes, *box.notes]
-    return drawn(box, pcie)
+    return draw_box(box, pcie)
 
 
 def _with_nvlinks(linux: _LinuxDevices, nvidia_box: Box) -> Box:
@@ -207,9 +209,9 @@ class _LinuxDevices:
         folder = self.root / "class" / "kfd" / "kfd" / "topology" / "nodes"
         rank = {device: number for number, device in enumerate(self.box.gpus)}
         owner: dict[str, int] = {}
-        make: Make | None = named(self.box.model)
+        make: Make | None = make_by_name(self.box.model)
         for node in sorted(os.listdir(folder)) if folder.is_dir() else ():
-            values = properties(folder / node / "properties")
+            values = read_properties(folder / node / "properties")
             if text(folder / node / "gpu_id") in ("", "0"):
                 continue
             location, domain = int(values.get("location_id", "0")), int(values.get("domain", "0"))
@@ -217,7 +219,7 @@ class _LinuxDevices:
             if self.at.get(place) in rank:
                 owner[node] = rank[self.at[place]]
             version = int(values.get("gfx_target_version", "0"))
-            make = make or generation(f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}")
+            make = make or make_by_generation(f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}")
         if self.amd and not owner:
             self.notes.append(f"xGMI cannot be seen: the driver shows no topology in {folder}")
         weights: dict[tuple[int, int], int] = {}
@@ -226,7 +228,7 @@ class _LinuxDevices:
             for kind in ("io_links", "p2p_links"):
                 links = folder / node / kind
                 for link in sorted(os.listdir(links)) if links.is_dir() else ():
-                    values = properties(links / link / "properties")
+                    values = read_properties(links / link / "properties")
                     other = owner.get(values.get("node_to", ""))
                     if values.get("type") == _XGMI and other is not None and other != me:
                         weights[me, other] = int(values.get("weight", "15"))
@@ -265,7 +267,7 @@ def text(path: Path) -> str:
         return ""
 
 
-def properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path) -> dict[str, str]:
     """Lines of a name and a whole number."""
     return dict(re.findall(r"(?m)^(\w{1,60}) ([0-9]{1,19})$", text(path)))
 
@@ -327,20 +329,20 @@ def _last_cache(path: Path) -> str:
 # ---- allocations ----
 
 
-def allocated(probed: Probed, environment: Environment) -> Probed:
+def keep_allocated(probed: Probed, environment: Environment) -> Probed:
     """The part allocated to this process: GPUs by the vendors' variables, hosts by Slurm's."""
     if probed.hosts:
         job = environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST") or ""
         if not job:
             return probed
-        hosts = hostlist(job, "SLURM_JOB_NODELIST")
+        hosts = expand_hosts(job, "SLURM_JOB_NODELIST")
         return probed.only(ranks_named(probed, hosts, "SLURM_JOB_NODELIST"), f"only the hosts of this job: {job[:100]}")
     if not probed.names or not probed.names[0].startswith("GPU"):
         return probed
     for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         value = environment.get(variable)
         if value is not None:
-            ranks = visible(value, probed.machine.ranks)
+            ranks = visible_gpus(value, probed.machine.ranks)
             if ranks is None:
                 why = f"{variable}={value[:60]}: names no GPU by its number; all are shown"
                 return replace(probed, notes=(*probed.notes, why))
@@ -352,7 +354,7 @@ def allocated(probed: Probed, environment: Environment) -> Probed:
     return probed
 
 
-def visible(value: str, count: int) -> list[int] | None:
+def visible_gpus(value: str, count: int) -> list[int] | None:
     """The numbers in such a variable, up to the first that is none of a GPU here, as the libraries read it; None where
     it names GPUs otherwise."""
     ranks: list[int] = []

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, drawn
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, Box, Device, draw_box
 from antiphon.formats.probe.cores import MAX_CORES, Core, of_cores
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.speeds import Make, device_name, exact_pcie, named
+from antiphon.formats.probe.speeds import Make, device_name, make_by_name, nearest_pcie_speed
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK
 
@@ -57,7 +57,7 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None) -> Probed:
     if not gpus:
         cores = reader.cores or reader.threads
         return of_cores(cores, reader.host or name)
-    return drawn(_make_box(reader, gpus, name), pcie)
+    return draw_box(_make_box(reader, gpus, name), pcie)
 
 
 class _Reader:
@@ -175,7 +175,9 @@ class _Reader:
                 up = self.bridges[element.set] = self.box.add(Device(BRIDGE, name=element.set[:20]))
         rate = attributes.get("pci_link_speed", "")
         speed = (
-            exact_pcie(float(rate) * GB) if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", rate) and float(rate) else None
+            nearest_pcie_speed(float(rate) * GB)
+            if re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,9})?", rate) and float(rate)
+            else None
         )
         element.device = self.box.add(Device(SWITCH, up, speed, attributes.get("pci_busid", "")[:20]))
         if kind == "PCIDev":
@@ -225,9 +227,9 @@ def _make_box(reader: _Reader, gpus: list[_Slot], name: str) -> Box:
     box.gpus = [slot.device for slot in gpus]
     for slot in gpus:
         box.devices[slot.device].kind = GPU
-    kinds = Counter(slot.model for slot in gpus if named(slot.model))
+    kinds = Counter(slot.model for slot in gpus if make_by_name(slot.model))
     box.model = kinds.most_common(1)[0][0] if kinds else ""
-    make = named(box.model) if box.model else None
+    make = make_by_name(box.model) if box.model else None
     box.name = f"{len(gpus)} x {box.model}" if box.model else (reader.host or name)
     box.name = box.name if box.name.isprintable() else name
     box.each = make.link if make else NVLINK

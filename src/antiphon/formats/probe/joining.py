@@ -17,7 +17,7 @@ from antiphon.cost.nccl.place import place_of
 from antiphon.errors import Invalid, Unsupported, quote, warn_unlikely
 from antiphon.formats.probe.box import ports_of_card
 from antiphon.formats.probe.found import Near, Port, Probed
-from antiphon.formats.probe.lines import sample
+from antiphon.formats.probe.lines import read_sample
 from antiphon.formats.probe.table import read
 from antiphon.topologies import topology
 from antiphon.topologies.clusters import cards_of, sold_with_cards
@@ -33,7 +33,7 @@ def read_machine(text: str, source: str = "") -> Probed:
     """A machine by its name, by its file, or by the file of a tool."""
     if not os.path.exists(text):
         return _without_probe(topology(text))
-    if not source and '"antiphon-topology"' in sample(text):
+    if not source and '"antiphon-topology"' in read_sample(text):
         return _without_probe(load_topology(text))
     return read([text], source)
 

@@ -12,7 +12,7 @@ LONGEST = 2**18  # bytes of a line
 _SAMPLE = 2**16
 
 
-def numbered(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1; bytes that are no UTF-8 become question marks. Linear."""
     number, partial = 0, b""
     for block in read_blocks(path):
@@ -34,7 +34,7 @@ def _decode_line(line: bytes, number: int) -> str:
     return line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 
 
-def sample(path: str | os.PathLike[str]) -> str:
+def read_sample(path: str | os.PathLike[str]) -> str:
     """The beginning of a file, by which its format is recognised."""
     begin = b""
     for block in read_blocks(path):

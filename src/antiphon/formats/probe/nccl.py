@@ -15,9 +15,9 @@ from fractions import Fraction
 
 from antiphon.core.topology import LinkType, build
 from antiphon.errors import Invalid, quote
-from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, drawn
+from antiphon.formats.probe.box import BRIDGE, GPU, MAX_GPUS, NIC, SWITCH, UNNAMED, Box, Device, draw_box
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.speeds import Make, capable, device_name, generation, named, pcie
+from antiphon.formats.probe.speeds import Make, device_name, make_by_capability, make_by_generation, make_by_name, pcie
 from antiphon.formats.xml import Attributes, read_xml
 from antiphon.topologies.links import GB, NVLINK, NVLINK_LATENCY
 from antiphon.units import exact
@@ -36,7 +36,7 @@ def read(paths: list[str], name: str, *, pcie: object = None) -> Probed:
         reader.depth = 0
         read_xml(path, reader, doctype=True)
     if reader.gpus or not reader.rings:
-        return drawn(_make_box(reader, name), pcie)
+        return draw_box(_make_box(reader, name), pcie)
     return _of_rings(reader, name)
 
 
@@ -211,8 +211,8 @@ def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tup
     models = Counter(boards[gpu.device] for gpu in gpus if boards.get(gpu.device))
     if models:
         model = models.most_common(1)[0][0]
-        return model, named(model)
-    for key, make_of in (("gcn", generation), ("sm", _capable)):
+        return model, make_by_name(model)
+    for key, make_of in (("gcn", make_by_generation), ("sm", _capable)):
         value = next((gpu.values[key] for gpu in gpus if key in gpu.values), "")
         if make := make_of(value):
             notes.append(f'GPUs are taken to be {make.name}: the file has {key}="{value}" and no name')
@@ -221,7 +221,7 @@ def _identify(gpus: list[_Gpu], boards: dict[int, str], notes: list[str]) -> tup
 
 
 def _capable(sm: str) -> Make | None:
-    return capable(int(sm)) if sm.isdigit() and len(sm) < 5 else None
+    return make_by_capability(int(sm)) if sm.isdigit() and len(sm) < 5 else None
 
 
 def _add_links(box: Box, gpus: list[_Gpu], make: Make | None) -> None:

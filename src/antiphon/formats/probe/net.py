@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from antiphon.core.topology import Link, LinkType, build
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import root, unite
+from antiphon.formats.probe.box import find_group, join_groups
 from antiphon.formats.probe.found import Port, Probed
 from antiphon.topologies.links import IB_HOP, SWITCH_HOP
 
@@ -68,7 +68,7 @@ class Net:
         return replace(self, trunks=trunks)
 
 
-def drawn(net: Net) -> Probed:
+def draw_network(net: Net) -> Probed:
     """The machine whose ranks are the hosts."""
     net.check()
     count = len(net.hosts)
@@ -84,7 +84,7 @@ def drawn(net: Net) -> Probed:
     for (a, b), speed in net.trunks.items():
         kind = kinds.setdefault(("trunk", speed), LinkType("trunk", speed, SWITCH_HOP))
         links += [(count + a, count + b, kind), (count + b, count + a, kind)]
-    machine = build(net.name[:100], count, links, switches=len(net.switches), places=places(net))
+    machine = build(net.name[:100], count, links, switches=len(net.switches), places=unique_places(net))
     notes = [*net.notes]
     if networks := _count_components(net):
         notes.append(f"hosts are in {networks} networks that nothing shown here joins")
@@ -92,7 +92,7 @@ def drawn(net: Net) -> Probed:
     return Probed(machine, tuple(notes), tuple(net.hosts), hosts=True, ports=ports, assumed=net.assumed)
 
 
-def places(net: Net) -> list[str]:
+def unique_places(net: Net) -> list[str]:
     """Hosts and switches by their names, each its own."""
     names: list[str] = []
     used: set[str] = set()
@@ -109,17 +109,17 @@ def _count_components(net: Net) -> int:
     group = list(range(count + len(net.switches)))
     ends = [(port.host, count + port.switch) for port in net.ports] + [(count + a, count + b) for a, b in net.trunks]
     for a, b in ends:
-        unite(group, a, b)
-    groups = len({root(group, host) for host in range(count)})
+        join_groups(group, a, b)
+    groups = len({find_group(group, host) for host in range(count)})
     return groups if groups > 1 else 0
 
 
-def natural(names: Sequence[str]) -> list[str]:
+def sort_naturally(names: Sequence[str]) -> list[str]:
     """Sorted as people count: node2 before node10."""
-    return sorted(names, key=counted)
+    return sorted(names, key=natural_key)
 
 
-def counted(name: str) -> list[tuple[int, str]]:
+def natural_key(name: str) -> list[tuple[int, str]]:
     """What sorts names so."""
     pieces = re.split(r"([0-9]{1,18})", name[:200])
     return [(int(piece), "") if piece.isdigit() and piece.isascii() else (-1, piece) for piece in pieces]

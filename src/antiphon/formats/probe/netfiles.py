@@ -23,7 +23,7 @@ from antiphon.core.jsontext import decode
 from antiphon.core.topology import LinkType, Topology
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.lines import numbered
+from antiphon.formats.probe.lines import read_lines
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import MAX_LISTED, check_link_count
 from antiphon.units import exact, parse_bandwidth, parse_seconds
@@ -54,7 +54,7 @@ def read(paths: Iterable[str], name: str) -> Probed:
 
 
 def _first_lines(path: str) -> Iterator[tuple[int, str]]:
-    for count, (number, line) in enumerate(numbered(path)):
+    for count, (number, line) in enumerate(read_lines(path)):
         if count > 200:
             return
         if line.strip() and not line.lstrip().startswith("#"):
@@ -68,7 +68,7 @@ def _read_yaml(path: str) -> dict[str, list[str]]:
     """Keys with lists on one line, or entries in lines of their own; nothing else of YAML is needed."""
     values: dict[str, list[str]] = {}
     key = ""
-    for number, raw in numbered(path):
+    for number, raw in read_lines(path):
         line = raw.split("#", 1)[0].strip()
         if match := re.fullmatch(r"([A-Za-z_-]{1,40})\s*:\s*(.*)", line):
             key, text = match[1].replace("-", "_"), match[2].strip()
@@ -237,7 +237,7 @@ class _Links:
 
 def _read_ns3(path: str, name: str) -> Probed:
     """A head of numbers, the numbers of switches, then a line per cable: source, destination, rate, delay, errors."""
-    lines = ((number, line.split()) for number, line in numbered(path) if line.strip() and not line.startswith("#"))
+    lines = ((number, line.split()) for number, line in read_lines(path) if line.strip() and not line.startswith("#"))
     number, head = next(lines)
     values = [int(word) for word in head if re.fullmatch(r"[0-9]{1,7}", word)]
     if len(values) == 3:
@@ -306,7 +306,7 @@ def _read_tacos(path: str, name: str) -> Probed:
     links: _Links | None = None
     columns: list[str] = []
     kinds: dict[tuple[str, str], LinkType] = {}
-    for number, raw in numbered(path):
+    for number, raw in read_lines(path):
         cells = [cell.strip() for cell in raw.split(",", 8)]
         if cells[0] == "NPUs Count" and len(cells) > 1 and re.fullmatch(r"[0-9]{1,6}", cells[1]):
             count = int(cells[1])

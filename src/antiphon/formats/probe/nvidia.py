@@ -23,14 +23,14 @@ from antiphon.formats.probe.box import (
     SWITCH,
     Box,
     Device,
-    drawn,
+    draw_box,
+    find_group,
+    join_groups,
     pcie_generation,
-    root,
-    unite,
 )
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.speeds import A100, B200, H100, P100, V100, Make, named, nominal, pcie
+from antiphon.formats.probe.lines import read_lines
+from antiphon.formats.probe.speeds import A100, B200, H100, P100, V100, Make, make_by_name, nominal_speed, pcie
 from antiphon.topologies.links import GB, NVLINK
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import format_bandwidth, parse_bandwidth
@@ -66,7 +66,7 @@ def read(
     paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: object = None, nvlink: Bandwidth | None = None
 ) -> Probed:
     """Read the box in these files. `nvlink`: bandwidth of one NVLink, if the files have none."""
-    return drawn(read_box(paths, name, pcie_gen, nvlink), pcie)
+    return draw_box(read_box(paths, name, pcie_gen, nvlink), pcie)
 
 
 def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: Bandwidth | None = None) -> Box:
@@ -81,7 +81,7 @@ def read_box(paths: Iterable[str], name: str, pcie_gen: object = None, nvlink: B
         raise Invalid(f"shows {len(gpus)} GPUs; at most {MAX_GPUS} of one box are read")
     models = [printed.models.get(gpu, "") for gpu in gpus]
     kinds = Counter(model for model in models if model)
-    make = next((make for model in models if (make := named(model))), None)
+    make = next((make for model in models if (make := make_by_name(model))), None)
     model = kinds.most_common(1)[0][0] if kinds else ""
     guess = None if model else _guess_make(printed, gpus)
     if guess is not None:
@@ -114,7 +114,7 @@ class _Reader:
         self.query: list[str] = []
 
     def lines(self, path: str) -> None:
-        for number, raw in numbered(path):
+        for number, raw in read_lines(path):
             line = _ANSI.sub("", raw).rstrip() if "\x1b" in raw else raw.rstrip()
             if not line.strip():
                 continue
@@ -236,19 +236,19 @@ def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
     for (a, b), cell in printed.cells.items():
         for level, group in groups.items():
             if a in at and b in at and cell <= level:
-                unite(group, at[a], at[b])
+                join_groups(group, at[a], at[b])
     homes: dict[str, int] = {}
     for gpu in gpus:
         numa = printed.numa.get(gpu, "N/A")
         if numa not in ("N/A", "-1"):
-            unite(groups[4], at[gpu], homes.setdefault(numa, at[gpu]))
+            join_groups(groups[4], at[gpu], homes.setdefault(numa, at[gpu]))
     device_of: dict[tuple[int, int], int] = {}
     speeds = printed.slots
     matrix = bool(printed.cells or printed.numa)
     for peer in members:
         up = -1
         for level, kind in ((4, BRIDGE), (2, SWITCH), (1, SWITCH)):
-            first = root(groups[level], at[peer])
+            first = find_group(groups[level], at[peer])
             if matrix and (level, first) not in device_of:
                 device_of[level, first] = box.add(Device(kind, up))
             up = device_of.get((level, first), -1)
@@ -282,7 +282,7 @@ def _guess_make(printed: _Printed, gpus: list[str]) -> Make | None:
 
 def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
     measured = [speed for links in printed.links.values() for speed in links.values() if speed]
-    each = asked_speed or (nominal(max(measured)) if measured else (make.link if make else NVLINK))
+    each = asked_speed or (nominal_speed(max(measured)) if measured else (make.link if make else NVLINK))
     box.each = each
     guessed = not any(printed.models.values()) and not measured and asked_speed is None
     names = set(gpus)

@@ -16,10 +16,10 @@ from typing import Any
 from antiphon.core.files import read_bytes
 from antiphon.core.jsontext import decode
 from antiphon.errors import Invalid
-from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, drawn, pcie_generation
+from antiphon.formats.probe.box import BRIDGE, GPU, Box, Device, draw_box, pcie_generation
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.lines import numbered, sample
-from antiphon.formats.probe.speeds import MI200, MI300, Make, device_name, generation, named
+from antiphon.formats.probe.lines import read_lines, read_sample
+from antiphon.formats.probe.speeds import MI200, MI300, Make, device_name, make_by_generation, make_by_name
 from antiphon.topologies.instinct import mi250
 from antiphon.topologies.links import XGMI3
 from antiphon.units import format_bandwidth
@@ -54,9 +54,9 @@ class _Printed:
     def model(self, text: str) -> None:
         """Count a name of a GPU: also its device number on PCIe, or its generation."""
         text = text.strip()
-        make = generation(text)
+        make = make_by_generation(text)
         name = device_name("1002", text) or (make.name if make else text[:80])
-        if named(name):
+        if make_by_name(name):
             self.models[name] += 1
 
 
@@ -64,14 +64,14 @@ def read(paths: Iterable[str], name: str, *, pcie: object = None, pcie_gen: obje
     """Read the box in these files."""
     printed = _Printed()
     for path in paths:
-        begin = sample(path)
+        begin = read_sample(path)
         if begin.lstrip().startswith("{") or '"(Topology) ' in begin:
             _read_json(printed, read_bytes(path, MAX_BYTES))
         else:
             _read_text(printed, path)
     if not printed.gpus:
         raise Invalid("shows no GPU; expected what `rocm-smi --showtopo` prints, as tables or as JSON")
-    return drawn(_make_box(printed, name, pcie_gen), pcie)
+    return draw_box(_make_box(printed, name, pcie_gen), pcie)
 
 
 def _read_json(printed: _Printed, data: bytes) -> None:
@@ -108,7 +108,7 @@ def _add_entry(printed: _Printed, title: str, a: str, b: str, value: str) -> Non
 
 def _read_text(printed: _Printed, path: str) -> None:
     table, columns = "", list[str]()
-    for _, raw in numbered(path):
+    for _, raw in read_lines(path):
         line = raw.strip()
         if not line:
             continue
@@ -144,7 +144,7 @@ def _make_box(printed: _Printed, name: str, pcie_gen: object) -> Box:
         gpus.sort(key=lambda gpu: (len(gpu), gpu))
     model = printed.models.most_common(1)[0][0] if printed.models else ""
     box = Box(name, fast="xgmi")
-    make = named(model) if model else None
+    make = make_by_name(model) if model else None
     direct = _direct_pairs(printed, gpus)
     make = make or _guess_make(box, printed, gpus, direct)
     box.model = model or (make.name if make else "")

@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from antiphon.errors import Invalid, quote
 from antiphon.formats.probe.found import Port, Probed
-from antiphon.formats.probe.lines import numbered
-from antiphon.formats.probe.net import MAX_HOSTS, MAX_SWITCHES, Net, drawn
+from antiphon.formats.probe.lines import read_lines
+from antiphon.formats.probe.net import MAX_HOSTS, MAX_SWITCHES, Net, draw_network
 from antiphon.topologies.links import GB
 from antiphon.topologies.options import Bandwidth
 from antiphon.units import parse_bandwidth
@@ -29,13 +29,13 @@ def read(paths: Iterable[str], name: str, *, nic: Bandwidth | None = None) -> Pr
     for path in paths:
         for number, line in _join_lines(path):
             reader.line(line, number)
-    return drawn(reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None))
+    return draw_network(reader.net(name, CABLE if nic is None else parse_bandwidth(nic, "nic"), nic is not None))
 
 
 def _join_lines(path: str) -> Iterator[tuple[int, str]]:
     """Lines without comments; one that ends in a backslash goes on in the next."""
     continued, first = "", 0
-    for number, line in numbered(path):
+    for number, line in read_lines(path):
         text = line.split("#", 1)[0].rstrip()
         first = first or number
         if text.endswith("\\"):
@@ -68,8 +68,8 @@ class _Reader:
         self.blocks = self.blocks or "blockname" in values
         if name in self.nodes:
             raise Invalid(f"line {number}: switch {quote(name)} stands there already")
-        hosts = hostlist(values.get("nodes", ""), f"line {number}: Nodes", self.count)
-        below = hostlist(values.get("switches", ""), f"line {number}: Switches", self.count)
+        hosts = expand_hosts(values.get("nodes", ""), f"line {number}: Nodes", self.count)
+        below = expand_hosts(values.get("switches", ""), f"line {number}: Switches", self.count)
         self.count += len(hosts) + len(below)
         self.nodes[name], self.below[name] = hosts, below
         if len(self.nodes) > MAX_SWITCHES:
@@ -104,7 +104,7 @@ class _Reader:
         return net.widened()
 
 
-def hostlist(text: str, label: str = "hosts", before: int = 0) -> list[str]:
+def expand_hosts(text: str, label: str = "hosts", before: int = 0) -> list[str]:
     """The names of a list such as tux[0-3,12],login, in order: numbers keep their leading zeros."""
     names_found: list[str] = []
     if text.strip().lower() in ("", "(null)", "none"):

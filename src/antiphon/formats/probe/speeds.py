@@ -84,7 +84,7 @@ _SM = {60: P100, 61: _OLD, 62: _OLD, 70: V100, 72: V100, 75: TURING, 80: A100, 8
 _GCN = {"906": MI50, "908": MI100, "910": MI200, "90a": MI200, "940": MI300, "941": MI300, "942": MI300, "950": MI350}
 
 
-def named(name: str) -> Make | None:
+def make_by_name(name: str) -> Make | None:
     """The make of a GPU by the name that tools show."""
     return next((make for words, make in _NAMED if re.search(words, name, re.IGNORECASE)), None)
 
@@ -94,17 +94,17 @@ def device_name(vendor: str, device: str) -> str:
     return _DEVICES.get(vendor.lower().removeprefix("0x"), {}).get(device.lower().removeprefix("0x"), "")
 
 
-def capable(sm: int) -> Make | None:
+def make_by_capability(sm: int) -> Make | None:
     """By the compute capability that NCCL writes."""
     return _SM.get(sm)
 
 
-def generation(gcn: str) -> Make | None:
+def make_by_generation(gcn: str) -> Make | None:
     """By what RCCL writes: 906, 910 or gfx942."""
     return _GCN.get(gcn.removeprefix("gfx"))
 
 
-def nominal(measured: Fraction) -> Fraction:
+def nominal_speed(measured: Fraction) -> Fraction:
     """What a link of this raw speed carries by its data sheet: tools show up to 7 % more (25.781 GB/s for 25)."""
     makes = (NVLINK_GA102, NVLINK1, NVLINK, NVLINK5)
     low, high = Fraction(999, 1000), Fraction(107, 100)
@@ -119,13 +119,13 @@ def pcie(rate: str, width: str) -> Fraction | None:
     return lane * lanes if lane and lanes else None
 
 
-def exact_pcie(bytes_per_second: float) -> Fraction | None:
+def nearest_pcie_speed(bytes_per_second: float) -> Fraction | None:
     """The link of PCIe that has this speed, rounded by a tool; None for none."""
     fits = (lane * width for lane in LANE.values() for width in WIDTHS)
     return next((speed for speed in fits if abs(float(speed) - bytes_per_second) <= 1e-3 * bytes_per_second), None)
 
 
-def infiniband(cable: str) -> Fraction | None:
+def cable_speed(cable: str) -> Fraction | None:
     """Bytes per second of a cable such as 4xHDR; None for what is unknown."""
     match = re.fullmatch(r"([0-9]{1,2})x([A-Z0-9]{3,5})", cable.strip())
     lane = INFINIBAND.get(match[2]) if match else None

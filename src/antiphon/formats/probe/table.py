@@ -12,7 +12,7 @@ from typing import Any
 from antiphon.core.files import name_of, reading
 from antiphon.errors import Invalid, unknown
 from antiphon.formats.probe.found import Probed
-from antiphon.formats.probe.lines import sample
+from antiphon.formats.probe.lines import read_sample
 from antiphon.registry import call
 
 
@@ -77,7 +77,7 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
     if not paths:
         raise Invalid("name a file to read")
     label = name_of(paths[0])
-    name = source or recognised(paths[0])
+    name = source or recognise_source(paths[0])
     if name not in SOURCES:
         raise unknown("source of machines", name, SOURCES)
     if len(paths) > 1 and not SOURCES[name].several:
@@ -89,9 +89,9 @@ def read(paths: Sequence[str], source: str = "", options: Mapping[str, Any] | No
         return probed
 
 
-def recognised(path: str) -> str:
+def recognise_source(path: str) -> str:
     """Which of the readers reads this file."""
-    text = sample(path)
+    text = read_sample(path)
     for name, source in SOURCES.items():
         if any(re.search(sign, text) for sign in source.signs):
             return name

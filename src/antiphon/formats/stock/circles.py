@@ -26,7 +26,7 @@ class Order:
     rows: tuple[int, ...]
 
 
-def orders(schedule: Schedule) -> list[Order]:
+def find_orders(schedule: Schedule) -> list[Order]:
     """The rings (or chains) with the part of the data that goes along each. Unsupported names the first chunk that goes
     along neither. O(rows log rows).
 
@@ -35,7 +35,7 @@ def orders(schedule: Schedule) -> list[Order]:
 
     >>> from antiphon.core.example import of_rows
     >>> chain = [(0, 0, 2, 1, 1), (1, 0, 1, 0, 1), (2, 0, 0, 1, 0), (3, 0, 1, 2, 0)]
-    >>> orders(of_rows("allreduce", 3, chain))
+    >>> find_orders(of_rows("allreduce", 3, chain))
     [Order(form='chain', ranks=(0, 1, 2), share=Fraction(1, 1), rows=(0, 1, 2, 3))]
     """
     orders_found: dict[tuple[str, tuple[int, ...]], tuple[Fraction, list[int]]] = {}

@@ -72,7 +72,7 @@ def library_of(plans: Mapping[str, Plan], name: str) -> Mapping[str, Any]:
     return library_claims[0]
 
 
-def number(algorithm: Algorithm, key: str) -> int:
+def required_parameter(algorithm: Algorithm, key: str) -> int:
     """A parameter that must be there."""
     for name, value in algorithm.parameters:
         if name == key:

@@ -10,7 +10,7 @@ from antiphon.errors import Invalid, Unsupported, quote
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import AS_GOOD, MAX_PARAMETER, Algorithm, algorithm_of, library_of
 from antiphon.formats.stock.mpich_trees import CH4, MPIR, Tree, for_processes, leaf_of, of_intra, own_trees, written
-from antiphon.formats.stock.ranges import Range, notes_of, ranges, refuse_part
+from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
 
 FILES = {MPIR: "mpich-mpir.json", CH4: "mpich-ch4.json"}
 
@@ -60,8 +60,8 @@ def mpich_rules(plans: Mapping[str, Plan], *, library: str = "") -> Files[str]:
     trees = dict(own.trees)
     rules, left_to_library = 0, 0
     for kind, plan in plans.items():
-        refuse_part(plan, "mpich-rules")
-        size_ranges = ranges(plan, algorithm_of)
+        refuse_subset(plan, "mpich-rules")
+        size_ranges = merge_ranges(plan, algorithm_of)
         algorithms = [size_range.value for size_range in size_ranges if size_range.value is not None]
         left_to_library += len(size_ranges) - len(algorithms)
         if not algorithms:

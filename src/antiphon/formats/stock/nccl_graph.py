@@ -13,8 +13,8 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology, hosts
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.circles import CHAIN, RING, Order, orders
-from antiphon.formats.stock.ranges import first, planner_of, refuse_part
+from antiphon.formats.stock.circles import CHAIN, RING, Order, find_orders
+from antiphon.formats.stock.ranges import first_plan, planner_of, refuse_subset
 
 FILE = "nccl-graph.xml"
 MAX_CHANNELS = 32
@@ -34,7 +34,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
     """
     from antiphon.options import parse_yes
 
-    machine = first(plans).topology
+    machine = first_plan(plans).topology
     partial = parse_yes(partial, "option partial")
     if isinstance(copies, bool) or not isinstance(copies, int) or not 1 <= copies <= MAX_CHANNELS:
         raise Invalid(f"copies: expected a whole number from 1 to {MAX_CHANNELS}, got {quote(copies)}")
@@ -48,7 +48,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
     by_form: dict[str, tuple[str, Schedule, list[Order]]] = {}
     served = 0
     for kind, plan in plans.items():
-        refuse_part(plan, "nccl-graph")
+        refuse_subset(plan, "nccl-graph")
         for entry in plan.entries:
             if entry.served_by:
                 served += 1
@@ -83,7 +83,7 @@ def nccl_graph(plans: Mapping[str, Plan], *, copies: int = 1, link: str = "", pa
 def _orders_of(schedule: Schedule) -> list[Order]:
     if schedule.joint is not None:
         raise Unsupported("lets switches multicast or combine")
-    entry_orders = orders(schedule)
+    entry_orders = find_orders(schedule)
     if len({order.form for order in entry_orders}) > 1:
         raise Unsupported("goes along rings and along chains at once")
     return entry_orders

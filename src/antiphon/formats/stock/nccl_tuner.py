@@ -11,7 +11,7 @@ from antiphon.core.topology import Topology, hosts
 from antiphon.cost.nccl.library import MIN_SPEEDUP, Library, library_here
 from antiphon.errors import Invalid, NotFound, Unsupported, quote
 from antiphon.formats.files import Files
-from antiphon.formats.stock.ranges import first, notes_of, planner_of, ranges, refuse_part
+from antiphon.formats.stock.ranges import first_plan, merge_ranges, notes_of, planner_of, refuse_subset
 from antiphon.options import parse_yes
 from antiphon.units import format_size
 
@@ -66,13 +66,13 @@ def nccl_tuner(
         raise Invalid(f"channels: expected a whole number from 0 (NCCL's choice) to {MAX_CHANNELS}, got "
                       f"{quote(channels)}")  # fmt: skip
     unproven = parse_yes(unproven, "option unproven")
-    machine = first(plans).topology
+    machine = first_plan(plans).topology
     library = _library_on(machine)
     where = f"{machine.ranks} {len(set(hosts(machine))) or 1}"
     lines, rules, reasons = [HEAD, f"# for {' '.join(machine.name.split())[:100]}", COLUMNS], 0, list[str]()
     for kind, plan in plans.items():
-        refuse_part(plan, "nccl-tuner")
-        for size_range in ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
+        refuse_subset(plan, "nccl-tuner")
+        for size_range in merge_ranges(plan, partial(rule_of, library=library, protocol=protocol, unproven=unproven)):
             assert size_range.value is not None
             start, stop = size_range.start, "-" if size_range.stop is None else str(size_range.stop - 1)
             if not size_range.value.algorithm:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from antiphon.core.plan import Plan
 from antiphon.errors import Unsupported
 from antiphon.formats.files import Files
-from antiphon.formats.stock.measured import AS_GOOD, Algorithm, algorithm_of, library_of, number
-from antiphon.formats.stock.ranges import Range, notes_of, ranges, refuse_part
+from antiphon.formats.stock.measured import AS_GOOD, Algorithm, algorithm_of, library_of, required_parameter
+from antiphon.formats.stock.ranges import Range, merge_ranges, notes_of, refuse_subset
 
 FILE = "openmpi-rules.conf"
 # How coll/tuned numbers collectives. Sizes are what we call nbytes in all of these.
@@ -29,11 +29,11 @@ def openmpi_rules(plans: Mapping[str, Plan]) -> Files[str]:
     lines: list[str] = []
     written, rules_written, left_to_library = 0, 0, 0
     for kind, plan in plans.items():
-        refuse_part(plan, "openmpi-rules")
+        refuse_subset(plan, "openmpi-rules")
         if kind not in NUMBERS:
             raise Unsupported(f"openmpi-rules: Open MPI has no {kind}")
         count = plan.topology.ranks
-        size_ranges = ranges(plan, algorithm_of)
+        size_ranges = merge_ranges(plan, algorithm_of)
         unchanged = sum(size_range.value is None for size_range in size_ranges)
         left_to_library += unchanged
         if unchanged == len(size_ranges):
@@ -56,5 +56,5 @@ def _rule_line(size_range: Range[Algorithm]) -> str:
     if size_range.value is None:
         return f"{size_range.start} 0 0 0 # its own choice"
     algorithm = size_range.value
-    numbers = " ".join(str(number(algorithm, key)) for key in ("number", "fan", "segment"))
+    numbers = " ".join(str(required_parameter(algorithm, key)) for key in ("number", "fan", "segment"))
     return f"{size_range.start} {numbers} # {algorithm.name}"

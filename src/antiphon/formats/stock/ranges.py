@@ -22,7 +22,7 @@ class Range(Generic[T]):
     value: T | None
 
 
-def ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
+def merge_ranges(plan: Plan, of: Callable[[Entry], T | None]) -> list[Range[T]]:
     """They cover every size. O(entries)."""
     merged: list[Range[T]] = []
     for entry in plan.entries:
@@ -50,7 +50,7 @@ def planner_of(entry: Entry) -> str:
     return str(entry.claims.get("planner") or entry.schedule.provenance.get("planner") or "")
 
 
-def refuse_part(plan: Plan, who: str) -> None:
+def refuse_subset(plan: Plan, who: str) -> None:
     """Unsupported where not all ranks take part: the library means all of a communicator, or another one."""
     if len(plan.collective.members) != plan.topology.ranks:
         raise Unsupported(
@@ -59,6 +59,6 @@ def refuse_part(plan: Plan, who: str) -> None:
         )
 
 
-def first(plans: Mapping[str, Plan]) -> Plan:
+def first_plan(plans: Mapping[str, Plan]) -> Plan:
     """Of plans for one machine the first."""
     return next(iter(plans.values()))

@@ -10,7 +10,7 @@ from antiphon.core.plan import Entry, Plan
 from antiphon.errors import NotFound, Unsupported
 from antiphon.formats.files import Files
 from antiphon.formats.stock.measured import DEFAULT, HOW, about
-from antiphon.formats.stock.ranges import notes_of, planner_of, ranges, refuse_part
+from antiphon.formats.stock.ranges import merge_ranges, notes_of, planner_of, refuse_subset
 from antiphon.options import parse_yes
 
 FILE = "ucc.conf"
@@ -73,10 +73,10 @@ def ucc(plans: Mapping[str, Plan], *, unproven: bool = False) -> Files[str]:
     unproven = parse_yes(unproven, "option unproven")
     tokens, reasons = list[str](), list[str]()
     for kind, plan in plans.items():
-        refuse_part(plan, "ucc")
+        refuse_subset(plan, "ucc")
         count = plan.topology.ranks
         share = count if kind in OF_BLOCK else 1
-        for size_range in ranges(plan, partial(_rule_of, unproven=unproven)):
+        for size_range in merge_ranges(plan, partial(_rule_of, unproven=unproven)):
             assert size_range.value is not None
             low = -(-size_range.start // share)
             high = "inf" if size_range.stop is None else str((size_range.stop - 1) // share)

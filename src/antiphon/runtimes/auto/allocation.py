@@ -37,7 +37,7 @@ def find_allocation(question: str, environment: Mapping[str, str] | None = None,
 
 
 def _look(source: str) -> Probed:
-    return here.look(source, environment=None if source else _NOBODY)
+    return here.look_at_machine(source, environment=None if source else _NOBODY)
 
 
 def _probe_hosts(job: Sequence[Process], environment: Mapping[str, str], look: Look) -> Probed:

@@ -14,7 +14,7 @@ from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.cost import step_times
 from antiphon.select import Range, uses_text
-from antiphon.show.pages.flow import MAX_LANES, busiest, lanes, matrix, message_rows
+from antiphon.show.pages.flow import MAX_LANES, busiest_links, message_rows, send_lanes, traffic_matrix
 from antiphon.show.words import options_text, plural, ratio
 from antiphon.units import format_seconds, format_size
 
@@ -78,7 +78,7 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
     """A lane per rank: copies below, reductions above; steps as barriers, at this size."""
     marks, times = step_times(schedule, topology, nbytes)
     total = float(times[-1]) or 1.0
-    rows = lanes(schedule)
+    rows = send_lanes(schedule)
     ranks = sorted({rank for rank, _, _ in rows})
     place = {rank: i for i, rank in enumerate(ranks)}
     lane = 16 if len(ranks) <= 24 else 9
@@ -122,7 +122,7 @@ def _draw_timeline(schedule: Schedule, topology: Topology, nbytes: int) -> str:
 
 
 def _busiest_table(schedule: Schedule, topology: Topology) -> str:
-    usage = busiest(schedule, topology)
+    usage = busiest_links(schedule, topology)
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class='bar'><i style='width:{100 * busy:.1f}%'></i></td>"
         f"<td class='n'>{busy:.0%}</td></tr>"
@@ -138,7 +138,7 @@ def _busiest_table(schedule: Schedule, topology: Topology) -> str:
 def _draw_matrix(schedule: Schedule) -> str:
     """Who sends how much to whom in all."""
     members = schedule.collective.members
-    cells = matrix(schedule)
+    cells = traffic_matrix(schedule)
     if len(members) > MAX_CELLS or not cells:
         return ""
     place = {rank: i for i, rank in enumerate(sorted({*members, *(r for pair in cells for r in pair)}))}

@@ -47,7 +47,7 @@ def message_rows(schedule: Schedule) -> dict[str, Any]:
     return {"rows": rows, "steps": steps, "shown": last, "messages": len(table)}
 
 
-def busiest(schedule: Schedule, topology: Topology) -> dict[str, Any]:
+def busiest_links(schedule: Schedule, topology: Topology) -> dict[str, Any]:
     """How much of the time at zero latency each link and shared limit is busy: the most and how they spread."""
     resource_loads = loads(schedule, topology)
     total = float(timeline(schedule, topology).total)
@@ -77,7 +77,7 @@ def _resource_name(topology: Topology, i: int) -> str:
     return f"{names[0]} → {names[1]} ({topology.types[topology.link_type[i]].kind})"
 
 
-def lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
+def send_lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
     """(rank, op, runs of steps in which it sends), pieces counted, for the first members. O(n log n)."""
     members = schedule.collective.members[:MAX_LANES]
     pieces = pieces_of(schedule)[schedule.chunk]
@@ -99,7 +99,7 @@ def lanes(schedule: Schedule) -> list[tuple[int, int, list[tuple[int, int]]]]:
     return lanes_found
 
 
-def matrix(schedule: Schedule) -> dict[tuple[int, int], float]:
+def traffic_matrix(schedule: Schedule) -> dict[tuple[int, int], float]:
     """How much of nbytes every rank sends to every other, over all steps."""
     ranks = schedule.collective.ranks
     weights, scale = schedule.chunks.weights(schedule.collective)

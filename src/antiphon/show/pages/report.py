@@ -15,15 +15,15 @@ from antiphon.cost.nccl.library import how_near
 from antiphon.errors import Unsupported
 from antiphon.select import DEFINITIONS, Candidate, Range, Tuning, uses_text
 from antiphon.show.pages._steps import as_script, plan_section
-from antiphon.show.pictures.chart import chart, chart_svg, frame_of, legend, scale, styles
+from antiphon.show.pictures.chart import chart, chart_svg, frame_of, legend, line_styles, value_scale
 from antiphon.show.pictures.heatmap import heatmap_svg
 from antiphon.show.words import (
+    all_notes,
     ends_text,
     helped_text,
     library_name,
     loss_text,
     model_text,
-    notes,
     options_text,
     plural,
     ratio,
@@ -124,7 +124,7 @@ def _summary_table(tuning: Tuning, kinds: list[str]) -> str:
     head = _table_row(["", f"best at {format_size(top)}", "bound", "gap", "most over NCCL", "rests on"], "th")
     losses = "".join(f"<li>{escape(loss_text(loss))}</li>" for loss in tuning.losses)
     losses_list = f"<h3>What was lost</h3><ul>{losses}</ul>" if losses else ""
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes(tuning))
+    items = "".join(f"<li>{escape(note)}</li>" for note in all_notes(tuning))
     notes_list = f"<h3>To know</h3><ul>{items}</ul>" if items else ""
     return f'<h3>In short</h3><div class="scroll"><table>{head}{"".join(rows)}</table></div>{losses_list}{notes_list}'
 
@@ -188,7 +188,7 @@ def _chart_figures(tuning: Tuning, kind: str) -> str:
     data["candidates"] = {
         i: _hover_data(tuning, kind, candidate) for i, candidate in enumerate(tuning.of(kind)) if candidate.seconds
     }
-    data["colours"] = {i: colour for i, (_, colour) in styles(tuning, kind).items()}
+    data["colours"] = {i: colour for i, (_, colour) in line_styles(tuning, kind).items()}
     key = "".join(
         f'<li><svg width="30" height="8"><path d="M0 4 h30" stroke="{colour}" stroke-width="2.6" '
         f'stroke-dasharray="{dash}"/></svg>{escape(words)}</li>'
@@ -206,7 +206,7 @@ def _chart_figures(tuning: Tuning, kind: str) -> str:
 
 def _hover_data(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, Any]:
     """Who, and per size: seconds, times the bound, the bottleneck (numbered) and the terms."""
-    gap = scale(tuning, kind, True)
+    gap = value_scale(tuning, kind, True)
     names = list(dict.fromkeys(bottleneck for bottleneck, _ in candidate.why.values()))
     terms = list(dict.fromkeys(term for _, values in candidate.why.values() for term in values))
     return {
@@ -222,7 +222,7 @@ def _hover_data(tuning: Tuning, kind: str, candidate: Candidate) -> dict[str, An
 
 def _ranges_table(tuning: Tuning, kind: str, number: int) -> str:
     ranges = [r for r in tuning.ranges if r.collective == kind]
-    colour = {c: styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
+    colour = {c: line_styles(tuning, kind)[i][1] for i, c in enumerate(tuning.of(kind)) if c.seconds}
     head = (
         "<tr><th>sizes</th><th>use</th><th>best of ours</th><th class=n>at</th><th class=n>time</th><th>made of</th>"
         "<th class=n>gap</th><th class=n>over NCCL</th><th>rests on</th></tr>"

@@ -23,7 +23,7 @@ def least_hidden_bend(
     best, least_hidden = (side, start), math.inf
     for bend in bends:
         middle = (start + end) / 2 + across * (side + bend)
-        gaps = np.linalg.norm(points(start, middle, end, t)[:, None] - centres[None], axis=2) - radii
+        gaps = np.linalg.norm(curve_points(start, middle, end, t)[:, None] - centres[None], axis=2) - radii
         hidden = float(np.maximum(-gaps, 0).sum())
         if hidden < least_hidden:
             best, least_hidden = (side + bend, middle), hidden
@@ -32,7 +32,7 @@ def least_hidden_bend(
     return best
 
 
-def control(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
+def control_point(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -> Floats:
     """The control point of the quadratic curve from node a to node b that is bent as little as needed to pass by the
     is_obstacle, `side` pixels to the left to begin with. O(nodes)."""
     is_obstacle = np.ones(len(centres), bool)
@@ -40,16 +40,16 @@ def control(a: int, b: int, centres: Floats, radii: Floats, side: float = 0.0) -
     return least_hidden_bend(centres[a], centres[b], centres[is_obstacle], radii[is_obstacle] + 4, side, _BENDS, 33)[1]
 
 
-def points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:
+def curve_points(start: Floats, middle: Floats, end: Floats, t: Floats) -> Floats:
     """Where a quadratic curve is at t, from 0 to 1."""
     position: Floats = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
     return position
 
 
-def between(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
+def trim_curve(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float]) -> Curve:
     """The part of the curve that is farther than so much from its ends."""
     fine = np.linspace(0, 1, 257)[:, None]
-    curve = points(start, middle, end, fine)
+    curve = curve_points(start, middle, end, fine)
     inside = np.flatnonzero(
         (np.linalg.norm(curve - start, axis=1) >= gaps[0]) & (np.linalg.norm(curve - end, axis=1) >= gaps[1])
     )
@@ -57,11 +57,11 @@ def between(start: Floats, middle: Floats, end: Floats, gaps: tuple[float, float
         return start, middle, end
     low, high = float(fine[inside[0], 0]), float(fine[inside[-1], 0])
     first = (1 - low) * ((1 - high) * start + high * middle) + low * ((1 - high) * middle + high * end)
-    ends = points(start, middle, end, np.array([[low], [high]]))
+    ends = curve_points(start, middle, end, np.array([[low], [high]]))
     return ends[0], first, ends[1]
 
 
-def head(tip: Floats, before: Floats, size: float) -> str:
+def arrow_head(tip: Floats, before: Floats, size: float) -> str:
     """A triangle that points from `before` to its tip, as the points of a polygon."""
     ahead = (tip - before) / (math.dist(tip, before) or 1.0)
     side = np.array([-ahead[1], ahead[0]])
@@ -69,6 +69,6 @@ def head(tip: Floats, before: Floats, size: float) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, foot + side * size * 0.45, foot - side * size * 0.45))
 
 
-def path(curve: Curve) -> str:
+def curve_path(curve: Curve) -> str:
     (ax, ay), (mx, my), (bx, by) = curve
     return f"M{ax:.1f} {ay:.1f} Q{mx:.1f} {my:.1f} {bx:.1f} {by:.1f}"

@@ -38,7 +38,7 @@ class Frame:
         return {"box": [self.left, self.top, self.width, self.height], "low": [*self.low], "high": [*self.high]}
 
 
-def styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
+def line_styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
     """Per candidate of a collective that has times, by its place in tuning.of(kind): (class, colour).
 
     "best": wins somewhere; "nccl": the baseline's best at the greatest size; "other".
@@ -66,7 +66,7 @@ def styles(tuning: Tuning, kind: str) -> dict[int, tuple[str, str]]:
 
 def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: bool) -> Frame:
     """Axes that hold every candidate; above a thousand times the bound, lines run along the top edge."""
-    value = scale(tuning, kind, relative)
+    value = value_scale(tuning, kind, relative)
     limit = tuning.limits.get(kind)
     values = [value(size, s) for c in tuning.of(kind) for size, s in c.seconds.items()]
     if limit is not None and not relative:
@@ -82,7 +82,7 @@ def frame_of(tuning: Tuning, kind: str, width: float, height: float, relative: b
     )  # fmt: skip
 
 
-def scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], float]:
+def value_scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], float]:
     """Return the value to draw for (size, seconds): the seconds, or their ratio to the bound."""
     limit = tuning.limits.get(kind)
     if not relative or limit is None:
@@ -92,11 +92,11 @@ def scale(tuning: Tuning, kind: str, relative: bool) -> Callable[[int, float], f
 
 def chart(tuning: Tuning, kind: str, width: int = 900, height: int = 460, relative: bool = False) -> str:
     """One chart: axes, the candidates that are nowhere best in grey, then NCCL's, the best, and the bound."""
-    frame, value = frame_of(tuning, kind, width, height, relative), scale(tuning, kind, relative)
+    frame, value = frame_of(tuning, kind, width, height, relative), value_scale(tuning, kind, relative)
     candidates, limit = tuning.of(kind), tuning.limits.get(kind)
     order = {"other": 0, "nccl": 1, "best": 2}
     lines = []
-    for i, (role, colour) in sorted(styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
+    for i, (role, colour) in sorted(line_styles(tuning, kind).items(), key=lambda item: (order[item[1][0]], item[0])):
         points = [(size, value(size, seconds)) for size, seconds in candidates[i].seconds.items()]
         dash = ' stroke-dasharray="7 4"' if role == "nccl" else ""
         thick = {"other": 1.0, "nccl": 2.0, "best": 2.6}[role]
@@ -165,7 +165,7 @@ def _y_ticks(frame: Frame, relative: bool) -> list[tuple[float, str]]:
 
 def legend(tuning: Tuning, kind: str) -> list[tuple[str, str, str]]:
     """(colour, dash, words) of what stands out in the chart, and of the rest."""
-    candidates, style_of = tuning.of(kind), styles(tuning, kind)
+    candidates, style_of = tuning.of(kind), line_styles(tuning, kind)
     rows = []
     for role in ("best", "nccl"):
         for i, (style_role, colour) in style_of.items():

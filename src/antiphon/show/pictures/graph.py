@@ -149,7 +149,7 @@ def _gather_edges(
     )
 
 
-def folded(graph: Graph, max_nodes: int) -> Graph:
+def fold_nodes(graph: Graph, max_nodes: int) -> Graph:
     """The same with alike ranks of a switch drawn as one where there are more than `max_nodes` nodes; if that does not
     do, with every box of a cluster drawn as one."""
     if len(graph.nodes) > max_nodes:

@@ -36,7 +36,7 @@ class Drawing:
         return Drawing(at, frames, self.width, self.height)
 
 
-def fitted(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
+def fit_drawing(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()) -> Drawing:
     """A block just large enough, with a margin."""
     left_edges = [x - graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] for f in frames]
     right_edges = [x + graph.nodes[n].half[0] for n, (x, _) in at.items()] + [f[0] + f[2] for f in frames]
@@ -51,13 +51,13 @@ def fitted(graph: Graph, at: dict[int, Point], frames: Sequence[Frame] = ()) -> 
     return block.moved(_MARGIN - min(left_edges), _MARGIN - min(top_edges))
 
 
-def flipped(block: Drawing) -> Drawing:
+def flip_drawing(block: Drawing) -> Drawing:
     """Upside down, labels of frames aside."""
     at = {node: (x, block.height - y) for node, (x, y) in block.at.items()}
     return Drawing(at, list(block.frames), block.width, block.height)
 
 
-def framed(block: Drawing, label: str) -> Drawing:
+def frame_drawing(block: Drawing, label: str) -> Drawing:
     block = block.moved(0, 8)
     block.height += 16
     block.frames.insert(0, (4, 4, block.width - 8, block.height - 8, label))
@@ -76,7 +76,7 @@ def arrange(graph: Graph) -> Drawing:
         return inner(graph, everything)
     outside = [node for node in everything if node not in inside]
     if not outside:
-        return around(graph, [framed(inner(graph, nodes), name) for name, nodes in boxes.items()])
+        return place_around(graph, [frame_drawing(inner(graph, nodes), name) for name, nodes in boxes.items()])
     return below(graph, {name: inner(graph, nodes, facing=True) for name, nodes in boxes.items()}, outside)
 
 
@@ -139,7 +139,7 @@ def _place_grid(graph: Graph, coordinates: dict[int, tuple[int, ...]]) -> Drawin
         y = sum(step[i][1] * p for i, p in enumerate(position[::-1]))
         beside = graph.nodes[node].place.endswith("/rank")  # next to its router
         at[node] = (x + 26, y + 28) if beside else (x, y)
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 # ---- no switches: circles ----
@@ -165,7 +165,7 @@ def _place_circles(graph: Graph, nodes: Sequence[int]) -> Drawing:
         for i, node in enumerate(group):
             angle = -math.pi / 2 - askew + 2 * math.pi * i / len(group)
             at[node] = (centre[0] + mirror * radius * math.cos(angle), centre[1] + radius * math.sin(angle))
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 # ---- switches ----
@@ -181,7 +181,7 @@ def _place_hubs(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
         for i, node in enumerate(ends):
             angle = -math.pi / 2 + 2 * math.pi * (i + 0.5) / len(ends)
             at[node] = (x + radius * math.cos(angle), radius * math.sin(angle))
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
@@ -193,7 +193,7 @@ def _place_fronts(graph: Graph, hubs: dict[int, list[int]]) -> Drawing:
             at[node] = (x + 40.0 * i, 0.0)
         at[switch] = (x + 20.0 * (len(ends) - 1), 92.0)
         x += 40.0 * len(ends) + 24
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 def _find_roots(graph: Graph, nodes: Sequence[int]) -> list[int]:
@@ -240,7 +240,7 @@ def _place_tree(graph: Graph, nodes: Sequence[int]) -> Drawing:
 
     for root in roots:
         visit(root, 0)
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int]) -> Drawing:
@@ -255,7 +255,7 @@ def _place_routers(graph: Graph, switches: Sequence[int], owner: dict[int, int])
         for i, node in enumerate(ranks):
             angle = middle + (i - (len(ranks) - 1) / 2) * 42 / (radius + 58)
             at[node] = ((radius + 58) * math.cos(angle), (radius + 58) * math.sin(angle))
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -> Drawing:
@@ -272,13 +272,13 @@ def _place_levels(graph: Graph, nodes: Sequence[int], switches: Sequence[int]) -
             at[switch] = (92.0 * (columns - 1) * (i + 0.5) / len(row), -96.0 * depth)
     for i, switch in enumerate(s for s in switches if s not in level):
         at[switch] = (92.0 * i, -96.0 * (depth + 1))
-    return fitted(graph, at)
+    return fit_drawing(graph, at)
 
 
 # ---- boxes and their fabric ----
 
 
-def around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
+def place_around(graph: Graph, blocks: Sequence[Drawing]) -> Drawing:
     """Boxes that are joined directly: in a circle, two side by side."""
     size = max(max(block.width, block.height) for block in blocks)
     count = len(blocks)
@@ -296,7 +296,7 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
     rows = 1 if len(boxes) <= 4 else 2
     columns = -(-len(boxes) // rows)
     blocks = [
-        framed(flipped(block) if rows == 2 and i < columns else block, name)
+        frame_drawing(flip_drawing(block) if rows == 2 and i < columns else block, name)
         for i, (name, block) in enumerate(boxes.items())
     ]
     wide, high = max(b.width for b in blocks) + 18, max(b.height for b in blocks)
@@ -331,7 +331,7 @@ def below(graph: Graph, boxes: Mapping[str, Drawing], outside: Sequence[int]) ->
 
 def _combine(graph: Graph, blocks: Sequence[Drawing], switches: dict[int, Point]) -> Drawing:
     at = {node: point for block in blocks for node, point in block.at.items()} | switches
-    return fitted(graph, at, [frame for block in blocks for frame in block.frames])
+    return fit_drawing(graph, at, [frame for block in blocks for frame in block.frames])
 
 
 def _switch_levels(graph: Graph, blocks: Sequence[Drawing], outside: Sequence[int]) -> dict[int, int]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.show.pictures._bend import least_hidden_bend, path
-from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, folded, graph_of
+from antiphon.show.pictures._bend import curve_path, least_hidden_bend
+from antiphon.show.pictures.graph import RANK, STACK, Edge, Graph, fold_nodes, graph_of
 from antiphon.show.pictures.layout import Drawing, Point, arrange
 
 MAX_NODES = 128
@@ -34,7 +34,7 @@ def topology_svg(topology: Topology) -> str:
     shared limit lie on a yellow band. Above 128 nodes alike ranks of a switch, then boxes, are drawn as one."""
     graph = graph_of(topology)
     tree = graph.is_tree(range(len(graph.nodes)))
-    graph = folded(graph, FOLD_TREES if tree else MAX_NODES)
+    graph = fold_nodes(graph, FOLD_TREES if tree else MAX_NODES)
     if len(graph.nodes) > MAX_NODES:
         raise Unsupported(
             f"a picture of {topology.nodes} nodes is unreadable (at most {MAX_NODES}); "
@@ -153,7 +153,7 @@ def _link_path(edge: Edge, centres: np.ndarray, radii: np.ndarray, bend: float) 
     best, middle = least_hidden_bend(a, b, centres[is_obstacle], radii[is_obstacle] + 3, bend, _BENDS, 25)
     if not best:
         return f"M{a[0]:.1f} {a[1]:.1f} L{b[0]:.1f} {b[1]:.1f}"
-    return path((a, middle, b))
+    return curve_path((a, middle, b))
 
 
 def _draw_nodes(graph: Graph, block: Drawing) -> list[str]:

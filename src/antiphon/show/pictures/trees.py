@@ -18,7 +18,7 @@ from antiphon.core.loads import throughput
 from antiphon.core.schedule import Schedule
 from antiphon.core.topology import Topology
 from antiphon.errors import Unsupported
-from antiphon.show.pictures._bend import Curve, Floats, between, control, head, path
+from antiphon.show.pictures._bend import Curve, Floats, arrow_head, control_point, curve_path, trim_curve
 from antiphon.show.pictures.graph import RANK, Graph, graph_of
 from antiphon.show.pictures.growth import ANY, IN, IN_AND_OUT, SAME_BOTH_WAYS, Grown, Growth, growths_of
 from antiphon.show.pictures.layout import Drawing, arrange
@@ -161,7 +161,7 @@ class Stage:
     def line(self, a: int, b: int, side: float = 0.0) -> Curve:
         """From centre to centre: the same line there and back, if both are not moved aside."""
         low, high = min(a, b), max(a, b)
-        middle = control(low, high, self.centres, self.radii, side if a == low else -side)
+        middle = control_point(low, high, self.centres, self.radii, side if a == low else -side)
         return self.centres[a], middle, self.centres[b]
 
 
@@ -207,7 +207,7 @@ def _draw_panel(stage: Stage, growth: Growth, lines: Sequence[DrawnArrow], colou
     switches = [n for n, node in enumerate(stage.graph.nodes) if node.shape != RANK]
     return [
         *frames,
-        f'<path d="{" ".join(map(path, stage.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
+        f'<path d="{" ".join(map(curve_path, stage.links))}" fill="none" stroke="{_LINK}" stroke-width="1.4"/>',
         *(_draw_switch(stage, n) for n in switches if n not in through),
         *(_draw_arrow(stage, line, colours[line.number - 1]) for line in lines),
         *(_draw_switch(stage, n) for n in switches if n in through),
@@ -250,7 +250,7 @@ def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
             key = (a, b, arrow.number, arrow.inwards)
             if key not in drawn:
                 gaps = [stage.radii[n] + 1.5 if stage.graph.nodes[n].shape == RANK else 0.0 for n in (a, b)]
-                curve = between(*stage.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
+                curve = trim_curve(*stage.line(a, b, aside), (float(gaps[0]), float(gaps[1])))
                 drawn[key] = DrawnArrow((a, b), curve, arrow.number, dashed, title)
     return list(drawn.values())
 
@@ -258,11 +258,11 @@ def _route_arrows(stage: Stage, growth: Growth) -> list[DrawnArrow]:
 def _draw_arrow(stage: Stage, line: DrawnArrow, colour: str) -> str:
     shaft, point = line.curve, ""
     if stage.graph.nodes[line.ends[1]].shape == RANK:
-        shaft = between(*line.curve, (0.0, 7.0))
-        point = f'<polygon points="{head(line.curve[2], shaft[2], 10)}" fill="{colour}"/>'
+        shaft = trim_curve(*line.curve, (0.0, 7.0))
+        point = f'<polygon points="{arrow_head(line.curve[2], shaft[2], 10)}" fill="{colour}"/>'
     dash = ' stroke-dasharray="5 3"' if line.dashed else ""
     return (
-        f'<path d="{path(shaft)}" fill="none" stroke="{colour}" stroke-width="2.6"{dash}>'
+        f'<path d="{curve_path(shaft)}" fill="none" stroke="{colour}" stroke-width="2.6"{dash}>'
         f"<title>{line.title}</title></path>{point}"
     )
 
