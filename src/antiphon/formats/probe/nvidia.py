@@ -265,19 +265,21 @@ def _add_tree(box: Box, printed: _Printed, gpus: list[str]) -> None:
 
 
 def _guess_make(printed: _Printed, gpus: list[str]) -> Make | None:
-    """The make by the numbers of NVLinks alone: all that a GPU has lead to other GPUs, or each pair shows all of
-    them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many."""
+    """The make by the numbers of NVLinks alone: the links of a GPU add up to those of its make, or each pair shows all
+    of them, as by way of NVSwitches. Of few GPUs just H100, as two of a smaller make have bridges of as many. None
+    where several makes fit: four GPUs with 6 links per pair are V100s on switches, or H100s without."""
     counts = [printed.nvlinks.get((a, b), 0) for a in gpus for b in gpus if a != b]
     if counts and max(counts) == H100.links:
         return H100
     if len(gpus) < _MIN_GUESSED:
         return None
     rows = {sum(printed.nvlinks.get((a, b), 0) for b in gpus if a != b) for a in gpus}
-    for make in (P100, V100, A100, H100):
-        switched = make != P100 and {*counts} == {make.links}
-        if switched or rows == {make.links}:
-            return make
-    return None
+    fitting = [
+        make
+        for make in (P100, V100, A100, H100)
+        if rows == {make.links} or (make != P100 and {*counts} == {make.links})
+    ]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _add_nvlinks(box: Box, printed: _Printed, gpus: list[str], make: Make | None, asked_speed: Fraction | None) -> None:
